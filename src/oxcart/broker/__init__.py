@@ -1,0 +1,1 @@
+"""How jobs are stored and moved."""
