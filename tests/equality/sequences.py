@@ -1,0 +1,584 @@
+"""Random sequences of operations on a handful of jobs, made from a seed.
+
+The generator looks at what is in the database before it chooses the next operation, so that jobs are
+claimed, finished, stalled, recovered and retried rather than missed; every operation it makes is a value
+with its clock, ids and tokens, so that a sequence can be printed and played again without the generator.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.equality.dump import Dump
+
+PREFIX = "bull"
+QUEUE = "q"
+PARENTS = "p"
+QUEUES = (QUEUE, PARENTS)
+START = 1_700_000_000_000
+
+# Workers differ in what they write: a name, how long a lock lasts, what they keep, whether they limit. Few,
+# because each is a worker with connections of its own on the Node side. Every expiry is far longer than a
+# sequence takes.
+WORKERS: tuple[dict[str, Any], ...] = (
+    {"name": "w1", "lockDuration": 60_000, "stalledInterval": 60_000},
+    {"lockDuration": 30_000, "stalledInterval": 90_000, "maxStalledCount": 0},
+    {"name": "w3", "lockDuration": 45_000, "maxStalledCount": 2, "removeOnComplete": {"count": 1}},
+    {"name": "w4", "limiter": {"max": 2, "duration": 60_000}, "removeOnFail": {"age": 5, "count": 2}},
+)
+
+# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with.
+PEER_KINDS = frozenset(
+    {
+        "add_auto",
+        "add_flow",
+        "add_deduplicated",
+        "remove_deduplication",
+        "set_concurrency",
+        "remove_concurrency",
+        "set_rate_limit",
+        "remove_rate_limit",
+        "rate_limit",
+        "wait_for_children",
+    }
+)
+# Done by hand on both sides: what the servers' own clocks would do.
+SERVER_KINDS = frozenset({"expire_lock", "expire_limiter", "expire_stalled_check", "expire_deduplication"})
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation: what, when, and with what."""
+
+    kind: str
+    now: int
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": self.kind, "now": self.now, **self.args}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Op:
+        args = json.loads(line)
+        return cls(args.pop("kind"), args.pop("now"), args)
+
+    @property
+    def queue(self) -> str:
+        return str(self.args.get("queue", QUEUE))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an operation answered: a value, or an error with BullMQ's code."""
+
+    value: Any = None
+    code: int | None = None
+    error: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that a worker was given and, for all it knows, still holds."""
+
+    queue: str
+    job_id: str
+    token: str
+    worker: dict[str, Any]
+    doomed: str | None = None
+
+
+class View:
+    """What the generator sees of a database."""
+
+    def __init__(self, dump: Dump) -> None:
+        self._dump = dump
+
+    def ids(self, queue: str, *states: str) -> list[str]:
+        found: list[str] = []
+        for state in states:
+            entry = self._dump.get(f"{PREFIX}:{queue}:{state}")
+            if entry is not None and not isinstance(entry.value, str):
+                found += [item[0] if entry.kind == "zset" else item for item in entry.value]
+        return found
+
+    def exists(self, queue: str, key: str) -> bool:
+        return f"{PREFIX}:{queue}:{key}" in self._dump
+
+    def meta(self, queue: str) -> dict[str, Any]:
+        entry = self._dump.get(f"{PREFIX}:{queue}:meta")
+        return entry.value if entry is not None and isinstance(entry.value, dict) else {}
+
+    def hash(self, queue: str, job_id: str) -> dict[str, Any]:
+        entry = self._dump.get(f"{PREFIX}:{queue}:{job_id}")
+        return entry.value if entry is not None and isinstance(entry.value, dict) else {}
+
+    def lock(self, queue: str, job_id: str) -> str | None:
+        entry = self._dump.get(f"{PREFIX}:{queue}:{job_id}:lock")
+        return entry.value if entry is not None and isinstance(entry.value, str) else None
+
+    def locked(self, queue: str) -> list[str]:
+        head, tail = f"{PREFIX}:{queue}:", ":lock"
+        return sorted(
+            key[len(head) : -len(tail)] for key in self._dump if key.startswith(head) and key.endswith(tail)
+        )
+
+    def deduplication(self, queue: str) -> list[str]:
+        head = f"{PREFIX}:{queue}:de:"
+        return sorted(key[len(head) :] for key in self._dump if key.startswith(head))
+
+    def next_due(self, queue: str) -> int | None:
+        entry = self._dump.get(f"{PREFIX}:{queue}:delayed")
+        return int(float(entry.value[0][1]) // 4096) if entry is not None else None  # type: ignore[index]
+
+
+class Generator:
+    """Chooses operations, one at a time.
+
+    Args:
+        seed: The same seed and the same answers give the same sequence.
+        length: How many operations; drawn from the seed if not given.
+    """
+
+    def __init__(self, seed: int, length: int | None = None) -> None:
+        self._random = random.Random(seed)
+        self.length = length or int(self._random.triangular(5, 41, 34))
+        self.metas = self._random.random() < 0.8
+        self._now = START + self._random.randrange(1_000)
+        self._claims: list[Claim] = []
+        self._tokens = 0
+        self._numbers = 0
+        # A sequence has a temper: without one, every sequence would be the same soup.
+        self._parents = self._random.random() < 0.3
+        self._limits = self._random.random() < 0.25
+        self._pauses = self._random.random() < 0.5
+        self._priorities = self._random.random() < 0.6
+        self._workers = self._random.sample(WORKERS, self._random.randint(1, 2))
+        self._view = View({})
+
+    def next(self, dump: Dump) -> Op:
+        """Choose the next operation in sight of what is there now."""
+        self._view = View(dump)
+        self._advance()
+        makers, weights = zip(*self._weighted(), strict=True)
+        maker: Callable[[], Op | None]
+        while True:
+            (maker,) = self._random.choices(makers, weights)
+            op = maker()
+            if op is not None:
+                return op
+
+    def observe(self, op: Op, outcome: Outcome) -> None:
+        """Take note of what an operation gave: a job claimed, or a claim that has ended."""
+        if outcome.failed:
+            return
+        token = op.args.get("token")
+        if op.kind in ("complete", "fail", "move_to_delayed", "give_back"):
+            self._claims = [c for c in self._claims if (c.job_id, c.token) != (op.args["id"], token)]
+        given = outcome.value if op.kind in ("claim", "complete", "fail") else None
+        if isinstance(given, dict) and given.get("job") is not None:
+            job = given["job"]
+            claim = Claim(op.queue, job["id"], str(token), op.args["worker"], job.get("deferred_failure"))
+            self._claims.append(claim)
+
+    # ------------------------------------------------------------------------------------- the choice
+
+    def _weighted(self) -> Iterable[tuple[Callable[[], Op | None], float]]:
+        ready = any(self._view.ids(queue, "wait", "prioritized") for queue in QUEUES)
+        few = len(self._view.ids(QUEUE, "wait", "paused", "prioritized", "delayed", "active")) < 4
+        yield self._add, 14 if few else 5
+        yield self._add_bulk, 4 if few else 1
+        yield self._claim, 18 if ready else 4
+        if self._claims:
+            yield self._complete, 20
+            yield self._fail, 26
+            yield self._move_to_delayed, 3
+            yield self._give_back, 4
+            yield self._extend, 4
+            yield self._extend_many, 3
+            yield self._expire_lock, 7
+        held = any(self._view.ids(queue, "active") for queue in QUEUES)
+        yield self._recover, 7 if held else 1
+        yield self._progress, 3
+        yield self._log, 3
+        yield self._clear_logs, 1
+        yield self._update_data, 2
+        yield self._change_priority, 5 if self._priorities else 1
+        delayed = any(self._view.ids(queue, "delayed") for queue in QUEUES)
+        yield self._change_delay, 4 if delayed else 0.3
+        yield self._promote, 4 if delayed else 0.3
+        finished = any(self._view.ids(queue, "failed", "completed") for queue in QUEUES)
+        yield self._retry, 8 if finished else 0.3
+        yield self._remove, 4
+        if self._pauses:
+            yield self._pause, 4
+            yield self._resume, 4
+        yield self._add_auto, 2
+        yield self._add_deduplicated, 2
+        yield self._remove_deduplication, 0.5
+        yield self._expire_deduplication, 0.5
+        if self._parents:
+            yield self._add_flow, 9
+            yield self._wait_for_children, 2
+        if self._limits:
+            yield self._set_concurrency, 3
+            yield self._remove_concurrency, 1.5
+            yield self._set_rate_limit, 3
+            yield self._remove_rate_limit, 1.5
+            yield self._rate_limit, 1.5
+        yield self._expire_limiter, 2
+        yield self._expire_stalled_check, 5 if self._view.exists(QUEUE, "stalled-check") else 0.2
+
+    def _advance(self) -> None:
+        kind = self._random.random()
+        if kind < 0.35:
+            return
+        if kind < 0.7:
+            self._now += self._random.randint(1, 50)
+        elif kind < 0.85:
+            due = [self._view.next_due(queue) for queue in QUEUES]
+            times = [one for one in due if one is not None and one >= self._now]
+            # Just before, exactly at, and just after the moment a job becomes due.
+            self._now = min(times) + self._random.randint(-1, 1) if times else self._now + 1_000
+        else:
+            self._now += self._random.choice((1_000, 5_000, 60_000))
+
+    def _op(self, kind: str, queue: str = QUEUE, **args: Any) -> Op:
+        return Op(kind, self._now, {"queue": queue, **args})
+
+    # ------------------------------------------------------------------------------------- adding
+
+    def _add(self) -> Op:
+        return self._op("add", self._some_queue(), **self._job())
+
+    def _add_bulk(self) -> Op:
+        jobs = [self._job() for _ in range(self._random.randint(2, 4))]
+        return self._op("add_bulk", self._some_queue(), jobs=jobs)
+
+    def _add_auto(self) -> Op:
+        return self._op("add_auto", name="auto", data=self._data(), opts=self._options())
+
+    def _add_deduplicated(self) -> Op:
+        rule: dict[str, Any] = {"id": self._random.choice(("d1", "d2"))}
+        if self._random.random() < 0.5:
+            rule["ttl"] = self._random.choice((60_000, 600_000))
+        if self._random.random() < 0.3:
+            rule["extend"] = True
+        if self._random.random() < 0.3:
+            rule["replace"] = True
+        job = self._job()
+        job["opts"]["deduplication"] = rule
+        return self._op("add_deduplicated", **job)
+
+    def _add_flow(self) -> Op:
+        return self._op("add_flow", flow=self._node(2 if self._random.random() < 0.25 else 1, None))
+
+    def _node(self, depth: int, policy: str | None) -> dict[str, Any]:
+        self._numbers += 1
+        opts = self._options(delayed=0.1)
+        opts["jobId"] = f"f{self._numbers}"
+        if policy is not None:
+            opts[policy] = True
+        node: dict[str, Any] = {
+            "name": "flow",
+            "queueName": self._random.choice(QUEUES),
+            "data": {"depth": depth},
+            "opts": opts,
+        }
+        if depth:
+            policies = (
+                None,
+                "failParentOnFailure",
+                "continueParentOnFailure",
+                "ignoreDependencyOnFailure",
+                "removeDependencyOnFailure",
+            )
+            count = self._random.randint(1, 3)
+            nested = [depth - 1 if i == 0 else 0 for i in range(count)]
+            node["children"] = [self._node(deep, self._random.choice(policies)) for deep in nested]
+        return node
+
+    def _job(self) -> dict[str, Any]:
+        job_id = f"j{self._random.randint(1, 7)}"
+        return {"id": job_id, "name": self._pick("n", "other"), "data": self._data(), "opts": self._options()}
+
+    def _data(self) -> Any:
+        return self._random.choice(
+            (
+                {},
+                {"x": 1},
+                {"text": "grüße 🎉 \n\u2028", "list": [1, 2.5, None, [], {}], "deep": {"a": {"b": True}}},
+                [],
+                None,
+                "text",
+                12.75,
+            )
+        )
+
+    def _options(self, delayed: float = 0.25) -> dict[str, Any]:
+        chance = self._random.random
+        opts: dict[str, Any] = {}
+        if chance() < 0.6:
+            opts["attempts"] = self._pick(1, 2, 3)
+        if chance() < 0.5:
+            opts["backoff"] = self._pick(
+                0, 1_000, {"type": "fixed", "delay": 500}, {"type": "exponential", "delay": 300}
+            )
+        if chance() < delayed:
+            opts["delay"] = self._pick(1, 50, 1_000, 5_000)
+        if self._priorities and chance() < 0.4:
+            opts["priority"] = self._pick(1, 1, 2, 10, 2_097_152)
+        if chance() < 0.15:
+            opts["lifo"] = True
+        keep: tuple[Any, ...] = (
+            True,
+            False,
+            0,
+            1,
+            2,
+            {"count": 1},
+            {"age": 3},
+            {"age": 3, "count": 1},
+            {"count": 0},
+        )
+        if chance() < 0.35:
+            opts["removeOnComplete"] = self._random.choice(keep)
+        if chance() < 0.35:
+            opts["removeOnFail"] = self._random.choice(keep)
+        if chance() < 0.15:
+            opts["keepLogs"] = self._pick(1, 2)
+        if chance() < 0.15:
+            opts["stackTraceLimit"] = self._pick(0, 1, 2)
+        if chance() < 0.1:
+            opts["timestamp"] = self._now - self._random.randint(0, 5_000)
+        return opts
+
+    # ------------------------------------------------------------------------------------- running
+
+    def _claim(self) -> Op:
+        return self._op(
+            "claim", self._some_queue(), token=self._token(), worker=self._random.choice(self._workers)
+        )
+
+    def _held(self) -> dict[str, Any] | None:
+        if not self._claims:
+            return None
+        valid = [one for one in self._claims if self._view.lock(one.queue, one.job_id) == one.token]
+        claim = self._random.choice(valid if valid and self._random.random() < 0.85 else self._claims)
+        token = claim.token
+        job_id = claim.job_id
+        odd = self._random.random()
+        if odd < 0.03:
+            token = "stranger"
+        elif odd < 0.05:
+            job_id = self._any_id(claim.queue)
+        return {
+            "queue": claim.queue,
+            "id": job_id,
+            "token": token,
+            "worker": claim.worker,
+            "doomed": claim.doomed,
+        }
+
+    def _complete(self) -> Op | None:
+        held = self._held()
+        if held is None or (held.pop("doomed") and self._random.random() < 0.8):
+            return None
+        value = self._pick(None, 1, "done", {"ok": True, "list": []}, [1, {"ü": None}], 0, False, 1.5)
+        return self._op("complete", **held, value=value, fetch=self._random.random() < 0.6)
+
+    def _fail(self) -> Op | None:
+        held = self._held()
+        if held is None:
+            return None
+        doomed = held.pop("doomed")
+        number = self._random.randint(1, 3)
+        error: dict[str, Any] = {
+            "message": f"boom {number}",
+            "stack": f"Error: boom {number}\n    at line {number}",
+        }
+        if doomed is not None:
+            error = {
+                "message": doomed,
+                "name": "UnrecoverableError",
+                "stack": f"UnrecoverableError: {doomed}",
+            }
+        elif self._random.random() < 0.15:
+            error["name"] = "UnrecoverableError"
+        elif self._random.random() < 0.1:
+            error = {"message": "käse \u2028 🎉", "stack": ""}
+        return self._op("fail", **held, error=error, fetch=self._random.random() < 0.6)
+
+    def _move_to_delayed(self) -> Op | None:
+        held = self._held()
+        if held is None:
+            return None
+        del held["doomed"]
+        return self._op("move_to_delayed", **held, until=self._now + self._pick(-5, 0, 1, 700, 5_000))
+
+    def _give_back(self) -> Op | None:
+        held = self._held()
+        if held is None:
+            return None
+        del held["doomed"]
+        return self._op("give_back", **held)
+
+    def _wait_for_children(self) -> Op | None:
+        held = self._held()
+        if held is None:
+            return None
+        del held["doomed"]
+        return self._op("wait_for_children", **held)
+
+    def _extend(self) -> Op | None:
+        held = self._held()
+        if held is None:
+            return None
+        del held["doomed"]
+        return self._op("extend", **held, duration=self._pick(30_000, 120_000))
+
+    def _extend_many(self) -> Op | None:
+        held = [one for one in self._claims if one.queue == QUEUE]
+        if not held:
+            return None
+        chosen = self._random.sample(held, self._random.randint(1, len(held)))
+        ids = [one.job_id for one in chosen]
+        tokens = ["stranger" if self._random.random() < 0.1 else one.token for one in chosen]
+        worker = self._random.choice(self._workers)
+        return self._op(
+            "extend_many", ids=ids, tokens=tokens, worker=worker, duration=self._pick(30_000, 120_000)
+        )
+
+    def _recover(self) -> Op:
+        queue = self._random.choice((QUEUE, QUEUE, QUEUE, PARENTS)) if self._parents else QUEUE
+        return self._op("recover", queue, worker=self._random.choice(self._workers))
+
+    # ------------------------------------------------------------------------------------- the operator
+
+    def _progress(self) -> Op:
+        progress = self._pick(0, 50, 100, 33.5, {"step": 1, "of": [2]}, "half", True)
+        return self._op("progress", **self._any_job(), progress=progress)
+
+    def _log(self) -> Op:
+        # The worker's job.log passes the job's own keepLogs; the queue's call may pass its own.
+        return self._op(
+            "log", **self._any_job(), row=self._pick("one", "two", "drei ü", ""), keep=self._pick(0, 1, 2)
+        )
+
+    def _clear_logs(self) -> Op:
+        return self._op("clear_logs", **self._any_job(), keep=self._pick(0, 1))
+
+    def _update_data(self) -> Op:
+        return self._op("update_data", **self._any_job(), data=self._data())
+
+    def _change_priority(self) -> Op:
+        job = self._any_job("wait", "paused", "prioritized")
+        return self._op(
+            "change_priority", **job, priority=self._pick(0, 0, 1, 2, 10), lifo=self._random.random() < 0.3
+        )
+
+    def _change_delay(self) -> Op:
+        return self._op("change_delay", **self._any_job("delayed"), delay=self._pick(0, 1, 800, 5_000))
+
+    def _promote(self) -> Op:
+        return self._op("promote", **self._any_job("delayed"))
+
+    def _retry(self) -> Op | None:
+        state = self._pick("failed", "failed", "completed")
+        if not any(self._view.ids(queue, state) for queue in QUEUES) and self._random.random() < 0.8:
+            return None
+        return self._op("retry", **self._any_job(state), state=state)
+
+    def _remove(self) -> Op:
+        return self._op("remove", **self._any_job(), children=self._random.random() < 0.7)
+
+    def _pause(self) -> Op | None:
+        if "paused" in self._view.meta(QUEUE) and self._random.random() < 0.7:
+            return None
+        return self._op("pause")
+
+    def _resume(self) -> Op | None:
+        if "paused" not in self._view.meta(QUEUE) and self._random.random() < 0.7:
+            return None
+        return self._op("resume")
+
+    # ------------------------------------------------------------------------------------- the queue's limits
+
+    def _set_concurrency(self) -> Op:
+        return self._op("set_concurrency", concurrency=self._pick(1, 2, 3))
+
+    def _remove_concurrency(self) -> Op:
+        return self._op("remove_concurrency")
+
+    def _set_rate_limit(self) -> Op:
+        return self._op("set_rate_limit", max=self._pick(1, 2, 4), duration=self._pick(60_000, 120_000))
+
+    def _remove_rate_limit(self) -> Op:
+        return self._op("remove_rate_limit")
+
+    def _rate_limit(self) -> Op:
+        return self._op("rate_limit", duration=self._pick(60_000, 120_000))
+
+    def _remove_deduplication(self) -> Op | None:
+        keys = self._view.deduplication(QUEUE)
+        return self._op("remove_deduplication", key=self._random.choice(keys)) if keys else None
+
+    # ------------------------------------------------------------------------------------- the server's clock
+
+    def _expire_lock(self) -> Op | None:
+        queue = self._some_queue()
+        locked = self._view.locked(queue)
+        return self._op("expire_lock", queue, id=self._random.choice(locked)) if locked else None
+
+    def _expire_limiter(self) -> Op | None:
+        return self._op("expire_limiter") if self._view.exists(QUEUE, "limiter") else None
+
+    def _expire_stalled_check(self) -> Op | None:
+        queue = self._some_queue()
+        return self._op("expire_stalled_check", queue) if self._view.exists(queue, "stalled-check") else None
+
+    def _expire_deduplication(self) -> Op | None:
+        keys = self._view.deduplication(QUEUE)
+        return self._op("expire_deduplication", key=self._random.choice(keys)) if keys else None
+
+    # ------------------------------------------------------------------------------------- drawing
+
+    def _pick(self, *values: Any) -> Any:
+        return self._random.choice(values)
+
+    def _token(self) -> str:
+        self._tokens += 1
+        return f"t{self._tokens}"
+
+    def _some_queue(self) -> str:
+        return self._pick(QUEUE, QUEUE, PARENTS) if self._parents else QUEUE
+
+    def _any_job(self, *states: str) -> dict[str, Any]:
+        queue = self._some_queue()
+        wanted = self._view.ids(queue, *states) if states else []
+        if wanted and self._random.random() < 0.85:
+            return {"queue": queue, "id": self._random.choice(wanted)}
+        return {"queue": queue, "id": self._any_id(queue)}
+
+    def _any_id(self, queue: str) -> str:
+        states = (
+            "wait",
+            "paused",
+            "prioritized",
+            "delayed",
+            "active",
+            "completed",
+            "failed",
+            "waiting-children",
+        )
+        known = self._view.ids(queue, *states)
+        if known and self._random.random() < 0.95:
+            return self._random.choice(known)
+        return "missing"
