@@ -1,0 +1,256 @@
+"""Why a job failed, and whether trying again can help.
+
+Which exception means what is a table, not code: `Classifier` goes through its rules in order and the
+first that fits decides. A queue may put rules of its own in front, or bring another table. What no rule
+knows is TEMPORARY: a wasted retry costs seconds, a job given up for a hiccup costs a person.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import BrokenExecutor
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from oxcart.model.duration import Duration, parse_ms
+from oxcart.model.errors import BrokerError, MissingExtra, OxcartError, ScriptError, ValidationError
+
+
+class Category(StrEnum):
+    """The category of a failure; every failure has exactly one."""
+
+    TEMPORARY = "temporary"
+    PERMANENT = "permanent"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    SYSTEM = "system"
+
+    @property
+    def retryable(self) -> bool:
+        """Whether a failure of this category is tried again while attempts are left."""
+        return self not in (Category.PERMANENT, Category.CANCELLED)
+
+
+class TemporaryError(OxcartError):
+    """Raised by a handler: it did not work now, but may work later.
+
+    Attributes:
+        message: What went wrong.
+        cause: The error behind it, if any.
+        retry_after: When to try again; None leaves it to the job's backoff.
+    """
+
+    def __init__(
+        self, message: str, cause: BaseException | None = None, retry_after: Duration | None = None
+    ) -> None:
+        super().__init__(message, cause, retry_after)
+        self.message = message
+        self.cause = self.__cause__ = cause
+        self.retry_after = retry_after
+        self.retry_after_ms = None if retry_after is None else parse_ms(retry_after, "retry_after")
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class PermanentError(OxcartError):
+    """Raised by a handler: it will never work, so the job is not tried again.
+
+    Attributes:
+        message: What went wrong.
+        cause: The error behind it, if any.
+        code: A word of the application's own for the kind of failure.
+    """
+
+    def __init__(self, message: str, cause: BaseException | None = None, code: str | None = None) -> None:
+        super().__init__(message, cause, code)
+        self.message = message
+        self.cause = self.__cause__ = cause
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table: it fits an error if any of its conditions does.
+
+    Attributes:
+        category: What the error then is.
+        types: Exception classes, subclasses included.
+        names: Classes of packages that need not be installed, as ``"package.ClassName"``; the package is
+            the first part of the module's name, ``"*"`` any. Subclasses included.
+        statuses: Ranges of HTTP status codes, both ends included.
+        errnos: Numbers of operating system errors.
+        why: The reason for the rule, for people.
+    """
+
+    category: Category
+    types: tuple[type[BaseException], ...] = ()
+    names: tuple[str, ...] = ()
+    statuses: tuple[tuple[int, int], ...] = ()
+    errnos: tuple[int, ...] = ()
+    why: str = ""
+
+    def fits(self, error: BaseException) -> bool:
+        """Whether the rule decides about this error."""
+        if self.types and isinstance(error, self.types):
+            return True
+        if self.errnos and isinstance(error, OSError) and error.errno in self.errnos:
+            return True
+        if self.statuses:
+            status = http_status(error)
+            if status is not None and any(low <= status <= high for low, high in self.statuses):
+                return True
+        return bool(self.names) and any(name in self.names for name in _class_names(error))
+
+
+#: The table every queue starts with, in order.
+DEFAULT_RULES: tuple[Rule, ...] = (
+    Rule(category=Category.TEMPORARY, types=(TemporaryError,), why="the handler says so"),
+    Rule(category=Category.PERMANENT, types=(PermanentError,), why="the handler says so"),
+    Rule(
+        category=Category.SYSTEM,
+        types=(MemoryError, SystemExit, KeyboardInterrupt, BrokenExecutor),
+        errnos=(errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE),
+        why="the machine or the process gave up, not the job",
+    ),
+    Rule(
+        category=Category.PERMANENT,
+        types=(ValidationError, msgspec.DecodeError, json.JSONDecodeError),
+        names=(
+            "jsonschema.ValidationError",
+            "marshmallow.ValidationError",
+            "pydantic.ValidationError",
+            "pydantic_core.ValidationError",
+        ),
+        why="the same payload is invalid the next time too",
+    ),
+    Rule(
+        category=Category.PERMANENT,
+        types=(NotImplementedError, MissingExtra),
+        why="the operation is not supported here",
+    ),
+    Rule(
+        category=Category.PERMANENT,
+        names=("*.IntegrityError", "asyncpg.IntegrityConstraintViolationError"),
+        why="the database would refuse the same rows again; the name is DB-API 2.0's",
+    ),
+    Rule(
+        category=Category.TEMPORARY,
+        statuses=((408, 408), (425, 425), (429, 429), (500, 599)),
+        why="the service is slow, busy or broken for now",
+    ),
+    Rule(
+        category=Category.PERMANENT,
+        statuses=((400, 499),),
+        why="the service refuses the request itself: bad, unauthorised, forbidden, not found",
+    ),
+    Rule(category=Category.PERMANENT, types=(PermissionError,), why="rights do not come by waiting"),
+    Rule(
+        category=Category.SYSTEM, types=(ScriptError,), why="the job server refuses, e.g. it is out of memory"
+    ),
+    Rule(
+        category=Category.TEMPORARY,
+        types=(TimeoutError, ConnectionError, EOFError, BlockingIOError, BrokerError, OSError),
+        why="networks recover; a missing file or socket may be about to appear",
+    ),
+)
+
+
+class Classifier(msgspec.Struct, frozen=True):
+    """Decides the category of an error.
+
+    Attributes:
+        rules: The table; the first rule that fits decides.
+        unknown: What an error is that no rule fits.
+    """
+
+    rules: tuple[Rule, ...] = DEFAULT_RULES
+    unknown: Category = Category.TEMPORARY
+
+    @classmethod
+    def default(cls) -> Classifier:
+        """The classifier of a queue that says nothing."""
+        return _DEFAULT
+
+    def with_rule(self, *rules: Rule) -> Classifier:
+        """A classifier that asks these rules first."""
+        return Classifier(rules=(*rules, *self.rules), unknown=self.unknown)
+
+    def classify(self, error: BaseException) -> Category:
+        """The category of an error.
+
+        An error that no rule knows is judged by what it was raised from (``raise … from …``). A group is
+        as retryable as its most retryable member: what can still succeed deserves another attempt.
+        """
+        for link in _chain(error):
+            if isinstance(link, BaseExceptionGroup):
+                found = [self.classify(member) for member in link.exceptions]
+                return next((category for category in found if category.retryable), found[0])
+            for rule in self.rules:
+                if rule.fits(link):
+                    return rule.category
+        return self.unknown
+
+
+_DEFAULT = Classifier()
+
+
+def classify(error: BaseException) -> Category:
+    """The category of an error by the default table."""
+    return _DEFAULT.classify(error)
+
+
+def http_status(error: BaseException) -> int | None:
+    """The HTTP status an error carries, by the attributes that HTTP clients use.
+
+    Looks at ``status_code``, ``status`` and ``code`` of the error, then of its ``response``; no client needs
+    to be installed.
+    """
+    status = _status_of(error)
+    if status is None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):  # boto's errors carry a plain dict
+            meta = response.get("ResponseMetadata")
+            status = _as_status(meta.get("HTTPStatusCode")) if isinstance(meta, dict) else None
+        elif response is not None:
+            status = _status_of(response)
+    return status
+
+
+def _status_of(thing: Any) -> int | None:
+    for name in ("status_code", "status", "code"):
+        try:
+            status = _as_status(getattr(thing, name, None))
+        except Exception:  # a property that raises must not hide the failure we are looking at
+            continue
+        if status is not None:
+            return status
+    return None
+
+
+def _as_status(value: Any) -> int | None:
+    # The range keeps out what only shares the name: exit codes, websocket codes, our own script codes.
+    if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
+        return int(value)
+    return None
+
+
+def _class_names(error: BaseException) -> Iterator[str]:
+    for kind in type(error).__mro__:
+        yield f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+        yield f"*.{kind.__name__}"
+
+
+def _chain(error: BaseException) -> Iterable[BaseException]:
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in seen and len(seen) < 10:
+        seen.append(link)
+        link = link.__cause__
+    return seen

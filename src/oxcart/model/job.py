@@ -1,0 +1,87 @@
+"""A job as it was when it was read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of a job: what its producer asked for, and what has become of it.
+
+    Given by the producer:
+
+    Attributes:
+        id: The job's id, unique in its queue.
+        name: Which handler runs it.
+        queue: The queue it is in.
+        data: Its payload.
+        options: How it is to be run and kept.
+        timestamp: When it was created, in milliseconds.
+        delay: How long it waits now, in milliseconds; 0 once it is due.
+        priority: Lower runs first; 0 runs before every other.
+        parent_key: The full key of its parent, if it is a child.
+        parent: Its parent as the wire has it: id, queue key, and what the child's failure does to it.
+        scheduler_id: The schedule that made it, if one did.
+        dedup_id: The deduplication id it was added with, if any.
+        progress: A number from 0 to 100 or an object; what a peer wrote is shown as it is.
+        attempts_made: Attempts that have ended.
+        attempts_started: How often a worker has taken it: the fencing number of its present run.
+        stalled_count: How often a worker lost it.
+        processed_on: When the latest attempt began, in milliseconds.
+        finished_on: When it ended, in milliseconds.
+        worker_id: The worker that took it last, if that one gave its name.
+        return_value: The handler's result.
+        failed_reason: The latest failure in one line; None once the job has completed.
+        stacktrace: One text per failed attempt, newest last.
+        deferred_failure: A failure that the next worker shall record without running the job.
+        extra: Oxcart's own fields (``ox:…``) of the job, as text, without the prefix.
+    """
+
+    id: str
+    name: str
+    queue: str
+    data: Any = None
+    options: JobOptions = DEFAULT_OPTIONS
+    timestamp: int = 0
+    delay: int = 0
+    priority: int = 0
+    parent_key: str | None = None
+    parent: dict[str, Any] | None = None
+    scheduler_id: str | None = None
+    dedup_id: str | None = None
+    progress: Any = 0
+    attempts_made: int = 0
+    attempts_started: int = 0
+    stalled_count: int = 0
+    processed_on: int | None = None
+    finished_on: int | None = None
+    worker_id: str | None = None
+    return_value: Any = None
+    failed_reason: str | None = None
+    stacktrace: list[str] = msgspec.field(default_factory=list)
+    deferred_failure: str | None = None
+    extra: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def attempts_used(self) -> int:
+        """How many of its attempts are used up: those that ended, and those whose worker was lost."""
+        return self.attempts_made + self.stalled_count
+
+    @property
+    def attempt(self) -> int:
+        """The 1-based number of the attempt that runs now, or would run next.
+
+        Once the job has ended it is the number of the attempt that ended it.
+        """
+        if self.finished_on is not None:
+            return max(self.attempts_used, 1)
+        return self.attempts_used + 1
+
+    @property
+    def attempts_left(self) -> int:
+        """How many attempts may still begin or end."""
+        return max(max(self.options.attempts, 1) - self.attempts_used, 0)

@@ -1,0 +1,88 @@
+"""The names a user chooses: of queues, of jobs, and of single jobs."""
+
+from __future__ import annotations
+
+import re
+
+from oxcart.model.errors import ValidationError
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+#: Suffixes under which a queue keeps its own keys. A job's hash lives beside them, so a job of such an
+#: id would be written into the queue's own data: ``meta`` is a hash like the job's.
+_QUEUE_KEYS = frozenset(
+    {
+        "active",
+        "completed",
+        "delayed",
+        "events",
+        "failed",
+        "id",
+        "limiter",
+        "marker",
+        "meta",
+        "paused",
+        "pc",
+        "prioritized",
+        "priority",
+        "repeat",
+        "stalled",
+        "stalled-check",
+        "wait",
+        "waiting-children",
+    }
+)
+_QUEUE_ROOMS = ("de:", "dn:", "metrics:", "ox:")
+
+
+def check_queue_name(name: str, field: str = "queue name") -> str:
+    """Return the name of a queue if every peer can use it.
+
+    Raises:
+        ValidationError: It is empty, holds a ``:`` or cannot be written as UTF-8.
+    """
+    _check_text(name, field)
+    if ":" in name:
+        raise ValidationError(field, "without ':'", name)
+    return name
+
+
+def check_job_name(name: str, field: str = "job name") -> str:
+    """Return the name of a job, i.e. of its handler.
+
+    Raises:
+        ValidationError: It is empty or cannot be written as UTF-8.
+    """
+    _check_text(name, field)
+    return name
+
+
+def check_job_id(job_id: str, field: str = "job_id") -> str:
+    """Return a custom id if every peer accepts it and no key of the queue has that name.
+
+    Raises:
+        ValidationError: It is empty, looks like an integer (those belong to the queue's counter), starts
+            with ``0:`` (an old marker), has a ``:`` but not exactly three segments (room for the ids of
+            schedules), or is the name of one of the queue's own keys.
+    """
+    _check_text(job_id, field)
+    # "NaN" is no integer, but Node's own check takes it for one.
+    if _INTEGER.fullmatch(job_id) or job_id == "NaN":
+        raise ValidationError(field, "an id that does not look like an integer", job_id)
+    if job_id.startswith("0:"):
+        raise ValidationError(field, "an id that does not start with '0:'", job_id)
+    if ":" in job_id and job_id.count(":") != 2:
+        raise ValidationError(field, "without ':', or of exactly three segments", job_id)
+    if job_id in _QUEUE_KEYS or job_id.startswith(_QUEUE_ROOMS):
+        raise ValidationError(field, "different from the queue's own keys", job_id)
+    return job_id
+
+
+def _check_text(value: str, field: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValidationError(field, "a non-empty string", value)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValidationError(field, "text that UTF-8 can hold", value) from None

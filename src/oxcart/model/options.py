@@ -1,0 +1,206 @@
+"""The options of a job, with the same names everywhere: Python, command line, HTTP, Spark columns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from oxcart.model.backoff import DEFAULT_BACKOFF, Backoff
+from oxcart.model.duration import Duration, parse_ms
+from oxcart.model.errors import ValidationError
+from oxcart.model.names import check_job_id
+from oxcart.model.payload import MAX_SIZE_LIMIT
+from oxcart.model.retention import Retention
+
+#: The largest priority that every generation of the protocol accepts.
+MAX_PRIORITY = 2_097_151
+
+#: How many log lines a job keeps that says nothing.
+DEFAULT_KEEP_LOGS = 1000
+
+#: How long a job may run that says nothing, in milliseconds.
+DEFAULT_TIMEOUT = 30 * 60_000
+
+_MAX_ATTEMPTS = 2**31 - 1
+_MAX_TIMESTAMP = 8_640_000_000_000_000  # the last instant of a JavaScript Date
+
+RetentionLike = bool | int | Mapping[str, Any] | Retention | None
+
+
+class OptionKwargs(TypedDict, total=False):
+    """The keyword arguments of `JobOptions.build`, for signatures that pass them on."""
+
+    attempts: int
+    backoff: Backoff | Duration | Mapping[str, Any]
+    delay: Duration
+    job_id: str | None
+    keep_logs: int | None
+    lifo: bool
+    priority: int
+    remove_on_complete: RetentionLike
+    remove_on_fail: RetentionLike
+    size_limit: int | None
+    stack_trace_limit: int | None
+    timeout: Duration | None
+    timestamp: int | None
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """How a job is to be run and kept.
+
+    `build` reads what a user writes and checks it. Constructing one directly checks nothing: that is how
+    a job of a peer is shown as it is, with 0 attempts for instance.
+
+    Attributes:
+        attempts: How often the job may be tried, the first time included.
+        backoff: How long to wait before each retry.
+        delay: Wait before the first attempt, in milliseconds.
+        priority: Lower runs first; 0 runs before every other.
+        lifo: Put the job at the front of the queue instead of the end.
+        remove_on_complete: What is kept of completed jobs; None leaves it to the worker.
+        remove_on_fail: What is kept of failed jobs; None leaves it to the worker.
+        job_id: A custom id; adding a job of an existing id adds nothing.
+        timestamp: When the job was created, in milliseconds; None is now.
+        keep_logs: How many log lines are kept; None is 1000.
+        timeout: How long an attempt may run, in milliseconds; None is without limit, unset is the
+            worker's default.
+        stack_trace_limit: How many stack traces are kept, newest last; None is all.
+        size_limit: Limit of data and options in bytes; None is 10 MiB.
+    """
+
+    attempts: int = 3
+    backoff: Backoff = DEFAULT_BACKOFF
+    delay: int = 0
+    priority: int = 0
+    lifo: bool = False
+    remove_on_complete: Retention | None = None
+    remove_on_fail: Retention | None = None
+    job_id: str | None = None
+    timestamp: int | None = None
+    keep_logs: int | None = None
+    timeout: int | UnsetType | None = UNSET
+    stack_trace_limit: int | None = None
+    size_limit: int | None = None
+
+    @classmethod
+    def build(cls, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
+        """Read options as a user writes them.
+
+        Raises:
+            ValidationError: A name is unknown or a value outside its bound.
+
+        Example:
+            >>> JobOptions.build(attempts=5, delay="5m").delay
+            300000
+        """
+        return DEFAULT_OPTIONS.replace(**kwargs)
+
+    def replace(self, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
+        """These options with some of them changed.
+
+        Raises:
+            ValidationError: A name is unknown or a value outside its bound.
+        """
+        if not kwargs:
+            return self
+        return msgspec.structs.replace(self, **_parse(kwargs))
+
+    @classmethod
+    def merge(cls, defaults: JobOptions | None, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
+        """The defaults of a queue or a handler, overruled by what one call says.
+
+        Raises:
+            ValidationError: A name is unknown or a value outside its bound.
+        """
+        return (DEFAULT_OPTIONS if defaults is None else defaults).replace(**kwargs)
+
+
+#: What a job gets that says nothing; one value for all of them, so `build()` costs nothing.
+DEFAULT_OPTIONS = JobOptions()
+
+merge = JobOptions.merge
+
+
+def _parse(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    parsed = {}
+    for name, value in kwargs.items():
+        reader = _READERS.get(name)
+        if reader is None:
+            raise _unknown(name, value)
+        parsed[name] = reader(value, name)
+    return parsed
+
+
+def _unknown(name: str, value: object) -> ValidationError:
+    close = difflib.get_close_matches(name, _READERS, 3, 0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(_READERS)}"
+    return ValidationError(name, "a known option", value, f"unknown option {name!r}: {hint}")
+
+
+def _integer(low: int, high: int | None = None) -> Callable[[Any, str], int]:
+    bound = f"at least {low}" if high is None else f"an integer from {low} to {high}"
+
+    def read(value: Any, field: str) -> int:
+        if type(value) is not int:  # bool is a subclass of int, and attempts=True is a mistake
+            raise ValidationError(field, f"an integer, {bound}" if high is None else bound, value)
+        if value < low or (high is not None and value > high):
+            raise ValidationError(field, bound, value)
+        return value
+
+    return read
+
+
+def _optional(read: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    return lambda value, field: None if value is None else read(value, field)
+
+
+def _attempts(value: Any, field: str) -> int:
+    if type(value) is not int:
+        raise ValidationError(field, "an integer, at least 1", value)
+    if value < 1:
+        raise ValidationError(field, "at least 1", value)
+    if value > _MAX_ATTEMPTS:
+        raise ValidationError(field, f"at most {_MAX_ATTEMPTS}", value)
+    return value
+
+
+def _priority(value: Any, field: str) -> int:
+    if isinstance(value, str):
+        bound = f"an integer from 0 to {MAX_PRIORITY} (names need a queue with formal priorities)"
+        raise ValidationError(field, bound, value)
+    if type(value) is int and value < 0:
+        raise ValidationError(field, "at least 0", value)
+    return _integer(0, MAX_PRIORITY)(value, field)
+
+
+def _flag(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValidationError(field, "True or False", value)
+    return value
+
+
+def _timeout(value: Any, field: str) -> int | UnsetType | None:
+    if value is None or value is UNSET:
+        return value
+    return parse_ms(value, field, minimum=1)
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "attempts": _attempts,
+    "backoff": Backoff.parse,
+    "delay": parse_ms,
+    "job_id": _optional(check_job_id),
+    "keep_logs": _optional(_integer(1)),
+    "lifo": _flag,
+    "priority": _priority,
+    "remove_on_complete": Retention.parse,
+    "remove_on_fail": Retention.parse,
+    "size_limit": _optional(_integer(1, MAX_SIZE_LIMIT)),
+    "stack_trace_limit": _optional(_integer(0)),
+    "timeout": _timeout,
+    "timestamp": _optional(_integer(0, _MAX_TIMESTAMP)),
+}

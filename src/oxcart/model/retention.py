@@ -1,0 +1,119 @@
+"""How many ended jobs are kept, and for how long."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from oxcart.model.duration import parse_ms
+from oxcart.model.errors import ValidationError
+
+#: Above this many kept jobs the trimming at each finish, and every listing, begins to be felt.
+LARGE_COUNT = 10_000
+
+_KEYS = ("age", "count", "limit")
+
+
+class RetentionWarning(UserWarning):
+    """A retention is allowed but will cost memory and time."""
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """What happens to jobs once they have ended.
+
+    Attributes:
+        age: Remove jobs that ended longer ago than this many seconds; None is no such bound.
+        count: Keep at most this many, newest first; 0 removes at once, -1 keeps all, None is no such bound.
+        limit: At most this many are removed by age at one finish.
+    """
+
+    age: int | None = None
+    count: int | None = None
+    limit: int | None = None
+
+    @classmethod
+    def parse(
+        cls, value: bool | int | Mapping[str, Any] | Retention | None, field: str = "remove_on_complete"
+    ) -> Retention | None:
+        """Read and check a retention as a user writes it.
+
+        Args:
+            value: True removes at once, False keeps all, a number keeps that many, a mapping may set
+                `age` (a duration), `count` and `limit`; None leaves it to the worker.
+            field: The name of the option, for the error.
+
+        Raises:
+            ValidationError: The value is none of these, or negative.
+        """
+        if value is None:
+            return None
+        if value is True:
+            return REMOVE
+        if value is False:
+            return KEEP
+        if isinstance(value, Retention):
+            if value in (KEEP, REMOVE):
+                return value
+            value = {key: part for key in _KEYS if (part := getattr(value, key)) is not None}
+        if isinstance(value, Mapping):
+            return cls._from_mapping(value, field)
+        return cls(count=_count(value, field))
+
+    @classmethod
+    def _from_mapping(cls, value: Mapping[str, Any], field: str) -> Retention:
+        for key in value:
+            if key not in _KEYS:
+                raise ValidationError(field, f"made of {', '.join(_KEYS)}", key)
+        age, count, limit = (value.get(key) for key in _KEYS)
+        if age is None and count is None:
+            raise ValidationError(field, "an object with an age or a count", dict(value))
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValidationError(f"{field}.limit", "an integer of at least 1", limit)
+        return cls(
+            # The wire counts in seconds; rounding up keeps a job rather a little longer than too short.
+            age=None if age is None else -(-parse_ms(age, f"{field}.age", minimum=1) // 1000),
+            count=None if count is None else _count(count, f"{field}.count"),
+            limit=limit,
+        )
+
+    def wire(self) -> bool | int | dict[str, int]:
+        """What stands in ``opts.removeOnComplete`` or ``opts.removeOnFail``."""
+        if self == KEEP:
+            return False
+        if self.age is None and self.limit is None and self.count is not None:
+            return self.count or True
+        return {key: part for key in _KEYS if (part := getattr(self, key)) is not None}
+
+    @classmethod
+    def from_wire(cls, obj: Any) -> Retention | None:
+        """What a peer stored; anything that is no retention counts as none."""
+        if isinstance(obj, bool):
+            return REMOVE if obj else KEEP
+        if isinstance(obj, int | float):
+            return cls(count=max(int(obj), -1))
+        if not isinstance(obj, Mapping):
+            return None
+        parts = {key: int(obj[key]) for key in _KEYS if isinstance(obj.get(key), int | float)}
+        return cls(**parts) if parts else None
+
+
+#: Keep every job until it is removed by hand.
+KEEP = Retention(count=-1)
+
+#: Remove a job the moment it ends.
+REMOVE = Retention(count=0)
+
+
+def _count(value: Any, field: str) -> int:
+    if type(value) is not int or value < 0:
+        raise ValidationError(field, "True, False, an integer of at least 0 or {age, count, limit}", value)
+    if value > LARGE_COUNT:
+        warnings.warn(
+            f"{field} keeps {value} jobs; more than {LARGE_COUNT} cost memory and slow every finish",
+            RetentionWarning,
+            stacklevel=4,
+        )
+    return value
