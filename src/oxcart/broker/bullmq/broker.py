@@ -1,0 +1,315 @@
+"""A queue on BullMQ's key layout: every verb of the port is one script or one pipeline of reads.
+
+May touch: the server, through its caller. Holds no state of jobs.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from oxcart.broker.bullmq import codec
+from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.caller import Caller, script_error
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.port import Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
+from oxcart.model import payload
+from oxcart.model.errors import JobLocked, error_for_code
+from oxcart.model.job import Job
+from oxcart.model.options import JobOptions
+
+#: Jobs per add call: keeps a call at about 3 ms of the server's time.
+ADD_CHUNK = 250
+ADD_BYTES = 1_048_576
+#: An outcome over this size goes alone.
+LARGE_OUTCOME = 262_144
+#: Ids per step of a stalled check.
+RECOVER_STEP = 1000
+#: Leases per renewal call.
+EXTEND_CHUNK = 1000
+
+STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
+_LISTS = frozenset({"wait", "paused", "active"})
+
+_NONE = Ask(count=0)
+
+
+def now_ms() -> int:
+    """The wall clock in ms."""
+    return time.time_ns() // 1_000_000
+
+
+class BullMQBroker:
+    """One queue.
+
+    Args:
+        server: Where the queue lives.
+        queue: Its name.
+        prefix: What stands before the name in its keys.
+        clock: The time in ms; passed in so that tests can rule it.
+        new_token: Makes the lease token of a claim; passed in for the same reason.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        queue: str,
+        *,
+        prefix: str = "bull",
+        clock: Callable[[], int] = now_ms,
+        new_token: Callable[[], str] | None = None,
+        reconnect: Reconnect | None = None,
+        caller: Caller | None = None,
+        tagged: bool | None = None,
+    ) -> None:
+        self.server = server
+        self.keys = Keys(queue, prefix, server.is_cluster if tagged is None else tagged)
+        self.slot = self.keys.slot() if server.is_cluster else None
+        self.clock = clock
+        self.caller = caller or Caller(server, self.slot, uuid.uuid4().hex[:16], reconnect=reconnect)
+        self._meta = self.keys.meta()
+        self._claims = 0
+        self._new_token = new_token or self._next_token
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.keys.queue
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self.caller.close()
+
+    def _next_token(self) -> str:
+        self._claims += 1
+        return f"{self.caller.client_id}:{self._claims}"
+
+    # -- adding
+
+    def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
+        """Checks and encodes a job for ``add``."""
+        return codec.encode_job(name, data, options, self.clock())
+
+    async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
+        """Adds encoded jobs, in order; long lists go in several calls.
+
+        Raises:
+            ScriptError: The server refused. Jobs of earlier calls stay added; their ids are known to the
+                caller, and adding them again is harmless.
+        """
+        script = load("add")
+        added: list[Added] = []
+        start, total = 0, len(jobs)
+        while start < total:
+            args: list[bytes | str | int] = [0]
+            size = count = 0
+            for _, job in islice(jobs, start, start + ADD_CHUNK):
+                weight = len(job[2])  # type: ignore[arg-type]
+                if count and size + weight > ADD_BYTES:
+                    break
+                args += job
+                size += weight
+                count += 1
+            args[0] = count
+            codes = await self.caller.once(script, self._meta, *args, timeout=timeout)
+            for (job_id, _), code in zip(islice(jobs, start, start + count), codes, strict=True):
+                if isinstance(code, bytes):
+                    raise script_error("add", code.decode("utf-8", "replace"))
+                if code < 0:
+                    raise error_for_code(code, job_id, "add")
+                added.append(Added(job_id, code == 1))
+            start += count
+        return added
+
+    # -- running
+
+    async def claim(self, ask: Ask) -> Claimed:
+        """Takes ready jobs."""
+        now, token = self.clock(), self._new_token()
+        answer = await self.caller.once(load("claim"), self._meta, *self._asked(ask, now, token), patient=True)
+        return self._claimed(answer, token, now)
+
+    async def finish(self, outcomes: Sequence[Outcome], ask: Ask = _NONE) -> tuple[list[Code], Claimed]:
+        """Ends attempts and claims into the freed slots."""
+        now, token = self.clock(), self._new_token()
+        args: list[bytes | str | int] = self._asked(ask, now, token)
+        args.append(len(outcomes))
+        for o in outcomes:
+            kind = o.kind
+            args += (kind, o.id, o.token, o.starts if o.starts >= 0 else "", o.at_ms)
+            if kind == "c":
+                args += (o.value, o.retention)
+            elif kind == "f":
+                args += (o.value, o.stack, o.retention, o.attempts, o.category)
+            elif kind == "r":
+                args += (o.value, o.stack, "L" if o.lifo else "")
+            elif kind == "d":
+                args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
+        answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
+        codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
+        return codes, self._claimed(answer, token, now)
+
+    def _asked(self, ask: Ask, now: int, token: str) -> list[bytes | str | int]:
+        return [
+            now,
+            ask.count,
+            token,
+            ask.lock_ms,
+            ask.worker,
+            "" if ask.limit_max is None else ask.limit_max,
+            "" if ask.limit_duration is None else ask.limit_duration,
+            ask.max_bytes,
+        ]
+
+    def _claimed(self, answer: Any, token: str, now: int) -> Claimed:
+        flat = answer[1]
+        jobs = []
+        for i in range(0, len(flat), 2):
+            pairs = iter(flat[i + 1])
+            fields = dict(zip(pairs, pairs, strict=True))
+            starts = int(fields.get(b"ats", 0))
+            # A repeated answer is read after the claim, a first one before it.
+            jobs.append(ClaimedJob(flat[i].decode(), token, starts if answer[7] else starts + 1, now, fields))
+        return Claimed(
+            jobs,
+            answer[2],
+            answer[3],
+            answer[4] == 1,
+            answer[5],
+            [orphan.decode("utf-8", "replace") for orphan in answer[6]],
+            answer[7] == 1,
+        )
+
+    async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
+        """Renews leases; returns the ids that were refused."""
+        refused: list[str] = []
+        for start in range(0, len(leases), EXTEND_CHUNK):
+            args: list[bytes | str | int] = [lock_ms]
+            for lease in leases[start : start + EXTEND_CHUNK]:
+                args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
+            answer = await self.caller.again(load("extend"), self._meta, *args, patient=True)
+            refused += (job_id.decode() for job_id in answer)
+        return refused
+
+    async def recover(self, *, max_stalled: int = 1, interval_ms: int = 30_000) -> Recovered:
+        """Brings back jobs whose worker is gone, in steps that leave the server free in between."""
+        ids: list[str] = []
+        phase, cursor = "start", 0
+        while phase:
+            answer = await self.caller.again(
+                load("recover"),
+                self._meta,
+                *(phase, self.clock(), max_stalled, interval_ms, RECOVER_STEP, cursor),
+                patient=True,
+            )
+            phase, cursor = answer[0].decode(), answer[1]
+            if phase == "busy":
+                return Recovered(ids, False)
+            ids += (job_id.decode() for job_id in answer[2:])
+        return Recovered(ids, True)
+
+    async def promote(self, most: int = 250) -> tuple[int, int]:
+        """Lets due jobs through and settles the pause lists; returns how many, and the next due time."""
+        moved, due = await self.caller.again(load("promote"), self._meta, self.clock(), most, patient=True)
+        return moved, due
+
+    # -- the queue
+
+    async def pause(self) -> None:
+        """Stops handing out jobs."""
+        await self.caller.once(load("pause"), self._meta)
+
+    async def resume(self) -> None:
+        """Hands out jobs again."""
+        await self.caller.once(load("resume"), self._meta)
+
+    async def is_paused(self) -> bool:
+        """Whether the queue is paused."""
+        return bool(await self.caller.command("HEXISTS", self._meta, "paused"))
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each wire state."""
+        commands = [("LLEN" if state in _LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
+        return dict(zip(STATES, await self.caller.pipeline(commands), strict=True))
+
+    # -- jobs
+
+    async def _change(self, verb: str, job_id: str, *args: bytes | str | int) -> int:
+        code: int = await self.caller.once(load(verb), self._meta, job_id, *args)
+        if code < 0:
+            raise error_for_code(code, job_id, verb)
+        return code
+
+    async def set_progress(self, job_id: str, progress: Any) -> None:
+        """Writes a job's progress."""
+        await self._change("set_progress", job_id, payload.encode(progress, field="progress"))
+
+    async def add_log(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
+        """Appends to a job's log; returns its length."""
+        return await self._change("add_log", job_id, "" if keep is None else keep, *lines)
+
+    async def logs(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
+        """Reads a job's log."""
+        lines = await self.caller.command("LRANGE", self.keys.logs(job_id), first, last)
+        return [line.decode("utf-8", "replace") for line in lines]
+
+    async def update_data(self, job_id: str, data: Any) -> None:
+        """Replaces a job's payload."""
+        body = payload.encode(data)
+        payload.check_size(body, b"")
+        code = await self.caller.again(load("update_data"), self._meta, job_id, body)
+        if code < 0:
+            raise error_for_code(code, job_id, "update_data")
+
+    async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
+        """Changes a job's priority."""
+        await self._change("change_priority", job_id, priority, "L" if lifo else "")
+
+    async def change_delay(self, job_id: str, delay_ms: int) -> None:
+        """Changes a delayed job's delay."""
+        await self._change("change_delay", job_id, delay_ms, self.clock())
+
+    async def promote_job(self, job_id: str) -> None:
+        """Lets a delayed job run now."""
+        await self._change("promote_job", job_id)
+
+    async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
+        """Lets a finished job run again."""
+        await self._change("retry_job", job_id, state, "L" if lifo else "", "1" if reset else "")
+
+    async def remove_job(self, job_id: str, *, children: bool = False) -> None:
+        """Removes a job.
+
+        Raises:
+            JobLocked: A worker holds it or a child of it.
+        """
+        if await self._change("remove_job", job_id, "1" if children else "") == 0:
+            raise JobLocked(job_id)
+
+    # -- looking
+
+    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Reads jobs."""
+        answers = await self.caller.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in job_ids])
+        return [self._job(job_id, flat) for job_id, flat in zip(job_ids, answers, strict=True)]
+
+    async def states(self, job_ids: Sequence[str]) -> list[str]:
+        """Tells the wire states of jobs."""
+        answer = await self.caller.again(load("job_state"), self._meta, *job_ids)
+        return [state.decode() for state in answer]
+
+    async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
+        """Reads a range of jobs of a state; ids without a job are left out."""
+        flat = await self.caller.again(load("page"), self._meta, state, first, last, "1" if oldest else "")
+        found = (self._job(flat[i].decode(), flat[i + 1]) for i in range(0, len(flat), 2))
+        return [job for job in found if job is not None]
+
+    def _job(self, job_id: str, flat: list[bytes]) -> Job | None:
+        if not flat:
+            return None
+        pairs = iter(flat)
+        return codec.decode_job(self.queue, job_id, dict(zip(pairs, pairs, strict=True)))

@@ -1,0 +1,161 @@
+"""The names of all keys of a queue, in both layouts.
+
+On a single server a queue's keys are ``bull:video:wait``, as Node writes them. On a cluster all keys of
+a queue must share a slot, so the queue's name is its hash tag: ``bull:{video}:wait``. A tag that the
+prefix or the name already carries is left alone, because the user chose it.
+
+May touch: nothing. Lua builds the same names from the prefix of the meta key (``lua/parts/base.lua``).
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+from redis.crc import key_slot  # type: ignore[attr-defined]
+
+from oxcart.model.errors import CrossSlotError
+from oxcart.model.names import check_queue_name
+
+DEFAULT_PREFIX = "bull"
+
+
+def has_tag(text: str) -> bool:
+    """Whether a key with this text in it has a hash tag: a brace pair with something inside."""
+    opened = text.find("{")
+    return opened >= 0 and text.find("}", opened + 1) > opened + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """One queue's keys: one method per key.
+
+    Attributes:
+        prefix: What stands before the queue's name, ``bull`` unless the user says otherwise.
+        queue: The queue's name as the user wrote it.
+        tagged: Whether to make the queue's name a hash tag (cluster layout).
+    """
+
+    queue: str
+    prefix: str = DEFAULT_PREFIX
+    tagged: bool = False
+
+    def __post_init__(self) -> None:
+        check_queue_name(self.queue)
+
+    @property
+    def base(self) -> str:
+        """The qualified name: the prefix of every key, without the last colon."""
+        if self.tagged and not has_tag(self.prefix) and not has_tag(self.queue):
+            return f"{self.prefix}:{{{self.queue}}}"
+        return f"{self.prefix}:{self.queue}"
+
+    def slot(self) -> int:
+        """The cluster slot of all keys of this queue.
+
+        Raises:
+            CrossSlotError: The layout has no hash tag, so its keys would be in different slots.
+        """
+        if not has_tag(self.base):
+            raise CrossSlotError(
+                f"queue {self.queue!r} with prefix {self.prefix!r} has no hash tag, so its keys would be in "
+                "different slots of the cluster; use the tagged layout or a prefix like '{bull}'"
+            )
+        return int(key_slot(self.meta().encode()))
+
+    def key(self, suffix: str) -> str:
+        """A key by its suffix; the named methods below are the known ones."""
+        return f"{self.base}:{suffix}"
+
+    def meta(self) -> str:
+        """Hash: the queue's settings (paused, concurrency, limits, length of the event stream)."""
+        return self.key("meta")
+
+    def id(self) -> str:
+        """String: the counter of adds."""
+        return self.key("id")
+
+    def wait(self) -> str:
+        """List: ready jobs, oldest at the tail."""
+        return self.key("wait")
+
+    def paused(self) -> str:
+        """List: ready jobs while the queue is paused."""
+        return self.key("paused")
+
+    def active(self) -> str:
+        """List: jobs that a worker holds, youngest at the head."""
+        return self.key("active")
+
+    def prioritized(self) -> str:
+        """Sorted set: ready jobs with a priority."""
+        return self.key("prioritized")
+
+    def priority_counter(self) -> str:
+        """String: the counter that keeps the order within a priority."""
+        return self.key("pc")
+
+    def delayed(self) -> str:
+        """Sorted set: jobs whose time has not come."""
+        return self.key("delayed")
+
+    def waiting_children(self) -> str:
+        """Sorted set: parents that wait for children."""
+        return self.key("waiting-children")
+
+    def completed(self) -> str:
+        """Sorted set: completed jobs by the time they ended."""
+        return self.key("completed")
+
+    def failed(self) -> str:
+        """Sorted set: failed jobs by the time they ended."""
+        return self.key("failed")
+
+    def marker(self) -> str:
+        """Sorted set: the wake-up tokens that idle workers block on."""
+        return self.key("marker")
+
+    def stalled(self) -> str:
+        """Set: ids that were active at the last stalled check."""
+        return self.key("stalled")
+
+    def stalled_check(self) -> str:
+        """String: the guard that lets one stalled check run per interval."""
+        return self.key("stalled-check")
+
+    def limiter(self) -> str:
+        """String: the rate limit's counter in the current window."""
+        return self.key("limiter")
+
+    def events(self) -> str:
+        """Stream: what happened to the queue's jobs."""
+        return self.key("events")
+
+    def job(self, job_id: str) -> str:
+        """Hash: a job."""
+        return self.key(job_id)
+
+    def lock(self, job_id: str) -> str:
+        """String: the token of the lease on a job."""
+        return self.key(f"{job_id}:lock")
+
+    def logs(self, job_id: str) -> str:
+        """List: a job's log lines."""
+        return self.key(f"{job_id}:logs")
+
+    def dependencies(self, job_id: str) -> str:
+        """Set: children that a job still waits for."""
+        return self.key(f"{job_id}:dependencies")
+
+    def call(self, slot: str) -> str:
+        """String: the answer to the last call of a caller's slot (ours alone, short-lived)."""
+        return self.key(f"ox:call:{slot}")
+
+    def client_name(self, suffix: str = "") -> str:
+        """The connection name by which Node's ``getWorkers`` finds a worker of this queue."""
+        encoded = base64.b64encode(self._named().encode()).decode()
+        return f"{self.prefix}:{encoded}{suffix}"
+
+    def _named(self) -> str:
+        # A Node peer on the same keys was given the tag as part of its queue's name.
+        return self.base[len(self.prefix) + 1 :]

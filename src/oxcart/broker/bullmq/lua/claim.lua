@@ -1,0 +1,20 @@
+-- Claims ready jobs for a worker.
+--
+-- KEYS[1]  meta
+-- ARGV     1 slot, 2 number of the call
+--          3 now, 4 how many, 5 token, 6 lock ms, 7 worker name or "",
+--          8 limiter max or "", 9 limiter duration or "", 10 payload bytes after which to stop
+-- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated }: jobs is a flat list of id and
+--          fields as they were before the claim (the caller adds one to `ats` and sets `processedOn`);
+--          limited and due in ms, 0 for none; active is the length of the active list
+-- Events   `waiting` per delayed job whose time had come, `active` per claimed job
+-- Keeps    a claimed id is in `active` and has a lock; wait is served before prioritized; the marker is
+--          set again after a claim, so that wake-ups chain from worker to worker
+-- include: base gate insert claiming
+
+local asked = read_asked(3)
+local kept = remembered()
+if kept then
+  return repeat_claim(kept, asked)
+end
+return answer_claim({}, claim_jobs(asked))

@@ -1,0 +1,30 @@
+-- Extends leases.
+--
+-- KEYS[1]  meta
+-- ARGV     1 "", 2 "" (safe to repeat as it is)
+--          3 lock ms, then for each lease: id, token, starts ("" or the `ats` of the claim)
+-- Returns  the ids whose lease was refused
+-- Keeps    a lease that ran out is revived only while the job is active and its `ats` is that of our
+--          claim; a lease of somebody else is never touched
+-- include: base
+
+remembered()
+local refused, held = {}, {}
+for at = 4, #ARGV, 3 do
+  local id, token, starts = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local key = P .. id
+  local holder = call("GET", key .. ":lock")
+  if not holder and starts ~= "" and call("HGET", key, "ats") == starts and call("LPOS", P .. "active", id) then
+    holder = token
+  end
+  if holder == token then
+    call("SET", key .. ":lock", token, "PX", ARGV[3])
+    held[#held + 1] = id
+  else
+    refused[#refused + 1] = id
+  end
+end
+for from = 1, #held, 5000 do
+  call("SREM", P .. "stalled", unpack(held, from, math.min(from + 4999, #held)))
+end
+return refused

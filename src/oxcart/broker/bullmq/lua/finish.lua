@@ -1,0 +1,246 @@
+-- Ends attempts, and claims new jobs into the freed slots.
+--
+-- KEYS[1]  meta
+-- ARGV     1 slot, 2 number of the call, 3-10 as in claim (4 may be 0: claim nothing)
+--          11 how many attempts end here; then for each:
+--          kind, id, token, starts ("" or the `ats` of the claim), time, and by kind
+--          c completed  value, retention
+--          f failed     reason, stacktrace, retention, attempts allowed, category or ""
+--          r retry now  reason, stacktrace, "L" or ""
+--          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
+--          w give back  (nothing)
+--          retention is "" to keep all, or "count:age:limit" with empty parts for what is not asked
+-- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, or
+--          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
+--          -9 a child failed, or an error text where the server refused that item alone
+-- Events   `completed`; `failed`, `retries-exhausted`; `waiting`; `delayed`; then those of claim;
+--          `drained` when nothing is left to do
+-- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
+--          its attempt while the job is active and nobody else started it (same `ats`).
+-- include: base gate insert store parent removal deduplication claiming
+
+local asked = read_asked(3)
+local kept = remembered()
+if kept then
+  return repeat_claim(kept, asked)
+end
+
+local events, active_key = P .. "events", P .. "active"
+local count = tonumber(ARGV[11])
+local codes = {}
+local active = call("LLEN", active_key)
+local finished, trimmed, purge = 0, false, 1000
+
+-- In a long list a search from the wrong end is slow. The list is ordered by start: what started before
+-- the middle of the list's age is nearer to the tail.
+local middle
+local function from_end(started)
+  if active < 200 then
+    return -1
+  end
+  if not middle then
+    local oldest = call("LINDEX", active_key, -1)
+    local since = oldest and tonumber(call("HGET", P .. oldest, "processedOn")) or asked.now
+    middle = since + (asked.now - since) / 2
+  end
+  return (tonumber(started) or 0) > middle and 1 or -1
+end
+
+-- Common beginning of every item. Returns the job's attributes, or a code below zero. The order of the
+-- checks is the peers': what a refused call has already changed by then is the same.
+local function leave(kind, id, token, starts, fields)
+  local key = P .. id
+  local job = call("HMGET", key, "parentKey", "parent", "deid", "atm", "ats", "processedOn", "timestamp", "priority")
+  if not (job[7] or job[5] or job[4] or call("EXISTS", key) == 1) then
+    return -1
+  end
+  if kind == "c" and call("EXISTS", key .. ":dependencies", key .. ":unsuccessful") > 0 then
+    return call("EXISTS", key .. ":dependencies") == 1 and -4 or -9
+  end
+  local holder = call("GET", key .. ":lock")
+  if holder == token then
+    call("DEL", key .. ":lock")
+    call("SREM", P .. "stalled", id)
+  elseif holder then
+    return -6
+  elseif starts == "" or starts ~= job[5] or not call("LPOS", active_key, id) then
+    return -2
+  else
+    call("SREM", P .. "stalled", id)
+  end
+  if fields then
+    call("HSET", key, unpack(fields))
+  end
+  if call("LREM", active_key, from_end(job[6]), id) == 0 then
+    return -3
+  end
+  active = active - 1
+  return job
+end
+
+-- Keeps finished jobs within what was asked for; at most `purge` removals in one call.
+local function retain(set, wanted, time)
+  local most, age, limit = string.match(wanted, "^([^:]*):([^:]*):([^:]*)$")
+  if age ~= "" then
+    local before = string.format("%.0f", time - tonumber(age) * 1000)
+    local old = call("ZRANGEBYSCORE", set, "-inf", before, "LIMIT", 0,
+      limit ~= "" and math.min(tonumber(limit), purge) or purge)
+    if #old > 0 then
+      purge = purge - #old
+      forget_jobs(P, old)
+      call("ZREM", set, unpack(old))
+    end
+  end
+  most = tonumber(most)
+  if most and most > 0 then
+    local surplus = math.min(call("ZCARD", set) - most, purge)
+    if surplus > 0 then
+      purge = purge - surplus
+      local old = call("ZRANGE", set, 0, surplus - 1)
+      forget_jobs(P, old)
+      call("ZREM", set, unpack(old))
+    end
+  end
+end
+
+local function drained()
+  if call("LLEN", P .. "wait") == 0 and call("LLEN", active_key) == 0 and call("ZCARD", P .. "prioritized") == 0 then
+    call("XADD", events, "*", "event", "drained")
+  end
+end
+
+-- The end of a job: `field` holds `value`, the job goes to `set` unless it is not to be kept.
+local function settle_job(job, id, time, set, field, value, wanted, category)
+  if not trimmed then
+    trimmed = true
+    trim_events()
+  end
+  local key, now = P .. id, tonumber(time)
+  if job[3] then
+    close_window(P, job[3], id, now)
+  end
+  local parent_key = job[1]
+  local parent = job[2] and cjson.decode(job[2])
+  if set == "completed" then
+    if parent or (parent_key and parent_key ~= "") then
+      local prefix, parent_id = split_key(parent_key)
+      if parent then
+        prefix, parent_id = parent.queueKey .. ":", parent.id
+      end
+      child_completed(parent_key, prefix, parent_id, key, value, now)
+    end
+  elseif parent then
+    child_failed(parent, key, value, now)
+  end
+  local ended = (tonumber(job[4]) or 0) + 1
+  if string.sub(wanted, 1, 2) == "0:" then
+    delete_data(key)
+    if parent_key and parent_key ~= "" then
+      detach_child(parent_key, key)
+    end
+  else
+    call("ZADD", P .. set, time, id)
+    if category and category ~= "" then
+      call("HSET", key, "atm", ended, field, value, "finishedOn", time, "ox:category", category)
+    else
+      call("HSET", key, "atm", ended, field, value, "finishedOn", time)
+    end
+    if set == "failed" then
+      call("HDEL", key, "defa")
+    end
+    if wanted ~= "" then
+      retain(P .. set, wanted, now)
+    end
+  end
+  call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
+  finished = finished + 1
+  return ended
+end
+
+local function end_of_item()
+  if asked.count == 0 and active == 0 then
+    drained()
+  end
+  return 1
+end
+
+local kinds = {}
+
+function kinds.c(at, id, token, starts, time)
+  local job = leave("c", id, token, starts)
+  if type(job) == "number" then
+    return job
+  end
+  settle_job(job, id, time, "completed", "returnvalue", ARGV[at], ARGV[at + 1])
+  return end_of_item()
+end
+
+function kinds.f(at, id, token, starts, time)
+  local job = leave("f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
+  if type(job) == "number" then
+    return job
+  end
+  local ended = settle_job(job, id, time, "failed", "failedReason", ARGV[at], ARGV[at + 2], ARGV[at + 4])
+  if ended >= tonumber(ARGV[at + 3]) then
+    call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
+  end
+  return end_of_item()
+end
+
+function kinds.r(at, id, token, starts, time)
+  promote_due(P, read_gate(P), tonumber(time), PROMOTE)
+  local job = leave("r", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
+  if type(job) == "number" then
+    return job
+  end
+  insert_waiting(P, read_gate(P), id, tonumber(job[8]) or 0, ARGV[at + 2] == "L")
+  call("HINCRBY", P .. id, "atm", 1)
+  call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
+  return 1
+end
+
+function kinds.d(at, id, token, starts, time)
+  local fields
+  if ARGV[at] ~= "" or ARGV[at + 1] ~= "" then
+    fields = { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] }
+  end
+  local job = leave("d", id, token, starts, fields)
+  if type(job) == "number" then
+    return job
+  end
+  if ARGV[at + 3] ~= "1" then
+    call("HINCRBY", P .. id, "atm", 1)
+  end
+  call("HSET", P .. id, "delay", ARGV[at + 2])
+  insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
+  wake_later(P)
+  return 1
+end
+
+function kinds.w(at, id, token, starts)
+  local job = leave("w", id, token, starts)
+  if type(job) == "number" then
+    return job
+  end
+  insert_front(P, read_gate(P), id, tonumber(job[8]) or 0)
+  call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
+  return 1
+end
+
+local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0 }
+local at = 12
+for i = 1, count do
+  local kind = ARGV[at]
+  local ok, code = pcall(kinds[kind], at + 5, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+  codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
+  at = at + 5 + sizes[kind]
+end
+
+if asked.count == 0 then
+  return answer_claim(codes, { jobs = {}, orphans = {}, limited = 0, count = 0 })
+end
+local claim = claim_jobs(asked)
+if finished > 0 and claim.count == 0 and not claim.due then
+  drained()
+end
+return answer_claim(codes, claim)

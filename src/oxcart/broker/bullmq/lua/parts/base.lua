@@ -1,0 +1,68 @@
+-- The ground every script stands on: the queue's key prefix, and the memory that makes a call repeatable.
+--
+-- KEYS[1] is always the queue's meta key. Every other key of the queue is made from its prefix, so all
+-- keys a script touches are in the slot of KEYS[1].
+-- ARGV[1], ARGV[2] are always (slot, number) of the call: an empty slot means that the call need not be
+-- repeatable.
+
+local call = redis.call
+local P = string.sub(KEYS[1], 1, -5)
+
+-- How long an answer is remembered for a caller that lost the reply, in seconds.
+local MEMORY = "600"
+
+local slot_key = ARGV[1] ~= "" and (P .. "ox:call:" .. ARGV[1]) or nil
+
+-- What this very call answered before, or nil. A call older than the last one of its slot was given up by
+-- its caller and came late through a connection already dead: it must not be applied any more.
+-- The first write command of a script must be one that the server refuses when it is out of memory:
+-- SETRANGE with nothing to write is exactly that probe, so a script either runs whole or not at all.
+local function remembered()
+  if slot_key then
+    local kept = call("GET", slot_key)
+    if kept then
+      local colon = string.find(kept, ":", 1, true)
+      local last, this = tonumber(string.sub(kept, 1, colon - 1)), tonumber(ARGV[2])
+      if last == this then
+        return cmsgpack.unpack(string.sub(kept, colon + 1))
+      elseif last > this then
+        error({ err = "OXSTALE call " .. ARGV[2] .. " came after call " .. last .. " of its slot" })
+      end
+    end
+  end
+  call("SETRANGE", slot_key or P .. "ox:call", 0, "")
+  return nil
+end
+
+local function remember(answer)
+  if slot_key then
+    call("SET", slot_key, ARGV[2] .. ":" .. cmsgpack.pack(answer), "EX", MEMORY)
+  end
+  return answer
+end
+
+-- The approximate length the event stream is kept at; written down where no peer did so yet.
+local known_max_events = {}
+local function max_events(prefix)
+  local kept = known_max_events[prefix]
+  if not kept then
+    kept = call("HGET", prefix .. "meta", "opts.maxLenEvents")
+    if not kept then
+      kept = "10000"
+      call("HSET", prefix .. "meta", "opts.maxLenEvents", kept)
+    end
+    known_max_events[prefix] = kept
+  end
+  return kept
+end
+
+local function trim_events()
+  call("XTRIM", P .. "events", "MAXLEN", "~", max_events(P))
+end
+
+-- The id of a job from its full key is what stands behind the last colon; the rest, colon included, is
+-- the prefix of its queue.
+local function split_key(job_key)
+  local id = string.match(job_key, "([^:]*)$")
+  return string.sub(job_key, 1, #job_key - #id), id
+end

@@ -1,0 +1,197 @@
+-- Handing ready jobs to a worker.
+
+-- At most this many due jobs are let through per call, so that a call stays short.
+local PROMOTE = 250
+
+-- A job as it was read before the claim: a flat list of fields and values, or nil where the id leads to
+-- nothing readable. Also returns its starts so far and the size of its payload.
+local function read_job(key)
+  local fields = redis.pcall("HGETALL", key)
+  if fields.err or #fields == 0 then
+    return nil
+  end
+  local starts, size = 0, 0
+  for i = 1, #fields, 2 do
+    if fields[i] == "ats" then
+      starts = tonumber(fields[i + 1]) or 0
+    elseif fields[i] == "data" then
+      size = #fields[i + 1]
+    end
+  end
+  return fields, starts, size
+end
+
+-- Claims up to `asked.count` jobs. Returns a table:
+--   jobs    flat list of id, fields (as before the claim)
+--   orphans ids that stood in a list but have no job; they are dropped
+--   limited ms until the rate limit lets the next job through, or 0
+--   closed  the queue is paused or at its concurrency
+--   due     ms time of the next delayed job where nothing more is ready, or nil
+local function claim_jobs(asked)
+  local answer = { jobs = {}, orphans = {}, limited = 0, starts = {} }
+  local now, count = asked.now, asked.count
+  local gate = read_gate(P)
+  promote_due(P, gate, now, PROMOTE)
+
+  local max = tonumber(gate.max or asked.limit_max)
+  if max then
+    local used = tonumber(call("GET", P .. "limiter") or 0)
+    if used >= max then
+      local left = call("PTTL", P .. "limiter")
+      if left > 0 then
+        answer.limited = left
+        return answer
+      end
+      if left == 0 then
+        call("DEL", P .. "limiter")
+        used = 0
+      end
+    end
+    if used < max then
+      count = math.min(count, max - used)
+    end
+  end
+  if gate.closed then
+    answer.closed = true
+    return answer
+  end
+  if gate.room then
+    count = math.min(count, gate.room)
+  end
+
+  local taken, bytes, full = {}, 0, false
+  local jobs = answer.jobs
+  local function take(id)
+    if string.sub(id, 1, 2) == "0:" then
+      return -- a wake-up token of ancient peers
+    end
+    local fields, starts, size = read_job(P .. id)
+    if not fields then
+      answer.orphans[#answer.orphans + 1] = id
+      return
+    end
+    taken[#taken + 1] = id
+    jobs[#jobs + 1] = id
+    jobs[#jobs + 1] = fields
+    answer.starts[#taken] = starts + 1
+    bytes = bytes + size
+    full = #taken >= count or bytes >= asked.bytes
+  end
+
+  local passed = 0
+  full = count <= 0
+  while not full do
+    local ready = call("LRANGE", P .. "wait", -(count - #taken + passed), -(passed + 1))
+    if #ready == 0 then
+      break
+    end
+    for i = #ready, 1, -1 do
+      take(ready[i])
+      passed = passed + 1
+      if full then
+        break
+      end
+    end
+  end
+  if passed > 0 then
+    call("LTRIM", P .. "wait", 0, -(passed + 1))
+  end
+  while not full do
+    local first = call("ZRANGE", P .. "prioritized", 0, count - #taken - 1)
+    if #first == 0 then
+      call("DEL", P .. "pc")
+      break
+    end
+    local gone = {}
+    for _, id in ipairs(first) do
+      take(id)
+      gone[#gone + 1] = id
+      if full then
+        break
+      end
+    end
+    call("ZREM", P .. "prioritized", unpack(gone))
+  end
+
+  if #taken > 0 then
+    if max then
+      local used = call("INCRBY", P .. "limiter", #taken)
+      if used == #taken then
+        local span = math.floor(math.abs(tonumber(asked.limit_duration or gate.duration) or 0))
+        call("PEXPIRE", P .. "limiter", span)
+      end
+    end
+    call("LPUSH", P .. "active", unpack(taken))
+    for i, id in ipairs(taken) do
+      local key = P .. id
+      call("SET", key .. ":lock", asked.token, "PX", asked.lock)
+      call("XADD", P .. "events", "*", "event", "active", "jobId", id, "prev", "waiting")
+      if asked.worker then
+        call("HSET", key, "processedOn", now, "pb", asked.worker, "ats", answer.starts[i])
+      else
+        call("HSET", key, "processedOn", now, "ats", answer.starts[i])
+      end
+    end
+    call("ZADD", P .. "marker", 0, "0")
+  end
+  if not full then
+    answer.due = next_due(P)
+  end
+  answer.count = #taken
+  return answer
+end
+
+-- The answer to a repeated claim: the same jobs, as far as they are still ours. `claim` holds id and
+-- starts of each. A lease that ran out meanwhile is revived while the job is still active and nobody
+-- else started it.
+local function reread_claim(claim, token, lock)
+  local jobs = {}
+  for i = 1, #claim, 2 do
+    local id, starts = claim[i], claim[i + 1]
+    local key = P .. id
+    local fields, so_far = read_job(key)
+    if fields and so_far == starts then
+      local holder = call("GET", key .. ":lock")
+      if not holder and call("LPOS", P .. "active", id) then
+        call("SET", key .. ":lock", token, "PX", lock)
+        holder = token
+      end
+      if holder == token then
+        jobs[#jobs + 1] = id
+        jobs[#jobs + 1] = fields
+      end
+    end
+  end
+  return jobs
+end
+
+local function read_asked(at)
+  return {
+    now = tonumber(ARGV[at]), count = tonumber(ARGV[at + 1]), token = ARGV[at + 2], lock = ARGV[at + 3],
+    worker = ARGV[at + 4] ~= "" and ARGV[at + 4] or nil,
+    limit_max = ARGV[at + 5] ~= "" and ARGV[at + 5] or nil,
+    limit_duration = ARGV[at + 6] ~= "" and ARGV[at + 6] or nil,
+    bytes = tonumber(ARGV[at + 7]),
+  }
+end
+
+-- What goes to the caller, and what is remembered in case the caller asks again: of claimed jobs only
+-- ids and starts, because their payloads can be read again.
+local function answer_claim(codes, claim)
+  local kept = {}
+  for i = 1, (claim.count or 0) do
+    kept[#kept + 1] = claim.jobs[2 * i - 1]
+    kept[#kept + 1] = claim.starts[i]
+  end
+  local due = claim.due and math.ceil(claim.due) or 0
+  local closed = claim.closed and 1 or 0
+  local active = call("LLEN", P .. "active")
+  remember({ codes, kept, claim.limited, due, closed, active, claim.orphans })
+  return { codes, claim.jobs, claim.limited, due, closed, active, claim.orphans, 0 }
+end
+
+local function repeat_claim(kept, asked)
+  kept[2] = reread_claim(kept[2], asked.token, asked.lock)
+  kept[8] = 1
+  return kept
+end

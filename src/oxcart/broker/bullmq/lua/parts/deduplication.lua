@@ -1,0 +1,55 @@
+-- What the end of a job means for the deduplication window that it owns.
+
+-- A peer's add that came while the owner was active and asked to keep the last one is stored under
+-- `dn:<name>`; the owner's end makes it a job. Only then the window is handed on to it.
+local function requeue_kept(prefix, name, now)
+  local kept_key = prefix .. "dn:" .. name
+  if call("EXISTS", kept_key) == 0 then
+    return
+  end
+  local kept = call("HMGET", kept_key, "name", "data", "opts", "pk", "pd", "pdk", "rjk", "jid")
+  local count = call("INCR", prefix .. "id")
+  local id = kept[8] or tostring(count)
+  local opts = cjson.decode(kept[3])
+  local window = opts.de
+  if window and not window.keepLastIfActive and window.ttl and window.ttl > 0 then
+    call("SET", prefix .. "de:" .. name, id, "PX", window.ttl)
+  else
+    call("SET", prefix .. "de:" .. name, id)
+  end
+  local extras = {}
+  if kept[4] then
+    extras = { "parentKey", kept[4], "parent", kept[5] }
+  end
+  if kept[7] then
+    extras[#extras + 1] = "rjk"
+    extras[#extras + 1] = kept[7]
+  end
+  if window and window.id then
+    extras[#extras + 1] = "deid"
+    extras[#extras + 1] = window.id
+  end
+  local delay, priority = opts.delay or 0, opts.priority or 0
+  store_job(prefix, id, kept[1], kept[2], kept[3], now, delay, priority, extras)
+  if delay > 0 then
+    insert_delayed(prefix, id, now, delay)
+    wake_later(prefix)
+  else
+    insert_waiting(prefix, read_gate(prefix), id, priority, opts.lifo)
+    call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*", "event", "waiting", "jobId", id)
+  end
+  if kept[6] then
+    call("SADD", kept[6], prefix .. id)
+  end
+  call("DEL", kept_key)
+end
+
+-- A window without a time limit closes with its owner; one with a limit runs on.
+local function close_window(prefix, name, id, now)
+  local key = prefix .. "de:" .. name
+  local left = call("PTTL", key)
+  if left == 0 or (left == -1 and call("GET", key) == id) then
+    call("DEL", key)
+  end
+  requeue_kept(prefix, name, now)
+end

@@ -1,0 +1,56 @@
+-- Whether a queue hands out jobs, and into which list a ready job goes.
+--
+-- While a queue is paused, ready jobs without priority wait in `paused` instead of `wait`. Peers of
+-- version 6 never use `paused`, so both lists can hold jobs; `settle` restores "at most one of them is
+-- non-empty" by merging, and renames only onto an absent key.
+
+-- Moves at most `most` ids from one list into the other. The list whose oldest job (the tail) is older
+-- is served first, so its ids stay nearer to the tail.
+local function merge_lists(prefix, from, to, most)
+  if call("EXISTS", to) == 0 then
+    call("RENAME", from, to)
+    return
+  end
+  local from_born = tonumber(call("HGET", prefix .. call("LINDEX", from, -1), "timestamp")) or 0
+  local to_born = tonumber(call("HGET", prefix .. call("LINDEX", to, -1), "timestamp")) or 0
+  local moved
+  if from_born < to_born then
+    -- older: behind the tail, newest of them first
+    moved = call("LRANGE", from, 0, most - 1)
+    call("RPUSH", to, unpack(moved))
+    call("LTRIM", from, #moved, -1)
+  else
+    -- younger: before the head, oldest of them first
+    moved = call("LRANGE", from, -most, -1)
+    local turned = {}
+    for i = #moved, 1, -1 do
+      turned[#turned + 1] = moved[i]
+    end
+    call("LPUSH", to, unpack(turned))
+    call("LTRIM", from, 0, -(#moved + 1))
+  end
+end
+
+-- Brings the two lists in order for the queue's present pause state.
+local function settle(prefix, paused)
+  local from = prefix .. (paused and "wait" or "paused")
+  if call("EXISTS", from) == 1 then
+    merge_lists(prefix, from, prefix .. (paused and "paused" or "wait"), 2000)
+  end
+end
+
+-- Returns a table: `paused`, `closed` (paused or at its concurrency), `target` (list for ready jobs),
+-- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound).
+local function read_gate(prefix)
+  local meta = call("HMGET", prefix .. "meta", "paused", "concurrency", "max", "duration")
+  local gate = { paused = meta[1] and true or false, max = meta[3], duration = meta[4] }
+  gate.closed = gate.paused
+  gate.target = prefix .. (gate.paused and "paused" or "wait")
+  if gate.paused then
+    settle(prefix, true)
+  elseif meta[2] then
+    gate.room = tonumber(meta[2]) - call("LLEN", prefix .. "active")
+    gate.closed = gate.room <= 0
+  end
+  return gate
+end

@@ -1,0 +1,95 @@
+-- The three ways for a job to wait: in the ready list, by priority, or until its time has come.
+
+local TICK = 4096          -- delayed scores are milliseconds times this, the rest keeps arrival order
+local BAND = 4294967296    -- priority scores are the priority times this plus a running counter
+
+-- Member `0` of the marker wakes a blocked worker now, member `1` at the time that is its score.
+local function wake_now(prefix, gate)
+  if not gate.closed then
+    call("ZADD", prefix .. "marker", 0, "0")
+  end
+end
+
+-- Milliseconds at which the next delayed job is due, or nil; a fraction carries the arrival order.
+local function next_due(prefix)
+  local first = call("ZRANGE", prefix .. "delayed", 0, 0, "WITHSCORES")
+  return first[2] and tonumber(first[2]) / TICK
+end
+
+local function wake_later(prefix)
+  local due = next_due(prefix)
+  if due then
+    call("ZADD", prefix .. "marker", due, "1")
+  end
+end
+
+local function insert_ready(prefix, gate, id, front)
+  call(front and "RPUSH" or "LPUSH", gate.target, id)
+  wake_now(prefix, gate)
+end
+
+local function insert_by_priority(prefix, id, priority)
+  local turn = call("INCR", prefix .. "pc")
+  call("ZADD", prefix .. "prioritized", priority * BAND + turn % BAND, id)
+end
+
+-- By its priority: the ready list for 0, the sorted set otherwise.
+local function insert_waiting(prefix, gate, id, priority, front)
+  if priority == 0 then
+    insert_ready(prefix, gate, id, front)
+  else
+    insert_by_priority(prefix, id, priority)
+    wake_now(prefix, gate)
+  end
+end
+
+-- In front of all others of its priority. Peers add no marker in the sorted set, so neither do we.
+local function insert_front(prefix, gate, id, priority)
+  if priority > 0 then
+    call("ZADD", prefix .. "prioritized", priority * BAND, id)
+  else
+    insert_ready(prefix, gate, id, true)
+  end
+end
+
+-- Returns the score for a job due `delay` ms after `now`, and the due time.
+local function delayed_score(prefix, now, delay)
+  local due = delay > 0 and now + delay or now
+  local low = due * TICK
+  local high = low + TICK - 1
+  local last = call("ZREVRANGEBYSCORE", prefix .. "delayed", high, low, "WITHSCORES", "LIMIT", 0, 1)
+  if last[2] then
+    low = math.min(tonumber(last[2]) + 1, high)
+  end
+  return low, due
+end
+
+-- The caller wakes later workers once, when all its jobs are in.
+local function insert_delayed(prefix, id, now, delay)
+  local score, due = delayed_score(prefix, now, delay)
+  call("ZADD", prefix .. "delayed", score, id)
+  call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*",
+    "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))
+end
+
+-- Lets at most `most` due jobs wait for a worker. Returns how many it moved.
+local function promote_due(prefix, gate, now, most)
+  local due = call("ZRANGEBYSCORE", prefix .. "delayed", 0, (now + 1) * TICK - 1, "LIMIT", 0, most)
+  if #due == 0 then
+    return 0
+  end
+  call("ZREM", prefix .. "delayed", unpack(due))
+  for _, id in ipairs(due) do
+    local key = prefix .. id
+    local priority = tonumber(call("HGET", key, "priority")) or 0
+    if priority == 0 then
+      call("LPUSH", gate.target, id)
+    else
+      insert_by_priority(prefix, id, priority)
+    end
+    call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
+    call("HSET", key, "delay", 0)
+  end
+  wake_now(prefix, gate)
+  return #due
+end

@@ -1,0 +1,79 @@
+-- What a settled child means for its parent, possibly in another queue of the same slot.
+
+-- Lets a parent wait for a worker: first its delay, then its priority; in front of the others.
+local function release_parent(prefix, id, now)
+  local asked = call("HMGET", prefix .. id, "priority", "delay")
+  local delay = tonumber(asked[2]) or 0
+  if delay > 0 then
+    local due = now + delay
+    call("ZADD", prefix .. "delayed", due * TICK, id)
+    call("XADD", prefix .. "events", "*", "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))
+    wake_later(prefix)
+    return
+  end
+  insert_waiting(prefix, read_gate(prefix), id, tonumber(asked[1]) or 0, true)
+  call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "waiting-children")
+end
+
+local function release_if_waiting(prefix, id, now)
+  if call("EXISTS", prefix .. id) == 1 and call("ZREM", prefix .. "waiting-children", id) == 1 then
+    release_parent(prefix, id, now)
+  end
+end
+
+local function release_if_childless(prefix, id, now)
+  if call("SCARD", prefix .. id .. ":dependencies") == 0 then
+    release_if_waiting(prefix, id, now)
+  end
+end
+
+-- A child whose failure fails its parent: the parent is marked, and the worker that takes it next fails
+-- it. One that waits for children or for its time is let through at once, so that this happens soon.
+local function doom_parent(prefix, id, child_key, now)
+  local key = prefix .. id
+  if call("EXISTS", key) == 0 then
+    return
+  end
+  local reason = "child " .. child_key .. " failed"
+  if call("ZREM", prefix .. "waiting-children", id) == 1 then
+    call("HSET", key, "defa", reason)
+    release_parent(prefix, id, now)
+  elseif call("ZREM", prefix .. "delayed", id) == 1 then
+    call("HSET", key, "delay", 0, "defa", reason)
+    release_parent(prefix, id, now)
+  elseif not call("ZSCORE", prefix .. "failed", id) then
+    call("HSET", key, "defa", reason)
+  end
+end
+
+local function child_completed(parent_key, parent_prefix, parent_id, child_key, value, now)
+  if call("SREM", parent_key .. ":dependencies", child_key) == 1 then
+    call("HSET", parent_key .. ":processed", child_key, value)
+    release_if_childless(parent_prefix, parent_id, now)
+  end
+end
+
+-- `parent` is the decoded JSON that the child carries; its flags say what the failure means. Without a
+-- flag the child stays a dependency and the parent waits until somebody retries or removes the child.
+local function child_failed(parent, child_key, reason, now)
+  if not (parent.fpof or parent.cpof or parent.idof or parent.rdof) then
+    return
+  end
+  local prefix = parent.queueKey .. ":"
+  local key = prefix .. parent.id
+  if call("SREM", key .. ":dependencies", child_key) == 0 then
+    return
+  end
+  if parent.fpof then
+    call("ZADD", key .. ":unsuccessful", now, child_key)
+    doom_parent(prefix, parent.id, child_key, now)
+  elseif parent.cpof then
+    call("HSET", key .. ":failed", child_key, reason)
+    release_if_waiting(prefix, parent.id, now)
+  else
+    release_if_childless(prefix, parent.id, now)
+    if parent.idof then
+      call("HSET", key .. ":failed", child_key, reason)
+    end
+  end
+end

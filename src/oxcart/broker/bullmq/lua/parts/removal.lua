@@ -1,0 +1,45 @@
+-- Taking a job's data away, and telling its parent.
+
+local function delete_data(key)
+  return call("DEL", key, key .. ":logs", key .. ":dependencies", key .. ":processed", key .. ":failed",
+    key .. ":unsuccessful")
+end
+
+-- Takes a child off its parent's list; a parent that waited for nothing else goes to the ready list.
+-- Peers ignore the parent's delay and priority here, so the same happens whoever removes the child.
+local function detach_child(parent_key, child_key)
+  if call("SREM", parent_key .. ":dependencies", child_key) == 0 then
+    return
+  end
+  if call("SCARD", parent_key .. ":dependencies") > 0 then
+    return
+  end
+  local prefix, id = split_key(parent_key)
+  if call("ZREM", prefix .. "waiting-children", id) == 1 then
+    insert_ready(prefix, read_gate(prefix), id, true)
+    call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "waiting-children")
+  end
+end
+
+local function detach_from_living_parent(key)
+  local parent_key = call("HGET", key, "parentKey")
+  if parent_key and parent_key ~= "" and call("EXISTS", parent_key) == 1 then
+    detach_child(parent_key, key)
+  end
+end
+
+-- Old finished jobs that make room for a new one. A peer leaves their deduplication keys alone.
+local function forget_jobs(prefix, ids)
+  for _, id in ipairs(ids) do
+    detach_from_living_parent(prefix .. id)
+    delete_data(prefix .. id)
+  end
+end
+
+-- Drops the deduplication record of a job that is removed, if the job still owns it.
+local function drop_deduplication(prefix, key, id)
+  local name = call("HGET", key, "deid")
+  if name and call("GET", prefix .. "de:" .. name) == id then
+    call("DEL", prefix .. "de:" .. name, prefix .. "dn:" .. name)
+  end
+end

@@ -1,0 +1,16 @@
+-- The tick: lets due jobs wait for a worker, and brings `wait` and `paused` in order.
+--
+-- KEYS[1]  meta
+-- ARGV     1 "", 2 "", 3 now, 4 how many at most
+-- Returns  { how many were due, ms time of the next delayed job or 0 }
+-- Events   `waiting` per job
+-- include: base gate insert
+
+remembered()
+local gate = read_gate(P)
+if not gate.paused then
+  settle(P, false)
+end
+local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]))
+local due = next_due(P)
+return { moved, due and math.ceil(due) or 0 }

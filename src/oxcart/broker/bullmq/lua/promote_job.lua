@@ -1,0 +1,21 @@
+-- Lets one delayed job run now.
+--
+-- KEYS[1]  meta
+-- ARGV     1 slot, 2 number of the call, 3 id
+-- Returns  1, or -3 not delayed
+-- Events   `waiting`
+-- include: base gate insert
+
+local answer = remembered()
+if answer then
+  return answer[1]
+end
+local id = ARGV[3]
+if call("ZREM", P .. "delayed", id) == 0 then
+  return -3
+end
+insert_waiting(P, read_gate(P), id, tonumber(call("HGET", P .. id, "priority")) or 0)
+call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
+call("HSET", P .. id, "delay", 0)
+remember({ 1 })
+return 1

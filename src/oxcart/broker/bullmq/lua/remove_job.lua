@@ -1,0 +1,99 @@
+-- Removes a job and its data, from whatever state it is in.
+--
+-- KEYS[1]  meta
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 "1" to remove its children as well
+-- Returns  1 removed, 0 it (or a child) is leased, -1 no such job, -8 the current iteration of a scheduler
+-- Events   `removed` per job
+-- include: base gate insert removal
+
+local answer = remembered()
+if answer then
+  return answer[1]
+end
+
+local function children_of(key)
+  local found = {}
+  for _, name in ipairs({ ":processed", ":failed" }) do
+    for _, child in ipairs(call("HKEYS", key .. name)) do
+      found[#found + 1] = child
+    end
+  end
+  for _, child in ipairs(call("ZRANGE", key .. ":unsuccessful", 0, -1)) do
+    found[#found + 1] = child
+  end
+  for _, child in ipairs(call("SMEMBERS", key .. ":dependencies")) do
+    found[#found + 1] = child
+  end
+  return found
+end
+
+local function leased(key, deep)
+  if call("EXISTS", key .. ":lock") == 1 then
+    return true
+  end
+  if deep then
+    for _, child in ipairs(call("SMEMBERS", key .. ":dependencies")) do
+      if leased(child, true) then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- Takes the id out of the state that holds it, and names that state as peers do in the event.
+local function take_out(prefix, id)
+  for _, state in ipairs({ "completed", "waiting-children", "delayed", "failed", "prioritized" }) do
+    if call("ZREM", prefix .. state, id) == 1 then
+      return state
+    end
+  end
+  for _, state in ipairs({ "wait", "paused", "active" }) do
+    if call("LREM", prefix .. state, 1, id) == 1 then
+      return state
+    end
+  end
+  return "unknown"
+end
+
+local function remove(key, parent_key, deep)
+  local prefix, id = split_key(key)
+  if prefix .. id == P .. ARGV[3] or key == P .. ARGV[3] then
+    prefix, id = P, ARGV[3]
+  end
+  if parent_key then
+    detach_child(parent_key, key)
+  else
+    detach_from_living_parent(key)
+  end
+  if deep then
+    for _, child in ipairs(children_of(key)) do
+      remove(child, key, true)
+    end
+  end
+  local state = take_out(prefix, id)
+  drop_deduplication(prefix, key, id)
+  if delete_data(key) > 0 then
+    call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*",
+      "event", "removed", "jobId", id, "prev", state)
+  end
+end
+
+local id, deep = ARGV[3], ARGV[4] == "1"
+local key = P .. id
+local scheduler = call("HGET", key, "rjk")
+if scheduler then
+  local slot = call("ZSCORE", P .. "repeat", scheduler)
+  if slot and id == "repeat:" .. scheduler .. ":" .. slot then
+    return -8
+  end
+end
+if leased(key, deep) then
+  return 0
+end
+if call("EXISTS", key) == 0 and take_out(P, id) == "unknown" then
+  return -1
+end
+remove(key, nil, deep)
+remember({ 1 })
+return 1

@@ -1,0 +1,202 @@
+"""Repeats calls until they are answered, and makes that safe.
+
+A lost answer does not say whether the call was applied. So every call that changes something carries
+(slot, number): the script remembers its last answer per slot, and the same number gives the same answer
+and does nothing. A slot has one call under way at a time; a caller has as many slots as it has calls in
+flight.
+
+Connection losses are repeated here, with the pauses of ``Reconnect``. Refusals that pass with time (the
+server loads its data, a failover is going on, the memory is full) are repeated where the caller is
+patient. All else is a typed error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+
+from oxcart.broker.bullmq.scripts import Script
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.link import Link, ReplyError
+from oxcart.model.errors import BrokerTimeout, BrokerUnavailable, CrossSlotError, OutcomeUnknown, ScriptError
+
+log = logging.getLogger("oxcart.broker")
+
+#: Answers that mean "not now": the server is coming up, failing over or busy.
+PASSING = frozenset({"LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNKILLABLE"})
+
+Argument = bytes | str | int | float
+
+
+class Caller:
+    """Runs scripts and commands of one queue's slot, over one link.
+
+    Args:
+        server: Where to connect.
+        slot: The cluster slot, or None on a single server.
+        client_id: Names this caller's memory on the server; unique.
+        reconnect: The pauses between attempts.
+        holding: Tells whether leases or outcomes are held, which shortens the pauses.
+        on_script: Told the verb and seconds of every answered script call.
+        on_reconnect: Told of every attempt to reach a lost server.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        slot: int | None,
+        client_id: str,
+        *,
+        reconnect: Reconnect | None = None,
+        holding: Callable[[], bool] = lambda: True,
+        on_script: Callable[[str, float], None] | None = None,
+        on_reconnect: Callable[[], None] | None = None,
+    ) -> None:
+        self._server = server
+        self._slot = slot
+        self.client_id = client_id
+        self.reconnect = reconnect or Reconnect()
+        self.holding = holding
+        self.on_script = on_script
+        self.on_reconnect = on_reconnect
+        self.link: Link = server.link(slot)
+        self._free: list[list[int]] = []  # [slot, number] of slots without a call under way
+        self._slots_made = 0
+
+    async def close(self) -> None:
+        """Closes the link."""
+        await self.link.close()
+
+    async def once(
+        self, script: Script, key: str, *args: Argument, patient: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Runs a script that changes something, exactly once however often it must be sent.
+
+        Raises:
+            BrokerTimeout: The server could not be reached in time; nothing was applied.
+            OutcomeUnknown: No answer in time; the call may have been applied.
+            ScriptError: The server refused.
+        """
+        taken = self._free.pop() if self._free else [self._slots_made, 0]
+        if taken[1] == 0:
+            self._slots_made += 1
+        taken[1] += 1
+        try:
+            name = f"{self.client_id}:{taken[0]}"
+            answer = await self._run(script, key, (name, taken[1], *args), patient, timeout)
+        except BaseException:
+            # The call may still be under way on the server: its number is spent, and so is the slot.
+            raise
+        self._free.append(taken)
+        return answer
+
+    async def again(
+        self, script: Script, key: str, *args: Argument, patient: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Runs a script that may be applied twice without harm, or only reads."""
+        return await self._run(script, key, ("", "", *args), patient, timeout)
+
+    async def command(self, *args: Argument, timeout: float | None = None) -> Any:
+        """Runs a command that only reads."""
+        return await self._repeat(lambda: self.link.call(*args), str(args[0]), False, timeout)
+
+    async def pipeline(self, commands: Sequence[Sequence[Argument]], timeout: float | None = None) -> list[Any]:
+        """Runs commands that only read, in one round trip."""
+
+        async def send() -> list[Any]:
+            answers = await self.link.pipeline(commands)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            return answers
+
+        answer: list[Any] = await self._repeat(send, "PIPELINE", False, timeout)
+        return answer
+
+    async def _run(
+        self, script: Script, key: str, args: Sequence[Argument], patient: bool, timeout: float | None
+    ) -> Any:
+        packed = hiredis.pack_command((b"EVALSHA", script.sha, 1, key, *args))
+        started = time.perf_counter()
+
+        async def send() -> Any:
+            try:
+                return await self.link.call_packed(packed)
+            except ReplyError as error:
+                if error.code != "NOSCRIPT":
+                    raise
+            return await self.link.call_packed(hiredis.pack_command((b"EVAL", script.text, 1, key, *args)))
+
+        answer = await self._repeat(send, script.verb, patient, timeout)
+        if self.on_script is not None:
+            self.on_script(script.verb, time.perf_counter() - started)
+        return answer
+
+    async def _repeat(self, send: Callable[[], Any], verb: str, patient: bool, timeout: float | None) -> Any:
+        try:  # the way of nearly every call, without the cost of a loop
+            return await send()
+        except (BrokerUnavailable, ReplyError) as error:
+            first = error
+        give_up = None if timeout is None else time.monotonic() + timeout
+        attempt, sent, error = 1, self._was_sent(first), first
+        while True:
+            pause = self._judge(error, verb, patient, attempt)
+            if self.reconnect.attempts is not None and attempt >= self.reconnect.attempts:
+                raise BrokerUnavailable(f"gave up after {attempt} attempts: {error}") from error
+            if give_up is not None and time.monotonic() + pause > give_up:
+                if sent:
+                    raise OutcomeUnknown(f"{verb}: no answer within {timeout} s: {error}") from error
+                raise BrokerTimeout(f"{verb}: no connection within {timeout} s: {error}") from error
+            if pause:
+                if self.on_reconnect is not None:
+                    self.on_reconnect()
+                if attempt in (1, 5) or attempt % 20 == 0:
+                    log.warning("%s: %s; attempt %d in %.1f s", verb, error, attempt + 1, pause)
+                await asyncio.sleep(pause)
+            try:
+                answer = await send()
+            except (BrokerUnavailable, ReplyError) as next_error:
+                error = next_error
+                sent = sent or self._was_sent(next_error)
+                attempt += 1
+                continue
+            if attempt > 1:
+                log.info("%s: answered after %d attempts", verb, attempt + 1)
+            return answer
+
+    @staticmethod
+    def _was_sent(error: Exception) -> bool:
+        return isinstance(error, BrokerUnavailable) and not str(error).startswith("cannot reach")
+
+    def _judge(self, error: Exception, verb: str, patient: bool, attempt: int) -> float:
+        """Seconds to wait before the call is repeated; raises what no repeat can mend."""
+        if isinstance(error, BrokerUnavailable):
+            self._server.forget_slots()
+            if attempt == 1 and self._was_sent(error):
+                return 0.0  # most often the connection alone was cut: knock again at once
+            return self.reconnect.pause(attempt, holding=self.holding())
+        assert isinstance(error, ReplyError)
+        code = error.code
+        if code in ("MOVED", "ASK"):
+            # A slot on its way is asked for at its new home; its old one answers MOVED soon.
+            host, _, port = str(error).split(" ")[2].rpartition(":")
+            self._server.moved(self._slot or 0, host or "127.0.0.1", int(port))
+            self.link.drop("the slot moved")
+            return 0.0 if attempt < 4 else self.reconnect.pause(attempt, holding=True)
+        if code in PASSING or (patient and code == "OOM"):
+            if code in ("READONLY", "MASTERDOWN"):
+                self.link.drop("the server is no master any more")
+            return self.reconnect.pause(attempt, holding=True)
+        raise script_error(verb, str(error)) from error
+
+
+def script_error(verb: str, text: str) -> ScriptError | CrossSlotError:
+    """The typed error for a server's refusal."""
+    if "CROSSSLOT" in text or "non local key" in text or "same slot" in text:
+        return CrossSlotError(f"{verb}: {text}")
+    return ScriptError(f"{verb}: {text}")

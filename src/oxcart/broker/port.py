@@ -1,0 +1,216 @@
+"""The port between storage and engine: what a broker can do, in a dozen batched verbs.
+
+A broker is one queue on one server. Every verb that takes several items answers each of them for itself,
+and no item's fault touches another. Verbs that change something may be repeated after a lost answer:
+the broker does so by itself and the server answers a repeat from memory (DESIGN §4).
+
+Codes that stand for an item: 1 done, 0 nothing to do (an id that exists), below zero a refusal
+(``oxcart.model.errors.error_for_code``), a text where the server refused that one item.
+
+May touch: nothing; values and a protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from oxcart.model.job import Job
+from oxcart.model.options import JobOptions
+
+Code = int | str
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a worker asks for when it claims.
+
+    Attributes:
+        count: How many jobs at most; 0 claims nothing.
+        lock_ms: How long the lease lasts without a renewal.
+        worker: The worker's name, written to the job; empty for none.
+        limit_max: At most so many jobs ...
+        limit_duration: ... in so many ms over all workers; None for no limit of the worker's own.
+        max_bytes: Stop claiming when payloads reach this size.
+    """
+
+    count: int = 1
+    lock_ms: int = 30_000
+    worker: str = ""
+    limit_max: int | None = None
+    limit_duration: int | None = None
+    max_bytes: int = 1_048_576
+
+
+class ClaimedJob(msgspec.Struct):
+    """A job in the hands of a worker: its raw record, and the lease that proves the hold.
+
+    Attributes:
+        id: The job's id.
+        token: The lease; new for every claim.
+        starts: How often the job was started, this time included: the fencing number.
+        started_ms: When this start was.
+        fields: The job's hash as it was before the claim.
+    """
+
+    id: str
+    token: str
+    starts: int
+    started_ms: int
+    fields: dict[bytes, bytes]
+
+
+class Claimed(msgspec.Struct):
+    """The answer to a claim.
+
+    Attributes:
+        jobs: What was claimed.
+        limited_ms: Ask again after so many ms: a rate limit is reached. 0 for no limit.
+        due_ms: Time at which the next delayed job is due, where nothing more is ready now; 0 for none.
+        closed: The queue is paused or at its concurrency.
+        active: How many jobs of the queue are active.
+        orphans: Ids that stood in a list without a job; they were dropped.
+        repeated: The answer came from the server's memory.
+    """
+
+    jobs: list[ClaimedJob]
+    limited_ms: int = 0
+    due_ms: int = 0
+    closed: bool = False
+    active: int = 0
+    orphans: list[str] = []
+    repeated: bool = False
+
+
+class Outcome(msgspec.Struct):
+    """How an attempt ended.
+
+    Attributes:
+        kind: ``c`` completed, ``f`` failed for good, ``r`` retry now, ``d`` delay, ``w`` give back.
+        id: The job.
+        token: The lease under which it ran.
+        starts: The fencing number of the claim; -1 to insist on a live lease.
+        at_ms: When it ended.
+        value: Completed: the result as JSON. Otherwise the reason, as text; empty keeps the old one.
+        stack: The stack traces as a JSON list.
+        retention: What to keep of finished jobs: ``""`` all, or ``count:age:limit``.
+        attempts: Failed: how many attempts the job had.
+        category: Failed: why, as one of the model's categories.
+        delay_ms: Delayed: how long.
+        counts: Delayed: whether this was an attempt.
+        lifo: Retry now: in front of the others.
+    """
+
+    kind: str
+    id: str
+    token: str
+    starts: int
+    at_ms: int
+    value: bytes = b""
+    stack: bytes = b""
+    retention: str = ""
+    attempts: int = 0
+    category: str = ""
+    delay_ms: int = 0
+    counts: bool = True
+    lifo: bool = False
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """What is needed to renew a hold on a job."""
+
+    id: str
+    token: str
+    starts: int = -1
+
+
+class Recovered(msgspec.Struct):
+    """The answer to a stalled check: which jobs came back; ``ran`` is False when it was not yet time."""
+
+    ids: list[str]
+    ran: bool
+
+
+class Added(msgspec.Struct):
+    """The answer to an add: the job's id; ``created`` is False when a job of this id existed."""
+
+    id: str
+    created: bool
+
+
+class Broker(Protocol):
+    """One queue's storage. See the module for what all verbs have in common."""
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+
+    def encode(self, name: str, data: Any, options: JobOptions) -> Any:
+        """Checks and encodes a job for ``add``; raises before anything is written."""
+
+    async def add(self, jobs: Sequence[Any], *, timeout: float | None = None) -> list[Added]:
+        """Adds encoded jobs, in order."""
+
+    async def claim(self, ask: Ask) -> Claimed:
+        """Takes ready jobs."""
+
+    async def finish(self, outcomes: Sequence[Outcome], ask: Ask) -> tuple[list[Code], Claimed]:
+        """Ends attempts and claims into the freed slots."""
+
+    async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
+        """Renews leases; returns the ids that were refused."""
+
+    async def recover(self, *, max_stalled: int, interval_ms: int) -> Recovered:
+        """Brings back jobs whose worker is gone."""
+
+    async def promote(self, most: int = 250) -> tuple[int, int]:
+        """Lets due jobs through; returns how many, and when the next is due (0 for none)."""
+
+    async def pause(self) -> None:
+        """Stops handing out jobs."""
+
+    async def resume(self) -> None:
+        """Hands out jobs again."""
+
+    async def is_paused(self) -> bool:
+        """Whether the queue is paused."""
+
+    async def set_progress(self, job_id: str, progress: Any) -> None:
+        """Writes a job's progress."""
+
+    async def add_log(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
+        """Appends to a job's log; returns its length."""
+
+    async def logs(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
+        """Reads a job's log."""
+
+    async def update_data(self, job_id: str, data: Any) -> None:
+        """Replaces a job's payload."""
+
+    async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
+        """Changes a job's priority."""
+
+    async def change_delay(self, job_id: str, delay_ms: int) -> None:
+        """Changes a delayed job's delay."""
+
+    async def promote_job(self, job_id: str) -> None:
+        """Lets a delayed job run now."""
+
+    async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
+        """Lets a finished job run again."""
+
+    async def remove_job(self, job_id: str, *, children: bool = False) -> None:
+        """Removes a job."""
+
+    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Reads jobs."""
+
+    async def states(self, job_ids: Sequence[str]) -> list[str]:
+        """Tells the wire states of jobs."""
+
+    async def counts(self) -> Mapping[str, int]:
+        """How many jobs are in each wire state."""
+
+    async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
+        """Reads a range of jobs of a state."""
