@@ -138,8 +138,12 @@ class Backoff(msgspec.Struct, frozen=True):
             return self._capped(self.delay * attempt)
         if self.type == "exponential":
             # 64 doublings of a millisecond are past every bound; a larger power would only overflow.
-            power = min(attempt - 1, 64)
-            return self._capped(_round_half_up(min(self.delay * self.multiplier**power, MAX_MS)))
+            power = min(max(attempt - 1, 0), 64)
+            try:
+                grown = self.delay * self.multiplier**power
+            except OverflowError:  # only a damaged field has such a multiplier
+                grown = math.inf
+            return self._capped(_round_half_up(min(grown, MAX_MS)))
         return min(self.delay, MAX_MS)
 
     def _capped(self, value: int) -> int:
@@ -247,7 +251,8 @@ def _wire_ms(value: Any, field: str) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # isfinite() cannot take an int beyond the floats, and an int is finite anyway.
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
 def _lenient_ms(value: Any) -> int:

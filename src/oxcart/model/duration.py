@@ -44,10 +44,11 @@ def parse_ms(value: Duration, field: str, *, minimum: int = 0) -> int:
     exact = _milliseconds(value, field)
     if exact > MAX_MS:
         raise ValidationError(field, "at most 100 years", value)
-    whole = round(exact)
+    # Negative is asked first: what rounds to zero from below is still negative, and -inf has no round.
+    whole = -1 if exact < 0 else round(exact)
     if whole == 0 and exact > 0:
         whole = 1
-    if whole < minimum or exact < 0:
+    if whole < minimum:
         raise ValidationError(field, f"at least {minimum} ms" if minimum else "at least 0", value)
     return whole
 
@@ -57,7 +58,7 @@ def _milliseconds(value: Duration, field: str) -> float:
     if isinstance(value, bool):  # True is an int to Python, but never a number of seconds
         raise ValidationError(field, _FORM, value)
     if isinstance(value, int):
-        return value * 1000 if value <= MAX_MS else math.inf
+        return value * 1000
     if isinstance(value, float):
         if math.isnan(value):
             raise ValidationError(field, _FORM, value)

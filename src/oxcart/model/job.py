@@ -10,9 +10,7 @@ from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of a job: what its producer asked for, and what has become of it.
-
-    Given by the producer:
+    """A snapshot of a job: what its producer asked for (up to `dedup_id`), and what has become of it.
 
     Attributes:
         id: The job's id, unique in its queue.
@@ -38,7 +36,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         failed_reason: The latest failure in one line; None once the job has completed.
         stacktrace: One text per failed attempt, newest last.
         deferred_failure: A failure that the next worker shall record without running the job.
-        extra: Oxcart's own fields (``ox:…``) of the job, as text, without the prefix.
+        extra: Oxcart's own fields of the job, as text, under their names on the wire (``ox:…``).
     """
 
     id: str

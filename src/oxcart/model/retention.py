@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -92,11 +93,9 @@ class Retention(msgspec.Struct, frozen=True):
         """What a peer stored; anything that is no retention counts as none."""
         if isinstance(obj, bool):
             return REMOVE if obj else KEEP
-        if isinstance(obj, int | float):
-            return cls(count=max(int(obj), -1))
         if not isinstance(obj, Mapping):
-            return None
-        parts = {key: int(obj[key]) for key in _KEYS if isinstance(obj.get(key), int | float)}
+            obj = {"count": obj}
+        parts = {key: part for key in _KEYS if (part := _lenient(obj.get(key))) is not None}
         return cls(**parts) if parts else None
 
 
@@ -105,6 +104,12 @@ KEEP = Retention(count=-1)
 
 #: Remove a job the moment it ends.
 REMOVE = Retention(count=0)
+
+
+def _lenient(value: Any) -> int | None:
+    if type(value) is int or (isinstance(value, float) and math.isfinite(value)):
+        return max(int(value), -1)
+    return None
 
 
 def _count(value: Any, field: str) -> int:

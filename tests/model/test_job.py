@@ -1,0 +1,55 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from oxcart.model.errors import ValidationError
+from oxcart.model.job import Job
+from oxcart.model.options import JobOptions
+from oxcart.model.progress import check_progress
+
+
+def job(**fields: Any) -> Job:
+    return Job(id="1", name="n", queue="q", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "attempt", "used", "left"),
+    [
+        ({}, 1, 0, 3),
+        ({"attempts_made": 1}, 2, 1, 2),
+        ({"attempts_made": 1, "stalled_count": 1}, 3, 2, 1),
+        ({"attempts_made": 1, "finished_on": 5}, 1, 1, 2),
+        ({"attempts_made": 3, "finished_on": 5}, 3, 3, 0),
+        ({"attempts_made": 9}, 10, 9, 0),
+        ({"finished_on": 5}, 1, 0, 3),
+        # given back at shutdown: started twice, nothing used
+        ({"attempts_started": 2}, 1, 0, 3),
+        ({"options": JobOptions(attempts=0)}, 1, 0, 1),
+    ],
+)
+def test_attempts(fields: dict[str, Any], attempt: int, used: int, left: int) -> None:
+    subject = job(**fields)
+    assert (subject.attempt, subject.attempts_used, subject.attempts_left) == (attempt, used, left)
+
+
+def test_a_snapshot_does_not_change() -> None:
+    with pytest.raises(AttributeError):
+        job().progress = 5  # type: ignore[misc]
+    assert job().stacktrace is not job().stacktrace
+
+
+def test_a_snapshot_is_json() -> None:
+    subject = job(data={"a": 1}, options=JobOptions.build(timeout="1s"))
+    assert msgspec.json.decode(msgspec.json.encode(subject), type=Job) == subject
+
+
+@pytest.mark.parametrize("value", [0, 100, 42, 0.5, {}, {"step": 3}])
+def test_progress(value: Any) -> None:
+    assert check_progress(value) == value
+
+
+@pytest.mark.parametrize("value", [-1, 101, 100.1, float("nan"), float("inf"), True, "50", None, [50]])
+def test_bad_progress(value: Any) -> None:
+    with pytest.raises(ValidationError, match="progress must be a number from 0 to 100 or an object, got"):
+        check_progress(value)
