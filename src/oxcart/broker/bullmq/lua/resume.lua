@@ -12,9 +12,12 @@ local answer = remembered()
 if answer then
   return answer[1]
 end
-call("HDEL", P .. "meta", "paused")
+local was_paused = call("HDEL", P .. "meta", "paused") == 1
+-- A queue that was not paused has told its workers already: then only what comes out of `paused` is news.
+local ready = call("EXISTS", P .. "paused", P .. "prioritized") > 0
+  or (was_paused and call("EXISTS", P .. "wait") == 1)
 settle(P, false)
-if call("EXISTS", P .. "wait", P .. "prioritized") > 0 then
+if ready then
   call("ZADD", P .. "marker", 0, "0")
 else
   wake_later(P)
