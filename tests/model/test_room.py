@@ -1,0 +1,37 @@
+"""What holds for the room as a whole: it depends on nothing of ours, and its examples are true."""
+
+import ast
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import oxcart.model
+
+ROOM = Path(oxcart.model.__file__).parent
+FILES = sorted(ROOM.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_imports_nothing_else_of_ours_and_no_clock(path: Path) -> None:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            names.add(node.module or "")
+    assert not {name for name in names if name.startswith("oxcart") and not name.startswith("oxcart.model")}
+    assert not names & {"time", "random", "socket", "asyncio", "threading", "redis", "os"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_examples(path: Path) -> None:
+    name = "oxcart.model" if path.stem == "__init__" else f"oxcart.model.{path.stem}"
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_public_names_exist() -> None:
+    assert all(hasattr(oxcart.model, name) for name in oxcart.model.__all__)
+    assert len(set(oxcart.model.__all__)) == len(oxcart.model.__all__)
