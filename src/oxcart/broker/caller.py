@@ -105,7 +105,9 @@ class Caller:
         """Runs a command that only reads."""
         return await self._repeat(lambda: self.link.call(*args), str(args[0]), False, timeout)
 
-    async def pipeline(self, commands: Sequence[Sequence[Argument]], timeout: float | None = None) -> list[Any]:
+    async def pipeline(
+        self, commands: Sequence[Sequence[Argument]], timeout: float | None = None
+    ) -> list[Any]:
         """Runs commands that only read, in one round trip."""
 
         async def send() -> list[Any]:

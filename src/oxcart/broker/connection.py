@@ -9,7 +9,6 @@ May touch: sockets, and through ``embedded`` processes and files.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import ssl
@@ -75,6 +74,11 @@ class Server:
         return str(self.location)
 
     @property
+    def folder(self) -> Path | None:
+        """The embedded server's data folder, if this is one."""
+        return self._embedded.folder if self._embedded is not None else None
+
+    @property
     def is_cluster(self) -> bool:
         """Whether keys are spread over slots, so that a queue needs a hash tag."""
         return self.location is not None and self.location.kind == "cluster"
@@ -98,10 +102,6 @@ class Server:
         if location.kind == "cluster":
             return await self._ask_cluster(location, slot or 0)
         return self._plain(location)
-
-    def endpoint_now(self) -> Endpoint:
-        """As ``endpoint``, for tools without an event loop."""
-        return asyncio.run(self.endpoint())
 
     def moved(self, slot: int, host: str, port: int) -> None:
         """Notes that the cluster told of another owner of a slot."""
@@ -133,14 +133,27 @@ class Server:
         if not location.tls:
             return None
         if self._tls is None:
-            self._tls = location.ssl_context()
+            context = ssl.create_default_context(cafile=location.tls_ca)
+            if location.tls_cert:
+                context.load_cert_chain(location.tls_cert, location.tls_key)
+            if not location.tls_verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            self._tls = context
         return self._tls
 
     async def _ask_sentinels(self, location: Location) -> Endpoint:
         failures = []
         base = self._plain(location)
         for host, port in location.hosts:
-            at = replace(base, host=host, port=port, db=0, username=None, password=location.sentinel_password)
+            at = replace(
+                base,
+                host=host,
+                port=port,
+                db=0,
+                username=location.sentinel_username,
+                password=location.sentinel_password,
+            )
             try:
                 found = await _ask(at, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", location.sentinel_master or "")
             except (BrokerUnavailable, ReplyError) as error:

@@ -201,7 +201,11 @@ class Link:
                     await loop.create_unix_connection(lambda: wire, at.path)
                 else:
                     await loop.create_connection(
-                        lambda: wire, at.host, at.port, ssl=at.tls, server_hostname=at.host if at.tls else None
+                        lambda: wire,
+                        at.host,
+                        at.port,
+                        ssl=at.tls,
+                        server_hostname=at.host if at.tls else None,
                     )
                 await self._greet(wire, at)
         except (OSError, TimeoutError, ReplyError) as error:

@@ -130,7 +130,9 @@ class BullMQBroker:
     async def claim(self, ask: Ask) -> Claimed:
         """Takes ready jobs."""
         now, token = self.clock(), self._new_token()
-        answer = await self.caller.once(load("claim"), self._meta, *self._asked(ask, now, token), patient=True)
+        answer = await self.caller.once(
+            load("claim"), self._meta, *self._asked(ask, now, token), patient=True
+        )
         return self._claimed(answer, token, now)
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = _NONE) -> tuple[list[Code], Claimed]:

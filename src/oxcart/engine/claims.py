@@ -1,0 +1,269 @@
+"""Group commit: ends attempts and claims jobs in as few calls as the moment allows.
+
+Free slots decide how many jobs a call asks for. Outcomes that become ready while calls are in flight go
+together in the next one, which also claims into the freed slots; queues take turns. Idle, that is one job
+per call and the lowest latency; loaded, the batch grows by itself.
+
+May touch: the server, through the brokers. Knows nothing of how handlers run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from oxcart.broker.bullmq.broker import LARGE_OUTCOME, BullMQBroker
+from oxcart.broker.port import Ask, Claimed, Code, Outcome
+from oxcart.engine.running import RunningJob
+from oxcart.model.errors import BrokerError, BrokerUnavailable
+
+log = logging.getLogger("oxcart.worker")
+
+#: Attempts ended, and jobs claimed, in one call at most: about 3 ms of the server's time.
+BATCH = 50
+#: Beyond so many active jobs a call is made smaller, because each search in the list takes longer.
+CROWDED = 5000
+
+
+class Station:
+    """One queue as the worker sees it.
+
+    Attributes:
+        ready: A claim might find something.
+        until_ms: Nothing before this time, unless a marker says otherwise: a rate limit.
+        due_ms: When the next delayed job is due; 0 for none.
+        calls: Calls in flight.
+    """
+
+    def __init__(self, index: int, broker: BullMQBroker) -> None:
+        self.index = index
+        self.broker = broker
+        self.outcomes: list[tuple[RunningJob, Outcome]] = []
+        self.ready = True
+        self.until_ms = 0
+        self.due_ms = 0
+        self.active = 0
+        self.calls = 0
+
+
+class Claims:
+    """Keeps a worker's slots filled and its outcomes committed.
+
+    Args:
+        stations: The worker's queues.
+        concurrency: How many jobs may be in hand.
+        ask: The parts of a claim that stay the same.
+        load: How many jobs are in hand now.
+        arrived: Takes what was claimed.
+        leaving: Told of outcomes before they are sent.
+        ended: Told of each outcome and its code.
+        starved: Told when a queue has nothing more, so that the wait for work begins.
+        clock: The time in ms.
+        broken: Told of an error that the worker cannot survive.
+        observe: Told of every call: station, ended, claimed, seconds.
+    """
+
+    def __init__(
+        self,
+        stations: list[Station],
+        concurrency: int,
+        ask: Ask,
+        *,
+        load: Callable[[], int],
+        arrived: Callable[[Station, Claimed], None],
+        leaving: Callable[[Station, list[str]], None],
+        ended: Callable[[Station, RunningJob, Outcome, Code], None],
+        starved: Callable[[], None],
+        clock: Callable[[], int],
+        broken: Callable[[BaseException], None],
+        observe: Callable[[Station, int, int, float], None] | None = None,
+    ) -> None:
+        self._stations = stations
+        self._concurrency = concurrency
+        self._ask = ask
+        self._load = load
+        self._arrived = arrived
+        self._leaving = leaving
+        self._ended = ended
+        self._starved = starved
+        self._clock = clock
+        self._broken = broken
+        self._observe = observe
+        self._most_calls = max(1, -(-concurrency // BATCH))
+        self._asked_for = 0
+        self._calls: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._pumping = False
+        self._claiming = True
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a job could be taken now."""
+        return self._claiming and self._load() + self._asked_for < self._concurrency
+
+    def submit(self, station: Station, job: RunningJob, outcome: Outcome) -> None:
+        """Takes an ended attempt; it is committed with the next call."""
+        station.outcomes.append((job, outcome))
+        self._pump_soon()
+
+    def wake(self, index: int | None) -> None:
+        """Says that a queue may have work, or that all are to be looked at."""
+        if index is None:
+            now = self._clock()
+            for station in self._stations:
+                if station.until_ms <= now:
+                    station.ready = True
+        else:
+            self._stations[index].ready = True
+        self._pump_soon()
+
+    def stop_claiming(self) -> None:
+        """From now on only ends attempts."""
+        self._claiming = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def drained(self) -> None:
+        """Waits until every outcome is committed."""
+        self._pump_soon()
+        while self._calls or any(station.outcomes for station in self._stations):
+            await asyncio.sleep(0)
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        self.stop_claiming()
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    def _pump_soon(self) -> None:
+        if not self._pumping:
+            self._pumping = True
+            self._idle.clear()
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Starts as many calls as are useful now."""
+        self._pumping = False
+        stations, count = self._stations, len(self._stations)
+        while len(self._calls) < self._most_calls:
+            free = self._concurrency - self._load() - self._asked_for if self._claiming else 0
+            for step in range(count):
+                station = stations[(self._turn + step) % count]
+                if station.outcomes or (free > 0 and station.ready):
+                    self._turn = (self._turn + step + 1) % count
+                    break
+            else:
+                break
+            self._start(station, free)
+        if not self._calls:
+            self._idle.set()
+
+    def _start(self, station: Station, free: int) -> None:
+        limit = BATCH if station.active < CROWDED else BATCH // 2
+        batch = self._batch(station, limit)
+        claim = min(free, limit) if station.ready and free > 0 else 0
+        self._asked_for += claim
+        station.calls += 1
+        task = asyncio.get_running_loop().create_task(
+            self._commit(station, batch, claim), name="oxcart-commit"
+        )
+        self._calls.add(task)
+        task.add_done_callback(self._finished)
+
+    def _batch(self, station: Station, limit: int) -> list[tuple[RunningJob, Outcome]]:
+        """The next outcomes to send; a large one goes alone."""
+        outcomes = station.outcomes
+        if len(outcomes) <= limit and all(len(outcome.value) < LARGE_OUTCOME for _, outcome in outcomes):
+            station.outcomes = []
+            return outcomes
+        size = 0
+        for _, outcome in outcomes[:limit]:
+            if len(outcome.value) >= LARGE_OUTCOME:
+                size = size or 1
+                break
+            size += 1
+        batch = outcomes[:size]
+        del outcomes[:size]
+        return batch
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken(error)
+        self._pump_soon()
+
+    async def _commit(self, station: Station, batch: list[tuple[RunningJob, Outcome]], claim: int) -> None:
+        ask = self._ask if claim == self._ask.count else _with_count(self._ask, claim)
+        started = time.perf_counter()
+        try:
+            if batch:
+                outcomes = [outcome for _, outcome in batch]
+                self._leaving(station, [outcome.id for outcome in outcomes])
+                codes, claimed = await station.broker.finish(outcomes, ask)
+            else:
+                codes, claimed = [], await station.broker.claim(ask)
+        except BrokerUnavailable:
+            raise  # the worker was told to give up after a number of attempts
+        except BrokerError as error:
+            # The server refused the call as such (a script it does not like): nothing was applied.
+            log.error("queue %s: %s", station.broker.queue, error)
+            station.outcomes.extend(batch)
+            station.ready = False
+            await asyncio.sleep(1)
+            return
+        finally:
+            self._asked_for -= claim
+            station.calls -= 1
+        for (job, outcome), code in zip(batch, codes, strict=True):
+            self._ended(station, job, outcome, code)
+        if claim:
+            self._note(station, claimed, claim)
+        station.active = claimed.active
+        if claimed.jobs:
+            self._arrived(station, claimed)
+        if self._observe is not None:
+            self._observe(station, len(batch), len(claimed.jobs), time.perf_counter() - started)
+
+    def _note(self, station: Station, claimed: Claimed, asked: int) -> None:
+        """Learns from an answer whether to ask again."""
+        station.until_ms = 0
+        station.due_ms = claimed.due_ms
+        if claimed.orphans:
+            log.warning(
+                "queue %s: dropped ids without a job: %s",
+                station.broker.queue,
+                ", ".join(claimed.orphans[:10]),
+            )
+        if claimed.limited_ms:
+            station.ready = False
+            station.until_ms = self._clock() + claimed.limited_ms
+            self._wake_at(claimed.limited_ms)
+        elif claimed.closed or (len(claimed.jobs) < asked and not claimed.repeated and claimed.due_ms >= 0):
+            # Fewer than asked for: the queue is empty, unless payloads alone made the batch short.
+            station.ready = (
+                bool(claimed.jobs) and not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
+            )
+            if not station.ready:
+                self._starved()
+
+    def _wake_at(self, in_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = loop.call_later(in_ms / 1000 + 0.001, self.wake, None)
+
+
+def _with_count(ask: Ask, count: int) -> Ask:
+    return Ask(count, ask.lock_ms, ask.worker, ask.limit_max, ask.limit_duration, ask.max_bytes)
+
+
+def _bytes(claimed: Claimed) -> int:
+    return sum(len(job.fields.get(b"data", b"")) for job in claimed.jobs)

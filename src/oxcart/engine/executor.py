@@ -1,0 +1,292 @@
+"""Runs handlers: a number of slots, each a task that takes one job after another.
+
+A slot is a long-lived task, because a task per job costs more than a short job does. Jobs that end without
+waiting are taken one after another by the same slot; a second slot is woken beside it, so that a job that
+does wait never holds up the next. A slot whose job left something behind in its context (a context
+variable, a pending cancellation) is replaced by a fresh one, so nothing leaks from job to job.
+
+May touch: threads and processes, through the pools it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from oxcart.broker.port import Outcome
+from oxcart.engine.deadlines import Deadlines
+from oxcart.engine.handler import Handler
+from oxcart.engine.processes import HandlerCrashed, HandlerProcesses, HandlerStopped
+from oxcart.engine.running import Place, RunningJob, current_place
+from oxcart.engine.verdict import Verdict
+from oxcart.model.failure import Category
+
+log = logging.getLogger("oxcart.worker")
+
+Call = Callable[[RunningJob], Awaitable[Any]]
+Middleware = Callable[[RunningJob, Call], Awaitable[Any]]
+
+TIMED_OUT = "timeout"
+LEASE_LOST = "lease lost"
+SHUTDOWN = "shutdown"
+
+
+class AttemptTimeout(TimeoutError):
+    """An attempt ran longer than it may."""
+
+
+class Executor:
+    """The slots of a worker.
+
+    Args:
+        concurrency: How many handlers run at once.
+        verdict: Turns what handlers do into outcomes.
+        done: Told of every ended attempt and its outcome.
+        middleware: Wraps every handler call, the first outermost.
+        timeout: Seconds an attempt may take where neither job nor handler says; None for no limit.
+        processes: Runs handlers that want a process of their own.
+    """
+
+    def __init__(
+        self,
+        concurrency: int,
+        verdict: Verdict,
+        done: Callable[[RunningJob, Outcome], None],
+        *,
+        middleware: tuple[Middleware, ...] = (),
+        timeout: float | None = 1800.0,
+        processes: HandlerProcesses,
+    ) -> None:
+        self.concurrency = concurrency
+        self._verdict = verdict
+        self._done = done
+        self._middleware = middleware
+        self._timeout = timeout
+        self._processes = processes
+        self._backlog: deque[RunningJob] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._waking = False
+        self._slots: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self._closing = False
+        self.running: set[RunningJob] = set()
+        self.deadlines = Deadlines(self.running, self._expire)
+
+    @property
+    def load(self) -> int:
+        """How many jobs run or wait for a slot."""
+        return len(self.running) + len(self._backlog)
+
+    def give(self, jobs: list[RunningJob]) -> None:
+        """Takes jobs to run; the caller keeps within the free slots."""
+        self._backlog.extend(jobs)
+        self._wake()
+
+    def take_back(self) -> list[RunningJob]:
+        """The jobs that have not started; they will not."""
+        jobs = list(self._backlog)
+        self._backlog.clear()
+        return jobs
+
+    def stop(self, job: RunningJob, reason: str) -> None:
+        """Tells a running attempt to stop, and stops it where it can be."""
+        job.cancel(reason)
+        if job.stop is not None:
+            job.stop()
+
+    async def close(self) -> None:
+        """Ends all slots, and what runs in them."""
+        self._closing = True
+        self.deadlines.close()
+        slots = list(self._slots)
+        for slot in slots:
+            slot.cancel()
+        await asyncio.gather(*slots, return_exceptions=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._processes.close()
+
+    def _expire(self, job: RunningJob) -> None:
+        self.stop(job, TIMED_OUT)
+
+    def _wake(self) -> None:
+        if self._waking or not self._backlog:
+            return
+        if self._idle:
+            self._waking = True
+            self._idle.pop().set_result(None)
+        elif len(self._slots) < self.concurrency:
+            self._waking = True
+            self._start_slot()
+
+    def _start_slot(self) -> None:
+        # An empty context: what the code that started the worker had set is not the handlers' business.
+        task = asyncio.get_running_loop().create_task(
+            self._slot(), name="oxcart-slot", context=contextvars.Context()
+        )
+        self._slots.add(task)
+        task.add_done_callback(self._slot_ended)
+
+    def _slot_ended(self, task: asyncio.Task[None]) -> None:
+        self._slots.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a worker slot broke", exc_info=task.exception())
+        if not self._closing:
+            self._wake()
+
+    async def _slot(self) -> None:
+        loop = asyncio.get_running_loop()
+        me = asyncio.current_task()
+        assert me is not None
+        place = Place()
+        current_place.set(place)
+        clean = contextvars.copy_context()
+        self._waking = False
+        while True:
+            while not self._backlog:
+                free = loop.create_future()
+                self._idle.append(free)
+                try:
+                    await free
+                except asyncio.CancelledError:
+                    if free in self._idle:
+                        self._idle.remove(free)
+                    raise
+                self._waking = False
+            job = self._backlog.popleft()
+            self._wake()
+            place.job = job
+            outcome = await self._attempt(job, me)
+            place.job = None
+            if outcome is not None:
+                self._done(job, outcome)
+            if self._closing:
+                return
+            if me.cancelling() or contextvars.copy_context() != clean:
+                # Ends by itself; its end wakes or starts another slot.
+                return
+
+    async def _attempt(self, job: RunningJob, me: asyncio.Task[None]) -> Outcome | None:
+        """Runs one attempt; None where the slot itself is being ended."""
+        handler = job.handler
+        assert handler is not None
+        self.running.add(job)
+        try:
+            early = self._verdict.before_start(job)
+            if early is not None:
+                return early
+            self._set_deadline(job)
+            if handler.kind == "async":
+                job.stop = me.cancel
+            try:
+                if self._middleware:
+                    result = await self._through_middleware(job, handler)
+                else:
+                    result = await self._call(job, handler)
+            finally:
+                job.stop = None
+                job.deadline = None
+            if job.cancel_reason == TIMED_OUT:
+                # It ended by itself in the moment its time was up; the result stands.
+                while me.cancelling():
+                    me.uncancel()
+            return self._verdict.of_result(job, result)
+        except asyncio.CancelledError as error:
+            if job.cancel_reason is None:
+                if self._closing:
+                    raise
+                # The handler let a cancellation of its own escape: an error like any other.
+                return self._verdict.of_error(job, error, Category.TEMPORARY)
+            while me.cancelling():
+                me.uncancel()
+            return self._stopped(job, error)
+        except Exception as error:
+            if job.cancel_reason is not None and isinstance(error, HandlerStopped):
+                return self._stopped(job, error)
+            return self._verdict.of_error(
+                job, error, Category.SYSTEM if isinstance(error, HandlerCrashed) else None
+            )
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            return self._verdict.of_error(job, error, Category.SYSTEM)
+        finally:
+            self.running.discard(job)
+
+    def _stopped(self, job: RunningJob, error: BaseException) -> Outcome:
+        if job.cancel_reason == TIMED_OUT:
+            limit = self.limit_of(job)
+            late = AttemptTimeout(
+                f"the attempt took longer than {limit:g} s" if limit else "the attempt took too long"
+            )
+            late.__cause__ = error
+            return self._verdict.of_error(job, late, Category.TIMEOUT)
+        return self._verdict.given_back(job)
+
+    def limit_of(self, job: RunningJob) -> float | None:
+        """Seconds that an attempt of this job may take: the job's word, the handler's, the worker's."""
+        handler = job.handler
+        for options in (job.options, handler.options if handler else None):
+            if options is not None and (options.timeout is None or isinstance(options.timeout, int)):
+                return None if options.timeout is None else options.timeout / 1000
+        return self._timeout
+
+    def _set_deadline(self, job: RunningJob) -> None:
+        limit = self.limit_of(job)
+        if limit is not None:
+            job.deadline = asyncio.get_running_loop().time() + limit
+            self.deadlines.watch(job.deadline)
+
+    async def _call(self, job: RunningJob, handler: Handler) -> Any:
+        arguments = handler.arguments(job.raw_data)
+        if handler.takes_job is not None:
+            arguments[handler.takes_job] = job
+        if handler.kind == "async":
+            return await handler.function(**arguments)
+        if handler.kind == "thread":
+            return await self._in_thread(job, handler, arguments)
+        return await self._processes.run(job, handler, arguments)
+
+    async def _through_middleware(self, job: RunningJob, handler: Handler) -> Any:
+        async def innermost(job: RunningJob) -> Any:
+            return await self._call(job, handler)
+
+        call: Call = innermost
+        for layer in reversed(self._middleware):
+            call = _layer(layer, call)
+        return await call(job)
+
+    async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._threads is None:
+            # More than slots, because a thread that was left to itself still occupies one.
+            self._threads = ThreadPoolExecutor(self.concurrency + 1000, thread_name_prefix="oxcart-job")
+        place = Place()
+        place.job = job
+        context = contextvars.copy_context()
+        context.run(current_place.set, place)
+        job.bind_loop(loop)
+        work = loop.run_in_executor(self._threads, lambda: context.run(handler.function, **arguments))
+        abandoned = loop.create_future()
+
+        def abandon() -> None:
+            if not abandoned.done():
+                abandoned.set_result(None)
+
+        job.stop = abandon
+        await asyncio.wait((work, abandoned), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        # A thread cannot be stopped. It was told; what it still returns is nobody's result.
+        work.add_done_callback(lambda late: late.cancelled() or late.exception())
+        raise HandlerStopped("the handler's thread was told to stop and left to itself")
+
+
+def _layer(layer: Middleware, inner: Call) -> Call:
+    async def call(job: RunningJob) -> Any:
+        return await layer(job, inner)
+
+    return call

@@ -1,0 +1,215 @@
+"""The worker's side of its leases: tells the renewer what is held, and the handlers what is lost.
+
+The renewer process is started with the worker and started again should it die; it is told everything that
+is held then. A claim is told before its handlers run, an end before it is sent, in one write per batch.
+
+May touch: the renewer process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from oxcart.engine.running import RunningJob
+
+log = logging.getLogger("oxcart.leases")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Leases:
+    """What this worker holds, and the process that renews it.
+
+    Args:
+        lock_ms: How long a lease lasts.
+        every: Seconds between renewals.
+        stations: Per queue: url, folder, queue, prefix.
+        lost: Told station and job id of a lease that somebody else has.
+        renewed: Told of each renewal: station, leases, seconds.
+        failed: Told of each failed renewal: station, leases, error.
+    """
+
+    def __init__(
+        self,
+        lock_ms: int,
+        every: float,
+        stations: list[dict[str, Any]],
+        *,
+        lost: Callable[[int, str], None],
+        renewed: Callable[[int, int, float], None],
+        failed: Callable[[int, int, str], None],
+    ) -> None:
+        self._lock_ms = lock_ms
+        self._every = every
+        self._stations = stations
+        self._lost = lost
+        self._renewed = renewed
+        self._failed = failed
+        self._held: list[dict[str, RunningJob]] = [{} for _ in stations]
+        self._process: asyncio.subprocess.Process | None = None
+        self._pipe: int | None = None
+        self._behind: list[bytes] = []
+        self._keeper: asyncio.Task[None] | None = None
+        self._closing = False
+        self.ready = asyncio.Event()
+
+    def start(self) -> None:
+        """Starts the renewer process; does not wait for it, a fresh lease lasts long enough."""
+        self._keeper = asyncio.create_task(self._keep(), name="oxcart-leases")
+
+    async def close(self) -> None:
+        """Ends the renewer process."""
+        self._closing = True
+        self._hang_up()
+        process = self._process
+        if process is not None and process.returncode is None:
+            try:
+                await asyncio.wait_for(process.wait(), 2)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
+    @property
+    def pid(self) -> int | None:
+        """The renewer's process id, while it runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    def held(self, station: int) -> dict[str, RunningJob]:
+        """The jobs held of a queue, by id."""
+        return self._held[station]
+
+    def hold(self, station: int, jobs: list[RunningJob], timeouts: Iterable[float | None]) -> None:
+        """Notes claimed jobs, each with the seconds it may run at most (None for no limit)."""
+        held = self._held[station]
+        now = time.time()
+        leases = []
+        for job, timeout in zip(jobs, timeouts, strict=True):
+            held[job.id] = job
+            # Some grace: the worker ends the attempt at its deadline, and then has to say so.
+            deadline = None if timeout is None else now + timeout + 2 * self._every
+            leases.append((job.id, job.token, job.fencing, deadline))
+        self._say({"hold": station, "leases": leases})
+
+    def drop(self, station: int, ids: list[str]) -> None:
+        """Forgets jobs whose end is being sent."""
+        held = self._held[station]
+        for job_id in ids:
+            held.pop(job_id, None)
+        self._say({"drop": station, "ids": ids})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        if self._pipe is None:
+            return  # the next renewer is told everything when it starts
+        line = _encode(message) + b"\n"
+        if self._behind:
+            self._behind.append(line)
+            return
+        try:
+            sent = os.write(self._pipe, line)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._hang_up()
+            return
+        if sent < len(line):
+            self._behind.append(line[sent:])
+            asyncio.get_running_loop().add_writer(self._pipe, self._catch_up)
+
+    def _catch_up(self) -> None:
+        pipe = self._pipe
+        if pipe is None:
+            return
+        try:
+            while self._behind:
+                line = self._behind[0]
+                sent = os.write(pipe, line)
+                if sent < len(line):
+                    self._behind[0] = line[sent:]
+                    return
+                self._behind.pop(0)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._hang_up()
+            return
+        asyncio.get_running_loop().remove_writer(pipe)
+
+    def _hang_up(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            if self._behind:
+                asyncio.get_running_loop().remove_writer(pipe)
+                self._behind.clear()
+            os.close(pipe)
+
+    async def _keep(self) -> None:
+        pause = 0.1
+        while not self._closing:
+            started = time.monotonic()
+            try:
+                await self._run()
+            except OSError as error:
+                log.error("the renewer process cannot be started: %s", error)
+            if self._closing:
+                return
+            pause = 0.1 if time.monotonic() - started > 30 else min(pause * 2, 5.0)
+            log.warning("the renewer process ended; starting another in %.1f s", pause)
+            await asyncio.sleep(pause)
+
+    async def _run(self) -> None:
+        theirs, ours = os.pipe()
+        try:
+            os.set_blocking(ours, False)
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "oxcart.engine.renewer",
+                *(str(os.getpid()), str(self._lock_ms), str(self._every)),
+                stdin=theirs,
+                stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        self._pipe = ours
+        for index, station in enumerate(self._stations):
+            self._say({"open": index, **station})
+            jobs = list(self._held[index].values())
+            if jobs:
+                self.hold(index, jobs, [None] * len(jobs))
+        assert self._process.stdout is not None
+        try:
+            while line := await self._process.stdout.readline():
+                self._hear(msgspec.json.decode(line))
+            await self._process.wait()
+        finally:
+            self._hang_up()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "refused" in message:
+            station = message["refused"]
+            for job_id in message["ids"]:
+                if job_id in self._held[station]:
+                    self._lost(station, job_id)
+        elif "renewed" in message:
+            self._renewed(message["station"], message["renewed"], message["seconds"])
+        elif "failed" in message:
+            self._failed(message["station"], message["failed"], message["error"])
+        elif "ready" in message:
+            self.ready.set()

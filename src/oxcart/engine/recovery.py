@@ -1,0 +1,100 @@
+"""The housekeeping of a worker: takes back jobs of dead workers, lets due jobs through, settles pauses.
+
+Every worker does it; a guard key lets one check run per interval and queue, and what is done twice does
+no harm. A check that is still running when the next is due makes that one be skipped, with a warning and a
+count, instead of piling up.
+
+May touch: the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.model.errors import BrokerError
+
+log = logging.getLogger("oxcart.recovery")
+
+PROMOTE = 250
+
+
+class Recovery:
+    """The stalled check and the tick of one queue.
+
+    Args:
+        broker: The queue.
+        interval: Seconds between checks.
+        max_stalled: How often a job may stall before it is failed.
+        recovered: Told the ids that came back.
+        skipped: Told of a check that was skipped.
+        tick: Seconds between ticks.
+    """
+
+    def __init__(
+        self,
+        broker: BullMQBroker,
+        *,
+        interval: float,
+        max_stalled: int,
+        recovered: Callable[[list[str]], None],
+        skipped: Callable[[], None],
+        tick: float = 1.0,
+    ) -> None:
+        self._broker = broker
+        self._interval = interval
+        self._max_stalled = max_stalled
+        self._recovered = recovered
+        self._skipped = skipped
+        self._tick = tick
+        self._checking: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Checks and ticks until cancelled."""
+        loop = asyncio.get_running_loop()
+        next_check = loop.time()
+        try:
+            while True:
+                if loop.time() >= next_check:
+                    next_check += self._interval
+                    self._start_check()
+                await self._promote()
+                await asyncio.sleep(min(self._tick, max(0.0, next_check - loop.time())))
+        finally:
+            if self._checking is not None:
+                self._checking.cancel()
+
+    def _start_check(self) -> None:
+        if self._checking is not None and not self._checking.done():
+            log.warning("queue %s: stalled check skipped, the last one is still running", self._broker.queue)
+            self._skipped()
+            return
+        self._checking = asyncio.get_running_loop().create_task(self.check(), name="oxcart-recovery")
+
+    async def check(self) -> None:
+        """One stalled check."""
+        try:
+            found = await self._broker.recover(
+                max_stalled=self._max_stalled, interval_ms=max(1, round(self._interval * 1000))
+            )
+        except BrokerError as error:
+            log.warning("queue %s: stalled check failed: %s", self._broker.queue, error)
+            return
+        if found.ids:
+            log.warning(
+                "queue %s: %d jobs taken back from lost workers",
+                self._broker.queue,
+                len(found.ids),
+                extra={"job_ids": found.ids[:100]},
+            )
+            self._recovered(found.ids)
+
+    async def _promote(self) -> None:
+        """Lets due jobs through; where many are due at once, a bounded number at a time."""
+        try:
+            while (await self._broker.promote(PROMOTE))[0] == PROMOTE:
+                await asyncio.sleep(0)
+        except BrokerError as error:
+            log.debug("queue %s: tick failed: %s", self._broker.queue, error)

@@ -1,0 +1,214 @@
+"""A job in a worker's hands: what a handler sees and may do.
+
+May touch: the server, through the queue's broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oxcart.broker.bullmq import codec
+from oxcart.broker.port import Broker, ClaimedJob
+from oxcart.model import payload
+from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
+from oxcart.model.progress import check_progress
+
+if TYPE_CHECKING:
+    from oxcart.engine.handler import Handler
+    from oxcart.model.job import Job
+
+T = TypeVar("T")
+
+_MISSING: Any = object()
+
+
+class RunningJob:
+    """A claimed job. Handlers ask for it with a parameter named ``job``.
+
+    Attributes:
+        id: The job's id.
+        queue: The queue it came from.
+        token: The lease under which it runs.
+        fencing: How often the job was started: grows with every claim, so a store can refuse a writer
+            whose number is old.
+        started_ms: When this attempt began.
+        worker_id: The worker that runs it.
+        state: What the worker's lifespan opened.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_cancelled",
+        "_data",
+        "_flag",
+        "_loop",
+        "_options",
+        "cancel_reason",
+        "claim",
+        "deadline",
+        "fencing",
+        "handler",
+        "id",
+        "queue",
+        "started_ms",
+        "state",
+        "station",
+        "stop",
+        "token",
+        "worker_id",
+    )
+
+    def __init__(self, broker: Broker, claim: ClaimedJob, worker_id: str, state: Any) -> None:
+        self._broker = broker
+        self.claim = claim
+        self.id = claim.id
+        self.queue = broker.queue
+        self.token = claim.token
+        self.fencing = claim.starts
+        self.started_ms = claim.started_ms
+        self.worker_id = worker_id
+        self.state = state
+        self.handler: Handler | None = None
+        self.station: Any = None
+        #: Loop time at which the attempt is over, or None.
+        self.deadline: float | None = None
+        #: Why the attempt is to stop, once somebody said so.
+        self.cancel_reason: str | None = None
+        #: Stops the attempt; set by the executor while it runs.
+        self.stop: Callable[[], None] | None = None
+        self._data: Any = _MISSING
+        self._options: JobOptions | None = None
+        self._cancelled: asyncio.Event | None = None
+        self._flag: threading.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"RunningJob({self.queue}/{self.id} {self.name!r}, attempt {self.attempt})"
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.claim.fields.get(b"name", b"").decode("utf-8", "replace")
+
+    @property
+    def raw_data(self) -> bytes:
+        """The payload as JSON."""
+        return self.claim.fields.get(b"data", b"null")
+
+    @property
+    def data(self) -> Any:
+        """The payload."""
+        if self._data is _MISSING:
+            self._data = payload.decode(self.raw_data)
+        return self._data
+
+    @property
+    def options(self) -> JobOptions:
+        """The job's options."""
+        if self._options is None:
+            self._options = codec.options_of(self.claim.fields)
+        return self._options
+
+    @property
+    def attempts_made(self) -> int:
+        """Attempts that ended before this one."""
+        return int(self.claim.fields.get(b"attemptsMade") or self.claim.fields.get(b"atm") or 0)
+
+    @property
+    def stalls(self) -> int:
+        """How often the job was taken back from a worker that was gone."""
+        return int(self.claim.fields.get(b"stc") or 0)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.attempts_made + 1
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether this attempt should stop: its lease is lost, its time is up or the worker shuts down.
+
+        The way for a thread to find out; it cannot be stopped from outside.
+        """
+        return self.cancel_reason is not None
+
+    async def cancelled(self) -> str:
+        """Waits until the attempt should stop; returns why."""
+        if self._cancelled is None:
+            self._cancelled = asyncio.Event()
+            if self.cancel_reason is not None:
+                self._cancelled.set()
+        await self._cancelled.wait()
+        assert self.cancel_reason is not None
+        return self.cancel_reason
+
+    def cancel(self, reason: str) -> None:
+        """Tells the attempt to stop. Called by the worker, in its loop."""
+        if self.cancel_reason is None:
+            self.cancel_reason = reason
+            if self._cancelled is not None:
+                self._cancelled.set()
+            if self._flag is not None:
+                self._flag.set()
+
+    def wait_cancelled(self, timeout: float | None = None) -> bool:
+        """For threads: waits until the attempt should stop, or for so many seconds."""
+        if self._flag is None:
+            self._flag = threading.Event()
+            if self.cancel_reason is not None:
+                self._flag.set()
+        return self._flag.wait(timeout)
+
+    def bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Notes the worker's loop, so that a thread can use ``call_soon`` ways back into it."""
+        self._loop = loop
+
+    def wait_for(self, doing: Coroutine[Any, Any, T]) -> T:
+        """For threads: does something async in the worker's loop, e.g. ``job.wait_for(job.log("…"))``."""
+        if self._loop is None:
+            raise RuntimeError("wait_for is for handlers that run in a thread; an async handler awaits")
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result()
+
+    async def update_progress(self, progress: Any) -> None:
+        """Writes the job's progress: a number from 0 to 100, or an object."""
+        await self._broker.set_progress(self.id, check_progress(progress))
+
+    async def log(self, *lines: str) -> None:
+        """Appends lines to the job's log."""
+        keep = self.options.keep_logs or DEFAULT_KEEP_LOGS
+        await self._broker.add_log(self.id, [str(line) for line in lines], keep)
+
+    async def update_data(self, data: Any) -> None:
+        """Replaces the payload, for the next attempt to see."""
+        await self._broker.update_data(self.id, data)
+        self._data = data
+
+    def snapshot(self) -> Job:
+        """The job as a value of the model."""
+        fields = dict(self.claim.fields)
+        fields[b"ats"] = str(self.fencing).encode()
+        fields[b"processedOn"] = str(self.started_ms).encode()
+        fields[b"pb"] = self.worker_id.encode()
+        return codec.decode_job(self.queue, self.id, fields)
+
+
+class Place:
+    """Where a handler runs: tells code far below which job it is part of."""
+
+    __slots__ = ("job",)
+
+    def __init__(self) -> None:
+        self.job: RunningJob | None = None
+
+
+current_place: ContextVar[Place | None] = ContextVar("oxcart_place", default=None)
+
+
+def current_job() -> RunningJob | None:
+    """The job that the calling code is part of, or None outside of handlers."""
+    place = current_place.get()
+    return place.job if place else None

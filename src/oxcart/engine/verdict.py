@@ -1,0 +1,207 @@
+"""What an ended attempt means for its job: completed, retried now or later, failed for good, given back.
+
+All of the retry policy is here. Attempts used are ended attempts plus stalls; a job that a peer added
+without a number of attempts has one, and stalls do not count against it (as with peers).
+
+May touch: nothing; a function of the attempt and its result.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from oxcart.broker.bullmq.codec import retention_argument
+from oxcart.broker.port import Outcome
+from oxcart.engine.running import RunningJob
+from oxcart.model import payload
+from oxcart.model.backoff import Strategy
+from oxcart.model.duration import parse_ms
+from oxcart.model.errors import FailedChildren, PayloadError
+from oxcart.model.failure import Category, Classifier, PermanentError, TemporaryError
+from oxcart.model.outcome import Cancel, Retry, Snooze
+from oxcart.model.retention import Retention
+
+log = logging.getLogger("oxcart.worker")
+
+#: A trace longer than this is cut in the middle; what matters is at both ends.
+LONGEST_TRACE = 16_384
+#: How many traces are kept where the job does not say.
+TRACES = 10
+
+_json = msgspec.json.Encoder()
+
+
+class Verdict:
+    """Turns results and exceptions into outcomes.
+
+    Args:
+        classifier: Tells the category of an exception.
+        strategies: Backoff functions by name, for jobs whose policy is ``custom``.
+        remove_on_complete: What to keep of completed jobs that do not say.
+        remove_on_fail: The same for failed ones.
+        rand: Randomness for jitter, from 0 to 1.
+        clock: The time in ms.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], int],
+        rand: Callable[[], float],
+        classifier: Classifier | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
+        remove_on_complete: Retention | None = None,
+        remove_on_fail: Retention | None = None,
+    ) -> None:
+        self._clock = clock
+        self._rand = rand
+        self._classifier = classifier or Classifier.default()
+        self._strategies = strategies or {}
+        self._completed = remove_on_complete
+        self._failed = remove_on_fail
+
+    def of_result(self, job: RunningJob, result: Any) -> Outcome:
+        """The outcome of a handler that returned."""
+        kind = type(result)
+        if kind is Snooze:
+            return self.snoozed(job, parse_ms(result.delay, "delay"))
+        if kind is Cancel:
+            return self._final(job, result.reason or "cancelled", Category.CANCELLED, None)
+        if kind is Retry:
+            after = None if result.after is None else parse_ms(result.after, "after")
+            return self._retry(job, result.reason or "retry asked for", Category.TEMPORARY, None, after)
+        try:
+            value = payload.encode(result, field="return value")
+        except PayloadError as error:
+            return self.of_error(job, error)
+        kept = job.options.remove_on_complete
+        return Outcome(
+            "c",
+            job.id,
+            job.token,
+            job.fencing,
+            self._clock(),
+            value,
+            retention=retention_argument(self._completed if kept is None else kept),
+        )
+
+    def of_error(self, job: RunningJob, error: BaseException, category: Category | None = None) -> Outcome:
+        """The outcome of a handler that raised."""
+        if category is None:
+            category = self._classifier.classify(error)
+        reason = str(error) or type(error).__name__
+        after = None
+        if isinstance(error, TemporaryError) and error.retry_after is not None:
+            after = parse_ms(error.retry_after, "retry_after")
+        if category in (Category.PERMANENT, Category.CANCELLED):
+            return self._final(job, reason, category, error)
+        return self._retry(job, reason, category, error, after)
+
+    def before_start(self, job: RunningJob) -> Outcome | None:
+        """The outcome of a job that must not run at all, or None for one that may."""
+        fields = job.claim.fields
+        deferred = fields.get(b"defa")
+        if deferred is not None:
+            reason = deferred.decode("utf-8", "replace")
+            category = Category.SYSTEM if reason.startswith("job stalled") else Category.PERMANENT
+            return self._final(job, reason, category, PermanentError(reason))
+        if b"stc" in fields and job.options.attempts > 0:
+            used = job.attempts_made + job.stalls
+            if used >= job.options.attempts:
+                reason = f"attempts exhausted: {used} of {job.options.attempts} used, the last by a worker that was lost"
+                return self._final(job, reason, Category.SYSTEM, None)
+        return None
+
+    def snoozed(self, job: RunningJob, delay_ms: int) -> Outcome:
+        """Put off without having been an attempt."""
+        return Outcome("d", job.id, job.token, job.fencing, self._clock(), delay_ms=delay_ms, counts=False)
+
+    def given_back(self, job: RunningJob) -> Outcome:
+        """Back to the front of the queue, as if it had not been claimed."""
+        return Outcome("w", job.id, job.token, job.fencing, self._clock())
+
+    def children_not_ready(self, job: RunningJob, code: int) -> Outcome:
+        """A completion refused because of the job's children becomes a failure."""
+        reason = "a child of the job failed" if code == -9 else "the job has children that have not ended"
+        return self._final(job, reason, Category.PERMANENT, FailedChildren(job.id))
+
+    def _retry(
+        self, job: RunningJob, reason: str, category: Category, error: BaseException | None, after: int | None
+    ) -> Outcome:
+        options = job.options
+        used = job.attempts_made + 1 + (job.stalls if options.attempts > 0 else 0)
+        if used >= options.attempts:
+            return self._final(job, reason, category, error)
+        delay = after
+        if delay is None:
+            try:
+                delay = options.backoff.delay_ms(job.attempt, self._rand, self._strategies)
+            except Exception as broken:
+                return self._final(job, f"{reason} (no retry: {broken})", category, error)
+        if delay < 0:
+            return self._final(job, reason, category, error)
+        return Outcome(
+            "d" if delay else "r",
+            job.id,
+            job.token,
+            job.fencing,
+            self._clock(),
+            _text(reason),
+            self._stack(job, reason, error),
+            delay_ms=delay,
+            lifo=options.lifo,
+        )
+
+    def _final(
+        self, job: RunningJob, reason: str, category: Category, error: BaseException | None
+    ) -> Outcome:
+        options = job.options
+        kept = options.remove_on_fail
+        ended = job.attempts_made + 1
+        used = ended + (job.stalls if options.attempts > 0 else 0)
+        return Outcome(
+            "f",
+            job.id,
+            job.token,
+            job.fencing,
+            self._clock(),
+            _text(reason),
+            self._stack(job, reason, error),
+            retention_argument(self._failed if kept is None else kept),
+            # Peers compare ended attempts alone; where stalls used up the rest, the last ended one was it.
+            attempts=min(options.attempts, ended) if used >= options.attempts else options.attempts,
+            category=category.value,
+        )
+
+    def _stack(self, job: RunningJob, reason: str, error: BaseException | None) -> bytes:
+        limit = job.options.stack_trace_limit
+        if limit is None:
+            limit = TRACES
+        traces: list[str] = []
+        raw = job.claim.fields.get(b"stacktrace")
+        if raw:
+            try:
+                before = msgspec.json.decode(raw)
+                traces = [str(trace) for trace in before] if isinstance(before, list) else []
+            except (msgspec.DecodeError, UnicodeError):
+                log.warning("job %s: its stack traces cannot be read and are replaced", job.id)
+        if error is None:
+            traces.append(reason)
+        else:
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            if len(trace) > LONGEST_TRACE:
+                half = LONGEST_TRACE // 2
+                trace = f"{trace[:half]}\n… {len(trace) - 2 * half} characters left out …\n{trace[-half:]}"
+            traces.append(trace)
+        kept = traces[-limit:] if limit else []
+        return _json.encode([_text(trace).decode() for trace in kept])
+
+
+def _text(text: str) -> bytes:
+    """UTF-8 of any text; half of a surrogate pair, which has no UTF-8, is written as its escape."""
+    return text.encode("utf-8", "backslashreplace")

@@ -1,0 +1,132 @@
+"""Waits for work without asking for it: one blocking call per server over the markers of idle queues.
+
+A marker is popped by the worker that is woken. Whoever pops one is answerable for it: a worker that finds
+itself without a free slot puts it back, so that another is woken instead of nobody.
+
+The connection's name is what Node's ``getWorkers`` looks for; queues beyond the first get a connection
+that does nothing but carry their name.
+
+May touch: the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.link import Link, ReplyError
+from oxcart.model.errors import BrokerUnavailable
+
+log = logging.getLogger("oxcart.worker")
+
+#: Longest single block, in seconds: also the pace at which a queue without markers is looked at.
+POLL = 5.0
+
+
+class Waiter:
+    """The blocking wait of one worker on one server.
+
+    Args:
+        server: Where to block.
+        brokers: The queues to wait for; all in one slot on a cluster.
+        name: The worker's name.
+        wanted: Which queues (by index) may be waited for now, and until which time (ms) at most, or None.
+        wake: Told the index of a queue that has work, or None when it is time to look at all.
+        has_room: Whether a job could be taken now.
+        reconnect: Pauses between attempts to reach a lost server.
+        on_state: Told whether the server can be reached.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        brokers: list[BullMQBroker],
+        name: str,
+        *,
+        wanted: Callable[[], tuple[list[int], int | None]],
+        wake: Callable[[int | None], None],
+        has_room: Callable[[], bool],
+        clock: Callable[[], int],
+        reconnect: Reconnect,
+        on_state: Callable[[bool], None],
+    ) -> None:
+        self._brokers = brokers
+        self._wanted = wanted
+        self._wake = wake
+        self._has_room = has_room
+        self._clock = clock
+        self._reconnect = reconnect
+        self._on_state = on_state
+        slot = brokers[0].slot
+        suffix = f":w:{name}"
+        self._link = server.link(slot, client_name=brokers[0].keys.client_name(suffix))
+        self._signs = [
+            server.link(broker.slot, client_name=broker.keys.client_name(suffix)) for broker in brokers[1:]
+        ]
+        self._index = {broker.keys.marker().encode(): i for i, broker in enumerate(brokers)}
+        self.needed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Waits, wakes, and waits again, until cancelled."""
+        attempt = 0
+        try:
+            while True:
+                try:
+                    await self._greet()
+                    if attempt:
+                        attempt = 0
+                        self._on_state(True)
+                        self._wake(None)
+                    await self._round()
+                except (BrokerUnavailable, ReplyError) as error:
+                    attempt += 1
+                    self._on_state(False)
+                    if isinstance(error, ReplyError) and error.code in ("MOVED", "ASK"):
+                        self._link.drop("the slot moved")
+                    if self._reconnect.attempts is not None and attempt >= self._reconnect.attempts:
+                        raise BrokerUnavailable(f"gave up after {attempt} attempts: {error}") from error
+                    pause = self._reconnect.pause(attempt, holding=not self.needed.is_set())
+                    if attempt in (1, 5) or attempt % 20 == 0:
+                        log.warning("waiting for work: %s; trying again in %.1f s", error, pause)
+                    await asyncio.sleep(pause)
+        finally:
+            for link in [self._link, *self._signs]:
+                await link.close()
+
+    async def _greet(self) -> None:
+        await self._link.connect()
+        for sign in self._signs:
+            await sign.connect()
+
+    async def _round(self) -> None:
+        indexes, until = self._wanted()
+        if not indexes:
+            self.needed.clear()
+            # The connection stays, so that the worker is seen while it is busy.
+            try:
+                await asyncio.wait_for(self.needed.wait(), POLL)
+            except TimeoutError:
+                await self._link.call("PING")
+                for sign in self._signs:
+                    await sign.call("PING")
+            return
+        seconds = POLL
+        if until is not None:
+            seconds = min(seconds, max(0.001, (until - self._clock()) / 1000))
+        keys = [self._brokers[index].keys.marker() for index in indexes]
+        popped = await self._link.call("BZPOPMIN", *keys, f"{seconds:.3f}", timeout=seconds + 5.0)
+        if popped is None:
+            self._wake(None)
+            return
+        await self._woken(popped)
+
+    async def _woken(self, popped: list[Any]) -> None:
+        index = self._index[popped[0]]
+        if not self._has_room():
+            await self._brokers[index].caller.command("ZADD", popped[0], "LT", popped[2], popped[1])
+            return
+        self._wake(index)

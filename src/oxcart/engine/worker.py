@@ -1,0 +1,498 @@
+"""The worker: takes jobs from one or several queues and runs their handlers.
+
+It puts the parts together: ``claims`` talks to the queues, ``executor`` runs handlers, ``leases`` keeps
+holds alive, ``waiter`` waits for work, ``recovery`` keeps house. Its own work is the way of a job between
+them, and an orderly start and end.
+
+May touch: everything the parts touch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.connection import Reconnect
+from oxcart.broker.port import Ask, Claimed, Code, Outcome
+from oxcart.engine.claims import Claims, Station
+from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
+from oxcart.engine.handler import Registry
+from oxcart.engine.leases import Leases
+from oxcart.engine.processes import HandlerProcesses
+from oxcart.engine.recovery import Recovery
+from oxcart.engine.running import RunningJob
+from oxcart.engine.verdict import Verdict
+from oxcart.engine.waiter import Waiter
+from oxcart.model.backoff import Strategy
+from oxcart.model.duration import Duration, parse_ms
+from oxcart.model.errors import ValidationError
+from oxcart.model.failure import Classifier
+from oxcart.model.options import DEFAULT_TIMEOUT
+from oxcart.model.retention import Retention
+
+log = logging.getLogger("oxcart.worker")
+
+#: How long a job without a handler is put off, in ms; doubled with each start, up to the last.
+UNKNOWN_DELAY = (1_000, 60_000)
+
+
+class Source(Protocol):
+    """What a worker consumes: a queue that knows its handlers and where it lives."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+
+    @property
+    def registry(self) -> Registry:
+        """Its handlers."""
+
+    def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
+        """A broker of its own for the worker."""
+
+    def station_facts(self) -> dict[str, Any]:
+        """What the renewer needs to find the queue."""
+
+
+class Observer(Protocol):
+    """The seam for metrics and traces: told what happens, never asked."""
+
+    def job_started(self, job: RunningJob) -> None:
+        """A handler is about to run."""
+
+    def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
+        """An attempt ended; ``code`` says whether the server took it."""
+
+    def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
+        """A call ended so many attempts and claimed so many jobs."""
+
+    def scripted(self, verb: str, seconds: float) -> None:
+        """A script was answered."""
+
+    def renewed(self, queue: str, leases: int, seconds: float) -> None:
+        """Leases were renewed."""
+
+    def renewal_failed(self, queue: str, leases: int) -> None:
+        """Leases could not be renewed."""
+
+    def stalled(self, queue: str, count: int) -> None:
+        """Jobs were taken back from lost workers."""
+
+    def check_skipped(self, queue: str) -> None:
+        """A stalled check was skipped."""
+
+    def reconnecting(self) -> None:
+        """An attempt is made to reach a lost server."""
+
+    def connection(self, up: bool) -> None:
+        """The server can be reached, or not."""
+
+    def workers(self, change: int) -> None:
+        """A worker started (1) or ended (-1)."""
+
+
+def make_worker_id() -> str:
+    """``{hostname}-{pid}-{6 hex}``."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class Worker:
+    """Runs the jobs of queues.
+
+    Args:
+        *queues: The queues to consume, in rotation.
+        concurrency: How many handlers run at once.
+        name: The worker's name, shown by peers; its id unless given.
+        lock_duration: How long a lease lasts without renewal.
+        renew_every: How often leases are renewed; half the lease unless given.
+        stalled_interval: How often to look for jobs of lost workers.
+        max_stalled: How often a job may be taken back before it is failed.
+        timeout: How long an attempt may take where neither job nor handler says; None for no limit.
+        shutdown_timeout: How long running jobs may take to end when the worker is stopped.
+        limiter: ``(max, duration)``: at most so many jobs in that time over all workers of a queue.
+        lifespan: An async context manager; what it yields is ``job.state`` in every handler.
+        middleware: ``async def layer(job, call_next)`` around every handler, the first outermost.
+        classifier: Tells the category of an exception.
+        strategies: Backoff functions by name, for the policy ``custom``.
+        remove_on_complete: What to keep of completed jobs that do not say.
+        remove_on_fail: The same for failed ones.
+        reconnect: Pauses and limit of attempts to reach a lost server.
+        recover: Whether this worker looks for jobs of lost workers.
+        observer: Told what happens, for metrics and traces.
+        clock: The time in ms.
+        rand: Randomness, from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        *queues: Source,
+        concurrency: int = 1,
+        name: str | None = None,
+        lock_duration: Duration = 30,
+        renew_every: Duration | None = None,
+        stalled_interval: Duration = 30,
+        max_stalled: int = 1,
+        timeout: Duration | None = DEFAULT_TIMEOUT / 1000,
+        shutdown_timeout: Duration = 30,
+        limiter: tuple[int, Duration] | None = None,
+        lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+        middleware: Sequence[Middleware] = (),
+        classifier: Classifier | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
+        remove_on_complete: bool | int | Mapping[str, Any] | None = None,
+        remove_on_fail: bool | int | Mapping[str, Any] | None = None,
+        reconnect: Reconnect | None = None,
+        recover: bool = True,
+        observer: Observer | None = None,
+        clock: Callable[[], int] = now_ms,
+        rand: Callable[[], float] = random.random,
+    ) -> None:
+        if not queues:
+            raise ValidationError("queues", "at least one queue", ())
+        if concurrency < 1:
+            raise ValidationError("concurrency", "at least 1", concurrency)
+        self.id = make_worker_id()
+        self.name = name or self.id
+        self.queues = queues
+        self.concurrency = concurrency
+        self._lock_ms = parse_ms(lock_duration, "lock_duration", minimum=100)
+        every = (
+            parse_ms(renew_every, "renew_every", minimum=10)
+            if renew_every is not None
+            else self._lock_ms // 2
+        )
+        if every >= self._lock_ms:
+            raise ValidationError("renew_every", f"less than lock_duration ({self._lock_ms} ms)", every)
+        self._renew_every = every / 1000
+        self._stalled_interval = parse_ms(stalled_interval, "stalled_interval", minimum=10) / 1000
+        self._max_stalled = max_stalled
+        self._timeout = None if timeout is None else parse_ms(timeout, "timeout", minimum=1) / 1000
+        self._shutdown_timeout = parse_ms(shutdown_timeout, "shutdown_timeout") / 1000
+        self._lifespan = lifespan
+        self._reconnect = reconnect or Reconnect()
+        self._recover = recover
+        self._observer = observer
+        self._clock = clock
+        self._middleware = tuple(middleware)
+        self._verdict = Verdict(
+            clock=clock,
+            rand=rand,
+            classifier=classifier,
+            strategies=strategies,
+            remove_on_complete=Retention.parse(remove_on_complete, "remove_on_complete"),
+            remove_on_fail=Retention.parse(remove_on_fail, "remove_on_fail"),
+        )
+        limit_max, limit_duration = (None, None) if limiter is None else limiter
+        self._ask = Ask(
+            count=0,
+            lock_ms=self._lock_ms,
+            worker=self.name,
+            limit_max=limit_max,
+            limit_duration=None if limit_duration is None else parse_ms(limit_duration, "limiter", minimum=1),
+        )
+        self._stations: list[Station] = []
+        self._state: Any = None
+        self._stopping: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        self._unknown: set[str] = set()
+        #: Set once the worker takes jobs.
+        self.started = asyncio.Event()
+        #: Whether the server could be reached when last tried.
+        self.is_connected = False
+        self.processed = 0
+
+    async def run(self) -> None:
+        """Runs until ``stop`` is called or the task is cancelled.
+
+        Raises:
+            BrokerUnavailable: The server stayed away for as many attempts as ``reconnect`` allows.
+        """
+        self._stopping = asyncio.Event()
+        async with contextlib.AsyncExitStack() as stack:
+            if self._lifespan is not None:
+                self._state = await stack.enter_async_context(self._lifespan())
+            await self._run()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Asks the worker to end: no new jobs, running ones may end, the rest is given back."""
+        if self._stopping is not None:
+            self._stopping.set()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Worker]:
+        """Runs the worker beside the block, and stops it at its end."""
+        task = asyncio.create_task(self.run(), name=f"oxcart-worker-{self.name}")
+        waiting = asyncio.create_task(self.started.wait())
+        try:
+            await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+            yield self
+        finally:
+            waiting.cancel()
+            self.stop()
+            await task
+
+    async def _run(self) -> None:
+        assert self._stopping is not None
+        brokers = [queue.open_broker(self._reconnect) for queue in self.queues]
+        self._stations = [Station(index, broker) for index, broker in enumerate(brokers)]
+        self._executor = Executor(
+            self.concurrency,
+            self._verdict,
+            self._job_done,
+            middleware=self._middleware,
+            timeout=self._timeout,
+            processes=HandlerProcesses(),
+        )
+        self._leases = Leases(
+            self._lock_ms,
+            self._renew_every,
+            [queue.station_facts() for queue in self.queues],
+            lost=self._lease_lost,
+            renewed=self._leases_renewed,
+            failed=self._leases_failed,
+        )
+        observer = self._observer
+        self._claims = Claims(
+            self._stations,
+            self.concurrency,
+            self._ask,
+            load=lambda: self._executor.load,
+            arrived=self._arrived,
+            leaving=lambda station, ids: self._leases.drop(station.index, ids),
+            ended=self._ended,
+            starved=self._starved,
+            clock=self._clock,
+            broken=self._break,
+            observe=None if observer is None else self._called,
+        )
+        for broker in brokers:
+            broker.caller.holding = lambda: self._executor.load > 0 or any(s.outcomes for s in self._stations)
+            if observer is not None:
+                broker.caller.on_script = observer.scripted
+                broker.caller.on_reconnect = observer.reconnecting
+        self._waiters = self._make_waiters(brokers)
+        self._leases.start()
+        loops = [asyncio.create_task(waiter.run(), name="oxcart-waiter") for waiter in self._waiters]
+        if self._recover:
+            loops += [
+                asyncio.create_task(self._make_recovery(broker).run(), name="oxcart-recovery")
+                for broker in brokers
+            ]
+        for loop_task in loops:
+            loop_task.add_done_callback(self._loop_ended)
+        if observer is not None:
+            observer.workers(1)
+        log.info("worker %s started on %s", self.name, ", ".join(queue.name for queue in self.queues))
+        self.started.set()
+        self._claims.wake(None)
+        try:
+            await self._stopping.wait()
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._shut_down(loops, brokers)))
+
+    def _make_waiters(self, brokers: list[BullMQBroker]) -> list[Waiter]:
+        """One blocking wait per server slot: on a cluster a call cannot span slots."""
+        groups: dict[tuple[int, int | None], list[int]] = {}
+        for index, broker in enumerate(brokers):
+            groups.setdefault((id(broker.server), broker.slot), []).append(index)
+        return [self._make_waiter(brokers, indexes) for indexes in groups.values()]
+
+    def _make_waiter(self, brokers: list[BullMQBroker], indexes: list[int]) -> Waiter:
+        def wanted() -> tuple[list[int], int | None]:
+            if not self._claims.has_room:
+                return [], None
+            idle = [place for place, index in enumerate(indexes) if not self._stations[index].ready]
+            dues = [due for place in idle if (due := self._stations[indexes[place]].due_ms)]
+            return idle, min(dues, default=None)
+
+        def wake(place: int | None) -> None:
+            self._claims.wake(None if place is None else indexes[place])
+
+        return Waiter(
+            brokers[indexes[0]].server,
+            [brokers[index] for index in indexes],
+            self.name,
+            wanted=wanted,
+            wake=wake,
+            has_room=lambda: self._claims.has_room,
+            clock=self._clock,
+            reconnect=self._reconnect,
+            on_state=self._connection,
+        )
+
+    def _make_recovery(self, broker: BullMQBroker) -> Recovery:
+        observer = self._observer
+        return Recovery(
+            broker,
+            interval=self._stalled_interval,
+            max_stalled=self._max_stalled,
+            recovered=lambda ids: observer.stalled(broker.queue, len(ids)) if observer else None,
+            skipped=lambda: observer.check_skipped(broker.queue) if observer else None,
+        )
+
+    # -- the way of a job
+
+    def _arrived(self, station: Station, claimed: Claimed) -> None:
+        registry = self.queues[station.index].registry
+        jobs, timeouts = [], []
+        for claim in claimed.jobs:
+            job = RunningJob(station.broker, claim, self.id, self._state)
+            job.station = station
+            job.handler = registry.find(job.name)
+            jobs.append(job)
+            timeouts.append(self._executor.limit_of(job))
+        # Before any handler runs: one of them may never let this process speak again.
+        self._leases.hold(station.index, jobs, timeouts)
+        ready = []
+        for job in jobs:
+            if job.handler is None:
+                self._no_handler(station, job)
+            else:
+                ready.append(job)
+                if self._observer is not None:
+                    self._observer.job_started(job)
+        self._executor.give(ready)
+
+    def _no_handler(self, station: Station, job: RunningJob) -> None:
+        early = self._verdict.before_start(job)
+        if early is None:
+            if job.name not in self._unknown:
+                self._unknown.add(job.name)
+                log.warning(
+                    "queue %s: no handler for job name %r; its jobs are put off until a worker has one",
+                    station.broker.queue,
+                    job.name,
+                )
+            first, last = UNKNOWN_DELAY
+            early = self._verdict.snoozed(job, min(first * 2 ** min(job.fencing - 1, 30), last))
+        self._claims.submit(station, job, early)
+
+    def _job_done(self, job: RunningJob, outcome: Outcome) -> None:
+        self._claims.submit(job.station, job, outcome)
+
+    def _ended(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
+        if code == 1:
+            self.processed += 1
+        elif code in (-4, -9) and outcome.kind == "c":
+            # The lease is still ours: the refusal came before it was touched.
+            self._leases.hold(station.index, [job], [None])
+            self._claims.submit(station, job, self._verdict.children_not_ready(job, int(code)))
+            return
+        else:
+            self._refused(station, job, outcome, code)
+        if self._observer is not None:
+            self._observer.job_ended(job, outcome, code, (outcome.at_ms - job.started_ms) / 1000)
+
+    def _refused(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
+        what = {"c": "result", "f": "failure"}.get(outcome.kind, "return")
+        log.warning(
+            "queue %s: the %s of job %s was refused: %s",
+            station.broker.queue,
+            what,
+            job.id,
+            _REFUSALS.get(code, code) if isinstance(code, int) else code,
+            extra={"job_id": job.id, "worker_id": self.id},
+        )
+
+    def _starved(self) -> None:
+        for waiter in self._waiters:
+            waiter.needed.set()
+
+    # -- what the parts report
+
+    def _lease_lost(self, station: int, job_id: str) -> None:
+        job = self._leases.held(station).get(job_id)
+        if job is not None:
+            log.warning(
+                "queue %s: the lease of job %s is lost; its result will be refused",
+                job.queue,
+                job_id,
+                extra={"job_id": job_id, "worker_id": self.id},
+            )
+            job.cancel(LEASE_LOST)
+        if self._observer is not None:
+            self._observer.renewal_failed(self.queues[station].name, 1)
+
+    def _leases_renewed(self, station: int, leases: int, seconds: float) -> None:
+        if self._observer is not None:
+            self._observer.renewed(self.queues[station].name, leases, seconds)
+
+    def _leases_failed(self, station: int, leases: int, error: str) -> None:
+        log.error("queue %s: failed to extend %d leases: %s", self.queues[station].name, leases, error)
+        if self._observer is not None:
+            self._observer.renewal_failed(self.queues[station].name, leases)
+
+    def _called(self, station: Station, ended: int, claimed: int, seconds: float) -> None:
+        assert self._observer is not None
+        self._observer.called(station.broker.queue, ended, claimed, seconds)
+
+    def _connection(self, up: bool) -> None:
+        self.is_connected = up
+        if self._observer is not None:
+            self._observer.connection(up)
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        if self._failure is None:
+            log.error("worker %s ends: %s", self.name, error)
+            self._failure = error
+        self.stop()
+
+    # -- the end
+
+    async def _shut_down(self, loops: list[asyncio.Task[None]], brokers: list[BullMQBroker]) -> None:
+        """No new jobs; running ones may end in their time; what is left is given back."""
+        self._claims.stop_claiming()
+        for job in self._executor.take_back():
+            self._claims.submit(job.station, job, self._verdict.given_back(job))
+        give_up = time.monotonic() + (0 if self._failure else self._shutdown_timeout)
+        while self._executor.running and time.monotonic() < give_up:
+            await asyncio.sleep(0.01)
+        left = list(self._executor.running)
+        for job in left:
+            job.deadline = None
+            self._executor.stop(job, SHUTDOWN)
+        if left:
+            log.warning("worker %s: %d jobs did not end in time and are given back", self.name, len(left))
+            await asyncio.sleep(0.05)
+        for job in list(self._executor.running):  # deaf to it: a thread, or a handler that will not stop
+            self._claims.submit(job.station, job, self._verdict.given_back(job))
+        for task in loops:
+            task.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        if self._failure is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._claims.drained(), 10)
+        await self._claims.close()
+        await self._executor.close()
+        await self._leases.close()
+        for broker in brokers:
+            await broker.close()
+        if self._observer is not None:
+            self._observer.workers(-1)
+        log.info("worker %s ended after %d jobs", self.name, self.processed)
+
+
+_REFUSALS = {
+    -1: "the job is gone",
+    -2: "its lease ran out",
+    -3: "the job is not active any more",
+    -6: "another worker holds its lease",
+}

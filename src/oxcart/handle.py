@@ -1,0 +1,108 @@
+"""A handle on a job that was added: ask for its state and result, change it, remove it.
+
+May touch: the server, through the job's queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from oxcart.model.duration import Duration, parse_ms
+from oxcart.model.errors import JobNotFound
+from oxcart.model.job import Job
+from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
+from oxcart.model.progress import check_progress
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+R = TypeVar("R", covariant=True)
+
+
+class JobHandle(Generic[R]):
+    """A job of a queue, by its id.
+
+    Attributes:
+        id: The job's id.
+        name: Its name.
+        queue: The queue it is in.
+        created: Whether this add made the job; False when a job of this id existed.
+    """
+
+    __slots__ = ("created", "id", "name", "queue")
+
+    def __init__(self, queue: Queue, job_id: str, name: str, created: bool) -> None:
+        self.queue = queue
+        self.id = job_id
+        self.name = name
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.queue.name}/{self.id})"
+
+    async def get(self) -> Job:
+        """The job as it is now.
+
+        Raises:
+            JobNotFound: It was removed.
+        """
+        job = await self.queue.get(self.id)
+        if job is None:
+            raise JobNotFound(self.id)
+        return job
+
+    async def state(self) -> str:
+        """The job's state in the words of the wire."""
+        return await self.queue.state(self.id)
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Waits for the job's result; works as well when the job is removed on completion.
+
+        Args:
+            timeout: How long to wait; None for ever.
+
+        Raises:
+            JobFailed: The job failed for good.
+            ResultTimeout: It has not ended in time.
+            JobNotFound: It was removed, and no event tells how it ended.
+        """
+        seconds = None if timeout is None else parse_ms(timeout, "timeout") / 1000
+        value: R = await self.queue.results.wait(self.id, seconds)
+        return value
+
+    async def logs(self) -> list[str]:
+        """The job's log."""
+        return await self.queue.broker.logs(self.id)
+
+    async def log(self, *lines: str) -> int:
+        """Appends to the job's log; returns how many lines it has."""
+        return await self.queue.broker.add_log(self.id, list(lines), DEFAULT_KEEP_LOGS)
+
+    async def update_progress(self, progress: Any) -> None:
+        """Writes the job's progress: a number from 0 to 100, or an object."""
+        await self.queue.broker.set_progress(self.id, check_progress(progress))
+
+    async def update_data(self, data: Any) -> None:
+        """Replaces the job's payload."""
+        await self.queue.broker.update_data(self.id, data)
+
+    async def change_priority(self, priority: int, *, lifo: bool = False) -> None:
+        """Changes the priority; ``lifo`` puts the job in front of its equals."""
+        checked = JobOptions.build(priority=priority).priority
+        await self.queue.broker.change_priority(self.id, checked, lifo=lifo)
+
+    async def change_delay(self, delay: Duration) -> None:
+        """Changes the delay of a delayed job, counted from now."""
+        await self.queue.broker.change_delay(self.id, parse_ms(delay, "delay"))
+
+    async def promote(self) -> None:
+        """Lets a delayed job run now."""
+        await self.queue.broker.promote_job(self.id)
+
+    async def retry(self, *, reset: bool = False) -> None:
+        """Lets a finished job run again; ``reset`` counts its attempts from the beginning."""
+        await self.queue.retry(self.id, reset=reset)
+
+    async def remove(self, *, children: bool = False) -> None:
+        """Removes the job, unless a worker holds it."""
+        await self.queue.remove(self.id, children=children)

@@ -1,0 +1,409 @@
+"""A queue in the user's hand: add jobs, look at them, steer them, and say what runs for them.
+
+``Queue("emails")`` costs nothing: it connects when first used, in whatever event loop uses it, and again
+in another loop or a forked child. Adds of one turn of the loop share a call.
+
+May touch: the server, through a broker per event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.codec import Encoded
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.port import Added
+from oxcart.engine.handler import Handler, Registry, RunKind
+from oxcart.events import QueueEvents, Results
+from oxcart.handle import JobHandle
+from oxcart.model.errors import ValidationError
+from oxcart.model.job import Job
+from oxcart.model.names import check_job_name
+from oxcart.model.options import JobOptions, OptionKwargs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: How long an add may take before it fails, in seconds.
+ADD_TIMEOUT = 30.0
+
+#: The states by which jobs can be listed, and where the wire keeps them.
+LISTABLE: Mapping[str, tuple[str, ...]] = {
+    "waiting": ("wait", "paused"),
+    "prioritized": ("prioritized",),
+    "active": ("active",),
+    "delayed": ("delayed",),
+    "waiting-children": ("waiting-children",),
+    "completed": ("completed",),
+    "failed": ("failed",),
+}
+
+Row = tuple[str, Any] | tuple[str, Any, Mapping[str, Any]]
+
+
+class Queue:
+    """A named queue.
+
+    Args:
+        name: The queue's name; the same name in a Node service is the same queue.
+        url: The server; without one ``OXCART_URL``, and without that the embedded Valkey.
+        prefix: What stands before the name in keys; must equal that of peers.
+        folder: The embedded server's data folder, instead of the project's ``.oxcart``.
+        add_timeout: Seconds after which an add that cannot be acknowledged fails; it is safe to repeat.
+        server: A server object to share between queues, instead of ``url``.
+        **defaults: Options for every job that does not say otherwise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        prefix: str = "bull",
+        folder: str | Path | None = None,
+        add_timeout: float = ADD_TIMEOUT,
+        server: Server | None = None,
+        **defaults: Unpack[OptionKwargs],
+    ) -> None:
+        from oxcart.broker.bullmq.keys import Keys
+
+        Keys(name, prefix)  # a bad name is told here, not at the first add
+        self.name = name
+        self.prefix = prefix
+        self.defaults = JobOptions.build(**defaults)
+        self.registry = Registry()
+        self._url = url
+        self._folder = folder
+        self._server = server
+        self._add_timeout = add_timeout
+        self._bound: _Bound | None = None
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # -- adding
+
+    async def add(self, name: str, data: Any = None, **options: Unpack[OptionKwargs]) -> JobHandle[Any]:
+        """Adds a job.
+
+        Args:
+            name: What kind of job it is; a handler of this name runs it.
+            data: The payload: anything JSON can hold, and bytes.
+            **options: As in ``JobOptions``: attempts, backoff, delay, priority, lifo, remove_on_complete,
+                remove_on_fail, job_id, timeout and others.
+
+        Raises:
+            ValidationError: Something is wrong with the job; nothing was written.
+            BrokerTimeout: The server could not be reached in time; nothing was written.
+            OutcomeUnknown: No answer in time; repeat with the same ``job_id`` to be sure.
+        """
+        return await self._add(name, data, self._options(options))
+
+    async def add_many(self, jobs: Iterable[Row], **options: Unpack[OptionKwargs]) -> list[JobHandle[Any]]:
+        """Adds many jobs, in a round trip per chunk.
+
+        All are checked and encoded before the first is written.
+
+        Args:
+            jobs: ``(name, data)`` or ``(name, data, options)`` per job.
+            **options: Options for all of them, beneath their own.
+        """
+        shared = self._options(options)
+        bound = self._bind()
+        encode = bound.broker.encode
+        encoded, names = [], []
+        for row in jobs:
+            own = shared if len(row) == 2 else shared.replace(**cast(OptionKwargs, dict(row[2])))
+            encoded.append(encode(row[0], row[1], own))
+            names.append(row[0])
+        added = await bound.broker.add(encoded, timeout=self._add_timeout)
+        return [JobHandle(self, one.id, name, one.created) for one, name in zip(added, names, strict=True)]
+
+    async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
+        bound = self._bind()
+        added = await bound.add_soon(bound.broker.encode(name, data, options))
+        return JobHandle(self, added.id, name, added.created)
+
+    def _options(self, given: OptionKwargs) -> JobOptions:
+        return self.defaults.replace(**given) if given else self.defaults
+
+    # -- handlers
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def job(
+        self, *, name: str | None = None, run: RunKind | None = None, **options: Unpack[OptionKwargs]
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def job(
+        self,
+        function: Callable[P, R] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        run: RunKind | None = None,
+        **options: Unpack[OptionKwargs],
+    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+        """Makes a function the handler of a kind of job. Its signature is the payload.
+
+        Args:
+            function: The function, when used as ``@queue.job`` without arguments.
+            name: The job name; the function's own unless given.
+            run: ``thread`` (what a plain function gets) or ``process``; async functions run in the loop.
+            **options: Options of jobs enqueued through it.
+        """
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            called = check_job_name(name or function.__name__)
+            handler = Handler(called, function, run=run, options=self.defaults.replace(**options))
+            self.registry.add(handler)
+            return Task(self, handler, function)
+
+        return decorate if function is None else decorate(function)
+
+    def process(self, function: Callable[..., Any], *, run: RunKind | None = None) -> Callable[..., Any]:
+        """Makes a function the handler of every job name that has none of its own."""
+        self.registry.add(Handler("*", function, run=run, options=self.defaults), every_name=True)
+        return function
+
+    # -- looking
+
+    async def get(self, job_id: str) -> Job | None:
+        """A job as it is now, or None."""
+        return (await self._bind().broker.get([job_id]))[0]
+
+    async def get_many(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Jobs as they are now."""
+        return await self._bind().broker.get(job_ids)
+
+    def handle(self, job_id: str, name: str = "") -> JobHandle[Any]:
+        """A handle on a job whose id is known; nothing is read."""
+        return JobHandle(self, job_id, name, False)
+
+    async def state(self, job_id: str) -> str:
+        """A job's state in the words of the wire, ``unknown`` for none."""
+        return (await self._bind().broker.states([job_id]))[0]
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        counted = await self._bind().broker.counts()
+        return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}
+
+    async def jobs(self, state: str, *, first: int = 0, limit: int = 100, oldest: bool = False) -> list[Job]:
+        """A page of jobs in a state, newest first unless ``oldest``.
+
+        Raises:
+            ValidationError: There is no such state.
+        """
+        if state not in LISTABLE:
+            raise ValidationError("state", "one of " + ", ".join(LISTABLE), state)
+        if limit < 1:
+            return []
+        broker = self._bind().broker
+        found: list[Job] = []
+        for key in LISTABLE[state]:
+            found += await broker.page(key, first, first + limit - 1, oldest=oldest)
+        return found[:limit]
+
+    async def is_paused(self) -> bool:
+        """Whether the queue is paused."""
+        return await self._bind().broker.is_paused()
+
+    # -- steering
+
+    async def pause(self) -> None:
+        """Lets no worker take a job until ``resume``. Running jobs go on."""
+        await self._bind().broker.pause()
+
+    async def resume(self) -> None:
+        """Lets workers take jobs again."""
+        await self._bind().broker.resume()
+
+    async def remove(self, job_id: str, *, children: bool = False) -> None:
+        """Removes a job that no worker holds.
+
+        Raises:
+            JobNotFound: There is none.
+            JobLocked: A worker holds it.
+        """
+        await self._bind().broker.remove_job(job_id, children=children)
+
+    async def retry(self, job_id: str, *, reset: bool = False) -> None:
+        """Lets a finished job run again.
+
+        Args:
+            job_id: The job.
+            reset: Whether to count its attempts from the beginning.
+
+        Raises:
+            JobNotFound: There is none.
+            WrongState: It is neither failed nor completed.
+        """
+        state = await self.state(job_id)
+        await self._bind().broker.retry_job(job_id, state if state == "completed" else "failed", reset=reset)
+
+    def events(self, since: str = "$", **more: Any) -> QueueEvents:
+        """What happens in the queue, as an async iterator.
+
+        Args:
+            since: The id of the last event already seen; ``$`` for only new ones, ``0`` from the oldest.
+        """
+        return QueueEvents(self.open_broker(), since, **more)
+
+    # -- life
+
+    async def close(self) -> None:
+        """Closes the connection. The queue can be used again afterwards."""
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            await bound.close()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @property
+    def server(self) -> Server:
+        """Where the queue lives."""
+        if self._server is None:
+            self._server = Server(self._url, folder=self._folder)
+        return self._server
+
+    @property
+    def broker(self) -> BullMQBroker:
+        """The storage of this queue in the running event loop."""
+        return self._bind().broker
+
+    @property
+    def results(self) -> Results:
+        """What waits for results in the running event loop."""
+        return self._bind().results
+
+    def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
+        """A broker with a connection of its own."""
+        return BullMQBroker(self.server, self.name, prefix=self.prefix, reconnect=reconnect)
+
+    def station_facts(self) -> dict[str, Any]:
+        """What another process needs to find this queue."""
+        location = self.server.location
+        return {
+            "url": location.url if location else "",
+            "folder": "" if location else str(self.server.folder),
+            "queue": self.name,
+            "prefix": self.prefix,
+        }
+
+    def _bind(self) -> _Bound:
+        loop = asyncio.get_running_loop()
+        bound = self._bound
+        if bound is None or bound.loop is not loop or bound.pid != os.getpid():
+            bound = self._bound = _Bound(loop, self.open_broker(), self._add_timeout)
+        return bound
+
+
+class _Bound:
+    """What of a queue belongs to one event loop: a connection, waiting adds, waiting results."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: BullMQBroker, add_timeout: float) -> None:
+        self.loop = loop
+        self.pid = os.getpid()
+        self.broker = broker
+        self.results = Results(broker)
+        self._add_timeout = add_timeout
+        self._waiting: list[tuple[Encoded, asyncio.Future[Added]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def add_soon(self, job: Encoded) -> asyncio.Future[Added]:
+        """Adds a job together with all others of this turn of the loop."""
+        future: asyncio.Future[Added] = self.loop.create_future()
+        if not self._waiting:
+            self.loop.call_soon(self._send)
+        self._waiting.append((job, future))
+        return future
+
+    def _send(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        task = self.loop.create_task(self._add(waiting), name="oxcart-add")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _add(self, waiting: list[tuple[Encoded, asyncio.Future[Added]]]) -> None:
+        try:
+            added = await self.broker.add([job for job, _ in waiting], timeout=self._add_timeout)
+        except Exception as error:
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), one in zip(waiting, added, strict=True):
+            if not future.done():
+                future.set_result(one)
+
+    async def close(self) -> None:
+        if self._sending:
+            await asyncio.wait(self._sending)
+        await self.results.close()
+        await self.broker.close()
+
+
+class Task(Generic[P, R]):
+    """A handler that can be enqueued; still callable as the function it was made from."""
+
+    def __init__(
+        self, queue: Queue, handler: Handler, function: Callable[P, R], options: JobOptions | None = None
+    ):
+        update_wrapper(self, function)
+        self.queue = queue
+        self.handler = handler
+        self.options = handler.options if options is None else options
+        self.__wrapped__ = function
+        self._signature = inspect.signature(function)
+
+    @property
+    def name(self) -> str:
+        """The job name."""
+        return self.handler.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function itself; nothing is enqueued."""
+        return self.__wrapped__(*args, **kwargs)
+
+    def using(self, **options: Unpack[OptionKwargs]) -> Task[P, R]:
+        """The same task with other options, e.g. ``welcome.using(delay="5m").enqueue(…)``."""
+        return Task(self.queue, self.handler, self.__wrapped__, self.options.replace(**options))
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Adds a job that will call the function with these arguments.
+
+        Raises:
+            ValidationError: The arguments do not fit the signature; nothing was written.
+        """
+        return cast(
+            JobHandle[R], await self.queue._add(self.name, self.payload(*args, **kwargs), self.options)
+        )
+
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The payload of a call with these arguments, checked."""
+        given: Mapping[str, Any] = kwargs
+        if args:
+            names = [name for name in self._signature.parameters if name != self.handler.takes_job]
+            if len(args) > len(names):
+                raise ValidationError("arguments", f"at most {len(names)} for {self.name!r}", len(args))
+            clash = set(names[: len(args)]) & kwargs.keys()
+            if clash:
+                raise ValidationError("arguments", "given once each", sorted(clash))
+            given = dict(zip(names, args, strict=False)) | kwargs
+        data = dict(given)
+        self.handler.check(data)
+        return data
