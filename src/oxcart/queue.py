@@ -18,6 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
+from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.port import Added
 from oxcart.engine.handler import Handler, Registry, RunKind
@@ -72,8 +73,6 @@ class Queue:
         server: Server | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
-        from oxcart.broker.bullmq.keys import Keys
-
         Keys(name, prefix)  # a bad name is told here, not at the first add
         self.name = name
         self.prefix = prefix
@@ -151,7 +150,7 @@ class Queue:
         *,
         name: str | None = None,
         run: RunKind | None = None,
-        **options: Unpack[OptionKwargs],
+        **options: Any,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Makes a function the handler of a kind of job. Its signature is the payload.
 
@@ -251,13 +250,14 @@ class Queue:
         state = await self.state(job_id)
         await self._bind().broker.retry_job(job_id, state if state == "completed" else "failed", reset=reset)
 
-    def events(self, since: str = "$", **more: Any) -> QueueEvents:
+    def events(self, since: str = "$", names: Iterable[str] | None = None) -> QueueEvents:
         """What happens in the queue, as an async iterator.
 
         Args:
             since: The id of the last event already seen; ``$`` for only new ones, ``0`` from the oldest.
+            names: Only events of these names.
         """
-        return QueueEvents(self.open_broker(), since, **more)
+        return QueueEvents(self.open_broker(), since, names)
 
     # -- life
 

@@ -18,19 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import hiredis
-
 from oxcart.broker.bullmq.scripts import Script
 from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.link import Link, ReplyError
+from oxcart.broker.link import Argument, Link, ReplyError, pack
 from oxcart.model.errors import BrokerTimeout, BrokerUnavailable, CrossSlotError, OutcomeUnknown, ScriptError
 
 log = logging.getLogger("oxcart.broker")
 
 #: Answers that mean "not now": the server is coming up, failing over or busy.
 PASSING = frozenset({"LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNKILLABLE"})
-
-Argument = bytes | str | int | float
 
 
 class Caller:
@@ -86,12 +82,9 @@ class Caller:
         if taken[1] == 0:
             self._slots_made += 1
         taken[1] += 1
-        try:
-            name = f"{self.client_id}:{taken[0]}"
-            answer = await self._run(script, key, (name, taken[1], *args), patient, timeout)
-        except BaseException:
-            # The call may still be under way on the server: its number is spent, and so is the slot.
-            raise
+        name = f"{self.client_id}:{taken[0]}"
+        answer = await self._run(script, key, (name, taken[1], *args), patient, timeout)
+        # Only an answered call frees its slot: one that was given up may still reach the server.
         self._free.append(taken)
         return answer
 
@@ -123,7 +116,7 @@ class Caller:
     async def _run(
         self, script: Script, key: str, args: Sequence[Argument], patient: bool, timeout: float | None
     ) -> Any:
-        packed = hiredis.pack_command((b"EVALSHA", script.sha, 1, key, *args))
+        packed = pack((b"EVALSHA", script.sha, 1, key, *args))
         started = time.perf_counter()
 
         async def send() -> Any:
@@ -132,7 +125,7 @@ class Caller:
             except ReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
-            return await self.link.call_packed(hiredis.pack_command((b"EVAL", script.text, 1, key, *args)))
+            return await self.link.call_packed(pack((b"EVAL", script.text, 1, key, *args)))
 
         answer = await self._repeat(send, script.verb, patient, timeout)
         if self.on_script is not None:
@@ -142,10 +135,10 @@ class Caller:
     async def _repeat(self, send: Callable[[], Any], verb: str, patient: bool, timeout: float | None) -> Any:
         try:  # the way of nearly every call, without the cost of a loop
             return await send()
-        except (BrokerUnavailable, ReplyError) as error:
-            first = error
+        except (BrokerUnavailable, ReplyError) as first:
+            error: BrokerUnavailable | ReplyError = first
         give_up = None if timeout is None else time.monotonic() + timeout
-        attempt, sent, error = 1, self._was_sent(first), first
+        attempt, sent = 1, self._was_sent(error)
         while True:
             pause = self._judge(error, verb, patient, attempt)
             if self.reconnect.attempts is not None and attempt >= self.reconnect.attempts:
@@ -162,9 +155,9 @@ class Caller:
                 await asyncio.sleep(pause)
             try:
                 answer = await send()
-            except (BrokerUnavailable, ReplyError) as next_error:
-                error = next_error
-                sent = sent or self._was_sent(next_error)
+            except (BrokerUnavailable, ReplyError) as another:
+                error = another
+                sent = sent or self._was_sent(another)
                 attempt += 1
                 continue
             if attempt > 1:

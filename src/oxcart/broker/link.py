@@ -25,8 +25,16 @@ import hiredis
 
 from oxcart.model.errors import BrokerUnavailable
 
+Argument = bytes | str | int | float
+
 CALL_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 5.0
+
+
+def pack(command: tuple[Argument, ...]) -> bytes:
+    """A command in wire form."""
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    return packed
 
 
 class ReplyError(Exception):
@@ -129,7 +137,7 @@ class Link:
         """How many calls wait for their answer."""
         return len(self._wire.waiting) if self._wire else 0
 
-    async def call(self, *args: bytes | str | int | float, timeout: float | None = None) -> Any:
+    async def call(self, *args: Argument, timeout: float | None = None) -> Any:
         """Sends one command and waits for its answer.
 
         Args:
@@ -140,7 +148,7 @@ class Link:
             ReplyError: The server answered with an error.
             BrokerUnavailable: There is no connection, or it was lost before the answer came.
         """
-        return await self.call_packed(hiredis.pack_command(args), timeout)
+        return await self.call_packed(pack(args), timeout)
 
     async def call_packed(self, packed: bytes, timeout: float | None = None) -> Any:
         """As ``call``, for a command that is already in wire form."""
@@ -149,12 +157,12 @@ class Link:
             wire = await self.connect()
         return await self._send(wire, packed, timeout)
 
-    async def pipeline(self, commands: Sequence[Sequence[bytes | str | int | float]]) -> list[Any]:
+    async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Sends commands in one go. An error answer stands in the result in the command's place."""
         wire = self._wire or await self.connect()
         futures = [self._expect(wire, None) for _ in commands]
         assert wire.transport is not None
-        wire.transport.write(b"".join(hiredis.pack_command(tuple(command)) for command in commands))
+        wire.transport.write(b"".join(pack(tuple(command)) for command in commands))
         return await asyncio.gather(*futures, return_exceptions=True)
 
     async def connect(self) -> _Wire:
@@ -227,7 +235,7 @@ class Link:
         greetings.append(("PING",))  # a server that still loads its data answers this with an error
         try:
             for greeting in greetings:
-                await self._send(wire, hiredis.pack_command(greeting), CONNECT_TIMEOUT)
+                await self._send(wire, pack(greeting), CONNECT_TIMEOUT)
         except BaseException:
             if wire.transport is not None:
                 wire.transport.abort()

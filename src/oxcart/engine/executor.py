@@ -11,6 +11,7 @@ May touch: threads and processes, through the pools it is given.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from collections import deque
@@ -74,6 +75,7 @@ class Executor:
         self._slots: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._closing = False
+        self._emptied: asyncio.Event | None = None
         self.running: set[RunningJob] = set()
         self.deadlines = Deadlines(self.running, self._expire)
 
@@ -98,6 +100,13 @@ class Executor:
         job.cancel(reason)
         if job.stop is not None:
             job.stop()
+
+    async def idle(self, timeout: float) -> None:
+        """Waits until nothing runs, for so many seconds at most."""
+        self._emptied = asyncio.Event()
+        if self.running:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), timeout)
 
     async def close(self) -> None:
         """Ends all slots, and what runs in them."""
@@ -215,6 +224,8 @@ class Executor:
             return self._verdict.of_error(job, error, Category.SYSTEM)
         finally:
             self.running.discard(job)
+            if self._emptied is not None and not self.running:
+                self._emptied.set()
 
     def _stopped(self, job: RunningJob, error: BaseException) -> Outcome:
         if job.cancel_reason == TIMED_OUT:

@@ -174,7 +174,7 @@ def _read_signature(function: Callable[..., Any]) -> tuple[str | None, list[Any]
 
 def _joins(hint: Any) -> bool:
     try:
-        hint | msgspec.UnsetType  # noqa: B018
+        hint | msgspec.UnsetType
     except TypeError:
         return False
     return True

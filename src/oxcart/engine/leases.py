@@ -157,7 +157,7 @@ class Leases:
 
     async def _keep(self) -> None:
         pause = 0.1
-        while not self._closing:
+        while True:
             started = time.monotonic()
             try:
                 await self._run()

@@ -243,6 +243,6 @@ def _portable(error: BaseException) -> BaseException:
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):
             return error
-    except Exception:  # noqa: S110 - what cannot travel is described instead
+    except Exception:
         pass
     return RuntimeError(f"{type(error).__name__}: {error}")

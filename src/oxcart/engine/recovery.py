@@ -94,7 +94,8 @@ class Recovery:
     async def _promote(self) -> None:
         """Lets due jobs through; where many are due at once, a bounded number at a time."""
         try:
-            while (await self._broker.promote(PROMOTE))[0] == PROMOTE:
-                await asyncio.sleep(0)
+            moved = PROMOTE
+            while moved == PROMOTE:
+                moved, _ = await self._broker.promote(PROMOTE)
         except BrokerError as error:
             log.debug("queue %s: tick failed: %s", self._broker.queue, error)

@@ -7,9 +7,10 @@ output. It stops renewing when its worker is gone (the pipe ends), is stopped (a
 past its deadline; a worker that cannot go on must lose its leases.
 
 Run as ``python -m oxcart.engine.renewer``; one JSON message per line each way:
-in   {"open": station, "url", "queue", "prefix"}, {"hold": station, "leases": [[id, token, starts, deadline]]},
-     {"drop": station, "ids": [...]}
-out  {"ready": true}, {"refused": station, "ids": [...]}, {"renewed": n, "seconds": s}, {"failed": n, "error": text}
+in   {"open": station, "url", "folder", "queue", "prefix"},
+     {"hold": station, "leases": [[id, token, starts, deadline]]}, {"drop": station, "ids": [...]}
+out  {"ready": true}, {"refused": station, "ids": [...]},
+     {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
 Deadlines are wall-clock seconds, or null.
 
 May touch: the server. Imports as little as it can: it must start fast and stay small.

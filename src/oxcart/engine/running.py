@@ -79,7 +79,7 @@ class RunningJob:
         #: Why the attempt is to stop, once somebody said so.
         self.cancel_reason: str | None = None
         #: Stops the attempt; set by the executor while it runs.
-        self.stop: Callable[[], None] | None = None
+        self.stop: Callable[[], object] | None = None
         self._data: Any = _MISSING
         self._options: JobOptions | None = None
         self._cancelled: asyncio.Event | None = None

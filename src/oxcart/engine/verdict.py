@@ -113,7 +113,7 @@ class Verdict:
         if b"stc" in fields and job.options.attempts > 0:
             used = job.attempts_made + job.stalls
             if used >= job.options.attempts:
-                reason = f"attempts exhausted: {used} of {job.options.attempts} used, the last by a worker that was lost"
+                reason = f"attempts exhausted: {used} of {job.options.attempts}, the last by a worker that was lost"
                 return self._final(job, reason, Category.SYSTEM, None)
         return None
 

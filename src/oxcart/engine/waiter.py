@@ -18,7 +18,7 @@ from typing import Any
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.link import Link, ReplyError
+from oxcart.broker.link import ReplyError
 from oxcart.model.errors import BrokerUnavailable
 
 log = logging.getLogger("oxcart.worker")

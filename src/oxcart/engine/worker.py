@@ -463,8 +463,7 @@ class Worker:
         for job in self._executor.take_back():
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         give_up = time.monotonic() + (0 if self._failure else self._shutdown_timeout)
-        while self._executor.running and time.monotonic() < give_up:
-            await asyncio.sleep(0.01)
+        await self._executor.idle(max(0.0, give_up - time.monotonic()))
         left = list(self._executor.running)
         for job in left:
             job.deadline = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 
-from redis.crc import key_slot  # type: ignore[attr-defined]
+from redis.crc import key_slot
 
 from oxcart.model.errors import CrossSlotError
 from oxcart.model.names import check_queue_name
