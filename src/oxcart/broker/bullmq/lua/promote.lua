@@ -13,4 +13,4 @@ if not gate.paused then
 end
 local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]))
 local due = next_due(P)
-return { moved, due and math.ceil(due) or 0 }
+return { moved, due and math.floor(due) or 0 }

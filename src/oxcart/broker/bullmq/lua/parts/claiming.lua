@@ -183,7 +183,7 @@ local function answer_claim(codes, claim)
     kept[#kept + 1] = claim.jobs[2 * i - 1]
     kept[#kept + 1] = claim.starts[i]
   end
-  local due = claim.due and math.ceil(claim.due) or 0
+  local due = claim.due and math.floor(claim.due) or 0
   local closed = claim.closed and 1 or 0
   local active = call("LLEN", P .. "active")
   remember({ codes, kept, claim.limited, due, closed, active, claim.orphans })
