@@ -65,7 +65,6 @@ let prefix = 'bull';
 const queues = new Map(); // name -> Queue
 const workers = new Map(); // queue + options -> Worker driven by hand
 const claims = new Map(); // queue, id, token -> the Job object that fetch returned
-const lastClaim = new Map(); // queue, id -> the last of those
 const running = new Map(); // handle -> a real worker with its records
 const listeners = new Map(); // handle -> QueueEvents with what it saw
 let flows = null;
@@ -127,20 +126,16 @@ async function jobOf(queue, id) {
   return (await Job.fromId(queue, id)) || new Job(queue, 'missing', {}, {}, id);
 }
 
-// A job as the worker that fetched it holds it. With a token that never fetched it, the last
-// known object is used: what a confused worker would do.
+// A job as the worker that fetched it holds it; for a token that never fetched it, as it is now.
 async function claimedJob(args) {
   const worker = await workerOf(args.queue, args.worker);
-  const held =
-    claims.get(`${args.queue} ${args.jobId} ${args.token}`) ||
-    lastClaim.get(`${args.queue} ${args.jobId}`);
+  const held = claims.get(`${args.queue} ${args.jobId} ${args.token}`);
   return [worker, held || (await jobOf(worker, args.jobId))];
 }
 
 function remember(queue, job, token) {
   if (job) {
     claims.set(`${queue} ${job.id} ${token}`, job);
-    lastClaim.set(`${queue} ${job.id}`, job);
   }
 }
 
@@ -218,7 +213,6 @@ const ops = {
   async reset({ queues: names = [], metas = true }) {
     await raw.flushdb();
     claims.clear();
-    lastClaim.clear();
     for (const worker of workers.values()) {
       worker.drained = false;
       worker.updateDelays();

@@ -1,0 +1,307 @@
+"""Oxcart's side of the comparison: the BullMQ broker, given the clock, ids and tokens that Node is given.
+
+The broker does not decide whether a failed attempt is retried: a worker does. The worker here obeys BullMQ's
+rule (`Held.verdict`), so that what is compared is the storing, not the policy.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from oxcart.broker import port
+from oxcart.broker.bullmq import BullMQBroker
+from oxcart.broker.bullmq.codec import options_of, retention_argument
+from oxcart.broker.connection import Server
+from oxcart.broker.port import Ask, Claimed, Lease
+from oxcart.model.errors import JobError, JobLocked, JobNotFound
+from oxcart.model.job import Job
+from oxcart.model.options import JobOptions
+from oxcart.model.retention import Retention
+from tests.equality.dump import Dump, take_dump
+from tests.equality.sequences import PEER_KINDS, PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
+from tests.equality.sides import STATES, NodeSide, expire, known_ids
+
+
+@dataclass
+class Held:
+    """What a worker knows of a job since it claimed it."""
+
+    options: JobOptions
+    attempts_made: int
+    stacks: list[str]
+
+    @classmethod
+    def of(cls, fields: dict[bytes, bytes]) -> Held:
+        return cls(
+            options_of(fields), int(fields.get(b"atm", b"0")), json.loads(fields.get(b"stacktrace", b"[]"))
+        )
+
+    def verdict(self, op: Op) -> port.Outcome:
+        """Say what a failure means, as BullMQ does."""
+        error, options = op.args["error"], self.options
+        if error.get("stack"):
+            self.stacks.append(error["stack"])
+            limit = options.stack_trace_limit
+            if limit is not None:
+                self.stacks[:] = self.stacks[-limit:] if limit else []
+        ended = self.attempts_made + 1
+        final = ended >= options.attempts or error.get("name") == "UnrecoverableError"
+        delay = 0 if final else options.backoff.delay_ms(ended, lambda: 0.0)
+        outcome = _ended("f" if final else "d" if delay else "r", op)
+        outcome.value = error["message"].encode()
+        outcome.stack = json.dumps(self.stacks).encode()
+        outcome.attempts = options.attempts
+        outcome.retention = _retention(options.remove_on_fail, op.args["worker"].get("removeOnFail"))
+        outcome.delay_ms = delay
+        outcome.lifo = options.lifo
+        return outcome
+
+
+class OxcartSide:
+    """Our broker. What only a peer can do is done by a peer on the same database."""
+
+    def __init__(self, url: str, client: redis.Redis, peer: NodeSide) -> None:
+        self._client = client
+        self._peer = peer
+        self._now = 0
+        self._token = ""
+        self._brokers = {
+            queue: BullMQBroker(
+                Server(url), queue, prefix=PREFIX, clock=lambda: self._now, new_token=lambda: self._token
+            )
+            for queue in QUEUES
+        }
+        self._held: dict[tuple[str, str, str], Held] = {}
+
+    async def close(self) -> None:
+        for broker in self._brokers.values():
+            await broker.close()
+
+    async def reset(self, metas: bool) -> None:
+        self._held.clear()
+        await self._peer.reset(metas)
+
+    def dump(self) -> Dump:
+        return take_dump(self._client)
+
+    async def run(self, op: Op) -> Outcome:
+        if op.kind in SERVER_KINDS:
+            return expire(self._client, op)
+        if op.kind in PEER_KINDS or op.args.get("by") == "peer":
+            return await self._peer.run(op)
+        self._now = op.now
+        self._token = op.args.get("token", "")
+        try:
+            return Outcome(await getattr(self, f"_{op.kind}")(self._brokers[op.queue], op))
+        except JobError as error:
+            return Outcome(code=error.code, error=str(error))
+
+    async def read(self, now: int) -> dict[str, Any]:
+        self._now = now
+        dump = self.dump()
+        found: dict[str, Any] = {}
+        for queue, broker in self._brokers.items():
+            counts = dict(await broker.counts())
+            counts["waiting"] = counts.pop("wait")
+            found[f"counts {queue}"] = counts
+            for state in STATES:
+                for asc in (True, False):
+                    page = await broker.page(state, 0, 2, oldest=asc)
+                    found[f"page {queue} {state} {asc}"] = [job.id for job in page]
+            ids = [*known_ids(dump, queue), "missing"]
+            for job_id, state in zip(ids, await broker.states(ids), strict=True):
+                found[f"state {queue} {job_id}"] = state
+            for job_id, job in zip(ids, await broker.get(ids), strict=True):
+                found[f"job {queue} {job_id}"] = _described(job)
+        return found
+
+    # ------------------------------------------------------------------------------------- adding
+
+    async def _add(self, broker: BullMQBroker, op: Op) -> str:
+        return (await self._add_jobs(broker, [op.args]))[0]
+
+    async def _add_bulk(self, broker: BullMQBroker, op: Op) -> list[str]:
+        return await self._add_jobs(broker, op.args["jobs"])
+
+    async def _add_jobs(self, broker: BullMQBroker, jobs: list[dict[str, Any]]) -> list[str]:
+        encoded = [broker.encode(job["name"], job["data"], _options(job)) for job in jobs]
+        return [added.id for added in await broker.add(encoded)]
+
+    # ------------------------------------------------------------------------------------- running
+
+    async def _claim(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
+        return self._claimed(op, await broker.claim(_ask(op, 1)))
+
+    def _claimed(self, op: Op, claimed: Claimed) -> dict[str, Any]:
+        described = None
+        for job in claimed.jobs:
+            held = Held.of(job.fields)
+            self._held[op.queue, job.id, job.token] = held
+            described = {
+                "id": job.id,
+                "name": job.fields[b"name"].decode(),
+                "data": json.loads(job.fields[b"data"]),
+                "attempts_made": held.attempts_made,
+                "attempts_started": job.starts,
+                "deferred_failure": job.fields[b"defa"].decode() if b"defa" in job.fields else None,
+            }
+        return {"job": described, "limited": claimed.limited_ms, "delay_until": claimed.due_ms}
+
+    def _holding(self, op: Op) -> Held:
+        """Return the claimed job as its worker holds it; for a stranger, as it is now."""
+        held = self._held.get((op.queue, op.args["id"], op.args["token"]))
+        return held or Held.of(self._client.hgetall(f"{PREFIX}:{op.queue}:{op.args['id']}"))  # type: ignore[arg-type]
+
+    async def _finish(self, broker: BullMQBroker, op: Op, outcome: port.Outcome, fetch: bool = False) -> Any:
+        (code,), claimed = await broker.finish([outcome], _ask(op, 1 if fetch else 0))
+        assert isinstance(code, int), code
+        if code < 0:
+            raise JobError(outcome.id, code=code)
+        return self._claimed(op, claimed) if fetch else None
+
+    async def _complete(self, broker: BullMQBroker, op: Op) -> Any:
+        held = self._holding(op)
+        outcome = _ended("c", op)
+        outcome.value = json.dumps(op.args["value"]).encode()
+        outcome.retention = _retention(
+            held.options.remove_on_complete, op.args["worker"].get("removeOnComplete")
+        )
+        answer = await self._finish(broker, op, outcome, op.args["fetch"])
+        held.attempts_made += 1
+        return answer
+
+    async def _fail(self, broker: BullMQBroker, op: Op) -> Any:
+        held = self._holding(op)
+        outcome = held.verdict(op)
+        # BullMQ 5.62 fetches the next job only after a final failure.
+        answer = await self._finish(broker, op, outcome, op.args["fetch"] and outcome.kind == "f")
+        held.attempts_made += 1
+        return answer
+
+    async def _move_to_delayed(self, broker: BullMQBroker, op: Op) -> Any:
+        outcome = _ended("d", op)
+        outcome.delay_ms = max(0, op.args["until"] - op.now)
+        outcome.counts = False
+        return await self._finish(broker, op, outcome)
+
+    async def _give_back(self, broker: BullMQBroker, op: Op) -> Any:
+        return await self._finish(broker, op, _ended("w", op))
+
+    async def _extend(self, broker: BullMQBroker, op: Op) -> int:
+        refused = await broker.extend([Lease(op.args["id"], op.args["token"])], op.args["duration"])
+        return 0 if refused else 1
+
+    async def _extend_many(self, broker: BullMQBroker, op: Op) -> list[str]:
+        pairs = zip(op.args["ids"], op.args["tokens"], strict=True)
+        return await broker.extend([Lease(*pair) for pair in pairs], op.args["duration"])
+
+    async def _recover(self, broker: BullMQBroker, op: Op) -> list[str]:
+        worker = op.args["worker"]
+        recovered = await broker.recover(
+            max_stalled=worker.get("maxStalledCount", 1), interval_ms=worker.get("stalledInterval", 30_000)
+        )
+        return recovered.ids
+
+    # ------------------------------------------------------------------------------------- the operator
+
+    async def _pause(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.pause()
+
+    async def _resume(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.resume()
+
+    async def _progress(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.set_progress(op.args["id"], op.args["progress"])
+
+    async def _log(self, broker: BullMQBroker, op: Op) -> int:
+        return await broker.add_log(op.args["id"], [op.args["row"]], op.args["keep"] or None)
+
+    async def _update_data(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.update_data(op.args["id"], op.args["data"])
+
+    async def _change_priority(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.change_priority(op.args["id"], op.args["priority"], lifo=op.args["lifo"])
+
+    async def _change_delay(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.change_delay(op.args["id"], op.args["delay"])
+
+    async def _promote(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.promote_job(op.args["id"])
+
+    async def _retry(self, broker: BullMQBroker, op: Op) -> None:
+        (job,) = await broker.get([op.args["id"]])
+        lifo = job is not None and job.options.lifo
+        await broker.retry_job(op.args["id"], op.args["state"], lifo=lifo)
+
+    async def _remove(self, broker: BullMQBroker, op: Op) -> int:
+        try:
+            await broker.remove_job(op.args["id"], children=op.args["children"])
+        except JobLocked:
+            return 0
+        except JobNotFound:
+            # Node says "removed" of a job that never was, we say that there is none; nothing changes.
+            return 1
+        return 1
+
+
+def _options(job: dict[str, Any]) -> JobOptions:
+    names = {
+        "removeOnComplete": "remove_on_complete",
+        "removeOnFail": "remove_on_fail",
+        "keepLogs": "keep_logs",
+        "stackTraceLimit": "stack_trace_limit",
+    }
+    given: dict[str, Any] = {names.get(name, name): value for name, value in job["opts"].items()}
+    # A bare number is a duration in seconds here, and milliseconds in Node.
+    if "delay" in given:
+        given["delay"] = f"{given['delay']}ms"
+    return JobOptions.build(**given, job_id=job["id"])
+
+
+def _ask(op: Op, count: int) -> Ask:
+    worker = op.args["worker"]
+    limiter = worker.get("limiter", {})
+    return Ask(
+        count=count,
+        lock_ms=worker.get("lockDuration", 30_000),
+        worker=worker.get("name", ""),
+        limit_max=limiter.get("max"),
+        limit_duration=limiter.get("duration"),
+    )
+
+
+def _ended(kind: str, op: Op) -> port.Outcome:
+    # -1: a lease that ran out stays lost, as with Node.
+    return port.Outcome(kind, op.args["id"], op.args["token"], -1, op.now)
+
+
+def _retention(job: Retention | None, worker: Any) -> str:
+    return retention_argument(Retention.from_wire(worker) if job is None else job)
+
+
+def _described(job: Job | None) -> dict[str, Any] | None:
+    if job is None:
+        return None
+    return {
+        "name": job.name,
+        "data": job.data,
+        "timestamp": job.timestamp,
+        "delay": job.delay,
+        "priority": job.priority,
+        "progress": job.progress,
+        "returnvalue": job.return_value,
+        "failedReason": job.failed_reason,
+        "stacktrace": job.stacktrace,
+        "attemptsMade": job.attempts_made,
+        "attemptsStarted": job.attempts_started,
+        "stalledCounter": job.stalled_count,
+        "deferredFailure": job.deferred_failure,
+        "processedOn": job.processed_on,
+        "finishedOn": job.finished_on,
+        "processedBy": job.worker_id,
+        "parentKey": job.parent_key,
+    }
