@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import socket
 import subprocess
@@ -23,7 +22,7 @@ from oxcart.model.errors import BrokerUnavailable
 
 _KEEPER = Path(__file__).with_name("_keeper.py")
 _SOCKET_PATH_LIMIT = 100  # bytes, as the keeper's
-_FIRST_WORD_LIMIT = 3.0  # seconds; a keeper greets at once
+_FIRST_WORD_LIMIT = 5.0  # seconds; a keeper greets at once
 _SILENCE_LIMIT = 10.0  # seconds; a keeper that is busy says so every second
 
 #: What a forked child must let go of: a copy of a connection looks like a user, or like a living keeper.
@@ -34,7 +33,7 @@ class EmbeddedServerError(BrokerUnavailable):
     """The embedded server cannot be started or reached."""
 
 
-class HoldLost(Exception):  # noqa: N818 - an event, not an error
+class HoldLost(Exception):
     """The keeper has ended or is ending; another one can be started."""
 
 
@@ -67,9 +66,8 @@ class Hold:
         limit = _FIRST_WORD_LIMIT if self._location is None else _SILENCE_LIMIT
         self._listen()
         while self._location is None:
-            if not self._is_readable(limit):
+            if not self._listen(limit):
                 raise HoldLost(f"its keeper gave no sign of life for {limit:g} s")
-            self._listen()
             limit = _SILENCE_LIMIT
         return self._location
 
@@ -84,28 +82,34 @@ class Hold:
     def leave(self, wait: float) -> None:
         """Let go; with a time to wait (seconds), stop the server now if we are its last user."""
         if wait > 0:
-            with contextlib.suppress(OSError, HoldLost):
+            with contextlib.suppress(HoldLost):
                 self._send({"op": "leave"})
                 end = time.monotonic() + wait
-                while self._is_readable(end - time.monotonic()):
-                    for _ in self._messages():
-                        pass
+                while self._hear(max(0.0, end - time.monotonic())):
+                    pass
         self.close()
 
     def close(self) -> None:
         _not_for_children.discard(self._link)
         self._link.close()
 
-    def _listen(self) -> None:
-        """Heed what the keeper has said; its last word is remembered and raised again."""
+    def _listen(self, limit: float = 0.0) -> bool:
+        """Heed what the keeper says within the limit; its last word is remembered and raised again.
+
+        Returns:
+            Whether it said anything.
+        """
+        messages: list[dict[str, Any]] = []
         if self._end is None:
             try:
-                for message in self._messages():
+                messages = self._hear(limit)
+                for message in messages:
                     self._heed(message)
             except (HoldLost, EmbeddedServerError) as end:
                 self._end = end
         if self._end is not None:
             raise self._end
+        return bool(messages)
 
     def _heed(self, message: dict[str, Any]) -> None:
         state = message.get("state")
@@ -118,37 +122,31 @@ class Hold:
         else:
             self._location = None
 
-    def _messages(self) -> Iterator[dict[str, Any]]:
-        """Yield what the keeper has said; HoldLost when it has hung up, or is no keeper."""
-        while True:
-            try:
-                data = self._link.recv(65536)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                raise HoldLost(str(error)) from error
-            *lines, self._buffer = (self._buffer + data).split(b"\n")
-            for line in lines:
-                try:
-                    message = json.loads(line)
-                except ValueError:
-                    raise HoldLost("what answers there is not its keeper") from None
-                if not isinstance(message, dict):
-                    raise HoldLost("what answers there is not its keeper")
-                yield message
-            if not data:
-                raise HoldLost("its keeper has ended")
+    def _hear(self, limit: float) -> list[dict[str, Any]]:
+        """Return what the keeper says within the limit; HoldLost when it has hung up, or is no keeper."""
+        self._link.settimeout(limit)
+        try:
+            data = self._link.recv(65536)
+        except (BlockingIOError, TimeoutError):
+            return []
+        except OSError as error:
+            raise HoldLost(str(error)) from error
+        if not data:
+            raise HoldLost("its keeper has ended")
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        try:
+            messages = [json.loads(line) for line in lines]
+        except ValueError:
+            messages = [None]
+        if not all(isinstance(message, dict) for message in messages):
+            raise HoldLost("what answers there is not its keeper")
+        return messages
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
             self._link.send(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise HoldLost(str(error)) from error
-
-    def _is_readable(self, limit: float) -> bool:
-        poller = select.poll()
-        poller.register(self._link, select.POLLIN)
-        return bool(poller.poll(max(0.0, limit) * 1000))
 
 
 def join(folder: Path, appendfsync: str) -> Hold | None:
@@ -248,27 +246,31 @@ def forget_in_child() -> None:
 def _call(folder: Path) -> tuple[socket.socket, str | None] | None:
     """Connect to the folder's keeper, if one listens; with the token that it wants to hear."""
     path = str(folder / "keeper.sock")
-    target: Any = path
-    token = None
-    family = socket.AF_UNIX
-    if len(os.fsencode(str(folder / "valkey.sock"))) > _SOCKET_PATH_LIMIT:
-        try:
-            record = json.loads((folder / "server.json").read_bytes())
-            target, token = ("127.0.0.1", int(record["keeper_port"])), str(record["token"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        family = socket.AF_INET
+    if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+        link = _connect(socket.AF_UNIX, path)
+        if link is not None:
+            return link, None
+    try:
+        record = json.loads((folder / "server.json").read_bytes())
+        port, token = int(record["keeper_port"]), str(record["token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    link = _connect(socket.AF_INET, ("127.0.0.1", port))
+    return None if link is None else (link, token)
+
+
+def _connect(family: socket.AddressFamily, address: Any) -> socket.socket | None:
     link = socket.socket(family)
     try:
         link.settimeout(_FIRST_WORD_LIMIT)
-        link.connect(target)
+        link.connect(address)
     except OSError:
         link.close()
         return None
     except BaseException:
         link.close()
         raise
-    return link, token
+    return link
 
 
 def _location(folder: Path, server: dict[str, Any]) -> Location:

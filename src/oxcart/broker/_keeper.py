@@ -25,6 +25,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import secrets
 import selectors
 import signal
@@ -99,12 +100,12 @@ class User:
 class Server:
     """The valkey-server child."""
 
-    def __init__(self, binary: str, on_path: bool) -> None:
+    def __init__(self, binary: str) -> None:
+        self.on_path = True
         self.generation = 0
         self.port = 0
         self._binary = binary
-        self._on_path = on_path
-        self._password = "" if on_path else secrets.token_hex(24)
+        self._password = secrets.token_hex(24)
         self._fsync = ""
         self._running_fsync = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -116,13 +117,13 @@ class Server:
 
     @property
     def address(self) -> dict[str, Any]:
-        if self._on_path:
+        if self.on_path:
             return {"path": "valkey.sock"}
         return {"host": "127.0.0.1", "port": self.port, "password": self._password}
 
     def start(self, lock: int) -> None:
         """Start the server; it holds the folder's lock as long as it lives, and ends when we do."""
-        if self._on_path:
+        if self.on_path:
             where = "port 0\nunixsocket valkey.sock\nunixsocketperm 700\n"
         else:
             self.port = self.port or _free_port()
@@ -201,7 +202,7 @@ class Server:
 
     def _ask(self, *command: str) -> bytes:
         """Send one command and return the first line of its reply; nothing when there is none."""
-        commands = [("AUTH", self._password), command] if self._password else [command]
+        commands = [("AUTH", self._password), command] if not self.on_path else [command]
         reply = b""
         with contextlib.suppress(OSError), self._connect() as link:
             for words in commands:
@@ -211,10 +212,10 @@ class Server:
         return reply
 
     def _connect(self) -> socket.socket:
-        link = socket.socket(socket.AF_UNIX if self._on_path else socket.AF_INET)
-        link.settimeout(1.0)
+        link = socket.socket(socket.AF_UNIX if self.on_path else socket.AF_INET)
+        link.settimeout(0.5)
         try:
-            link.connect("valkey.sock" if self._on_path else ("127.0.0.1", self.port))
+            link.connect("valkey.sock" if self.on_path else ("127.0.0.1", self.port))
         except BaseException:
             link.close()
             raise
@@ -226,8 +227,7 @@ class Keeper:
 
     def __init__(self, folder: str, binary: str, starter: socket.socket) -> None:
         self._folder = folder
-        self._on_path = len(os.fsencode(os.path.join(folder, "valkey.sock"))) <= SOCKET_PATH_LIMIT
-        self._server = Server(binary, self._on_path)
+        self._server = Server(binary)
         self._lock = -1
         self._listener: socket.socket | None = None
         self._token = secrets.token_hex(24)
@@ -249,7 +249,7 @@ class Keeper:
                 self._listen()
                 self._start_server()
                 while self._is_needed():
-                    self._wait(_TICK if self._ready else 0.002)
+                    self._wait(_TICK if self._ready else 0.003)
                     self._see_to_server()
         except (KeeperError, OSError) as error:
             _log(f"giving up: {error}")
@@ -283,11 +283,21 @@ class Keeper:
         return False
 
     def _listen(self) -> None:
+        """Open the door for users; where the folder can have no socket, on loopback."""
         for name in ("keeper.sock", "valkey.sock", "server.json"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(name)
-        self._listener = socket.socket(socket.AF_UNIX if self._on_path else socket.AF_INET)
-        self._listener.bind("keeper.sock" if self._on_path else ("127.0.0.1", 0))
+        try:
+            if len(os.fsencode(os.path.join(self._folder, "valkey.sock"))) > SOCKET_PATH_LIMIT:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind("keeper.sock")
+            os.chmod("keeper.sock", 0o600)
+        except OSError as error:  # a shared folder of a virtual machine, say
+            _log(f"no sockets in this folder ({error.strerror}), so on loopback")
+            self._server.on_path = False
+            self._listener = socket.socket(socket.AF_INET)
+            self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(512)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -340,7 +350,7 @@ class Keeper:
             in_place = os.path.samestat(
                 os.stat(os.path.join(self._folder, "keeper.lock")), os.fstat(self._lock)
             )
-            if self._on_path and self._ready:
+            if self._server.on_path and self._ready:
                 in_place = in_place and os.path.exists("keeper.sock") and os.path.exists("valkey.sock")
             return in_place
         except OSError:
@@ -362,7 +372,7 @@ class Keeper:
             _log(f"the server (pid {self._server.pid}) has ended by itself")
             self._failed_starts = 0 if self._ready else self._failed_starts + 1
             # A port can have been taken by someone else; a folder that never worked will not work now.
-            if self._failed_starts > (_RESTARTS if self._was_ready or not self._on_path else 0):
+            if self._failed_starts > (_RESTARTS if self._was_ready or not self._server.on_path else 0):
                 raise KeeperError(f"the server does not start; keeper.log ends with:\n{_log_tail()}")
             self._server.port = 0 if self._failed_starts else self._server.port
             self._retry_at = now + 0.1 * self._failed_starts
@@ -387,7 +397,7 @@ class Keeper:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while self._listener is not None:
-                self._admit(self._listener.accept()[0], trusted=self._on_path)
+                self._admit(self._listener.accept()[0], trusted=self._server.on_path)
 
     def _admit(self, link: socket.socket, trusted: bool) -> User:
         user = User(link, trusted)
@@ -475,7 +485,7 @@ class Keeper:
         """Write `server.json`: where keeper and server are, for users over loopback and for people."""
         record = {**self._status(), "token": self._token}
         del record["users"]
-        if not self._on_path and self._listener is not None:
+        if not self._server.on_path and self._listener is not None:
             record["keeper_port"] = self._listener.getsockname()[1]
         temporary = f"server.json.{os.getpid()}"
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -542,6 +552,9 @@ def main() -> NoReturn:
     if os.fork():
         os._exit(0)
     _bound_log()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # the server inherits it, and needs one per connection
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     Keeper(folder, binary, socket.socket(fileno=int(hold))).run()
     sys.exit(0)
 
