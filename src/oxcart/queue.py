@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
@@ -30,6 +30,7 @@ from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
 
 P = ParamSpec("P")
+C = TypeVar("C")
 R = TypeVar("R")
 
 #: How long an add may take before it fails, in seconds.
@@ -136,22 +137,25 @@ class Queue:
     # -- handlers
 
     @overload
-    def job(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
     @overload
     def job(
         self, *, name: str | None = None, run: RunKind | None = None, **options: Unpack[OptionKwargs]
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    ) -> TaskMaker: ...
 
-    def job(
+    def job(  # type: ignore[misc]  # mypy does not match unpacked options with **options
         self,
-        function: Callable[P, R] | None = None,
+        function: Callable[..., Any] | None = None,
         /,
         *,
         name: str | None = None,
         run: RunKind | None = None,
         **options: Any,
-    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+    ) -> Any:
         """Makes a function the handler of a kind of job. Its signature is the payload.
 
         Args:
@@ -161,7 +165,7 @@ class Queue:
             **options: Options of jobs enqueued through it.
         """
 
-        def decorate(function: Callable[P, R]) -> Task[P, R]:
+        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             called = check_job_name(name or function.__name__)
             handler = Handler(called, function, run=run, options=self.defaults.replace(**options))
             self.registry.add(handler)
@@ -357,11 +361,15 @@ class _Bound:
         await self.broker.close()
 
 
-class Task(Generic[P, R]):
-    """A handler that can be enqueued; still callable as the function it was made from."""
+class Task(Generic[P, C, R]):
+    """A handler that can be enqueued; still callable as the function it was made from.
+
+    Its types: the function's parameters, what a call returns (a coroutine for an async function), and the
+    job's result.
+    """
 
     def __init__(
-        self, queue: Queue, handler: Handler, function: Callable[P, R], options: JobOptions | None = None
+        self, queue: Queue, handler: Handler, function: Callable[P, C], options: JobOptions | None = None
     ):
         update_wrapper(self, function)
         self.queue = queue
@@ -375,11 +383,11 @@ class Task(Generic[P, R]):
         """The job name."""
         return self.handler.name
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Calls the function itself; nothing is enqueued."""
         return self.__wrapped__(*args, **kwargs)
 
-    def using(self, **options: Unpack[OptionKwargs]) -> Task[P, R]:
+    def using(self, **options: Unpack[OptionKwargs]) -> Task[P, C, R]:
         """The same task with other options, e.g. ``welcome.using(delay="5m").enqueue(…)``."""
         return Task(self.queue, self.handler, self.__wrapped__, self.options.replace(**options))
 
@@ -407,3 +415,15 @@ class Task(Generic[P, R]):
         data = dict(given)
         self.handler.check(data)
         return data
+
+
+class TaskMaker(Protocol):
+    """What ``@queue.job(…)`` is: takes a function, async or not, and gives a task."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
