@@ -1,0 +1,65 @@
+"""What all suites share: a private server per test process, empty at the start of every test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart import Queue
+from tests.servers import ValkeyServer
+
+MakeQueue = Callable[..., Queue]
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """One server for all tests of a process; whoever stops, fills or slows it down brings it back."""
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def url(valkey: ValkeyServer, store: redis.Redis) -> str:
+    """The address of an empty server."""
+    return valkey.url
+
+
+@pytest.fixture
+def store(valkey: ValkeyServer) -> Iterator[redis.Redis]:
+    """A plain client of the same empty server, to look at what is really there."""
+    client = valkey.client()
+    client.flushall()
+    client.config_resetstat()
+    yield client
+    client.close()
+
+
+@pytest_asyncio.fixture
+async def make_queue(url: str) -> AsyncIterator[MakeQueue]:
+    """Makes queues on the server, and closes them."""
+    made: list[Queue] = []
+
+    def make(name: str = "q", **options: Any) -> Queue:
+        queue = Queue(name, url=url, **options)
+        made.append(queue)
+        return queue
+
+    yield make
+    for queue in made:
+        await queue.close()
+
+
+@pytest.fixture
+def queue(make_queue: MakeQueue) -> Queue:
+    """A queue named ``q``."""
+    return make_queue()
+
+
+@pytest.fixture(autouse=True)
+def _no_url_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own server is not to be touched by a test."""
+    monkeypatch.delenv("OXCART_URL", raising=False)
