@@ -72,18 +72,18 @@ class Waiter:
 
     async def run(self) -> None:
         """Waits, wakes, and waits again, until cancelled."""
-        attempt = 0
+        attempt, known = 0, False
         try:
             while True:
                 try:
                     await self._greet()
-                    if attempt:
-                        attempt = 0
+                    if not known:
+                        attempt, known = 0, True
                         self._on_state(True)
                         self._wake(None)
                     await self._round()
                 except (BrokerUnavailable, ReplyError) as error:
-                    attempt += 1
+                    attempt, known = attempt + 1, False
                     self._on_state(False)
                     if isinstance(error, ReplyError) and error.code in ("MOVED", "ASK"):
                         self._link.drop("the slot moved")
