@@ -1,0 +1,134 @@
+"""Logs that say which worker and which job they belong to, as text for people or JSON for machines.
+
+Every record, also one of a user's own logger deep below a handler, carries the worker's id and the
+current job's id, queue, name and attempt. The current job is a context variable, so the right one is found
+in async handlers and threads alike.
+
+May touch: the root logger and standard error.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+import msgspec
+
+from oxcart.engine.running import current_job
+
+LogFormat = Literal["text", "json"]
+
+_json = msgspec.json.Encoder(enc_hook=repr)
+
+#: What every record has anyway; all else was given by whoever logged, and is shown.
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JobContext(logging.Filter):
+    """Adds worker and job to records; what a record already says about them stands."""
+
+    def __init__(self, worker_id: str = "") -> None:
+        super().__init__()
+        self.worker_id = worker_id
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Adds the fields; lets every record pass."""
+        fields = vars(record)
+        job = current_job()
+        if job is not None:
+            fields.setdefault("worker_id", job.worker_id)
+            fields.setdefault("job_id", job.id)
+            fields.setdefault("queue", job.queue)
+            fields.setdefault("job_name", job.name)
+            fields.setdefault("attempt", job.attempt)
+        elif self.worker_id:
+            fields.setdefault("worker_id", self.worker_id)
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record and line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON."""
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in vars(record).items():
+            if name not in _USUAL and name not in line:
+                line[name] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        try:
+            return _json.encode(line).decode()
+        except (TypeError, ValueError, UnicodeError):  # a log line must never be lost to its extras
+            return _json.encode({name: _harmless(value) for name, value in line.items()}).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """``time level logger [worker] [queue/job name #attempt] message``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text."""
+        fields = vars(record)
+        parts = [_time(record), f"{record.levelname:<7}", record.name]
+        if worker := fields.get("worker_id"):
+            parts.append(f"[{worker}]")
+        if job_id := fields.get("job_id"):
+            about = "/".join(str(part) for part in (fields.get("queue"), job_id) if part)
+            if "job_name" in fields:
+                about += f" {fields['job_name']} #{fields['attempt']}"
+            parts.append(f"[{about}]")
+        text = " ".join([*parts, record.getMessage()])
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        if record.stack_info:
+            text += "\n" + record.stack_info
+        return text
+
+
+def configure(
+    log_format: LogFormat = "text",
+    level: int | str = logging.INFO,
+    *,
+    worker_id: str = "",
+    stream: TextIO | None = None,
+) -> JobContext:
+    """Sends all logs of this process to one place in one form, instead of wherever they went.
+
+    Args:
+        log_format: ``text`` or ``json``.
+        level: The lowest level that is shown.
+        worker_id: Stands in every record that no job's worker is known for.
+        stream: Where to write; standard error unless given.
+
+    Returns:
+        What adds the context; its ``worker_id`` may be set once it is known.
+    """
+    context = JobContext(worker_id)
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.addFilter(context)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+    return context
+
+
+def _harmless(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _time(record: logging.LogRecord) -> str:
+    when = datetime.fromtimestamp(record.created, UTC)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.") + f"{when.microsecond // 1000:03d}Z"

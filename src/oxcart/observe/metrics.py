@@ -1,0 +1,318 @@
+"""The metrics of a worker, in Prometheus' form, under the names that the seeds gave them.
+
+A worker tells this observer what happens; the numbers are kept as plain integers and turned into
+Prometheus' form when somebody scrapes. Queue lengths are read from the server at that moment, in one round
+trip per queue and at most once a second.
+
+May touch: the server, for queue lengths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from oxcart.broker.port import Code, Outcome
+from oxcart.engine.running import RunningJob
+from oxcart.model.errors import OxcartError
+from oxcart.observe._tally import BATCH_SIZES, CALL_SECONDS, JOB_SECONDS, Tally
+
+#: How an attempt ended, by the kind of its outcome; ``refused`` where the server did not take it.
+STATUSES = {"c": "completed", "f": "failed", "r": "retried", "d": "retried", "w": "given_back"}
+SNOOZED = "snoozed"
+REFUSED = "refused"
+
+#: Queue lengths younger than this (seconds) are not read again: several scrapers cost as much as one.
+FRESH = 1.0
+#: A scrape waits no longer than this (seconds) for the server.
+PATIENCE = 2.0
+
+
+class Measured(Protocol):
+    """A queue whose lengths can be read."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+
+
+class _QueueNumbers:
+    """What happened in one queue, as this process saw it."""
+
+    __slots__ = (
+        "claimed",
+        "duration",
+        "finished",
+        "heartbeats",
+        "heartbeats_failed",
+        "lock_extend",
+        "skipped",
+        "stalled",
+        "statuses",
+    )
+
+    def __init__(self) -> None:
+        self.statuses: defaultdict[str, int] = defaultdict(int, dict.fromkeys(("completed", "failed"), 0))
+        self.duration = Tally(JOB_SECONDS)
+        self.finished = Tally(BATCH_SIZES)
+        self.claimed = Tally(BATCH_SIZES)
+        self.lock_extend = Tally(CALL_SECONDS)
+        self.heartbeats = 0
+        self.heartbeats_failed = 0
+        self.stalled = 0
+        self.skipped = 0
+
+
+class Metrics(Collector):
+    """An observer of workers that can be scraped.
+
+    Args:
+        queues: The queues whose lengths are shown.
+        registry: Where to register; one of its own unless given.
+        clock: Seconds, for the age of queue lengths.
+
+    Example:
+        >>> metrics = Metrics([emails])                        # doctest: +SKIP
+        >>> worker = Worker(emails, observer=metrics)          # doctest: +SKIP
+        >>> body, content_type = await metrics.scrape()        # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[Measured] = (),
+        *,
+        registry: CollectorRegistry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        self._measured = queues
+        self._clock = clock
+        self._numbers: dict[str, _QueueNumbers] = {queue.name: _QueueNumbers() for queue in queues}
+        self._scripts: dict[str, Tally] = {}
+        self._workers = 0
+        self._reconnects = 0
+        self._up = False
+        self._lengths: dict[str, dict[str, int]] = {}
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self.registry.register(self)
+
+    # -- what a worker tells
+
+    def job_started(self, job: RunningJob) -> None:
+        """A handler is about to run."""
+
+    def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
+        """An attempt ended; ``code`` says whether the server took it."""
+        numbers = self._numbers.get(job.queue) or self._new(job.queue)
+        if code != 1:
+            numbers.statuses[REFUSED] += 1
+            return
+        kind = outcome.kind
+        if kind == "d" and not outcome.counts:
+            numbers.statuses[SNOOZED] += 1
+            return
+        numbers.statuses[STATUSES[kind]] += 1
+        numbers.duration.add(seconds)
+
+    def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
+        """A call ended so many attempts and claimed so many jobs."""
+        numbers = self._numbers.get(queue) or self._new(queue)
+        if ended:
+            numbers.finished.add(ended)
+        if claimed:
+            numbers.claimed.add(claimed)
+
+    def scripted(self, verb: str, seconds: float) -> None:
+        """A script was answered."""
+        tally = self._scripts.get(verb)
+        if tally is None:
+            tally = self._scripts[verb] = Tally(CALL_SECONDS)
+        tally.add(seconds)
+
+    def renewed(self, queue: str, leases: int, seconds: float) -> None:
+        """Leases were renewed."""
+        numbers = self._numbers.get(queue) or self._new(queue)
+        numbers.heartbeats += leases
+        numbers.lock_extend.add(seconds)
+
+    def renewal_failed(self, queue: str, leases: int) -> None:
+        """Leases could not be renewed."""
+        (self._numbers.get(queue) or self._new(queue)).heartbeats_failed += leases
+
+    def stalled(self, queue: str, count: int) -> None:
+        """Jobs were taken back from lost workers."""
+        (self._numbers.get(queue) or self._new(queue)).stalled += count
+
+    def check_skipped(self, queue: str) -> None:
+        """A stalled check was skipped."""
+        (self._numbers.get(queue) or self._new(queue)).skipped += 1
+
+    def reconnecting(self) -> None:
+        """An attempt is made to reach a lost server."""
+        self._reconnects += 1
+
+    def connection(self, up: bool) -> None:
+        """The server can be reached, or not."""
+        self._up = up
+
+    def workers(self, change: int) -> None:
+        """A worker started (1) or ended (-1)."""
+        self._workers += change
+
+    def _new(self, queue: str) -> _QueueNumbers:
+        return self._numbers.setdefault(queue, _QueueNumbers())
+
+    # -- what a scraper sees
+
+    async def scrape(self, accept: str = "") -> tuple[bytes, str]:
+        """Everything, with fresh queue lengths, and the content type it is in.
+
+        Args:
+            accept: What the scraper says it understands: Prometheus' text form, or OpenMetrics.
+        """
+        await self.read_lengths()
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    async def read_lengths(self) -> None:
+        """Reads the queue lengths, unless that was just done.
+
+        Where the server does not answer in time there are none: an old length would look like a new one.
+        """
+        if self._clock() - self._read_at < FRESH:
+            return
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="oxcart-queue-lengths")
+        await asyncio.wait((self._reading,), timeout=PATIENCE)
+        if not self._reading.done():
+            self._lengths = {}
+
+    async def close(self) -> None:
+        """Gives up a reading under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        answers = await asyncio.gather(*(queue.counts() for queue in self._measured), return_exceptions=True)
+        lengths = {}
+        for queue, answer in zip(self._measured, answers, strict=True):
+            if isinstance(answer, dict):
+                lengths[queue.name] = answer
+            elif not isinstance(answer, OxcartError):
+                raise answer
+        self._lengths, self._read_at = lengths, self._clock()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, for the registry."""
+        yield from self._of_queues()
+        yield self._length_gauge()
+        yield _histogram(
+            "bullmq_script_duration_seconds",
+            "Time until a script was answered, the way there and back included.",
+            ["verb"],
+            (([verb], tally) for verb, tally in self._scripts.items()),
+        )
+        yield GaugeMetricFamily("bullmq_active_workers", "Workers running in this process.", self._workers)
+        yield CounterMetricFamily(
+            "bullmq_redis_reconnect_attempts", "Attempts to reach a lost server.", self._reconnects
+        )
+        yield GaugeMetricFamily(
+            "bullmq_redis_connection_status", "1 while the server can be reached, else 0.", int(self._up)
+        )
+
+    def _of_queues(self) -> Iterator[Metric]:
+        queues = self._numbers.items()
+        processed = CounterMetricFamily(
+            "bullmq_jobs_processed",
+            "Attempts that ended, by how: completed, failed, retried, snoozed, given_back, refused.",
+            labels=["queue", "status"],
+        )
+        for name, numbers in queues:
+            for status, count in numbers.statuses.items():
+                processed.add_metric([name, status], count)
+        yield processed
+        yield _histogram(
+            "bullmq_job_duration_seconds",
+            "How long attempts took.",
+            ["queue"],
+            (([name], numbers.duration) for name, numbers in queues),
+        )
+        for metric, text, of in _COUNTERS:
+            counter = CounterMetricFamily(metric, text, labels=["queue"])
+            for name, numbers in queues:
+                counter.add_metric([name], of(numbers))
+            yield counter
+        yield _histogram(
+            "bullmq_lock_extend_duration_seconds",
+            "How long a renewal of leases took; should be under 10 ms.",
+            ["queue"],
+            (([name], numbers.lock_extend) for name, numbers in queues),
+        )
+        yield _histogram(
+            "bullmq_batch_size",
+            "Attempts finished, or jobs claimed, in one call.",
+            ["queue", "kind"],
+            (
+                ([name, kind], tally)
+                for name, numbers in queues
+                for kind, tally in (("finished", numbers.finished), ("claimed", numbers.claimed))
+            ),
+        )
+
+    def _length_gauge(self) -> Metric:
+        gauge = GaugeMetricFamily(
+            "bullmq_queue_length",
+            "Jobs in the queue by state, the same from every process: take the max, not the sum.",
+            labels=["queue", "state"],
+        )
+        for name, counts in self._lengths.items():
+            for state, count in counts.items():
+                gauge.add_metric([name, state], count)
+        return gauge
+
+
+_COUNTERS: tuple[tuple[str, str, Callable[[_QueueNumbers], int]], ...] = (
+    (
+        "bullmq_stalled_jobs_detected",
+        "Jobs taken back from lost workers by this process.",
+        lambda numbers: numbers.stalled,
+    ),
+    ("bullmq_heartbeat_success", "Leases renewed.", lambda numbers: numbers.heartbeats),
+    (
+        "bullmq_heartbeat_failure",
+        "Leases that could not be renewed, or were lost.",
+        lambda numbers: numbers.heartbeats_failed,
+    ),
+    (
+        "bullmq_stalled_checker_skipped",
+        "Stalled checks skipped because the last one was still running.",
+        lambda numbers: numbers.skipped,
+    ),
+)
+
+
+def _histogram(
+    name: str, text: str, labels: Sequence[str], tallies: Iterable[tuple[list[str], Tally]]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for values, tally in tallies:
+        family.add_metric(values, buckets=tally.buckets(), sum_value=tally.sum)
+    return family

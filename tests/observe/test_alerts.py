@@ -1,0 +1,81 @@
+"""The ready alert rules: a file Prometheus can load, about metrics that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from oxcart.observe.metrics import Metrics
+
+ALERTS = Path(__file__).parents[2] / "deploy" / "alerts.yml"
+
+_SUFFIX = re.compile(r"_(bucket|sum|count)$")
+
+
+def parse(text: str) -> list[dict[str, Any]]:
+    """Read the part of YAML that the file uses: two lists, nested keys, quoted and block texts."""
+    rules: list[dict[str, Any]] = []
+    block: tuple[int, dict[str, Any], str] | None = None
+    inner = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        depth = len(line) - len(line.lstrip())
+        if block is not None and (depth > block[0] or not line.strip()):
+            block[1][block[2]] += line.strip() + " "
+            continue
+        block = None
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        found = re.fullmatch(r'( *)(- )?([a-z]+): ?(\||>-|"[^"]*"|[^"|>{\[]*)', line)
+        assert found, f"line {number} is not of the known form: {line}"
+        key, value = found[3], found[4].strip('"')
+        if key == "alert":
+            rules.append({})
+        if not rules:
+            assert key in ("groups", "name", "rules"), line
+            continue
+        if depth == 8:
+            inner = "" if value else key
+            place = rules[-1]
+            if inner:
+                rules[-1][key] = {}
+                continue
+        else:
+            place = rules[-1][inner] if depth == 10 else rules[-1]
+        if value in ("|", ">-"):
+            place[key] = ""
+            block = (depth, place, key)
+        else:
+            place[key] = value
+    return rules
+
+
+RULES = {rule["alert"]: rule for rule in parse(ALERTS.read_text())}
+
+
+def test_the_two_thresholds_of_the_specification_are_there() -> None:
+    assert set(RULES) == {"OxcartHeartbeatsFail", "OxcartJobsStall"}
+    assert RULES["OxcartHeartbeatsFail"]["expr"].rstrip().endswith("> 0.05")
+    assert "> 0.10 * max by (queue)" in RULES["OxcartJobsStall"]["expr"]
+    for rule in RULES.values():
+        assert rule["for"] == "2m"
+        assert rule["labels"] == {"severity": "warning"}
+        assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_every_metric_that_a_rule_names_exists() -> None:
+    exposed = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in Metrics().registry.collect()
+    }
+    for rule in RULES.values():
+        texts = [rule["expr"], rule["annotations"]["description"]]
+        named = {name for text in texts for name in re.findall(r"\bbullmq_\w+", text)}
+        assert named
+        assert {_SUFFIX.sub("", name) for name in named} <= exposed
+
+
+def test_brackets_are_balanced() -> None:
+    for rule in RULES.values():
+        for opened, closed in ("()", "[]", "{}"):
+            assert rule["expr"].count(opened) == rule["expr"].count(closed)

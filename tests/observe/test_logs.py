@@ -1,0 +1,111 @@
+"""Logs carry the worker and the job they belong to."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oxcart import Queue, Worker
+from oxcart.observe import logs
+from tests.servers import ValkeyServer
+
+log = logging.getLogger("app")
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def records(stream: io.StringIO, logger: str = "app") -> list[dict[str, Any]]:
+    found = (json.loads(line) for line in stream.getvalue().splitlines())
+    return [record for record in found if record["logger"] == logger]
+
+
+class TestJson:
+    def test_a_record_is_one_line(self, stream: io.StringIO) -> None:
+        logs.configure("json", stream=stream, worker_id="w1")
+        log.info("hello %s\nworld", "big", extra={"order": 7})
+        (record,) = records(stream)
+        assert record.pop("time").endswith("Z")
+        assert record == {
+            "level": "info",
+            "logger": "app",
+            "message": "hello big\nworld",
+            "worker_id": "w1",
+            "order": 7,
+        }
+
+    def test_an_exception_is_shown_with_its_stack(self, stream: io.StringIO) -> None:
+        logs.configure("json", stream=stream)
+        try:
+            raise ValueError("no")
+        except ValueError:
+            log.exception("oh")
+        (record,) = records(stream)
+        assert record["exception"].startswith("Traceback")
+        assert record["exception"].endswith("ValueError: no")
+
+    @pytest.mark.parametrize("strange", [object(), {1: {2}}, float("nan"), "\ud800", b"\xff"])
+    def test_no_line_is_lost_to_its_extras(self, stream: io.StringIO, strange: Any) -> None:
+        logs.configure("json", stream=stream)
+        log.info("hello", extra={"strange": strange})
+        (record,) = records(stream)
+        assert "hello" in record["message"]
+        assert "strange" in record
+
+    def test_levels_are_kept(self, stream: io.StringIO) -> None:
+        logs.configure("json", "WARNING", stream=stream)
+        log.info("quiet")
+        assert records(stream) == []
+
+
+class TestText:
+    def test_job_and_worker_stand_before_the_message(self, stream: io.StringIO) -> None:
+        logs.configure("text", stream=stream)
+        extra = {"worker_id": "w1", "queue": "mail", "job_id": "7", "job_name": "send", "attempt": 2}
+        log.warning("careful", extra=extra)
+        assert stream.getvalue().endswith(" WARNING app [w1] [mail/7 send #2] careful\n")
+
+    def test_without_a_job_there_is_no_bracket(self, stream: io.StringIO) -> None:
+        logs.configure("text", stream=stream)
+        log.info("plain")
+        assert stream.getvalue().endswith(" INFO    app plain\n")
+
+
+async def test_handlers_log_their_job(stream: io.StringIO) -> None:
+    with ValkeyServer() as server:
+        async with Queue("logged", url=server.url) as queue:
+
+            @queue.job
+            async def in_loop() -> None:
+                log.info("from the loop")
+
+            @queue.job
+            def in_thread() -> None:
+                log.info("from a thread")
+
+            worker = Worker(queue, concurrency=2)
+            logs.configure("json", stream=stream, worker_id=worker.id)
+            async with worker.running():
+                jobs = [await in_loop.enqueue(), await in_thread.enqueue()]
+                for job in jobs:
+                    await job.result(10)
+                log.info("outside")
+    found = {record["message"]: record for record in records(stream)}
+    for job, message in zip(jobs, ("from the loop", "from a thread"), strict=True):
+        record = found[message]
+        assert record["worker_id"] == worker.id
+        assert (record["job_id"], record["queue"], record["job_name"]) == (job.id, "logged", job.name)
+        assert record["attempt"] == 1
+    assert "job_id" not in found["outside"]
+    assert found["outside"]["worker_id"] == worker.id

@@ -1,0 +1,216 @@
+"""The metrics of a worker: what it tells is what a scraper reads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from oxcart import PermanentError, Queue, TemporaryError, Worker
+from oxcart.broker.port import ClaimedJob, Outcome
+from oxcart.engine.running import RunningJob
+from oxcart.model.errors import BrokerUnavailable
+from oxcart.observe._tally import Tally
+from oxcart.observe.metrics import Metrics
+from tests.servers import ValkeyServer
+
+#: Every name that the specification asks for.
+NAMES = {
+    "bullmq_jobs_processed_total",
+    "bullmq_job_duration_seconds",
+    "bullmq_queue_length",
+    "bullmq_stalled_jobs_detected_total",
+    "bullmq_heartbeat_success_total",
+    "bullmq_heartbeat_failure_total",
+    "bullmq_lock_extend_duration_seconds",
+    "bullmq_active_workers",
+    "bullmq_redis_reconnect_attempts_total",
+    "bullmq_redis_connection_status",
+    "bullmq_stalled_checker_skipped_total",
+    "bullmq_batch_size",
+    "bullmq_script_duration_seconds",
+}
+
+
+class FakeQueue:
+    def __init__(self, name: str = "q", counts: dict[str, int] | None = None) -> None:
+        self.name = name
+        self.lengths = counts
+        self.reads = 0
+
+    async def counts(self) -> dict[str, int]:
+        self.reads += 1
+        if self.lengths is None:
+            raise BrokerUnavailable("gone")
+        return self.lengths
+
+
+class FakeBroker:
+    queue = "q"
+
+
+def running() -> RunningJob:
+    return RunningJob(FakeBroker(), ClaimedJob("1", "t", 1, 0, {b"name": b"n"}), "w", None)  # type: ignore[arg-type]
+
+
+def _order(label: str) -> tuple[bool, str]:
+    return label == "le", label
+
+
+async def read(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """Every sample, by its name and label values in the order of the label names, a bucket's bound last."""
+    body, kind = await metrics.scrape()
+    assert kind.startswith("text/plain")
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels, key=_order))): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+class TestWhatAWorkerTells:
+    async def test_every_name_of_the_specification_is_there(self) -> None:
+        metrics = Metrics([FakeQueue(counts={"active": 3})])
+        metrics.scripted("claim", 0.001)
+        body, _ = await metrics.scrape()
+        shown = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE")}
+        assert shown == NAMES
+
+    @pytest.mark.parametrize(
+        ("outcome", "code", "status"),
+        [
+            (Outcome("c", "1", "t", 1, 0), 1, "completed"),
+            (Outcome("f", "1", "t", 1, 0), 1, "failed"),
+            (Outcome("r", "1", "t", 1, 0), 1, "retried"),
+            (Outcome("d", "1", "t", 1, 0), 1, "retried"),
+            (Outcome("d", "1", "t", 1, 0, counts=False), 1, "snoozed"),
+            (Outcome("w", "1", "t", 1, 0), 1, "given_back"),
+            (Outcome("c", "1", "t", 1, 0), -6, "refused"),
+            (Outcome("c", "1", "t", 1, 0), "ERR poisoned", "refused"),
+        ],
+    )
+    async def test_an_ended_attempt_has_one_status(
+        self, outcome: Outcome, code: int | str, status: str
+    ) -> None:
+        metrics = Metrics()
+        metrics.job_ended(running(), outcome, code, 0.2)
+        samples = await read(metrics)
+        shown = {key[2]: value for key, value in samples.items() if key[0] == "bullmq_jobs_processed_total"}
+        assert {name: value for name, value in shown.items() if value} == {status: 1}
+
+    async def test_heartbeats_are_counted_per_lease(self) -> None:
+        metrics = Metrics()
+        metrics.renewed("q", 40, 0.004)
+        metrics.renewal_failed("q", 2)
+        samples = await read(metrics)
+        assert samples["bullmq_heartbeat_success_total", "q"] == 40
+        assert samples["bullmq_heartbeat_failure_total", "q"] == 2
+        assert samples["bullmq_lock_extend_duration_seconds_bucket", "q", "0.005"] == 1
+        assert samples["bullmq_lock_extend_duration_seconds_bucket", "q", "0.0025"] == 0
+
+    async def test_the_rest_is_counted_too(self) -> None:
+        metrics = Metrics()
+        metrics.stalled("q", 3)
+        metrics.check_skipped("q")
+        metrics.reconnecting()
+        metrics.reconnecting()
+        metrics.connection(True)
+        metrics.workers(1)
+        metrics.called("q", 50, 0, 0.01)
+        metrics.called("q", 0, 2, 0.01)
+        samples = await read(metrics)
+        assert samples["bullmq_stalled_jobs_detected_total", "q"] == 3
+        assert samples["bullmq_stalled_checker_skipped_total", "q"] == 1
+        assert samples[("bullmq_redis_reconnect_attempts_total",)] == 2
+        assert samples[("bullmq_redis_connection_status",)] == 1
+        assert samples[("bullmq_active_workers",)] == 1
+        assert samples["bullmq_batch_size_count", "finished", "q"] == 1
+        assert samples["bullmq_batch_size_sum", "claimed", "q"] == 2
+
+    def test_a_job_costs_next_to_nothing(self) -> None:
+        metrics, job, outcome = Metrics(), running(), Outcome("c", "1", "t", 1, 0)
+        best = min(self._time(metrics, job, outcome) for _ in range(5))
+        assert best < 5e-6, f"{best * 1e6:.1f} µs per job"
+
+    @staticmethod
+    def _time(metrics: Metrics, job: RunningJob, outcome: Outcome, times: int = 2000) -> float:
+        started = time.perf_counter()
+        for _ in range(times):
+            metrics.job_ended(job, outcome, 1, 0.2)
+        return (time.perf_counter() - started) / times
+
+
+class TestQueueLengths:
+    async def test_they_are_read_at_most_once_a_second(self) -> None:
+        now = 0.0
+        queue = FakeQueue(counts={"waiting": 7})
+        metrics = Metrics([queue], clock=lambda: now)
+        await metrics.scrape()
+        await metrics.scrape()
+        assert queue.reads == 1
+        now = 1.5
+        assert (await read(metrics))["bullmq_queue_length", "q", "waiting"] == 7
+        assert queue.reads == 2
+
+    async def test_a_queue_that_cannot_be_read_is_left_out(self) -> None:
+        now = 0.0
+        lost, fine = FakeQueue("lost", {"waiting": 1}), FakeQueue("fine", {"waiting": 2})
+        metrics = Metrics([lost, fine], clock=lambda: now)
+        assert (await read(metrics))["bullmq_queue_length", "lost", "waiting"] == 1
+        lost.lengths, now = None, 2.0
+        samples = await read(metrics)
+        assert ("bullmq_queue_length", "lost", "waiting") not in samples
+        assert samples["bullmq_queue_length", "fine", "waiting"] == 2
+
+
+class TestTally:
+    def test_a_value_on_a_bound_belongs_to_it(self) -> None:
+        tally = Tally((1, 2))
+        for value in (0.5, 1, 1.5, 2, 3):
+            tally.add(value)
+        assert tally.buckets() == [("1.0", 2), ("2.0", 4), ("+Inf", 5)]
+        assert tally.count == 5
+        assert tally.sum == 8
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def queue(server: ValkeyServer) -> AsyncIterator[Queue]:
+    async with Queue("measured", url=server.url) as queue:
+        yield queue
+
+
+async def test_a_real_worker_is_seen(queue: Queue) -> None:
+    @queue.job(attempts=2, backoff="10ms")
+    async def work(how: str, job: RunningJob) -> str:
+        if how == "flaky" and job.attempt == 1:
+            raise TemporaryError("once")
+        if how == "bad":
+            raise PermanentError("never")
+        return how
+
+    metrics = Metrics([queue])
+    async with Worker(queue, concurrency=5, observer=metrics).running():
+        fine = [await queue.add("work", {"how": how}) for how in ("fine", "fine", "flaky")]
+        bad = await queue.add("work", {"how": "bad"})
+        await asyncio.gather(*(job.result(10) for job in fine))
+        await asyncio.gather(bad.result(10), return_exceptions=True)
+        samples = await read(metrics)
+    assert samples["bullmq_jobs_processed_total", "measured", "completed"] == 3
+    assert samples["bullmq_jobs_processed_total", "measured", "failed"] == 1
+    assert samples["bullmq_jobs_processed_total", "measured", "retried"] == 1
+    assert samples["bullmq_job_duration_seconds_count", "measured"] == 5
+    assert samples["bullmq_queue_length", "measured", "completed"] == 3
+    assert samples["bullmq_queue_length", "measured", "failed"] == 1
+    assert samples[("bullmq_active_workers",)] == 1
+    assert samples[("bullmq_redis_connection_status",)] == 1
+    assert samples["bullmq_script_duration_seconds_count", "finish"] >= 1
+    assert (await read(metrics))[("bullmq_active_workers",)] == 0
