@@ -1,0 +1,121 @@
+"""A worker in a process of its own, to be killed, stopped and starved: `python -m tests.chaos.program`.
+
+Takes its settings as one JSON argument, and writes what it does to a journal: a file, because the server
+may be what is broken. The process ends when its standard input does, so that it never outlives the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from oxcart import Queue, RunningJob, Worker
+from oxcart.broker.connection import Reconnect
+
+
+class Journal:
+    """Appends one line per fact; short writes with O_APPEND do not mix."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, what: str, **facts: Any) -> None:
+        line = json.dumps({"what": what, "pid": os.getpid(), "at": time.time(), **facts})
+        os.write(self._file, line.encode() + b"\n")
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(70)
+
+
+def _register(queue: Queue, journal: Journal) -> None:
+    def start(job: RunningJob) -> None:
+        journal.write("start", id=job.id, fencing=job.fencing, attempt=job.attempt)
+
+    def end(job: RunningJob) -> dict[str, Any]:
+        journal.write("end", id=job.id, fencing=job.fencing, cancelled=job.cancel_reason)
+        return {"pid": os.getpid(), "fencing": job.fencing}
+
+    @queue.job
+    async def nap(job: RunningJob, seconds: float = 0.0) -> dict[str, Any]:
+        start(job)
+        await asyncio.sleep(seconds)
+        return end(job)
+
+    @queue.job
+    async def hold_gil(job: RunningJob, seconds: float) -> dict[str, Any]:
+        start(job)
+        # PyDLL keeps the interpreter lock during the call: no other thread of this process runs.
+        libc = ctypes.PyDLL(None)
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            libc.usleep(int(min(left, 0.9) * 1_000_000))
+        return end(job)
+
+    @queue.job
+    async def fork(job: RunningJob, seconds: float) -> dict[str, Any]:
+        start(job)
+        child = os.fork()
+        if child == 0:  # holds a copy of every file of the worker
+            time.sleep(seconds)
+            os._exit(0)
+        journal.write("forked", child=child)
+        await asyncio.sleep(seconds)
+        return end(job)
+
+    @queue.job
+    def thread(job: RunningJob, seconds: float) -> dict[str, Any]:
+        start(job)
+        time.sleep(seconds)
+        return end(job)
+
+
+async def _main(settings: dict[str, Any]) -> None:
+    journal = Journal(settings["journal"])
+    queue = Queue(settings["queue"], url=settings["url"])
+    _register(queue, journal)
+    worker = Worker(
+        queue,
+        concurrency=settings.get("concurrency", 1),
+        lock_duration=settings["lease"],
+        stalled_interval=settings["lease"],
+        max_stalled=settings.get("max_stalled", 1),
+        timeout=settings.get("timeout", 1800),
+        shutdown_timeout=settings.get("shutdown_timeout", 30),
+        recover=settings.get("recover", True),
+        reconnect=Reconnect(attempts=settings.get("attempts")),
+    )
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, worker.stop)
+    running = asyncio.create_task(worker.run())
+    await worker.started.wait()
+    await worker._leases.ready.wait()
+    journal.write("ready", renewer=worker._leases.pid)
+    try:
+        await running
+    except Exception as error:
+        journal.write("broken", error=f"{type(error).__name__}: {error}")
+        raise SystemExit(3) from error
+    finally:
+        await queue.close()
+    journal.write("stopped", processed=worker.processed)
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    asyncio.run(_main(settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Connections cut after the server applied a call: nothing is lost, nothing runs twice, nothing stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from oxcart import Queue, Worker
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.connection import Server
+from oxcart.broker.port import Ask, ClaimedJob, Outcome
+from oxcart.model.options import JobOptions
+from tests.chaos.fleet import Store, eventually
+from tests.chaos.lengths import CUTS, FULL, LIMIT
+from tests.chaos.proxy import Call, Proxy
+from tests.servers import ValkeyServer
+
+
+class _CutFirst:
+    """Swallows the first answer to every call of the chosen verbs; its repeat gets through."""
+
+    def __init__(self, *verbs: str) -> None:
+        self._verbs = verbs
+        self._seen: set[tuple[bytes, bytes]] = set()
+
+    def __call__(self, call: Call) -> bool:
+        if call.verb not in self._verbs:
+            return False
+        this = (call.args[4], call.args[5])  # slot and number of the call
+        if this in self._seen:
+            return False
+        self._seen.add(this)
+        return True
+
+
+def _completed(job: ClaimedJob, at_ms: int) -> Outcome:
+    return Outcome("c", job.id, job.token, job.starts, at_ms, b'"done"')
+
+
+@pytest.mark.timeout(600)
+async def test_every_answer_to_add_claim_and_finish_is_lost_once(server: ValkeyServer, store: Store) -> None:
+    """Each call reaches the server twice: 1 000 lost answers, as if there had been none."""
+    each = CUTS // 4 + 1  # the first call of each verb is the one that brings the script
+    async with Proxy(server.port) as proxy:
+        proxy.cut_if(_CutFirst("add", "claim", "finish"))
+        broker = BullMQBroker(Server(proxy.url), "chaos")
+        steady = BullMQBroker(Server(server.url), "chaos")
+        ids: list[str] = []
+        ran: Counter[str] = Counter()
+        options = JobOptions.build()
+        for turn in range(each):
+            batch = [broker.encode("job", {"turn": turn, "n": n}, options) for n in range(4)]
+            added = await broker.add(batch)
+            assert all(one.created for one in added)
+            ids += [one.id for one in added]
+            first = await broker.claim(Ask(2, lock_ms=30_000, worker="w"))
+            codes, second = await broker.finish(
+                [_completed(job, broker.clock()) for job in first.jobs], Ask(2, lock_ms=30_000, worker="w")
+            )
+            assert codes == [1, 1]
+            codes, third = await broker.finish([_completed(job, broker.clock()) for job in second.jobs])
+            assert codes == [1, 1]
+            assert third.jobs == []
+            jobs = first.jobs + second.jobs
+            assert [job.starts for job in jobs] == [1] * 4
+            ran.update(job.id for job in jobs)
+            if turn % 25 == 0:
+                # What a claim without an owner would come to: noted at one check, taken back at the next.
+                await steady.recover(interval_ms=1)
+        await steady.recover(interval_ms=1)
+        await steady.close()
+        await broker.close()
+    assert sum(proxy.cuts.values()) >= CUTS
+    assert proxy.cuts["add"] == proxy.cuts["claim"] == each - 1
+    assert ran == Counter(ids), "every job was handed out once"
+    assert store.lengths() == {"completed": len(ids)}
+    assert store.count_events("stalled") == Counter()
+    for name in ("added", "waiting", "active", "completed"):
+        assert store.count_events(name) == Counter(ids), name
+    assert not store.count_events("duplicated")
+    for job_id in random.Random(1).sample(ids, 20):
+        job = store.job(job_id)
+        assert (job["ats"], job["atm"], job["returnvalue"]) == ("1", "1", '"done"')
+
+
+@pytest.mark.timeout(600)
+async def test_a_worker_and_its_producer_on_a_link_that_breaks_all_the_time(
+    server: ValkeyServer, store: Store
+) -> None:
+    """Random cuts on every connection of a real worker, its renewer and its producers."""
+    count = 20_000 if FULL else 600
+    dice = random.Random(5)
+    last: dict[tuple[bytes, bytes], int] = {}
+
+    def chosen(call: Call) -> bool:
+        if call.verb in ("ping", "client", "select", "promote", "recover"):
+            return False
+        if len(call.args) > 5 and call.args[4]:
+            this = (call.args[4], call.args[5])
+            last[this] = last.get(this, 0) + 1
+            if last[this] > 2:  # two losses in a row prove as much as ten
+                return False
+            return dice.random() < 0.5
+        return dice.random() < 0.02
+
+    ran: Counter[str] = Counter()
+    async with Proxy(server.port) as proxy:
+        queue = Queue("chaos", url=proxy.url)
+
+        @queue.job
+        async def work(job: Any, n: int) -> int:
+            ran[job.id] += 1
+            if n % 5 == 0:
+                await asyncio.sleep(0.002)
+            return n
+
+        # A lease long enough that a loaded machine cannot lose one, short enough to be renewed.
+        worker = Worker(queue, concurrency=8, lock_duration=4, stalled_interval=1)
+        async with worker.running():
+            proxy.cut_if(chosen)
+            ids: list[str] = []
+            for start in range(0, count, 10):
+                handles = await asyncio.gather(*(queue.add("work", {"n": start + n}) for n in range(10)))
+                assert all(handle.created for handle in handles)
+                ids += [handle.id for handle in handles]
+            await eventually(
+                lambda: store.lengths().get("completed", 0) >= count, "all jobs completed", LIMIT + count / 50
+            )
+            proxy.cut_if(None)
+        await queue.close()
+    assert len(set(ids)) == count
+    assert ran == Counter(ids), "every job ran once"
+    assert store.lengths() == {"completed": count}
+    assert not store.count_events("stalled")
+    assert store.count_events("completed") == Counter(ids)
+    assert sum(proxy.cuts.values()) > count / 10
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "remove_job", "retry_job", "promote_job", "add_log"])
+async def test_other_changes_are_applied_once_too(server: ValkeyServer, store: Store, verb: str) -> None:
+    async with Proxy(server.port) as proxy:
+        broker = BullMQBroker(Server(proxy.url), "chaos")
+        delay = 60 if verb == "promote_job" else 0
+        options = JobOptions.build(delay=delay)
+        [one] = await broker.add([broker.encode("job", None, options)])
+        if verb == "retry_job":
+            claimed = await broker.claim(Ask(1))
+            await broker.finish([_completed(claimed.jobs[0], broker.clock())])
+        if verb == "resume":
+            await broker.pause()
+        store.client.script_load(load(verb).text)
+        proxy.cut_if(_CutFirst(verb))
+        if verb in ("pause", "resume"):
+            await getattr(broker, verb)()
+            assert len([event for event in store.events() if event["event"] == verb + "d"]) == 1
+        elif verb == "add_log":
+            assert await broker.add_log(one.id, ["line"], None) == 1
+        elif verb == "retry_job":
+            await broker.retry_job(one.id, "completed")
+            assert store.lengths() == {"wait": 1}
+        else:
+            await getattr(broker, verb)(one.id)
+            assert store.lengths() == ({"wait": 1} if verb == "promote_job" else {})
+        assert proxy.cuts[verb] == 1
+        await broker.close()
