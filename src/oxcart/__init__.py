@@ -1,26 +1,41 @@
-"""Oxcart: a distributed job system for Python that shares its queues with BullMQ."""
+"""Oxcart: a distributed job system for Python that shares its queues with BullMQ.
 
-from importlib.metadata import version as _version
+The names are loaded when first used: a command line that only prints its help, or a process that only
+renews leases, does not pay for what it does not touch.
+"""
 
-from oxcart.engine.running import RunningJob, current_job
-from oxcart.engine.worker import Worker
-from oxcart.events import QueueEvents
-from oxcart.handle import JobHandle
-from oxcart.model import (
-    Backoff,
-    Cancel,
-    Event,
-    Job,
-    JobOptions,
-    OxcartError,
-    PermanentError,
-    Retry,
-    Snooze,
-    TemporaryError,
-)
-from oxcart.queue import Queue
+from importlib import import_module as _import
+from typing import TYPE_CHECKING, Any
 
-__version__ = _version("oxcart")
+if TYPE_CHECKING:
+    from oxcart.engine.running import RunningJob, current_job
+    from oxcart.engine.worker import Worker
+    from oxcart.events import QueueEvents
+    from oxcart.handle import JobHandle
+    from oxcart.model import (
+        Backoff,
+        Cancel,
+        Event,
+        Job,
+        JobOptions,
+        OxcartError,
+        PermanentError,
+        Retry,
+        Snooze,
+        TemporaryError,
+    )
+    from oxcart.queue import Queue
+
+    __version__: str
+
+_PLACES = {
+    "JobHandle": "oxcart.handle",
+    "Queue": "oxcart.queue",
+    "QueueEvents": "oxcart.events",
+    "RunningJob": "oxcart.engine.running",
+    "Worker": "oxcart.engine.worker",
+    "current_job": "oxcart.engine.running",
+}
 
 __all__ = [
     "Backoff",
@@ -40,3 +55,20 @@ __all__ = [
     "Worker",
     "current_job",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("oxcart")
+    elif name in __all__:
+        value = getattr(_import(_PLACES.get(name, "oxcart.model")), name)
+    else:
+        raise AttributeError(f"module 'oxcart' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
