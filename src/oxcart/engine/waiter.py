@@ -108,7 +108,9 @@ class Waiter:
             self.needed.clear()
             # The connection stays, so that the worker is seen while it is busy.
             try:
-                await asyncio.wait_for(self.needed.wait(), POLL)
+                # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the event.
+                async with asyncio.timeout(POLL):
+                    await self.needed.wait()
             except TimeoutError:
                 await self._link.call("PING")
                 for sign in self._signs:

@@ -1,0 +1,176 @@
+"""The wait for work: who is woken, what happens to a marker that comes at the wrong moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart import Queue
+from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.connection import Reconnect
+from oxcart.engine.waiter import Waiter
+from oxcart.model.errors import BrokerUnavailable
+from tests.conftest import MakeQueue
+from tests.servers import ValkeyServer
+from tests.signals import eventually
+
+
+class Desk:
+    """The worker's side of a waiter, with switches."""
+
+    def __init__(self, brokers: list[BullMQBroker], **options: Any) -> None:
+        self.brokers = brokers
+        self.wanted: list[int] = list(range(len(brokers)))
+        self.until: int | None = None
+        self.room = True
+        self.states: list[bool] = []
+        self.woken: asyncio.Queue[int | None] = asyncio.Queue()
+        self.waiter = Waiter(
+            brokers[0].server,
+            brokers,
+            "w1",
+            wanted=lambda: (self.wanted, self.until),
+            wake=self.woken.put_nowait,
+            has_room=lambda: self.room,
+            clock=now_ms,
+            reconnect=options.pop("reconnect", Reconnect()),
+            on_state=self.states.append,
+            **options,
+        )
+        self.task = asyncio.create_task(self.waiter.run())
+
+    async def next(self) -> int | None:
+        return await asyncio.wait_for(self.woken.get(), 10)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        for broker in self.brokers:
+            await broker.close()
+
+
+@pytest_asyncio.fixture
+async def desk(make_queue: MakeQueue) -> AsyncIterator[Desk]:
+    made = Desk([make_queue("one").open_broker(), make_queue("two").open_broker()])
+    assert await made.next() is None  # connected: time to look at everything
+    assert made.states == [True]
+    yield made
+    await made.stop()
+
+
+def blocked(store: redis.Redis) -> int:
+    return int(store.info("clients")["blocked_clients"])
+
+
+async def test_says_which_queue_has_work(desk: Desk, store: redis.Redis) -> None:
+    store.zadd("bull:two:marker", {"0": 0})
+    assert await desk.next() == 1
+    store.zadd("bull:one:marker", {"0": 0})
+    assert await desk.next() == 0
+
+
+async def test_an_add_wakes(desk: Desk, make_queue: MakeQueue) -> None:
+    await make_queue("two").add("n")
+    assert await desk.next() == 1
+
+
+async def test_waits_only_for_the_queues_that_are_wanted(desk: Desk, store: redis.Redis) -> None:
+    desk.wanted = [1]
+    await eventually(lambda: blocked(store) == 1, "the first wait")
+    store.zadd("bull:two:marker", {"0": 0})
+    assert await desk.next() == 1
+    await eventually(lambda: blocked(store) == 1, "the second wait, over queue two alone")
+    store.zadd("bull:one:marker", {"0": 0})
+    store.zadd("bull:two:marker", {"0": 0})
+    assert await desk.next() == 1
+    assert store.zcard("bull:one:marker") == 1
+
+
+async def test_a_marker_is_put_back_when_there_is_no_room(desk: Desk, store: redis.Redis) -> None:
+    await eventually(lambda: blocked(store) == 1, "the wait")
+    desk.room = False
+    desk.wanted = []
+    store.zadd("bull:two:marker", {"0": 0})
+    await eventually(lambda: blocked(store) == 0, "the wait ended")
+    await eventually(
+        lambda: store.zrange("bull:two:marker", 0, -1, withscores=True) == [("0", 0.0)], "put back"
+    )
+    assert desk.woken.empty()
+
+
+async def test_a_marker_that_is_put_back_does_not_hide_an_earlier_one(desk: Desk, store: redis.Redis) -> None:
+    await eventually(lambda: blocked(store) == 1, "the wait")
+    desk.room, desk.wanted = False, []
+    store.zadd("bull:one:marker", {"1": 5000})
+    await eventually(lambda: store.zscore("bull:one:marker", "1") == 5000, "put back with its time")
+    # a peer that wants an earlier wake-up meanwhile
+    store.zadd("bull:one:marker", {"1": 10})
+    assert store.zscore("bull:one:marker", "1") == 10
+
+
+async def test_a_due_time_ends_the_wait(desk: Desk) -> None:
+    await desk.stop()
+    again = Desk([desk.brokers[0].__class__(desk.brokers[0].server, "one")])
+    again.until = now_ms() + 20
+    assert [await again.next(), await again.next()] == [None, None]
+    await again.stop()
+
+
+async def test_a_busy_worker_stays_visible_and_goes_on_when_needed(desk: Desk, store: redis.Redis) -> None:
+    await eventually(lambda: blocked(store) == 1, "the wait")
+    desk.wanted = []
+    store.zadd("bull:one:marker", {"0": 0})
+    assert await desk.next() == 0
+    await eventually(lambda: blocked(store) == 0, "no wait")
+    assert sum("bull:" in client["name"] for client in store.client_list()) == 2
+    desk.wanted = [0, 1]
+    desk.waiter.needed.set()
+    await eventually(lambda: blocked(store) == 1, "waits again")
+
+
+async def test_a_cancellation_together_with_the_event_is_not_lost(desk: Desk, store: redis.Redis) -> None:
+    await eventually(lambda: blocked(store) == 1, "the wait")
+    desk.wanted = []
+    store.zadd("bull:one:marker", {"0": 0})
+    assert await desk.next() == 0
+    await eventually(lambda: not desk.waiter.needed.is_set(), "waits to be needed")
+    await asyncio.sleep(0)
+    desk.waiter.needed.set()
+    await asyncio.sleep(0)
+    desk.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asyncio.shield(desk.task), 2)
+
+
+async def test_connections_carry_the_names_that_peers_look_for(desk: Desk, store: redis.Redis) -> None:
+    await eventually(lambda: blocked(store) == 1, "the wait")
+    names = {client["name"] for client in store.client_list()}
+    assert {broker.keys.client_name(":w:w1") for broker in desk.brokers} <= names
+
+
+async def test_a_lost_server_is_waited_for(make_queue: MakeQueue) -> None:
+    with ValkeyServer() as server:
+        queue = Queue("q", url=server.url)
+        desk = Desk([queue.open_broker()], reconnect=Reconnect(initial=0.005, held=0.01, idle=0.01))
+        try:
+            assert await desk.next() is None
+            await asyncio.to_thread(server.kill)
+            await eventually(lambda: desk.states[-1:] == [False], "told that the server is gone")
+            await asyncio.to_thread(server.start)
+            assert await desk.next() is None
+            assert (desk.states[0], desk.states[-1]) == (True, True)
+        finally:
+            await desk.stop()
+
+
+async def test_gives_up_after_the_number_of_attempts(make_queue: MakeQueue) -> None:
+    broker = Queue("q", url="redis://127.0.0.1:1/0").open_broker()
+    desk = Desk([broker], reconnect=Reconnect(initial=0.001, held=0.001, idle=0.001, attempts=3))
+    with pytest.raises(BrokerUnavailable, match="gave up after 3 attempts"):
+        await asyncio.wait_for(desk.task, 10)
+    await desk.stop()
