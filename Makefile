@@ -28,3 +28,10 @@ types: install  ## strict type checking
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/*/node_modules
+
+.PHONY: interop pause-all
+interop: install  ## live with real BullMQ on shared queues: both pins, or BULLMQ=x.y.z
+	$(if $(filter file,$(origin BULLMQ)),,OXCART_BULLMQ=$(BULLMQ)) $(BIN)/pytest -q tests/interop
+
+pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
+	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
