@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BULLMQ ?= 5.62.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check clean
+.PHONY: help install demo test lint types check clean bench bench-quick bench-limits soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -25,6 +25,18 @@ lint: install  ## ruff, format and rules
 
 types: install  ## strict type checking
 	$(BIN)/mypy
+
+bench: install  ## measure us against BullMQ of Node and PyPI; writes build/bench.json
+	$(BIN)/python -m benchmarks.bench $(BENCH)
+
+bench-quick: install  ## the same in under three minutes: fewer rounds, jobs and systems
+	$(BIN)/python -m benchmarks.bench --quick $(BENCH)
+
+bench-limits: install  ## how long the server is held at worst
+	$(BIN)/python -m benchmarks.limits $(BENCH)
+
+soak: install  ## 200 000 jobs through one worker: memory and keys must stay flat
+	$(BIN)/python -m benchmarks.soak $(BENCH)
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/*/node_modules

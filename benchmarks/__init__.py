@@ -1,0 +1,1 @@
+"""Benchmarks of Oxcart and its peers. `README.md` states the method."""

@@ -1,0 +1,178 @@
+"""Medians over rounds, tables with ratios, the floors, and `build/bench.json`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.workloads import Round
+
+FIELDS = ("jobs_per_s", "server_us_per_job", "client_us_per_job", "p50_ms", "p99_ms")
+_EXTRA = ("script_us_per_job", "calls_per_job")
+
+OURS = "oxcart"
+NODE = "node-bullmq"
+PYPI = "pypi-bullmq"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The medians of one system on one workload."""
+
+    workload: str
+    system: str
+    version: str
+    rounds: int
+    medians: dict[str, float | None]
+
+    def __getitem__(self, field: str) -> float | None:
+        return self.medians[field]
+
+    @property
+    def title(self) -> str:
+        return f"{self.system} {self.version}"
+
+    def facts(self) -> dict[str, Any]:
+        """The row of `bench.json`."""
+        figures = {field: _rounded(self.medians[field]) for field in FIELDS}
+        return {"workload": self.workload, "system": self.system, "version": self.version, **figures}
+
+
+def make_console() -> Console:
+    """Returns a console that does not fold tables where there is no terminal."""
+    return Console(highlight=False) if Console().is_terminal else Console(highlight=False, width=130)
+
+
+def medians(rounds: Iterable[Round]) -> list[Result]:
+    """Puts the rounds of each workload and system together, in the order in which they first ran."""
+    groups: dict[tuple[str, str, str], list[Round]] = {}
+    for one in rounds:
+        groups.setdefault((one.workload, one.system, one.version), []).append(one)
+    results = []
+    for (workload, system, version), group in groups.items():
+        found: dict[str, float | None] = {}
+        for field in (*FIELDS, *_EXTRA):
+            values = [value for one in group if (value := getattr(one, field)) is not None]
+            found[field] = statistics.median(values) if values else None
+        results.append(Result(workload, system, version, len(group), found))
+    return results
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A bar of the specification: our figure against a peer's.
+
+    Attributes:
+        bound: The ratio that must be reached, or must not be passed where `at_most`.
+    """
+
+    workload: str
+    field: str
+    peer: str
+    version: str
+    bound: float
+    at_most: bool = False
+    #: The peer's workload, where it is another.
+    against: str = ""
+
+    def check(self, results: Sequence[Result]) -> tuple[str, float | None, bool | None]:
+        """Returns the floor in words, the ratio, and whether it is met; None where nothing was measured."""
+        ours = _find(results, self.workload, OURS, "")
+        peer = _find(results, self.against or self.workload, self.peer, self.version)
+        sign = "≤" if self.at_most else "≥"
+        whom = f"{self.peer} {self.version}".strip() if self.peer != OURS else f"its own {self.against}"
+        words = f"{self.workload}: {self.field} {sign} {self.bound:g}× {whom}"
+        mine, its = ours[self.field] if ours else None, peer[self.field] if peer else None
+        if mine is None or not its:
+            return words, None, None
+        ratio = mine / its
+        return words, ratio, ratio <= self.bound if self.at_most else ratio >= self.bound
+
+
+FLOORS = (
+    Floor("process_c100", "jobs_per_s", NODE, "5.62.0", 2.5),
+    Floor("process_c100", "jobs_per_s", PYPI, "3.4.4", 15),
+    Floor("process_c100", "server_us_per_job", NODE, "5.62.0", 0.45, at_most=True),
+    Floor("add_many", "jobs_per_s", NODE, "5.62.0", 2.5),
+    Floor("add", "p50_ms", NODE, "5.62.0", 1.2, at_most=True),
+    Floor("add", "p99_ms", NODE, "5.62.0", 1.5, at_most=True),
+    Floor("latency", "p50_ms", NODE, "5.62.0", 1.2, at_most=True),
+    Floor("latency", "p99_ms", NODE, "5.62.0", 1.5, at_most=True),
+    Floor("process_c100_10ms", "jobs_per_s", NODE, "5.62.0", 1.0),
+    Floor("process_c100_x2", "jobs_per_s", OURS, "", 0.9, against="process_c100"),
+)
+
+
+def print_results(console: Console, results: Sequence[Result]) -> None:
+    """Prints a table per workload; ratios are ours to the peer's, above 1 is more."""
+    for workload in dict.fromkeys(result.workload for result in results):
+        group = [result for result in results if result.workload == workload]
+        ours = next((result for result in group if result.system == OURS), None)
+        table = Table(title=f"{workload}, medians of {group[0].rounds} rounds", title_justify="left")
+        table.add_column("system")
+        columns = [
+            field for field in (*FIELDS, *_EXTRA) if any(result[field] is not None for result in group)
+        ]
+        for field in columns:
+            table.add_column(
+                field.replace("_per_", "/").replace("_us", " µs").replace("_", " "), justify="right"
+            )
+        for result in group:
+            cells = []
+            for field in columns:
+                cell = _figure(result[field])
+                if ours is not None and result is not ours and ours[field] and result[field]:
+                    cell += f"  [dim]{ours[field] / result[field]:.2f}×[/dim]"  # type: ignore[operator]
+                cells.append(cell)
+            table.add_row(result.title, *cells)
+        console.print(table)
+    if any(result.system == OURS for result in results):
+        console.print("[dim]× : oxcart's figure divided by this system's[/dim]")
+
+
+def print_floors(console: Console, results: Sequence[Result]) -> bool:
+    """Prints which floors are met; returns whether all that were measured are."""
+    table = Table(title="Floors", title_justify="left")
+    table.add_column("floor")
+    table.add_column("ratio", justify="right")
+    table.add_column("met")
+    all_met = True
+    for floor in FLOORS:
+        words, ratio, met = floor.check(results)
+        mark = {True: "[green]yes[/green]", False: "[red]NO[/red]", None: "[dim]not measured[/dim]"}[met]
+        table.add_row(words, "" if ratio is None else f"{ratio:.2f}", mark)
+        all_met = all_met and met is not False
+    console.print(table)
+    return all_met
+
+
+def write(path: Path, results: Sequence[Result], rounds: Sequence[Round]) -> None:
+    """Writes the medians, and beside them every round."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([result.facts() for result in results], indent=1) + "\n")
+    every = path.with_name(path.stem + "-rounds.json")
+    every.write_text(json.dumps([one.facts() for one in rounds], indent=1) + "\n")
+
+
+def _find(results: Sequence[Result], workload: str, system: str, version: str) -> Result | None:
+    for result in results:
+        if (result.workload, result.system) == (workload, system) and version in ("", result.version):
+            return result
+    return None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3f}"

@@ -1,0 +1,223 @@
+"""The workloads: what is set up, what is timed, and what a round yields."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tests.servers import ValkeyServer
+
+from benchmarks.measured import Measured, ServerClock
+from benchmarks.systems import System
+
+QUEUE = "bench"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything.
+
+    Attributes:
+        jobs: Jobs of the bulk and processing workloads.
+        singles: Jobs added one at a time.
+        latencies: Jobs of the latency workload.
+        warm: Jobs of a warm-up.
+        concurrency: Of every worker.
+        pause: Seconds between two jobs of the latency workload.
+    """
+
+    jobs: int = 20_000
+    singles: int = 5_000
+    latencies: int = 500
+    warm: int = 2_000
+    concurrency: int = 100
+    pause: float = 0.01
+
+
+@dataclass
+class Round:
+    """What one round of one system yields; None where a workload has no such figure."""
+
+    workload: str
+    system: str
+    version: str
+    jobs: int
+    seconds: float
+    jobs_per_s: float
+    server_us_per_job: float
+    client_us_per_job: float
+    script_us_per_job: float
+    calls_per_job: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Bench:
+    """Runs workloads of systems on one server.
+
+    Args:
+        server: The server that all systems share.
+        sizes: How much of everything.
+        slow_port: Where the server is reached over the slow link.
+    """
+
+    def __init__(self, server: ValkeyServer, sizes: Sizes, slow_port: int | None = None) -> None:
+        self._server = server
+        self._sizes = sizes
+        self._slow_port = slow_port
+        self._client = server.client()
+
+    async def run(self, workload: str, system: System) -> Round:
+        """Runs one round on an empty server."""
+        self._client.flushall()
+        return await WORKLOADS[workload](self, workload, system)
+
+    # -- producers
+
+    async def add(self, workload: str, system: System) -> Round:
+        return await self._produce(workload, system, "add", self._sizes.singles)
+
+    async def add_many(self, workload: str, system: System) -> Round:
+        return await self._produce(workload, system, "add_many", self._sizes.jobs)
+
+    async def _produce(self, workload: str, system: System, role: str, jobs: int) -> Round:
+        async with self._started(system, [self._task(role, jobs)]) as producers:
+            found = await self._measure(workload, system, producers, jobs)
+        self._expect("wait", jobs)
+        return found
+
+    # -- workers
+
+    async def process(self, workload: str, system: System) -> Round:
+        return await self._process(workload, system, workers=1)
+
+    async def process_x2(self, workload: str, system: System) -> Round:
+        return await self._process(workload, system, workers=2)
+
+    async def process_slow(self, workload: str, system: System) -> Round:
+        assert self._slow_port is not None, "the slow link is not running"
+        return await self._process(workload, system, workers=1, port=self._slow_port)
+
+    async def _process(
+        self, workload: str, system: System, *, workers: int, port: int | None = None
+    ) -> Round:
+        jobs = self._sizes.jobs
+        async with self._started(system, [self._task("fill", jobs)]) as filling:
+            filling[0].say("go")
+            await filling[0].report()
+        tasks = [self._task("work", jobs, port=port) for _ in range(workers)]
+        async with self._started(system, tasks) as started:
+            found = await self._measure(workload, system, started, jobs)
+        self._expect("completed", jobs)
+        return found
+
+    async def latency(self, workload: str, system: System) -> Round:
+        jobs = self._sizes.latencies
+        async with self._started(system, [self._task("wait", jobs), self._task("pace", jobs)]) as started:
+            found = await self._measure(workload, system, started, jobs, judge=started[0])
+        self._expect("completed", jobs)
+        return found
+
+    # -- what they share
+
+    def _task(self, role: str, jobs: int, port: int | None = None) -> dict[str, Any]:
+        return {
+            "role": role,
+            "queue": QUEUE,
+            "jobs": jobs,
+            "port": port or self._server.port,
+            "warm_port": self._server.port,
+            "warm": self._sizes.warm,
+            "concurrency": self._sizes.concurrency,
+            "pause": self._sizes.pause,
+        }
+
+    @contextlib.asynccontextmanager
+    async def _started(self, system: System, tasks: list[dict[str, Any]]) -> AsyncIterator[list[Measured]]:
+        started: list[Measured] = []
+        try:
+            for task in tasks:
+                started.append(await Measured.start(system, task))
+            yield started
+        finally:
+            for one in started:
+                await one.end()
+
+    async def _measure(
+        self,
+        workload: str,
+        system: System,
+        started: list[Measured],
+        jobs: int,
+        judge: Measured | None = None,
+    ) -> Round:
+        """Lets warm processes go and waits until all jobs are done.
+
+        Where there is a judge, its report alone counts; otherwise those of all are put together.
+        """
+        clock = ServerClock(self._client)
+        clock.start()
+        before = sum(one.cpu() for one in started)
+        for one in started:
+            one.say("go")
+        reports = await _until_done([judge] if judge else started, jobs)
+        spent = sum(one.cpu() for one in started) - before
+        clock.stop()
+        seconds = max(one["last"] for one in reports) - min(one["began"] for one in reports)
+        mean = reports[0].get("mean_ms") if judge else None
+        return Round(
+            workload=workload,
+            system=system.name,
+            version=started[0].version,
+            jobs=jobs,
+            seconds=seconds,
+            # One at a time with pauses between: the pauses are not the system's.
+            jobs_per_s=1000 / mean if mean else jobs / seconds,
+            server_us_per_job=clock.cpu / jobs * 1e6,
+            client_us_per_job=spent / jobs * 1e6,
+            script_us_per_job=clock.script / jobs * 1e6,
+            calls_per_job=sum(clock.calls.get(name, 0) for name in ("eval", "evalsha")) / jobs,
+            p50_ms=reports[0].get("p50_ms"),
+            p99_ms=reports[0].get("p99_ms"),
+        )
+
+    def _expect(self, state: str, jobs: int) -> None:
+        """Makes sure that the work was done and not only reported."""
+        key = f"bull:{QUEUE}:{state}"
+        found = self._client.llen(key) if state == "wait" else self._client.zcard(key)
+        if found != jobs:
+            raise RuntimeError(f"{jobs} jobs expected in {key}, found {found}")
+
+
+async def _until_done(started: list[Measured], jobs: int) -> list[dict[str, Any]]:
+    """Listens to all until their counts add up."""
+    latest: dict[Measured, dict[str, Any]] = {}
+    listening = {asyncio.create_task(one.report()): one for one in started}
+    try:
+        while sum(report["count"] for report in latest.values()) < jobs:
+            done, _ = await asyncio.wait(listening, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                one = listening.pop(task)
+                latest[one] = task.result()
+                listening[asyncio.create_task(one.report())] = one
+        return list(latest.values())
+    finally:
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+
+
+WORKLOADS: dict[str, Callable[[Bench, str, System], Awaitable[Round]]] = {
+    "add": Bench.add,
+    "add_many": Bench.add_many,
+    "process_c100": Bench.process,
+    "process_c100_x2": Bench.process_x2,
+    "latency": Bench.latency,
+    "process_c100_10ms": Bench.process_slow,
+}
