@@ -65,6 +65,16 @@ def test_the_keeper_starts_a_killed_server_again(embedded: Embedded, folder: Pat
     assert other.ask("call", "GET", "word") == "hello"
 
 
+def test_a_server_killed_while_it_starts_is_started_again(folder: Path, users: Users) -> None:
+    user = users(folder, wait=False)
+    wait_until(lambda: (status(folder) or {}).get("server_pid"), "the server is being started")
+    server = pids(folder)[1]
+    kill(server)
+    assert user.answer() == "ready"
+    assert user.ask("call", "DBSIZE") == 0
+    assert pids(folder)[1] != server
+
+
 def test_a_terminated_keeper_stops_its_server_and_users_start_another(
     embedded: Embedded, folder: Path
 ) -> None:

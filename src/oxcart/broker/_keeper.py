@@ -164,6 +164,9 @@ class Server:
     def has_ended(self) -> bool:
         return self._child is None or self._child.poll() is not None
 
+    def was_killed(self) -> bool:
+        return self._child is not None and (self._child.returncode or 0) < 0
+
     def answers(self) -> bool:
         """Say whether the server answers PING; it does not while it loads its data."""
         return self._ask("PING") == b"+PONG"
@@ -237,7 +240,7 @@ class Keeper:
         self._empty_since = self._told = self._looked = time.monotonic()
         self._ready = self._was_ready = self._stop_wanted = False
         self._failed_starts = 0
-        self._retry_at = 0.0
+        self._retry_at = self._server_since = 0.0
         self._watch_signals()
         self._admit(starter, trusted=True).joined = True
 
@@ -358,6 +361,7 @@ class Keeper:
 
     def _start_server(self) -> None:
         self._server.start(self._lock)
+        self._server_since = time.monotonic()
         self._write_record()
 
     def _see_to_server(self) -> None:
@@ -371,11 +375,13 @@ class Keeper:
             self._server.bury()
             _log(f"the server (pid {self._server.pid}) has ended by itself")
             self._failed_starts = 0 if self._ready else self._failed_starts + 1
-            # A port can have been taken by someone else; a folder that never worked will not work now.
-            if self._failed_starts > (_RESTARTS if self._was_ready or not self._server.on_path else 0):
+            # One that ends with a reason has read something that it cannot use, and would again; unless the
+            # reason is that someone else has its port.
+            hopeful = self._was_ready or self._server.was_killed() or not self._server.on_path
+            if self._failed_starts > (_RESTARTS if hopeful else 0):
                 raise KeeperError(f"the server does not start; keeper.log ends with:\n{_log_tail()}")
             self._server.port = 0 if self._failed_starts else self._server.port
-            self._retry_at = now + 0.1 * self._failed_starts
+            self._retry_at = now + 0.1 * (self._failed_starts or now - self._server_since < _TICK)
             self._ready = False
             self._tell_all({"state": "starting"})
         elif not self._ready and self._server.answers():
