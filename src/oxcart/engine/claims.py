@@ -23,6 +23,9 @@ log = logging.getLogger("oxcart.worker")
 
 #: Attempts ended, and jobs claimed, in one call at most: about 3 ms of the server's time.
 BATCH = 50
+#: A queue found empty is asked again after so many seconds while others keep the slots busy; with a free
+#: slot its marker is waited for instead.
+ASK_AGAIN = 0.1
 #: Beyond so many active jobs a call is made smaller, because each search in the list takes longer.
 CROWDED = 5000
 
@@ -35,6 +38,7 @@ class Station:
         until_ms: Nothing before this time, unless a marker says otherwise: a rate limit.
         due_ms: When the next delayed job is due; 0 for none.
         calls: Calls in flight.
+        asked_at: When it was last asked for jobs, in loop time.
     """
 
     def __init__(self, index: int, broker: BullMQBroker) -> None:
@@ -46,6 +50,7 @@ class Station:
         self.due_ms = 0
         self.active = 0
         self.calls = 0
+        self.asked_at = 0.0
 
 
 class Claims:
@@ -153,6 +158,8 @@ class Claims:
         """Starts as many calls as are useful now."""
         self._pumping = False
         stations, count = self._stations, len(self._stations)
+        if count > 1:
+            self._ask_again()
         while len(self._calls) < self._most_calls:
             free = self._concurrency - self._load() - self._asked_for if self._claiming else 0
             for step in range(count):
@@ -166,11 +173,20 @@ class Claims:
         if not self._calls:
             self._idle.set()
 
+    def _ask_again(self) -> None:
+        """Keeps a busy queue from hiding the others: nobody waits for their markers while slots are full."""
+        now = asyncio.get_running_loop().time()
+        for station in self._stations:
+            if not station.ready and not station.until_ms and now - station.asked_at > ASK_AGAIN:
+                station.ready = True
+
     def _start(self, station: Station, free: int) -> None:
         limit = BATCH if station.active < CROWDED else BATCH // 2
         batch = self._batch(station, limit)
         claim = min(free, limit) if station.ready and free > 0 else 0
         self._asked_for += claim
+        if claim:
+            station.asked_at = asyncio.get_running_loop().time()
         station.calls += 1
         task = asyncio.get_running_loop().create_task(
             self._commit(station, batch, claim), name="oxcart-commit"
@@ -218,6 +234,7 @@ class Claims:
             station.outcomes.extend(batch)
             station.ready = False
             await asyncio.sleep(1)
+            self._starved()
             return
         finally:
             self._asked_for -= claim

@@ -36,6 +36,9 @@ TIMED_OUT = "timeout"
 LEASE_LOST = "lease lost"
 SHUTDOWN = "shutdown"
 
+#: How long a job is put off whose end could not be judged, in ms.
+UNJUDGED_DELAY = 60_000
+
 
 class AttemptTimeout(TimeoutError):
     """An attempt ran longer than it may."""
@@ -106,7 +109,8 @@ class Executor:
         self._emptied = asyncio.Event()
         if self.running:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._emptied.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._emptied.wait()
 
     async def close(self) -> None:
         """Ends all slots, and what runs in them."""
@@ -170,7 +174,12 @@ class Executor:
             job = self._backlog.popleft()
             self._wake()
             place.job = job
-            outcome = await self._attempt(job, me)
+            try:
+                outcome = await self._attempt(job, me)
+            except Exception:
+                # Else its lease would be renewed for ever, and nobody would run it.
+                log.exception("job %s: its end could not be judged; it is put off", job.id)
+                outcome = self._verdict.snoozed(job, UNJUDGED_DELAY)
             place.job = None
             if outcome is not None:
                 self._done(job, outcome)

@@ -73,7 +73,8 @@ class Leases:
         process = self._process
         if process is not None and process.returncode is None:
             try:
-                await asyncio.wait_for(process.wait(), 2)
+                async with asyncio.timeout(2):
+                    await process.wait()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()

@@ -116,12 +116,12 @@ class RunningJob:
     @property
     def attempts_made(self) -> int:
         """Attempts that ended before this one."""
-        return int(self.claim.fields.get(b"attemptsMade") or self.claim.fields.get(b"atm") or 0)
+        return codec.count_of(self.claim.fields.get(b"attemptsMade") or self.claim.fields.get(b"atm"))
 
     @property
     def stalls(self) -> int:
         """How often the job was taken back from a worker that was gone."""
-        return int(self.claim.fields.get(b"stc") or 0)
+        return codec.count_of(self.claim.fields.get(b"stc"))
 
     @property
     def attempt(self) -> int:

@@ -92,12 +92,16 @@ class Verdict:
 
     def of_error(self, job: RunningJob, error: BaseException, category: Category | None = None) -> Outcome:
         """The outcome of a handler that raised."""
-        if category is None:
-            category = self._classifier.classify(error)
-        reason = str(error) or type(error).__name__
         after = None
-        if isinstance(error, TemporaryError) and error.retry_after is not None:
-            after = parse_ms(error.retry_after, "retry_after")
+        try:
+            reason = str(error) or type(error).__name__
+            if category is None:
+                category = self._classifier.classify(error)
+            if isinstance(error, TemporaryError) and error.retry_after is not None:
+                after = parse_ms(error.retry_after, "retry_after")
+        except Exception as broken:  # an error that cannot say what it is must still end its attempt
+            reason = f"{type(error).__name__}, of which nothing more can be told: {type(broken).__name__}"
+            category = category or Category.TEMPORARY
         if category in (Category.PERMANENT, Category.CANCELLED):
             return self._final(job, reason, category, error)
         return self._retry(job, reason, category, error, after)
@@ -113,7 +117,7 @@ class Verdict:
         if b"stc" in fields and job.options.attempts > 0:
             used = job.attempts_made + job.stalls
             if used >= job.options.attempts:
-                reason = f"attempts exhausted: {used} of {job.options.attempts}, the last by a worker that was lost"
+                reason = f"attempts exhausted: {used} of {job.options.attempts}, the last by a lost worker"
                 return self._final(job, reason, Category.SYSTEM, None)
         return None
 

@@ -19,7 +19,7 @@ from typing import Any
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import ReplyError
-from oxcart.model.errors import BrokerUnavailable
+from oxcart.model.errors import BrokerError, BrokerUnavailable
 
 log = logging.getLogger("oxcart.worker")
 
@@ -82,7 +82,7 @@ class Waiter:
                         self._on_state(True)
                         self._wake(None)
                     await self._round()
-                except (BrokerUnavailable, ReplyError) as error:
+                except (BrokerError, ReplyError) as error:
                     attempt, known = attempt + 1, False
                     self._on_state(False)
                     if isinstance(error, ReplyError) and error.code in ("MOVED", "ASK"):

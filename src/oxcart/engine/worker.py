@@ -478,7 +478,8 @@ class Worker:
         await asyncio.gather(*loops, return_exceptions=True)
         if self._failure is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._claims.drained(), 10)
+                async with asyncio.timeout(10):
+                    await self._claims.drained()
         await self._claims.close()
         await self._executor.close()
         await self._leases.close()

@@ -30,11 +30,54 @@ local count = tonumber(ARGV[11])
 local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
+local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0 }
+
+-- What all items need alike is read before them and written behind them, in one command instead of one
+-- per item: the leases, and the places of finished jobs.
+local holders = {}
+local released, released_ids = {}, {}
+local places = { completed = {}, failed = {} }
+
+local function read_leases()
+  local keys, at = {}, 12
+  for i = 1, count do
+    keys[i] = P .. ARGV[at + 1] .. ":lock"
+    at = at + 5 + sizes[ARGV[at]]
+  end
+  if count > 0 then
+    holders = call("MGET", unpack(keys))
+  end
+end
+
+local function release(id)
+  released[id] = true
+  released_ids[#released_ids + 1] = id
+end
+
+local function write_places()
+  for set, pairs_of in pairs(places) do
+    if #pairs_of > 0 then
+      call("ZADD", P .. set, unpack(pairs_of))
+      places[set] = {}
+    end
+  end
+end
+
+local function write_releases()
+  if #released_ids > 0 then
+    local locks = {}
+    for i, id in ipairs(released_ids) do
+      locks[i] = P .. id .. ":lock"
+    end
+    call("DEL", unpack(locks))
+    call("SREM", P .. "stalled", unpack(released_ids))
+  end
+end
 
 -- In a long list a search from the wrong end is slow. The list is ordered by start: what started before
 -- the middle of the list's age is nearer to the tail.
 local middle
-local function from_end(started)
+local function from_end(key)
   if active < 200 then
     return -1
   end
@@ -43,35 +86,35 @@ local function from_end(started)
     local since = oldest and tonumber(call("HGET", P .. oldest, "processedOn")) or asked.now
     middle = since + (asked.now - since) / 2
   end
-  return (tonumber(started) or 0) > middle and 1 or -1
+  return (tonumber(call("HGET", key, "processedOn")) or 0) > middle and 1 or -1
 end
 
 -- Common beginning of every item. Returns the job's attributes, or a code below zero. The order of the
 -- checks is the peers': what a refused call has already changed by then is the same.
-local function leave(kind, id, token, starts, fields)
+local function leave(index, kind, id, token, starts, fields)
   local key = P .. id
-  local job = call("HMGET", key, "parentKey", "parent", "deid", "atm", "ats", "processedOn", "timestamp", "priority")
-  if not (job[7] or job[5] or job[4] or call("EXISTS", key) == 1) then
+  local job = call("HMGET", key, "parentKey", "deid", "atm", "ats")
+  if not job[4] and call("EXISTS", key) == 0 then
     return -1
   end
   if kind == "c" and call("EXISTS", key .. ":dependencies", key .. ":unsuccessful") > 0 then
     return call("EXISTS", key .. ":dependencies") == 1 and -4 or -9
   end
-  local holder = call("GET", key .. ":lock")
-  if holder == token then
-    call("DEL", key .. ":lock")
-    call("SREM", P .. "stalled", id)
-  elseif holder then
-    return -6
-  elseif starts == "" or starts ~= job[5] or not call("LPOS", active_key, id) then
-    return -2
-  else
-    call("SREM", P .. "stalled", id)
+  if job[1] and job[1] ~= "" then
+    call("EXISTS", job[1]) -- on a cluster a parent in another slot is refused here, before any write
   end
+  local holder = not released[id] and holders[index]
+  if holder and holder ~= token then
+    return -6
+  end
+  if not holder and (starts == "" or starts ~= job[4] or not call("LPOS", active_key, id)) then
+    return -2
+  end
+  release(id)
   if fields then
     call("HSET", key, unpack(fields))
   end
-  if call("LREM", active_key, from_end(job[6]), id) == 0 then
+  if call("LREM", active_key, from_end(key), id) == 0 then
     return -3
   end
   active = active - 1
@@ -80,6 +123,7 @@ end
 
 -- Keeps finished jobs within what was asked for; at most `purge` removals in one call.
 local function retain(set, wanted, time)
+  write_places()
   local most, age, limit = string.match(wanted, "^([^:]*):([^:]*):([^:]*)$")
   if age ~= "" then
     local before = string.format("%.0f", time - tonumber(age) * 1000)
@@ -116,30 +160,34 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
     trim_events()
   end
   local key, now = P .. id, tonumber(time)
-  if job[3] then
-    close_window(P, job[3], id, now)
+  if job[2] then
+    close_window(P, job[2], id, now)
   end
   local parent_key = job[1]
-  local parent = job[2] and cjson.decode(job[2])
-  if set == "completed" then
-    if parent or (parent_key and parent_key ~= "") then
-      local prefix, parent_id = split_key(parent_key)
+  if parent_key and parent_key ~= "" then
+    local parent = call("HGET", key, "parent")
+    parent = parent and cjson.decode(parent)
+    if set == "failed" then
       if parent then
-        prefix, parent_id = parent.queueKey .. ":", parent.id
+        child_failed(parent, key, value, now)
       end
+    elseif parent then
+      child_completed(parent_key, parent.queueKey .. ":", parent.id, key, value, now)
+    else
+      local prefix, parent_id = split_key(parent_key)
       child_completed(parent_key, prefix, parent_id, key, value, now)
     end
-  elseif parent then
-    child_failed(parent, key, value, now)
   end
-  local ended = (tonumber(job[4]) or 0) + 1
+  local ended = (tonumber(job[3]) or 0) + 1
   if string.sub(wanted, 1, 2) == "0:" then
     delete_data(key)
     if parent_key and parent_key ~= "" then
       detach_child(parent_key, key)
     end
   else
-    call("ZADD", P .. set, time, id)
+    local place = places[set]
+    place[#place + 1] = time
+    place[#place + 1] = id
     if category and category ~= "" then
       call("HSET", key, "atm", ended, field, value, "finishedOn", time, "ox:category", category)
     else
@@ -164,10 +212,14 @@ local function end_of_item()
   return 1
 end
 
+local function priority_of(id)
+  return tonumber(call("HGET", P .. id, "priority")) or 0
+end
+
 local kinds = {}
 
-function kinds.c(at, id, token, starts, time)
-  local job = leave("c", id, token, starts)
+function kinds.c(index, at, id, token, starts, time)
+  local job = leave(index, "c", id, token, starts)
   if type(job) == "number" then
     return job
   end
@@ -175,8 +227,8 @@ function kinds.c(at, id, token, starts, time)
   return end_of_item()
 end
 
-function kinds.f(at, id, token, starts, time)
-  local job = leave("f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
+function kinds.f(index, at, id, token, starts, time)
+  local job = leave(index, "f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
   if type(job) == "number" then
     return job
   end
@@ -187,24 +239,24 @@ function kinds.f(at, id, token, starts, time)
   return end_of_item()
 end
 
-function kinds.r(at, id, token, starts, time)
+function kinds.r(index, at, id, token, starts, time)
   promote_due(P, read_gate(P), tonumber(time), PROMOTE)
-  local job = leave("r", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
+  local job = leave(index, "r", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
   if type(job) == "number" then
     return job
   end
-  insert_waiting(P, read_gate(P), id, tonumber(job[8]) or 0, ARGV[at + 2] == "L")
+  insert_waiting(P, read_gate(P), id, priority_of(id), ARGV[at + 2] == "L")
   call("HINCRBY", P .. id, "atm", 1)
   call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
   return 1
 end
 
-function kinds.d(at, id, token, starts, time)
+function kinds.d(index, at, id, token, starts, time)
   local fields
   if ARGV[at] ~= "" or ARGV[at + 1] ~= "" then
     fields = { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] }
   end
-  local job = leave("d", id, token, starts, fields)
+  local job = leave(index, "d", id, token, starts, fields)
   if type(job) == "number" then
     return job
   end
@@ -217,24 +269,26 @@ function kinds.d(at, id, token, starts, time)
   return 1
 end
 
-function kinds.w(at, id, token, starts)
-  local job = leave("w", id, token, starts)
+function kinds.w(index, at, id, token, starts)
+  local job = leave(index, "w", id, token, starts)
   if type(job) == "number" then
     return job
   end
-  insert_front(P, read_gate(P), id, tonumber(job[8]) or 0)
+  insert_front(P, read_gate(P), id, priority_of(id))
   call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
   return 1
 end
 
-local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0 }
+read_leases()
 local at = 12
 for i = 1, count do
   local kind = ARGV[at]
-  local ok, code = pcall(kinds[kind], at + 5, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+  local ok, code = pcall(kinds[kind], i, at + 5, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
   at = at + 5 + sizes[kind]
 end
+write_places()
+write_releases()
 
 if asked.count == 0 then
   return answer_claim(codes, { jobs = {}, orphans = {}, limited = 0, count = 0 })
