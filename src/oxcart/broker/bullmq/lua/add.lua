@@ -17,12 +17,13 @@ if answer then
 end
 
 local count = tonumber(ARGV[3])
-call("INCRBY", P .. "id", count)
 local gate = read_gate(P)
+call("LLEN", gate.target) -- a list that is none refuses the call here, before anything is written
+call("INCRBY", P .. "id", count)
 local events = P .. "events"
 local limit = max_events(P)
 local head, tail = {}, {}
-local wake, later = false, false
+local wake, later, stored = false, false, false
 local codes = {}
 
 local function add_one(at)
@@ -40,6 +41,7 @@ local function add_one(at)
     end
   end
   local delay, priority = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
+  stored = true
   store_job(P, id, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], timestamp, ARGV[at + 5], ARGV[at + 6], extras)
   if delay > 0 then
     insert_delayed(P, id, tonumber(timestamp), delay)
@@ -60,8 +62,12 @@ end
 
 local at = 4
 for i = 1, count do
+  stored = false
   local ok, code = pcall(add_one, at)
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
+  if not ok and stored then
+    call("DEL", P .. ARGV[at]) -- else a later add of this id would take it for added
+  end
   at = at + 9 + 2 * tonumber(ARGV[at + 8])
 end
 

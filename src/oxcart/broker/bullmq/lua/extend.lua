@@ -13,8 +13,8 @@ local refused, held = {}, {}
 for at = 4, #ARGV, 3 do
   local id, token, starts = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local key = P .. id
-  local holder = call("GET", key .. ":lock")
-  if not holder and starts ~= "" and call("HGET", key, "ats") == starts and call("LPOS", P .. "active", id) then
+  local holder = redis.pcall("GET", key .. ":lock") -- a table where the key is no string: not our token
+  if not holder and starts ~= "" and peek(key, "ats") == starts and call("LPOS", P .. "active", id) then
     holder = token
   end
   if holder == token then

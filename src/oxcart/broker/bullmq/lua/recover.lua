@@ -37,11 +37,15 @@ local function recover(id)
   if call("EXISTS", key .. ":lock") == 1 or call("LREM", active_key, -1, id) == 0 then
     return
   end
-  local opts = call("HGET", key, "opts")
+  local opts = peek(key, "opts")
   if not opts then
     return -- the job is gone: its id was all that was left
   end
-  local stalls = call("HINCRBY", key, "stc", 1)
+  local stalls = redis.pcall("HINCRBY", key, "stc", 1)
+  if type(stalls) ~= "number" then -- no number: counted from here
+    call("HSET", key, "stc", 1)
+    stalls = 1
+  end
   local fine, decoded = pcall(cjson.decode, opts)
   local repeats = fine and type(decoded) == "table" and decoded["repeat"]
   if stalls > tonumber(ARGV[5]) and not repeats then

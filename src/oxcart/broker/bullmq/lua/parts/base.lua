@@ -41,6 +41,13 @@ local function remember(answer)
   return answer
 end
 
+-- One field of a hash, or nil; nil as well where the key is no hash: an id in a list may lead anywhere, and
+-- one that leads to nothing readable must not stop what is done for its neighbours.
+local function peek(key, field)
+  local value = redis.pcall("HGET", key, field)
+  return type(value) == "string" and value or nil
+end
+
 -- The approximate length the event stream is kept at; written down where no peer did so yet.
 local known_max_events = {}
 local function max_events(prefix)

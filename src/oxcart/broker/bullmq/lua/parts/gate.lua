@@ -11,8 +11,8 @@ local function merge_lists(prefix, from, to, most)
     call("RENAME", from, to)
     return
   end
-  local from_born = tonumber(call("HGET", prefix .. call("LINDEX", from, -1), "timestamp")) or 0
-  local to_born = tonumber(call("HGET", prefix .. call("LINDEX", to, -1), "timestamp")) or 0
+  local from_born = tonumber(peek(prefix .. call("LINDEX", from, -1), "timestamp")) or 0
+  local to_born = tonumber(peek(prefix .. call("LINDEX", to, -1), "timestamp")) or 0
   local moved
   if from_born < to_born then
     -- older: behind the tail, newest of them first

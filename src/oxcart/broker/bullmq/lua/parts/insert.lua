@@ -72,6 +72,23 @@ local function insert_delayed(prefix, id, now, delay)
     "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))
 end
 
+-- Lets one due job wait for a worker. An id that leads to no job is dropped with its place.
+local function promote_one(prefix, gate, id)
+  local key = prefix .. id
+  local priority = peek(key, "priority")
+  if not priority and call("TYPE", key).ok ~= "hash" then
+    return
+  end
+  priority = tonumber(priority) or 0
+  if priority == 0 then
+    call("LPUSH", gate.target, id)
+  else
+    insert_by_priority(prefix, id, priority)
+  end
+  call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
+  call("HSET", key, "delay", 0)
+end
+
 -- Lets at most `most` due jobs wait for a worker. Returns how many it moved.
 local function promote_due(prefix, gate, now, most)
   local due = call("ZRANGEBYSCORE", prefix .. "delayed", 0, (now + 1) * TICK - 1, "LIMIT", 0, most)
@@ -80,15 +97,7 @@ local function promote_due(prefix, gate, now, most)
   end
   call("ZREM", prefix .. "delayed", unpack(due))
   for _, id in ipairs(due) do
-    local key = prefix .. id
-    local priority = tonumber(call("HGET", key, "priority")) or 0
-    if priority == 0 then
-      call("LPUSH", gate.target, id)
-    else
-      insert_by_priority(prefix, id, priority)
-    end
-    call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
-    call("HSET", key, "delay", 0)
+    promote_one(prefix, gate, id)
   end
   wake_now(prefix, gate)
   return #due

@@ -22,7 +22,7 @@ local function detach_child(parent_key, child_key)
 end
 
 local function detach_from_living_parent(key)
-  local parent_key = call("HGET", key, "parentKey")
+  local parent_key = peek(key, "parentKey")
   if parent_key and parent_key ~= "" and call("EXISTS", parent_key) == 1 then
     detach_child(parent_key, key)
   end
