@@ -24,7 +24,7 @@ from oxcart.broker.port import Added
 from oxcart.engine.handler import Handler, Registry, RunKind
 from oxcart.events import QueueEvents, Results
 from oxcart.handle import JobHandle
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
@@ -344,14 +344,18 @@ class _Bound:
 
     async def _add(self, waiting: list[tuple[Encoded, asyncio.Future[Added]]]) -> None:
         try:
-            added = await self.broker.add([job for job, _ in waiting], timeout=self._add_timeout)
+            added = await self.broker.add_each([job for job, _ in waiting], timeout=self._add_timeout)
         except Exception as error:
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(error)
             return
         for (_, future), one in zip(waiting, added, strict=True):
-            if not future.done():
+            if future.done():
+                continue
+            if isinstance(one, OxcartError):
+                future.set_exception(one)
+            else:
                 future.set_result(one)
 
     async def close(self) -> None:

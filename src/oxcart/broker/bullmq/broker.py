@@ -18,7 +18,7 @@ from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.port import Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
 from oxcart.model import payload
-from oxcart.model.errors import JobLocked, error_for_code
+from oxcart.model.errors import BrokerError, JobLocked, OxcartError, error_for_code
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 
@@ -98,11 +98,25 @@ class BullMQBroker:
         """Adds encoded jobs, in order; long lists go in several calls.
 
         Raises:
-            ScriptError: The server refused. Jobs of earlier calls stay added; their ids are known to the
-                caller, and adding them again is harmless.
+            ScriptError: The server refused a job, or a call as such. All others stay added; their ids are
+                known to the caller, and adding them again is harmless.
+        """
+        added = []
+        for one in await self.add_each(jobs, timeout=timeout):
+            if isinstance(one, OxcartError):
+                raise one
+            added.append(one)
+        return added
+
+    async def add_each(
+        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None
+    ) -> list[Added | OxcartError]:
+        """As ``add``, with the error of a refused job in its place.
+
+        A call that fails as such is the error of every job that it and the calls behind it would carry.
         """
         script = load("add")
-        added: list[Added] = []
+        added: list[Added | OxcartError] = []
         start, total = 0, len(jobs)
         while start < total:
             args: list[bytes | str | int] = [0]
@@ -115,13 +129,18 @@ class BullMQBroker:
                 size += weight
                 count += 1
             args[0] = count
-            codes = await self.caller.once(script, self._meta, *args, timeout=timeout)
+            try:
+                codes = await self.caller.once(script, self._meta, *args, timeout=timeout)
+            except BrokerError as error:
+                added += [error] * (total - start)
+                return added
             for (job_id, _), code in zip(islice(jobs, start, start + count), codes, strict=True):
                 if isinstance(code, bytes):
-                    raise script_error("add", code.decode("utf-8", "replace"))
-                if code < 0:
-                    raise error_for_code(code, job_id, "add")
-                added.append(Added(job_id, code == 1))
+                    added.append(script_error("add", code.decode("utf-8", "replace")))
+                elif code < 0:
+                    added.append(error_for_code(code, job_id, "add"))
+                else:
+                    added.append(Added(job_id, code == 1))
             start += count
         return added
 
@@ -173,7 +192,7 @@ class BullMQBroker:
         for i in range(0, len(flat), 2):
             pairs = iter(flat[i + 1])
             fields = dict(zip(pairs, pairs, strict=True))
-            starts = int(fields.get(b"ats", 0))
+            starts = codec.count_of(fields.get(b"ats"))
             # A repeated answer is read after the claim, a first one before it.
             jobs.append(ClaimedJob(flat[i].decode(), token, starts if answer[7] else starts + 1, now, fields))
         return Claimed(

@@ -211,6 +211,12 @@ def text_of(raw: bytes | None) -> str | None:
     return None if raw is None else raw.decode("utf-8", "surrogateescape")
 
 
+def count_of(raw: bytes | None) -> int:
+    """A counter as a peer stored it; what is no number counts from nothing."""
+    number: int = _int(raw, 0)
+    return number
+
+
 def _reason(text: str | None) -> str | None:
     # Old Python clients stored the reason as a JSON string, quotes and all.
     if text and len(text) > 1 and text[0] == '"' and text[-1] == '"':
