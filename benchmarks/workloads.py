@@ -25,7 +25,7 @@ class Sizes:
         singles: Jobs added one at a time.
         latencies: Jobs of the latency workload.
         warm: Jobs of a warm-up.
-        concurrency: Of every worker.
+        concurrency: Of every worker but those of the latency workload, which have 1.
         pause: Seconds between two jobs of the latency workload.
     """
 
@@ -51,6 +51,7 @@ class Round:
     client_us_per_job: float
     script_us_per_job: float
     calls_per_job: float
+    commands_per_job: dict[str, float]
     p50_ms: float | None = None
     p99_ms: float | None = None
 
@@ -108,6 +109,8 @@ class Bench:
         self, workload: str, system: System, *, workers: int, port: int | None = None
     ) -> Round:
         jobs = self._sizes.jobs
+        if port is not None:
+            jobs = max(1, round(jobs * system.slow_share))
         async with self._started(system, [self._task("fill", jobs)]) as filling:
             filling[0].say("go")
             await filling[0].report()
@@ -119,14 +122,17 @@ class Bench:
 
     async def latency(self, workload: str, system: System) -> Round:
         jobs = self._sizes.latencies
-        async with self._started(system, [self._task("wait", jobs), self._task("pace", jobs)]) as started:
+        tasks = [self._task("wait", jobs, concurrency=1), self._task("pace", jobs)]
+        async with self._started(system, tasks) as started:
             found = await self._measure(workload, system, started, jobs, judge=started[0])
         self._expect("completed", jobs)
         return found
 
     # -- what they share
 
-    def _task(self, role: str, jobs: int, port: int | None = None) -> dict[str, Any]:
+    def _task(
+        self, role: str, jobs: int, *, port: int | None = None, concurrency: int | None = None
+    ) -> dict[str, Any]:
         return {
             "role": role,
             "queue": QUEUE,
@@ -134,7 +140,7 @@ class Bench:
             "port": port or self._server.port,
             "warm_port": self._server.port,
             "warm": self._sizes.warm,
-            "concurrency": self._sizes.concurrency,
+            "concurrency": concurrency or self._sizes.concurrency,
             "pause": self._sizes.pause,
         }
 
@@ -183,6 +189,7 @@ class Bench:
             client_us_per_job=spent / jobs * 1e6,
             script_us_per_job=clock.script / jobs * 1e6,
             calls_per_job=sum(clock.calls.get(name, 0) for name in ("eval", "evalsha")) / jobs,
+            commands_per_job={name: round(calls / jobs, 4) for name, calls in sorted(clock.calls.items())},
             p50_ms=reports[0].get("p50_ms"),
             p99_ms=reports[0].get("p99_ms"),
         )
