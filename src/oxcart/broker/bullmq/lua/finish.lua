@@ -39,6 +39,9 @@ local released, released_ids = {}, {}
 local places = { completed = {}, failed = {} }
 
 local function read_leases()
+  -- Sets that are none refuse the call here, before anything is written.
+  call("ZCARD", P .. "completed")
+  call("ZCARD", P .. "failed")
   local keys, at = {}, 12
   for i = 1, count do
     keys[i] = P .. ARGV[at + 1] .. ":lock"
@@ -83,11 +86,25 @@ local function from_end(key)
   end
   if not middle then
     local oldest = call("LINDEX", active_key, -1)
-    local since = oldest and tonumber(call("HGET", P .. oldest, "processedOn")) or asked.now
+    local since = oldest and tonumber(peek(P .. oldest, "processedOn")) or asked.now
     middle = since + (asked.now - since) / 2
   end
   return (tonumber(call("HGET", key, "processedOn")) or 0) > middle and 1 or -1
 end
+
+-- Reads what the end of a child will change in its parent, before anything is written: a parent in another
+-- slot of a cluster, or one that cannot be read, refuses the item here.
+local function read_parent(job, key)
+  call("SCARD", job[1] .. ":dependencies")
+  local parent = call("HGET", key, "parent")
+  if parent then
+    job.parent = cjson.decode(parent)
+    call("SCARD", job.parent.queueKey .. ":" .. job.parent.id .. ":dependencies")
+  end
+end
+
+-- The id that has left `active` and is not yet elsewhere: what fails in between puts it back.
+local between
 
 -- Common beginning of every item. Returns the job's attributes, or a code below zero. The order of the
 -- checks is the peers': what a refused call has already changed by then is the same.
@@ -100,15 +117,15 @@ local function leave(index, kind, id, token, starts, fields)
   if kind == "c" and call("EXISTS", key .. ":dependencies", key .. ":unsuccessful") > 0 then
     return call("EXISTS", key .. ":dependencies") == 1 and -4 or -9
   end
-  if job[1] and job[1] ~= "" then
-    call("EXISTS", job[1]) -- on a cluster a parent in another slot is refused here, before any write
-  end
   local holder = not released[id] and holders[index]
   if holder and holder ~= token then
     return -6
   end
   if not holder and (starts == "" or starts ~= job[4] or not call("LPOS", active_key, id)) then
     return -2
+  end
+  if (kind == "c" or kind == "f") and job[1] and job[1] ~= "" then
+    read_parent(job, key)
   end
   release(id)
   if fields then
@@ -118,6 +135,7 @@ local function leave(index, kind, id, token, starts, fields)
     return -3
   end
   active = active - 1
+  between = id
   return job
 end
 
@@ -165,8 +183,7 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
   end
   local parent_key = job[1]
   if parent_key and parent_key ~= "" then
-    local parent = call("HGET", key, "parent")
-    parent = parent and cjson.decode(parent)
+    local parent = job.parent
     if set == "failed" then
       if parent then
         child_failed(parent, key, value, now)
@@ -181,6 +198,7 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
   local ended = (tonumber(job[3]) or 0) + 1
   if string.sub(wanted, 1, 2) == "0:" then
     delete_data(key)
+    between = nil
     if parent_key and parent_key ~= "" then
       detach_child(parent_key, key)
     end
@@ -188,6 +206,7 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
     local place = places[set]
     place[#place + 1] = time
     place[#place + 1] = id
+    between = nil
     if category and category ~= "" then
       call("HSET", key, "atm", ended, field, value, "finishedOn", time, "ox:category", category)
     else
@@ -245,8 +264,8 @@ function kinds.r(index, at, id, token, starts, time)
   if type(job) == "number" then
     return job
   end
-  insert_waiting(P, read_gate(P), id, priority_of(id), ARGV[at + 2] == "L")
   call("HINCRBY", P .. id, "atm", 1)
+  insert_waiting(P, read_gate(P), id, priority_of(id), ARGV[at + 2] == "L")
   call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
   return 1
 end
@@ -285,6 +304,12 @@ for i = 1, count do
   local kind = ARGV[at]
   local ok, code = pcall(kinds[kind], i, at + 5, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
+  if not ok and between then
+    -- Without a lease: the stalled check gives it to another worker.
+    call("RPUSH", active_key, between)
+    active = active + 1
+  end
+  between = nil
   at = at + 5 + sizes[kind]
 end
 write_places()
