@@ -168,6 +168,11 @@ class Store:
         counts = dict(zip((*lists, *sets), pipe.execute(), strict=True))
         return {name: count for name, count in counts.items() if count}
 
+    def lengths_of(self, state: str) -> int:
+        """How many jobs are in one of the lists ``wait``, ``paused`` and ``active``."""
+        length: int = self.client.llen(self.prefix + state)
+        return length
+
     def lock_ms(self, job_id: str) -> int:
         """What is left of a job's lease, in ms; below zero for none."""
         left: int = self.client.pttl(f"{self.prefix}{job_id}:lock")
