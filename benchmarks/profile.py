@@ -2,8 +2,8 @@
 
     python -m benchmarks.profile [--jobs 20000] [--exact] [--add-many] [--top 40]
 
-By default a timer of CPU time interrupts the worker and notes where it is (cheap, so the shares are true;
-time in C is its Python caller's). `--exact` uses cProfile, which counts calls and makes small functions look
+By default a timer interrupts the worker and notes where it is (cheap, so the shares are true; time in C is
+its Python caller's). `--exact` uses cProfile, which counts calls and makes small functions look
 dearer than they are. The renewer process is not in it, the server neither.
 """
 
@@ -13,12 +13,14 @@ import argparse
 import asyncio
 import cProfile
 import pstats
+import selectors
 import signal
 import time
 from collections import Counter
 from pathlib import Path
 from types import CodeType, FrameType
 
+from rich.console import Console
 from rich.table import Table
 from tests.servers import ValkeyServer
 
@@ -27,29 +29,45 @@ from benchmarks.peers import role
 from benchmarks.peers.oxcart import look, make_queue
 from benchmarks.report import make_console
 
-#: Seconds of CPU between two looks.
-EVERY = 0.001
+#: Seconds between two looks; a timer of CPU time would be no finer than the kernel's tick.
+EVERY = 0.0005
 
 
 class Sampler:
-    """Counts in which functions a timer of CPU time finds the main thread."""
+    """Counts in which functions a timer finds the main thread, waits for events left out.
+
+    Attributes:
+        cpu: Seconds of CPU between the begin and the end.
+        own: Samples by the function that was running.
+        whole: Samples by every function on the stack.
+        lines: Samples by running function and line.
+        samples: How many there are.
+        waits: How often the thread was found waiting.
+    """
 
     def __init__(self) -> None:
+        self.cpu = 0.0
         self.own: Counter[CodeType] = Counter()
         self.whole: Counter[CodeType] = Counter()
-        self.lines: Counter[tuple[CodeType, int]] = Counter()
+        self.lines: Counter[tuple[CodeType, int | None]] = Counter()
         self.samples = 0
+        self.waits = 0
 
     def __enter__(self) -> Sampler:
-        signal.signal(signal.SIGPROF, self._look)
-        signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
+        self.cpu = -time.process_time()
+        signal.signal(signal.SIGALRM, self._look)
+        signal.setitimer(signal.ITIMER_REAL, EVERY, EVERY)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self.cpu += time.process_time()
 
     def _look(self, number: int, frame: FrameType | None) -> None:
         if frame is None:
+            return
+        if frame.f_code is selectors.EpollSelector.select.__code__:
+            self.waits += 1
             return
         self.samples += 1
         self.own[frame.f_code] += 1
@@ -126,24 +144,31 @@ def main() -> None:
     sampler, exact = Sampler(), cProfile.Profile()
     with ValkeyServer() as server:
         seconds = asyncio.run(_run(arguments, server.port, sampler, exact))
-    console.print(
-        f"{arguments.jobs} jobs in {seconds:.2f} s: {arguments.jobs / seconds:,.0f} jobs/s, profiled"
-    )
+    rate = arguments.jobs / seconds
+    console.print(f"{arguments.jobs} jobs in {seconds:.2f} s: {rate:,.0f} jobs/s, profiled")
     if arguments.exact:
         pstats.Stats(exact).sort_stats("tottime").print_stats(arguments.top)
-        return
-    per_job = sampler.samples * EVERY / arguments.jobs * 1e6
-    console.print(f"{sampler.samples} samples of {EVERY * 1000:g} ms CPU: {per_job:.1f} µs per job")
+    else:
+        _print(console, sampler, arguments.jobs, arguments.top)
+
+
+def _print(console: Console, sampler: Sampler, jobs: int, top: int) -> None:
+    per_job = sampler.cpu / jobs * 1e6
+    waits = sampler.waits / max(1, sampler.waits + sampler.samples)
+    console.print(
+        f"{per_job:.1f} µs of CPU per job in this process; {sampler.samples} samples; "
+        f"found waiting in {waits:.0%} of looks"
+    )
     table = Table(title="functions by own time", title_justify="left")
     for column in ("own %", "own µs/job", "with callees %", "busiest line"):
         table.add_column(column, justify="right")
     table.add_column("function")
-    for code, own in sampler.own.most_common(arguments.top):
+    for code, own in sampler.own.most_common(top):
         lines = {line: count for (found, line), count in sampler.lines.items() if found is code}
         busiest = max(lines, key=lines.__getitem__)
         table.add_row(
             f"{own / sampler.samples:.1%}",
-            f"{own * EVERY / arguments.jobs * 1e6:.2f}",
+            f"{own / sampler.samples * per_job:.2f}",
             f"{sampler.whole[code] / sampler.samples:.1%}",
             f"{busiest} ({lines[busiest] / own:.0%})",
             place(code),
