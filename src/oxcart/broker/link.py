@@ -15,6 +15,7 @@ May touch: sockets. Bound to the event loop that first used it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -230,12 +231,14 @@ class Link:
             greetings.append(("AUTH", at.username, at.password) if at.username else ("AUTH", at.password))
         if at.db:
             greetings.append(("SELECT", at.db))
-        if self._client_name:
-            greetings.append(("CLIENT", "SETNAME", self._client_name))
         greetings.append(("PING",))  # a server that still loads its data answers this with an error
         try:
             for greeting in greetings:
                 await self._send(wire, pack(greeting), CONNECT_TIMEOUT)
+            if self._client_name:
+                # A courtesy to operators: a server or proxy that knows no names is used without one.
+                with contextlib.suppress(ReplyError):
+                    await self._send(wire, pack(("CLIENT", "SETNAME", self._client_name)), CONNECT_TIMEOUT)
         except BaseException:
             if wire.transport is not None:
                 wire.transport.abort()

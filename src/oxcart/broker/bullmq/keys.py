@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from redis.crc import key_slot
 
@@ -18,6 +19,9 @@ from oxcart.model.errors import CrossSlotError
 from oxcart.model.names import check_queue_name
 
 DEFAULT_PREFIX = "bull"
+
+#: What a server accepts in a connection's name: no space, nothing beyond ASCII.
+_NAMEABLE = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 
 
 def has_tag(text: str) -> bool:
@@ -154,7 +158,7 @@ class Keys:
     def client_name(self, suffix: str = "") -> str:
         """The connection name by which Node's ``getWorkers`` finds a worker of this queue."""
         encoded = base64.b64encode(self._named().encode()).decode()
-        return f"{self.prefix}:{encoded}{suffix}"
+        return quote(f"{self.prefix}:{encoded}{suffix}", safe=_NAMEABLE)
 
     def _named(self) -> str:
         # A Node peer on the same keys was given the tag as part of its queue's name.
