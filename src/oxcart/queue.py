@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
@@ -22,6 +22,7 @@ from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.port import Added
 from oxcart.engine.handler import Handler, Registry, RunKind
+from oxcart.engine.running import RunningJob
 from oxcart.events import QueueEvents, Results
 from oxcart.handle import JobHandle
 from oxcart.model.errors import OxcartError, ValidationError
@@ -137,7 +138,15 @@ class Queue:
     # -- handlers
 
     @overload
+    def job(
+        self, function: Callable[Concatenate[RunningJob, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
     def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def job(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
 
     @overload
     def job(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
@@ -368,8 +377,8 @@ class _Bound:
 class Task(Generic[P, C, R]):
     """A handler that can be enqueued; still callable as the function it was made from.
 
-    Its types: the function's parameters, what a call returns (a coroutine for an async function), and the
-    job's result.
+    Its types: the function's parameters but the job, what a call returns (a coroutine for an async
+    function), and the job's result.
     """
 
     def __init__(
@@ -387,8 +396,8 @@ class Task(Generic[P, C, R]):
         """The job name."""
         return self.handler.name
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Calls the function itself; nothing is enqueued."""
+    def __call__(self, *args: Any, **kwargs: Any) -> C:
+        """Calls the function itself, with the job where it takes one; nothing is enqueued."""
         return self.__wrapped__(*args, **kwargs)
 
     def using(self, **options: Unpack[OptionKwargs]) -> Task[P, C, R]:
@@ -426,8 +435,16 @@ class TaskMaker(Protocol):
 
     @overload
     def __call__(
+        self, function: Callable[Concatenate[RunningJob, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from oxcart import events as _events
 from oxcart import handle as _handle
@@ -35,6 +35,7 @@ from oxcart import queue as _queue
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.engine.handler import Handler, Registry, RunKind
+from oxcart.engine.running import RunningJob
 from oxcart.model.duration import Duration
 from oxcart.model.event import Event
 from oxcart.model.job import Job
@@ -145,7 +146,15 @@ class Queue:
     # -- handlers
 
     @overload
+    def job(
+        self, function: Callable[Concatenate[RunningJob, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
     def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def job(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
 
     @overload
     def job(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
@@ -321,8 +330,8 @@ class Task(Generic[P, C, R]):
         """Options of jobs enqueued through it."""
         return self._task.options
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Calls the function itself; nothing is enqueued."""
+    def __call__(self, *args: Any, **kwargs: Any) -> C:
+        """Calls the function itself, with the job where it takes one; nothing is enqueued."""
         return self.__wrapped__(*args, **kwargs)
 
     def using(self, **options: Unpack[OptionKwargs]) -> Task[P, C, R]:
@@ -347,8 +356,16 @@ class TaskMaker(Protocol):
 
     @overload
     def __call__(
+        self, function: Callable[Concatenate[RunningJob, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
