@@ -1,0 +1,153 @@
+"""One attempt of a job in the place of a worker: the worker's own executor and verdict, in the test's thread.
+
+So what a test sees is what a worker would do: categories, retries, timeouts, middleware, control values.
+
+May touch: nothing outside of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from oxcart.broker.bullmq.broker import now_ms
+from oxcart.broker.port import ClaimedJob, Outcome
+from oxcart.engine.executor import SHUTDOWN, Executor, Middleware
+from oxcart.engine.handler import Handler
+from oxcart.engine.processes import HandlerProcesses
+from oxcart.engine.running import Place, RunningJob, current_place
+from oxcart.engine.verdict import Verdict
+from oxcart.model.backoff import Strategy
+from oxcart.model.failure import Classifier
+
+T = TypeVar("T")
+
+WORKER = "inline"
+
+
+class Settings:
+    """How jobs are run in place of a worker; as the arguments of ``Worker``."""
+
+    def __init__(
+        self,
+        *,
+        state: Any = None,
+        middleware: Sequence[Middleware] = (),
+        timeout: float | None = None,
+        classifier: Classifier | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
+        propagate: bool = False,
+    ) -> None:
+        self.state = state
+        self.middleware = tuple(middleware)
+        self.timeout = timeout
+        self.verdict = _Verdict(
+            clock=now_ms, rand=random.random, classifier=classifier, strategies=strategies
+        )
+        self.propagate = propagate
+
+
+class InlineJob(RunningJob):
+    """A job that runs in the place of a worker's."""
+
+    __slots__ = ()
+
+    def __init__(self, broker: Any, claim: ClaimedJob, settings: Settings) -> None:
+        super().__init__(broker, claim, WORKER, settings.state)
+
+    def wait_for(self, doing: Coroutine[Any, Any, T]) -> T:
+        """For plain functions: does something of the job's own, e.g. ``job.wait_for(job.log("…"))``."""
+        try:
+            doing.send(None)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        doing.close()
+        raise RuntimeError("run inline, a plain function can only wait for what its job offers, not for I/O")
+
+
+class _Verdict(Verdict):
+    """Remembers the exception behind a failure, so that a test can see it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.errors: dict[str, BaseException] = {}
+
+    def of_error(self, job: RunningJob, error: BaseException, category: Any = None) -> Outcome:
+        self.errors[job.id] = error
+        return super().of_error(job, error, category)
+
+
+class _Executor(Executor):
+    """Runs one attempt in the calling thread, whatever kind of handler it has."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(
+            1,
+            settings.verdict,
+            lambda job, outcome: None,
+            middleware=settings.middleware,
+            timeout=settings.timeout,
+            processes=_Here(),
+        )
+
+    async def attempt(self, job: RunningJob) -> Outcome:
+        """Runs one attempt in the current task."""
+        me = asyncio.current_task()
+        assert me is not None
+        place = Place()
+        place.job = job
+        current_place.set(place)
+        outcome = await self._attempt(job, me)
+        assert outcome is not None
+        return outcome
+
+    async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
+        return handler.function(**arguments)
+
+
+class _Here(HandlerProcesses):
+    """In the place of the pool of processes: this process."""
+
+    async def run(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
+        if handler.takes_job is not None:
+            arguments[handler.takes_job] = job.snapshot()
+        return handler.function(**arguments)
+
+
+async def run_attempt(job: RunningJob, settings: Settings) -> Outcome:
+    """Runs one attempt, in a task of its own, because a timeout cancels it."""
+    executor = _Executor(settings)
+    task = asyncio.get_running_loop().create_task(executor.attempt(job), name=f"oxcart-inline-{job.id}")
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:  # the test is being ended: so is what it started
+        executor.stop(job, SHUTDOWN)
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    finally:
+        executor.deadlines.close()
+    return task.result()
+
+
+def run_here(doing: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end in this thread, also where an event loop is already under way.
+
+    Plain functions then run in the thread, and with the context, of the test that enqueues them: they see
+    its database transaction.
+    """
+    outer: asyncio.AbstractEventLoop | None = None
+    with contextlib.suppress(RuntimeError):
+        outer = asyncio.get_running_loop()
+    if outer is None:
+        return asyncio.run(doing)
+    loop = asyncio.new_event_loop()
+    asyncio._set_running_loop(None)
+    try:
+        return loop.run_until_complete(doing)
+    finally:
+        asyncio._set_running_loop(outer)
+        loop.close()
