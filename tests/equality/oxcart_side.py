@@ -17,7 +17,7 @@ from oxcart.broker.bullmq import BullMQBroker
 from oxcart.broker.bullmq.codec import options_of, retention_argument
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, Lease
-from oxcart.model.errors import JobError, JobLocked, JobNotFound
+from oxcart.model.errors import JobError, JobLocked, JobNotFound, ScriptError
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.retention import Retention
@@ -99,6 +99,8 @@ class OxcartSide:
             return Outcome(await getattr(self, f"_{op.kind}")(self._brokers[op.queue], op))
         except JobError as error:
             return Outcome(code=error.code, error=str(error))
+        except ScriptError as error:
+            return Outcome(error=str(error))
 
     async def read(self, now: int) -> dict[str, Any]:
         self._now = now

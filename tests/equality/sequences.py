@@ -432,13 +432,14 @@ class Generator:
     def _fetch(self, held: dict[str, Any], completes: bool = False) -> bool:
         # A refused finish claims nothing in Node. In a batch the others' slots are filled all the same, so
         # a finish that will be refused is made without a claim.
+        return self._finishable(held, completes) and self._random.random() < 0.7
+
+    def _finishable(self, held: dict[str, Any], completes: bool) -> bool:
         queue, job_id = held["queue"], held["id"]
         if self._view.lock(queue, job_id) != held["token"] or not self._view.hash(queue, job_id):
             return False
         pending = ("dependencies", "unsuccessful")
-        if completes and any(self._view.exists(queue, f"{job_id}:{name}") for name in pending):
-            return False
-        return self._random.random() < 0.7
+        return not (completes and any(self._view.exists(queue, f"{job_id}:{name}") for name in pending))
 
     def _move_to_delayed(self) -> Op | None:
         held = self._held()
