@@ -1,0 +1,279 @@
+"""How long the server is held at worst: `make bench-limits`, or `python -m benchmarks.limits --help`.
+
+Checks the four limits of the specification (reading a job, taking its lock, emitting an event, a stalled
+check over 10 000 active jobs), the longest time that any of our scripts held the server by its own slow log,
+and that two worker processes are not slower than one. Exits 1 when a limit is passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import redis
+from rich.console import Console
+from rich.table import Table
+from tests.servers import ValkeyServer
+
+import oxcart
+from benchmarks.peers import role
+from benchmarks.peers.oxcart import look, make_queue
+from benchmarks.report import make_console
+from benchmarks.systems import SYSTEMS
+from benchmarks.workloads import Bench, Sizes
+from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.scripts import load, verbs
+from oxcart.broker.connection import Server
+from oxcart.broker.port import Ask, Claimed, Lease
+from oxcart.model.options import JobOptions
+
+#: The specification's limits, in ms.
+READ, LOCK, EVENT, STALLED, HELD = 10.0, 5.0, 5.0, 100.0, 5.0
+#: Two processes may be this part slower than one.
+TWO = 0.9
+
+LEASE_MS = 600_000
+_CLAIM = 50
+
+
+class Checks:
+    """Collects what was checked."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._table = Table(title="Limits", title_justify="left")
+        for column in ("what", "found", "limit", "kept"):
+            self._table.add_column(column, justify="left" if column == "what" else "right")
+        self.kept = True
+
+    def add(self, what: str, found: str, limit: str, kept: bool) -> None:
+        self._table.add_row(what, found, limit, "[green]yes[/green]" if kept else "[red]NO[/red]")
+        self.kept = self.kept and kept
+
+    def ms(self, what: str, found: float, limit: float) -> None:
+        self.add(what, f"{found:.2f} ms", f"{limit:g} ms", found <= limit)
+
+    def print(self) -> None:
+        self._console.print(self._table)
+
+
+# -- the four limits
+
+
+async def four_limits(server: ValkeyServer, checks: Checks, calls: int, active: int) -> None:
+    """Round trips as a client sees them, and a whole stalled check."""
+    client = server.client()
+    client.flushall()
+    broker = open_broker(server)
+    await add_jobs(broker, calls + active)
+    first = client.lindex(broker.keys.wait(), -1)
+    hgetall = await times(calls, lambda: broker.caller.command("HGETALL", broker.keys.job(str(first))))
+    checks.ms(f"HGETALL of a job, p99 of {calls}", role.percentile(hgetall, 0.99), READ)
+    ask = Ask(count=1, lock_ms=LEASE_MS, worker="limits")
+    lock = await times(calls, lambda: broker.claim(ask))
+    checks.ms(f"lock (claim of one job), p99 of {calls}", role.percentile(lock, 0.99), LOCK)
+    event = ("XADD", broker.keys.events(), "MAXLEN", "~", 10_000, "*", "event", "progress", "data", "1")
+    emit = await times(calls, lambda: broker.caller.command(*event))
+    checks.ms(f"XADD of an event, p99 of {calls}", role.percentile(emit, 0.99), EVENT)
+    await claim_jobs(broker, active - calls)
+    spent = []
+    for _ in range(5):
+        client.delete(broker.keys.stalled_check())
+        before = time.perf_counter()
+        answer = await broker.recover(interval_ms=1000)
+        spent.append((time.perf_counter() - before) * 1000)
+        if not answer.ran or answer.ids:
+            raise SystemExit(f"a stalled check that should find nothing: {answer}")
+    checks.ms(f"stalled check, {active} active jobs, longest of 5", max(spent), STALLED)
+    await broker.close()
+
+
+async def times(calls: int, call: Callable[[], Awaitable[object]]) -> list[float]:
+    """Milliseconds of each call, after some to warm up."""
+    spent = []
+    for _ in range(calls):
+        before = time.perf_counter()
+        await call()
+        spent.append((time.perf_counter() - before) * 1000)
+    return spent
+
+
+# -- how long a script holds the server
+
+
+class SlowLog:
+    """The server's own record of how long each script ran, while the block lasts."""
+
+    def __init__(self, client: redis.Redis, console: Console, checks: Checks) -> None:
+        self._client: Any = client
+        self._console = console
+        self._checks = checks
+        self._names = {load(verb).sha.decode(): verb for verb in verbs()}
+
+    def start(self) -> None:
+        self._client.config_set("slowlog-max-len", 10_000_000)
+        self._client.config_set("slowlog-log-slower-than", 0)
+        self._client.slowlog_reset()
+
+    def stop(self, scenario: str) -> None:
+        """Prints the times of each script, and checks the longest."""
+        self._client.config_set("slowlog-log-slower-than", -1)
+        spent: dict[str, list[float]] = {}
+        for entry in self._client.execute_command("SLOWLOG", "GET", -1):
+            command, _, rest = entry["command"].decode("utf-8", "replace").partition(" ")
+            if command.upper() == "EVALSHA":
+                sha = rest.partition(" ")[0]
+                spent.setdefault(self._names.get(sha, sha), []).append(entry["duration"] / 1000)
+            elif command.upper() == "EVAL":
+                spent.setdefault("first use, text sent", []).append(entry["duration"] / 1000)
+        self._client.slowlog_reset()
+        table = Table(title=scenario, title_justify="left")
+        table.add_column("script")
+        for column in ("calls", "p50 ms", "p99 ms", "longest ms"):
+            table.add_column(column, justify="right")
+        for verb, values in sorted(spent.items(), key=lambda item: -max(item[1])):
+            p50, p99 = role.percentile(values, 0.5), role.percentile(values, 0.99)
+            table.add_row(verb, f"{len(values):,}", f"{p50:.2f}", f"{p99:.2f}", f"{max(values):.2f}")
+        self._console.print(table)
+        slowest = max(spent, key=lambda verb: max(spent[verb]))
+        what = f"{scenario}: longest script ({slowest})"
+        self._checks.ms(what, max(spent[slowest]), HELD)
+
+
+async def due_at_once(server: ValkeyServer, log: SlowLog, delayed: int) -> None:
+    """All delayed jobs are due when the worker comes."""
+    server.client().flushall()
+    hour = 3_600_000
+    past = open_broker(server, clock=lambda: now_ms() - hour)
+    await add_jobs(past, delayed, JobOptions.build(delay=hour / 1000 - 60))
+    await past.close()
+    log.start()
+    await drain(server, delayed, concurrency=100)
+    log.stop(f"{delayed:,} delayed jobs due at once")
+
+
+async def beside_active(server: ValkeyServer, log: SlowLog, active: int, jobs: int) -> None:
+    """A worker on a queue of which others hold many jobs; their leases are renewed, stalls looked for."""
+    client = server.client()
+    client.flushall()
+    broker = open_broker(server)
+    await add_jobs(broker, active)
+    held = await claim_jobs(broker, active)
+    await add_jobs(broker, jobs)
+    log.start()
+    leases = [Lease(job.id, job.token, job.starts) for claimed in held for job in claimed.jobs]
+    renewing = asyncio.create_task(broker.extend(leases, LEASE_MS))
+    await drain(server, jobs, concurrency=100)
+    await renewing
+    for _ in range(3):
+        client.delete(broker.keys.stalled_check())
+        await broker.recover(interval_ms=1000)
+    # The worst day: all their workers are gone, and all jobs come back.
+    for claimed in held:
+        client.delete(*(broker.keys.lock(job.id) for job in claimed.jobs))
+    client.delete(broker.keys.stalled_check())
+    found = await broker.recover(interval_ms=1000)
+    if len(found.ids) != active:
+        raise SystemExit(f"{active} jobs were lost by their workers, {len(found.ids)} came back")
+    log.stop(f"{active:,} jobs active elsewhere, renewed, then recovered")
+    await broker.close()
+
+
+async def all_active(server: ValkeyServer, log: SlowLog, active: int) -> None:
+    """One worker runs as many jobs at once, which end in no order."""
+    server.client().flushall()
+    broker = open_broker(server)
+    await add_jobs(broker, active * 2)
+    await broker.close()
+    queue = oxcart.Queue("limits", url=server.url)
+
+    async def sleepy() -> None:
+        await asyncio.sleep(random.uniform(2, 6))
+
+    queue.process(sleepy)
+    log.start()
+    await drain(server, active * 2, concurrency=active, queue=queue)
+    log.stop(f"{active:,} jobs active in one worker, ending in no order")
+
+
+# -- the parts
+
+
+def open_broker(server: ValkeyServer, **more: Any) -> BullMQBroker:
+    return BullMQBroker(Server(server.url), "limits", **more)
+
+
+async def add_jobs(broker: BullMQBroker, count: int, options: JobOptions | None = None) -> None:
+    data, given = role.payload(), options or JobOptions.build()
+    for start in range(0, count, 10_000):
+        jobs = [broker.encode("job", data, given) for _ in range(min(10_000, count - start))]
+        await broker.add(jobs)
+
+
+async def claim_jobs(broker: BullMQBroker, count: int) -> list[Claimed]:
+    held = []
+    while count > 0:
+        claimed = await broker.claim(Ask(min(_CLAIM, count), LEASE_MS, "limits"))
+        if not claimed.jobs:
+            raise SystemExit(f"{count} jobs left to claim, and none there")
+        count -= len(claimed.jobs)
+        held.append(claimed)
+    return held
+
+
+async def drain(
+    server: ValkeyServer, jobs: int, *, concurrency: int, queue: oxcart.Queue | None = None
+) -> None:
+    """Runs a worker until so many jobs are done."""
+    worker = oxcart.Worker(queue or make_queue("limits", server.port), concurrency=concurrency)
+    running = asyncio.create_task(worker.run())
+    await look(worker, running, jobs)
+    worker.stop()
+    await running
+
+
+async def two_processes(server: ValkeyServer, checks: Checks, jobs: int, rounds: int) -> None:
+    """One worker process against two, in interleaved rounds."""
+    bench = Bench(server, Sizes(jobs=jobs))
+    rates: dict[str, list[float]] = {"process_c100": [], "process_c100_x2": []}
+    for _ in range(rounds):
+        for workload, found in rates.items():
+            found.append((await bench.run(workload, SYSTEMS["oxcart"])).jobs_per_s)
+    one, two = (statistics.median(found) for found in rates.values())
+    what = f"two processes against one ({two:,.0f} and {one:,.0f} jobs/s)"
+    checks.add(what, f"{two / one:.2f}×", f"≥ {TWO:g}×", two >= TWO * one)
+
+
+async def run(arguments: argparse.Namespace) -> bool:
+    console = make_console()
+    checks = Checks(console)
+    with ValkeyServer() as server:
+        log = SlowLog(server.client(decode_responses=False), console, checks)
+        await four_limits(server, checks, arguments.calls, arguments.active)
+        await due_at_once(server, log, arguments.delayed)
+        await beside_active(server, log, arguments.active, arguments.jobs // 4)
+        await all_active(server, log, arguments.active)
+        await two_processes(server, checks, arguments.jobs, arguments.rounds)
+    checks.print()
+    console.print(f"[dim]{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}[/dim]")
+    return checks.kept
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.limits", description=__doc__)
+    parser.add_argument("--calls", type=int, default=2000, help="calls of the first three limits (2000)")
+    parser.add_argument("--active", type=int, default=10_000, help="active jobs (10000)")
+    parser.add_argument("--delayed", type=int, default=100_000, help="jobs due at once (100000)")
+    parser.add_argument("--jobs", type=int, default=20_000, help="jobs for one and two processes (20000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of one and two processes (3)")
+    return 0 if asyncio.run(run(parser.parse_args())) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
