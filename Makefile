@@ -38,6 +38,10 @@ bench-limits: install  ## how long the server is held at worst
 soak: install  ## 200 000 jobs through one worker: memory and keys must stay flat
 	$(BIN)/python -m benchmarks.soak $(BENCH)
 
+test: install  ## all tests, those against real BullMQ included
+	$(BIN)/python -c "from tests.nodes import installed, versions; [installed(v) for v in versions()]"
+	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
+
 clean:  ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/*/node_modules
 

@@ -14,6 +14,22 @@ from tests.servers import ValkeyServer
 
 MakeQueue = Callable[..., Queue]
 
+#: Suites that watch the clock. They share one test process, so that only the rest runs beside them.
+CLOCK_WATCHERS = "tests/chaos/"
+#: What takes longest begins first.
+FIRST = ("tests/chaos/", "tests/equality/", "tests/interop/")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spreads the tests over processes by file; for ``pytest -n 2 --dist loadgroup``."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("clock" if file.startswith(CLOCK_WATCHERS) else file))
+    items.sort(
+        key=lambda item: next((i for i, at in enumerate(FIRST) if item.nodeid.startswith(at)), len(FIRST))
+    )
+
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
