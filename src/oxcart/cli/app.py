@@ -1,0 +1,109 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from oxcart.cli import events, exits, jobs, queues
+from oxcart.cli.settings import DEFAULT_PREFIX, Settings
+
+#: Options that may stand anywhere on the command line, not only before the command.
+_GLOBAL = ("--url", "--prefix")
+
+
+class Root(TyperGroup):
+    """The group of all commands, in the order of their registration."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the command line, global options first."""
+        return super().parse_args(ctx, _hoist(args))
+
+
+def _hoist(arguments: list[str]) -> list[str]:
+    """Moves global options to the front, where the group reads them."""
+    front: list[str] = []
+    rest: list[str] = []
+    taken = iter(arguments)
+    for argument in taken:
+        if argument == "--":
+            rest += [argument, *taken]
+        elif argument in _GLOBAL:
+            front.append(argument)
+            front += [value for value in (next(taken, None),) if value is not None]
+        elif argument.startswith(tuple(f"{name}=" for name in _GLOBAL)):
+            front.append(argument)
+        else:
+            rest.append(argument)
+    return front + rest
+
+
+app = typer.Typer(
+    cls=Root,
+    name="oxcart",
+    help="Jobs for Python on queues shared with BullMQ.",
+    epilog="--url and --prefix may stand anywhere. Exit codes: 0 fine, 1 not found or failed, "
+    "2 wrong usage, 3 server unreachable.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OXCART_URL",
+            show_envvar=True,
+            show_default="the embedded Valkey",
+            help="The server: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://.",
+        ),
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="What stands before queue names in keys.")] = DEFAULT_PREFIX,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    if version:
+        import oxcart
+
+        typer.echo(f"oxcart {oxcart.__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+    ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix)
+
+
+app.command()(queues.queues)
+app.command()(queues.pause)
+app.command()(queues.resume)
+app.command()(jobs.add)
+app.command()(jobs.jobs)
+app.command()(jobs.job)
+app.command()(jobs.retry)
+app.command()(jobs.remove)
+app.command()(events.events)
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a command line; returns the exit code."""
+    try:
+        code = app(args=arguments, prog_name="oxcart", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. Nothing may be written any more, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.OK
+    except (Exception, KeyboardInterrupt) as error:
+        judged = exits.judge(error)
+        if judged is None:
+            raise
+        code, message = judged
+        typer.echo(f"oxcart: {message}", err=True)
+    return code if isinstance(code, int) else exits.OK

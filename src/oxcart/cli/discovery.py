@@ -1,0 +1,73 @@
+"""Finds the queues of a server by their meta keys, step by step, so that the server stays free.
+
+May touch: the server; reads only.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oxcart.broker.connection import Reconnect, Server
+
+#: Keys that one step of a scan looks at.
+STEP = 1000
+
+_SPECIAL = re.compile(r"([*?\[\]\\^])")
+
+
+def glob_escape(text: str) -> str:
+    """Text as a pattern that matches only itself."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+async def find_queues(server: Server, prefix: str, reconnect: Reconnect | None = None) -> list[str]:
+    """The names of all queues under a prefix, sorted."""
+    from oxcart.broker.caller import Caller
+
+    names: set[str] = set()
+    pattern = f"{glob_escape(prefix)}:*:meta"
+    for slot in await master_slots(server):
+        caller = Caller(server, slot, "cli", reconnect=reconnect)
+        try:
+            cursor = b"0"
+            while True:
+                cursor, keys = await caller.command(
+                    "SCAN", cursor, "MATCH", pattern, "COUNT", STEP, "TYPE", "hash"
+                )
+                names.update(
+                    name
+                    for key in keys
+                    if (name := queue_of(key.decode("utf-8", "replace"), prefix, server.is_cluster))
+                )
+                if cursor == b"0":
+                    break
+        finally:
+            await caller.close()
+    return sorted(names)
+
+
+def queue_of(meta_key: str, prefix: str, cluster: bool) -> str | None:
+    """The queue that a meta key belongs to; None for a job whose id ends in ``:meta``."""
+    name = meta_key[len(prefix) + 1 : -len(":meta")]
+    if not name or ":" in name:
+        return None
+    if cluster and name.startswith("{") and name.endswith("}") and "{" not in prefix:
+        return name[1:-1] or None  # the tag that every client of ours puts there by itself
+    return name
+
+
+async def master_slots(server: Server) -> list[int | None]:
+    """A slot of each master: what to connect to in order to see every key."""
+    if not server.is_cluster:
+        return [None]
+    link = server.link(0)
+    try:
+        slots = await link.call("CLUSTER", "SLOTS")
+    finally:
+        await link.close()
+    first: dict[tuple[bytes, int], int] = {}
+    for entry in slots:
+        first.setdefault((entry[2][0], entry[2][1]), int(entry[0]))
+    return list(first.values())

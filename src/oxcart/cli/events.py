@@ -1,0 +1,61 @@
+"""``oxcart events``: what happens in a queue, as it happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.settings import JsonOption, QueueArgument
+
+if TYPE_CHECKING:
+    from oxcart.model.event import Event
+
+
+def events(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    since: Annotated[
+        str, typer.Option(help="After this event id; 0 from the oldest, $ only new ones.")
+    ] = "$",
+    name: Annotated[
+        list[str] | None, typer.Option(help="Only events of these names.", show_default="all")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Follow the events of a queue until interrupted; with --json one object per line."""
+
+    async def follow() -> None:
+        left = count
+        async with settings.of(ctx).queue(queue) as source, source.events(since, name) as stream:
+            async for event in stream:
+                _show(event, as_json)
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        return
+
+    settings.run(follow())
+
+
+def _show(event: Event, as_json: bool) -> None:
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    if as_json:
+        output.line({name: value for name, value in fields.items() if value not in (None, {})})
+        return
+    details = {
+        "from": event.prev,
+        "due": output.moment(event.delay),
+        "progress": event.data,
+        "result": event.return_value,
+        "reason": event.failed_reason,
+        "attempts": event.attempts_made,
+        **event.fields,
+    }
+    words = [f"{name}={output.show(value)}" for name, value in details.items() if value is not None]
+    about = f"{output.moment(event.timestamp)}  {event.kind:<16} {event.job_id or '-'}"
+    output.text("  ".join([about, *words]))

@@ -1,0 +1,315 @@
+"""``oxcart add``, ``jobs``, ``job``, ``retry``, ``remove``: the jobs of a queue."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.exits import FAILED, USAGE, CommandError
+from oxcart.cli.settings import JsonOption, QueueArgument
+
+if TYPE_CHECKING:
+    from oxcart.model.job import Job
+    from oxcart.queue import Queue
+
+#: Jobs read at a time when all failed ones are meant.
+PAGE = 500
+
+JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)]
+
+
+def add(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    name: Annotated[str, typer.Argument(help="The job's name: which handler runs it.", show_default=False)],
+    data: Annotated[
+        str | None,
+        typer.Argument(help="The payload as JSON, @FILE, or - for standard input.", show_default=False),
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Every line of the input is the payload of a job of its own.")
+    ] = False,
+    delay: Annotated[str | None, typer.Option(help="Wait before it runs: 250ms, 30s, 5m.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Lower runs first; 0 before every other.")] = None,
+    lifo: Annotated[bool, typer.Option("--lifo", help="Put it in front of the waiting jobs.")] = False,
+    attempts: Annotated[int | None, typer.Option(help="How often it may be tried.")] = None,
+    backoff: Annotated[str | None, typer.Option(help="Wait before a retry: 1s, or a JSON object.")] = None,
+    job_id: Annotated[
+        str | None, typer.Option(help="An id of your own; an existing one adds nothing.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(help="How long an attempt may run.")] = None,
+    remove_on_complete: Annotated[
+        str | None, typer.Option(help="What to keep of completed jobs: true, false, a count, JSON.")
+    ] = None,
+    remove_on_fail: Annotated[str | None, typer.Option(help="The same for failed ones.")] = None,
+    wait: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Wait so long for the result, and print it.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a job."""
+    given = {
+        "delay": delay,
+        "priority": priority,
+        "lifo": lifo or None,
+        "attempts": attempts,
+        "backoff": _json_or_text(backoff),
+        "job_id": job_id,
+        "timeout": timeout,
+        "remove_on_complete": _json_or_text(remove_on_complete),
+        "remove_on_fail": _json_or_text(remove_on_fail),
+    }
+    options = {option: value for option, value in given.items() if value is not None}
+    payloads = _payloads(data, lines)
+    settings.run(_add(settings.of(ctx).queue(queue), name, payloads, options, wait, as_json, lines))
+
+
+def jobs(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these states; repeat for several.", show_default="all"),
+    ] = None,
+    first: Annotated[int, typer.Option(min=0, help="Leave out so many of each state.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many of each state.")] = 20,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first instead of newest.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs of a queue."""
+
+    async def read() -> list[tuple[str, Job]]:
+        from oxcart.queue import LISTABLE
+
+        async with settings.of(ctx).queue(queue) as source:
+            return [
+                (one, job)
+                for one in state or LISTABLE
+                for job in await source.jobs(one, first=first, limit=limit, oldest=oldest)
+            ]
+
+    found = settings.run(read())
+    if as_json:
+        output.document([_as_document(job, one) for one, job in found])
+        return
+    output.table(
+        ["id", "name", "state", "attempts#", "age#", "reason or result"],
+        (
+            [
+                job.id,
+                job.name,
+                one,
+                f"{job.attempts_used}/{job.options.attempts}",
+                output.age(job.timestamp),
+                job.failed_reason or (job.return_value if one == "completed" else None),
+            ]
+            for one, job in found
+        ),
+    )
+
+
+def job(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
+    logs: Annotated[bool, typer.Option("--logs", help="Show the job's log as well.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show everything about a job."""
+
+    async def read() -> tuple[Job | None, str, list[str]]:
+        async with settings.of(ctx).queue(queue) as source:
+            job = await source.get(job_id)
+            return job, await source.state(job_id), await source.handle(job_id).logs() if logs else []
+
+    found, state, log = settings.run(read())
+    if found is None:
+        raise CommandError(f"queue {queue} has no job {job_id}", FAILED)
+    if as_json:
+        output.document(_as_document(found, state) | ({"logs": log} if logs else {}))
+        return
+    output.facts(_facts(found, state))
+    for trace in found.stacktrace:
+        output.text("\n" + trace.rstrip())
+    if logs:
+        output.text("")
+        for line in log:
+            output.text(line)
+
+
+def retry(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs.", show_default=False)
+    ] = None,
+    all_failed: Annotated[bool, typer.Option("--all-failed", help="Every failed job of the queue.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Count their attempts from the beginning.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let finished jobs run again."""
+    if bool(job_ids) == all_failed:
+        raise CommandError("name the jobs to retry, or say --all-failed", USAGE)
+
+    async def work() -> list[dict[str, Any]]:
+        async with settings.of(ctx).queue(queue) as source:
+            ids = job_ids or await _failed_ids(source)
+            return await _each(ids, lambda one: source.retry(one, reset=reset))
+
+    _report(settings.run(work()), "will run again", as_json)
+
+
+def remove(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_ids: JobIds,
+    children: Annotated[bool, typer.Option("--children", help="Remove their children as well.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove jobs that no worker holds."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with settings.of(ctx).queue(queue) as source:
+            return await _each(job_ids, lambda one: source.remove(one, children=children))
+
+    _report(settings.run(work()), "removed", as_json)
+
+
+async def _add(
+    queue: Queue,
+    name: str,
+    payloads: list[Any],
+    options: dict[str, Any],
+    wait: str | None,
+    as_json: bool,
+    many: bool,
+) -> None:
+    async with queue:
+        handles = await queue.add_many([(name, payload) for payload in payloads], **options)
+        made = [{"id": handle.id, "queue": queue.name, "created": handle.created} for handle in handles]
+        if wait is not None:
+            for one, handle in zip(made, handles, strict=True):
+                one["result"] = await handle.result(wait)
+        if as_json:
+            output.document(made if many else made[0])
+        elif wait is None:
+            for handle in handles:
+                output.text(handle.id if handle.created else f"{handle.id} (was there already)")
+        else:
+            for one in made:
+                output.line(one["result"])
+
+
+def _payloads(data: str | None, lines: bool) -> list[Any]:
+    if data is None and not lines:
+        return [None]
+    if data in (None, "-"):
+        raw = sys.stdin.read()
+    elif data.startswith("@"):
+        try:
+            raw = Path(data[1:]).read_text("utf-8")
+        except (OSError, UnicodeError) as error:
+            raise CommandError(f"cannot read {data}: {error}", USAGE) from error
+    else:
+        raw = str(data)
+    texts = [text for text in raw.splitlines() if text.strip()] if lines else [raw]
+    return [_read_json(text) for text in texts]
+
+
+def _read_json(text: str) -> Any:
+    from oxcart.model import payload
+    from oxcart.model.errors import PayloadError
+
+    try:
+        return payload.decode(text)
+    except PayloadError as error:
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise CommandError(f"data must be JSON, got {shown!r}", USAGE) from error
+
+
+def _json_or_text(value: str | None) -> Any:
+    """An option that is JSON where it can be read so, and text otherwise: ``true``, ``100``, ``1s``."""
+    if value is None:
+        return None
+    from oxcart.model import payload
+    from oxcart.model.errors import PayloadError
+
+    try:
+        return payload.decode(value)
+    except PayloadError:
+        return value
+
+
+async def _failed_ids(queue: Queue) -> list[str]:
+    ids: list[str] = []
+    while page := await queue.jobs("failed", first=len(ids), limit=PAGE, oldest=True):
+        ids += (job.id for job in page)
+    return ids
+
+
+async def _each(ids: list[str], act: Callable[[str], Awaitable[None]]) -> list[dict[str, Any]]:
+    """Does something to each job; one that refuses does not stop the others."""
+    from oxcart.model.errors import JobError
+
+    done: list[dict[str, Any]] = []
+    for job_id in ids:
+        try:
+            await act(job_id)
+        except JobError as error:
+            done.append({"id": job_id, "ok": False, "error": str(error)})
+        else:
+            done.append({"id": job_id, "ok": True})
+    return done
+
+
+def _report(done: list[dict[str, Any]], what: str, as_json: bool) -> None:
+    refused = [one for one in done if not one["ok"]]
+    if as_json:
+        output.document(done)
+    else:
+        for one in done:
+            if one["ok"]:
+                output.text(f"{one['id']}: {what}")
+            else:
+                typer.echo(f"oxcart: {one['error']}", err=True)
+    if refused:
+        raise typer.Exit(FAILED)
+
+
+def _as_document(job: Job, state: str) -> dict[str, Any]:
+    import msgspec
+
+    document: dict[str, Any] = {"id": job.id, "name": job.name, "state": state}
+    for field in job.__struct_fields__:
+        value = getattr(job, field)
+        document[field] = value if field in ("data", "return_value") else msgspec.to_builtins(value)
+    return document
+
+
+def _facts(job: Job, state: str) -> dict[str, Any]:
+    facts = {
+        "id": job.id,
+        "name": job.name,
+        "queue": job.queue,
+        "state": state,
+        "attempts": f"{job.attempts_used} of {job.options.attempts} used",
+        "priority": job.priority or None,
+        "delay": output.span(job.delay / 1000) if job.delay else None,
+        "created": output.moment(job.timestamp),
+        "started": output.moment(job.processed_on),
+        "finished": output.moment(job.finished_on),
+        "worker": job.worker_id,
+        "progress": job.progress or None,
+        "parent": job.parent_key,
+        "stalled": job.stalled_count or None,
+        "reason": job.failed_reason,
+        "category": job.extra.get("ox:category"),
+        "result": job.return_value if state == "completed" else None,
+    }
+    shown = {name: value for name, value in facts.items() if value is not None}
+    return shown | {"data": job.data}

@@ -1,0 +1,129 @@
+"""What a command prints: tables and facts for people, JSON for programs.
+
+May touch: standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: A table that goes to a file or a pipe is this wide, because nobody's window bounds it.
+PIPE_WIDTH = 200
+
+
+def document(value: Any) -> None:
+    """Prints one JSON document."""
+    import msgspec
+
+    _write(msgspec.json.format(_encode(value), indent=2))
+
+
+def line(value: Any) -> None:
+    """Prints one JSON value on one line, at once."""
+    _write(_encode(value))
+
+
+def text(message: str) -> None:
+    """Prints plain text."""
+    _write(message.encode("utf-8", "backslashreplace"))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+    """Prints a table; columns whose name ends in ``#`` are numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold")
+    for name in columns:
+        if name.endswith("#"):
+            made.add_column(name[:-1], justify="right", no_wrap=True)
+        else:
+            made.add_column(name, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(show(cell)) for cell in row))
+    console().print(made)
+
+
+def facts(pairs: Mapping[str, Any]) -> None:
+    """Prints names and values, one pair per line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in pairs.items():
+        made.add_row(name, Text(show(value)))
+    console().print(made)
+
+
+def console() -> Console:
+    """The console for tables: a terminal as wide as it is, anything else without bounds that matter."""
+    from rich.console import Console
+
+    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if wide else PIPE_WIDTH, highlight=False, soft_wrap=False)
+
+
+def show(value: Any) -> str:
+    """A value as a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+    return _encode(value).decode()
+
+
+def moment(ms: int | None) -> str | None:
+    """A time in ms as text, or None."""
+    if ms is None:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % 1000:03d}Z"
+    except (OverflowError, ValueError, OSError):  # a peer wrote something that is no time
+        return str(ms)
+
+
+def age(ms: int | None) -> str | None:
+    """How long ago a time in ms was, roughly."""
+    if ms is None:
+        return None
+    return span(time.time() - ms / 1000)
+
+
+def span(seconds: float) -> str:
+    """A duration, roughly."""
+    sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{sign}{seconds / size:.0f}{unit}"
+    return f"{sign}{seconds:.0f}s" if seconds >= 10 else f"{sign}{seconds:.1f}s"
+
+
+def _encode(value: Any) -> bytes:
+    from oxcart.model import payload
+
+    return payload.encode(value, field="output")
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.flush()
+    out = getattr(sys.stdout, "buffer", None)
+    if out is None:  # a test's stand-in
+        sys.stdout.write(data.decode() + "\n")
+    else:
+        out.write(data + b"\n")
+        out.flush()

@@ -1,0 +1,81 @@
+"""What holds for every command: the server and the prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.broker.connection import Reconnect, Server
+    from oxcart.queue import Queue
+
+T = TypeVar("T")
+
+DEFAULT_PREFIX = "bull"
+
+#: Attempts to reach the server before a command gives up: somebody waits for it.
+ATTEMPTS = 3
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+QueueArgument = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
+
+
+@dataclass
+class Settings:
+    """The global options, and what is made from them.
+
+    Attributes:
+        url: The server, or None for the embedded one.
+        prefix: What stands before queue names in keys.
+    """
+
+    url: str | None = None
+    prefix: str = DEFAULT_PREFIX
+    _server: Server | None = field(default=None, repr=False)
+
+    @property
+    def server(self) -> Server:
+        """The server, one object for all queues of a command."""
+        if self._server is None:
+            from oxcart.broker.connection import Server
+
+            self._server = Server(self.url)
+        return self._server
+
+    @property
+    def reconnect(self) -> Reconnect:
+        """A command gives up where a worker would wait."""
+        from oxcart.broker.connection import Reconnect
+
+        return Reconnect(attempts=ATTEMPTS)
+
+    def queue(self, name: str) -> Queue:
+        """A queue whose calls give up soon."""
+        from oxcart.queue import Queue
+
+        settings = self
+
+        class _Impatient(Queue):
+            def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
+                return super().open_broker(reconnect or settings.reconnect)
+
+        return _Impatient(name, prefix=self.prefix, server=self.server)
+
+
+def of(ctx: typer.Context) -> Settings:
+    """The settings of a running command."""
+    return cast(Settings, cast(Any, ctx).find_root().obj)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Does the async part of a command."""
+    import asyncio
+    import logging
+
+    # A command says what is wrong in one line of its own; the library's warnings would only repeat it.
+    logging.getLogger("oxcart").addHandler(logging.NullHandler())
+    return asyncio.run(work)
