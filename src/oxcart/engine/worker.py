@@ -225,10 +225,18 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
-    def stop(self) -> None:
-        """Asks the worker to end: no new jobs, running ones may end, the rest is given back."""
+    def stop(self, *, now: bool = False) -> None:
+        """Asks the worker to end: no new jobs, running ones may end, the rest is given back.
+
+        Args:
+            now: Do not wait for running jobs; also when the worker is already waiting for them.
+        """
         if self._stopping is not None:
             self._stopping.set()
+        if now:
+            self._shutdown_timeout = 0.0
+            if self.started.is_set():
+                self._executor.hurry()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Worker]:
