@@ -1,0 +1,96 @@
+"""The Lua files: each has its header, its parts exist, and the server takes it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib.resources import files
+
+import pytest
+import redis
+
+from oxcart.broker.bullmq import scripts
+from oxcart.broker.bullmq.scripts import load, verbs
+
+LUA = files("oxcart.broker.bullmq") / "lua"
+PARTS = sorted(item.name for item in (LUA / "parts").iterdir() if item.name.endswith(".lua"))
+
+
+def source(verb: str) -> str:
+    return (LUA / f"{verb}.lua").read_text("utf-8")
+
+
+def header(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("--"):
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def test_there_is_a_script_per_transition() -> None:
+    assert {"add", "claim", "finish", "extend", "recover", "promote", "pause", "resume"} <= set(verbs())
+    assert len(verbs()) >= 18
+
+
+@pytest.mark.parametrize("verb", verbs())
+class TestEveryScript:
+    def test_header_says_what_it_takes_and_gives(self, verb: str) -> None:
+        text = header(source(verb))
+        purpose = text.splitlines()[0].removeprefix("-- ")
+        assert purpose[0].isupper(), "the first line is a sentence about the purpose"
+        for section in ("KEYS[1]", "ARGV", "Returns", "include"):
+            assert re.search(rf"^-- {re.escape(section)}\b|^-- {re.escape(section)}", text, re.MULTILINE), (
+                section
+            )
+
+    def test_header_names_the_events_it_writes(self, verb: str) -> None:
+        text = source(verb)
+        written = set(re.findall(r'"event", "([a-z-]+)"', text))
+        described = header(text)
+        for event in written:
+            assert f"`{event}`" in described, f"{event} is written but not in the header"
+
+    def test_includes_exist_and_come_before_it(self, verb: str) -> None:
+        found = re.search(r"^-- include: (.+)$", source(verb), re.MULTILINE)
+        assert found is not None
+        for part in found.group(1).split():
+            assert f"{part}.lua" in PARTS
+
+    def test_uses_no_other_key_than_those_of_its_queue(self, verb: str) -> None:
+        assert set(re.findall(r"KEYS\[(\d)\]", load(verb).text.decode())) <= {"1"}
+
+    def test_the_server_compiles_it_under_the_sha_we_send(self, verb: str, store: redis.Redis) -> None:
+        script = load(verb)
+        assert store.script_load(script.text.decode()) == script.sha.decode()
+
+    def test_text_has_no_comments_and_no_globals(self, verb: str) -> None:
+        text = load(verb).text.decode()
+        assert not re.search(r"^\s*--", text, re.MULTILINE)
+        assert not re.search(r"^[a-z_]+ = ", text, re.MULTILINE), "a global would survive the call"
+
+    def test_sha_is_that_of_the_text(self, verb: str) -> None:
+        assert load(verb).sha.decode() == hashlib.sha1(load(verb).text).hexdigest()
+        assert load(verb) is load(verb), "read once"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_is_used_and_says_what_it_is_for(part: str) -> None:
+    name = part.removesuffix(".lua")
+    used = [verb for verb in verbs() if re.search(rf"^-- include: .*\b{name}\b", source(verb), re.MULTILINE)]
+    assert used, "nobody includes it"
+    assert (LUA / "parts" / part).read_text("utf-8").startswith("-- ")
+
+
+def test_the_parts_are_in_the_order_of_the_include_line() -> None:
+    text = scripts.load("finish").text.decode()
+    first = [
+        text.index(mark) for mark in ("local call = redis.call", "read_gate", "insert_ready", "store_job")
+    ]
+    assert first == sorted(first)
+
+
+def test_no_script_is_unknown() -> None:
+    with pytest.raises(FileNotFoundError):
+        load("no-such-verb")
