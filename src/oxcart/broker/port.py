@@ -126,10 +126,17 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct):
-    """The answer to a stalled check: which jobs came back; ``ran`` is False when it was not yet time."""
+    """The answer to a stalled check: which jobs came back.
+
+    Attributes:
+        ids: Jobs that wait for a worker again.
+        ran: False when it was not yet time.
+        wait_ms: When it will be time, where it was not.
+    """
 
     ids: list[str]
     ran: bool
+    wait_ms: int = 0
 
 
 class Added(msgspec.Struct):

@@ -55,6 +55,7 @@ class Leases:
         self._renewed = renewed
         self._failed = failed
         self._held: list[dict[str, RunningJob]] = [{} for _ in stations]
+        self._deadlines: dict[RunningJob, float] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._pipe: int | None = None
         self._behind: list[bytes] = []
@@ -96,20 +97,26 @@ class Leases:
         """Notes claimed jobs, each with the seconds it may run at most (None for no limit)."""
         held = self._held[station]
         now = time.time()
-        leases = []
         for job, timeout in zip(jobs, timeouts, strict=True):
             held[job.id] = job
-            # Some grace: the worker ends the attempt at its deadline, and then has to say so.
-            deadline = None if timeout is None else now + timeout + 2 * self._every
-            leases.append((job.id, job.token, job.fencing, deadline))
-        self._say({"hold": station, "leases": leases})
+            if timeout is not None:
+                # Some grace: the worker ends the attempt at its deadline, and then has to say so.
+                self._deadlines[job] = now + timeout + 2 * self._every
+        self._tell(station, jobs)
 
     def drop(self, station: int, ids: list[str]) -> None:
         """Forgets jobs whose end is being sent."""
         held = self._held[station]
         for job_id in ids:
-            held.pop(job_id, None)
+            job = held.pop(job_id, None)
+            if job is not None:
+                self._deadlines.pop(job, None)
         self._say({"drop": station, "ids": ids})
+
+    def _tell(self, station: int, jobs: Iterable[RunningJob]) -> None:
+        deadline = self._deadlines.get
+        leases = [(job.id, job.token, job.fencing, deadline(job)) for job in jobs]
+        self._say({"hold": station, "leases": leases})
 
     def _say(self, message: dict[str, Any]) -> None:
         if self._pipe is None:
@@ -191,9 +198,8 @@ class Leases:
         self._pipe = ours
         for index, station in enumerate(self._stations):
             self._say({"open": index, **station})
-            jobs = list(self._held[index].values())
-            if jobs:
-                self.hold(index, jobs, [None] * len(jobs))
+            if self._held[index]:
+                self._tell(index, self._held[index].values())
         assert self._process.stdout is not None
         try:
             while line := await self._process.stdout.readline():

@@ -10,6 +10,7 @@ May touch: the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -19,6 +20,8 @@ from oxcart.model.errors import BrokerError
 log = logging.getLogger("oxcart.recovery")
 
 PROMOTE = 250
+#: Seconds after the end of the last check's guard at which the next one is tried.
+GUARD_MARGIN = 0.005
 
 
 class Recovery:
@@ -50,18 +53,23 @@ class Recovery:
         self._skipped = skipped
         self._tick = tick
         self._checking: asyncio.Task[None] | None = None
+        self._next_check = 0.0
+        self._sooner = asyncio.Event()
 
     async def run(self) -> None:
         """Checks and ticks until cancelled."""
         loop = asyncio.get_running_loop()
-        next_check = loop.time()
+        self._next_check = loop.time()
         try:
             while True:
-                if loop.time() >= next_check:
-                    next_check += self._interval
+                if loop.time() >= self._next_check:
+                    self._next_check = loop.time() + self._interval
                     self._start_check()
                 await self._promote()
-                await asyncio.sleep(min(self._tick, max(0.0, next_check - loop.time())))
+                self._sooner.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(self._tick, max(0.0, self._next_check - loop.time()))):
+                        await self._sooner.wait()
         finally:
             if self._checking is not None:
                 self._checking.cancel()
@@ -82,6 +90,11 @@ class Recovery:
         except BrokerError as error:
             log.warning("queue %s: stalled check failed: %s", self._broker.queue, error)
             return
+        if not found.ran:
+            # Another worker checked a while ago, and may be gone by now: take over when its time is up.
+            again = asyncio.get_running_loop().time() + found.wait_ms / 1000 + GUARD_MARGIN
+            self._next_check = min(self._next_check, again)
+            self._sooner.set()
         if found.ids:
             log.warning(
                 "queue %s: %d jobs taken back from lost workers",

@@ -229,7 +229,7 @@ class BullMQBroker:
             )
             phase, cursor = answer[0].decode(), answer[1]
             if phase == "busy":
-                return Recovered(ids, False)
+                return Recovered(ids, False, max(0, cursor))
             ids += (job_id.decode() for job_id in answer[2:])
         return Recovered(ids, True)
 

@@ -8,7 +8,7 @@
 -- ARGV     1 "", 2 "", 3 phase: "start", "check" or "note", 4 now, 5 most stalls allowed,
 --          6 ms between cycles, 7 step size, 8 cursor ("note" only)
 -- Returns  { next phase ("" when the cycle is over, "busy" when another worker made one within the
---          interval), next cursor, recovered ids... }
+--          interval), next cursor (for "busy" the ms until the next cycle), recovered ids... }
 -- Events   per recovered job `waiting` and `stalled`
 -- Keeps    a job stalled more often than allowed is marked with `defa`; the worker that takes it next
 --          fails it. One that belongs to a repeating schedule is never failed for this.
@@ -20,7 +20,7 @@ local stalled_key, active_key = P .. "stalled", P .. "active"
 
 if phase == "start" then
   if not call("SET", P .. "stalled-check", ARGV[4], "PX", ARGV[6], "NX") then
-    return { "busy", 0 }
+    return { "busy", call("PTTL", P .. "stalled-check") }
   end
   trim_events()
   phase = "check"
