@@ -73,6 +73,15 @@ def _register(queue: Queue, journal: Journal) -> None:
         return end(job)
 
     @queue.job
+    async def deaf(job: RunningJob) -> None:
+        start(job)
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                journal.write("told", id=job.id)
+
+    @queue.job
     def thread(job: RunningJob, seconds: float) -> dict[str, Any]:
         start(job)
         time.sleep(seconds)

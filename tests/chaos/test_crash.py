@@ -1,0 +1,230 @@
+"""Workers that are killed, stopped, starved of their interpreter; renewers that die: nothing runs twice
+that must not, everything runs again that must."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+
+import pytest
+
+from oxcart import Queue
+from tests.chaos.fleet import Fleet, Store, WorkerProcess, eventually
+from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT
+from tests.servers import ValkeyServer
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+async def _started(fleet: Fleet, count: int = 1) -> None:
+    await eventually(lambda: len(fleet.starts()) >= count, f"{count} jobs started")
+
+
+@pytest.mark.parametrize("turn", range(5 if FULL else 2))
+async def test_jobs_of_a_killed_worker_run_again_within_two_leases(
+    server: ValkeyServer, store: Store, fleet: Fleet, turn: int
+) -> None:
+    """`kill -9` in mid-batch, with another worker beside whose checks are out of step with the dead one's."""
+    async with Queue("chaos", url=server.url) as queue:
+        victim = await fleet.start(concurrency=8)
+        handles = await queue.add_many([("nap", {"seconds": 3600 if n < 8 else 0}) for n in range(8)])
+        await _started(fleet, 8)
+        await asyncio.sleep(LEASE * (0.3 + 0.5 * turn % 1))
+        await fleet.start(concurrency=8)
+        # From now on the naps are short: the second run ends at once.
+        for handle in handles:
+            await handle.update_data({"seconds": 0})
+        more = await queue.add_many([("nap", {"seconds": 0}) for _ in range(20)])
+        victim.signal(signal.SIGKILL)
+        killed = time.time()
+        await eventually(
+            lambda: store.lengths() == {"completed": 28}, "all jobs ended", 2 * LEASE + GRACE + LIMIT
+        )
+        again = [line for line in fleet.facts("start") if line["at"] > killed and line["fencing"] == 2]
+        assert {line["id"] for line in again} == {handle.id for handle in handles}
+        late = max(line["at"] for line in again) - killed
+        assert late <= 2 * LEASE + GRACE, f"the last ran again after {late:.2f} s"
+        assert store.count_events("stalled") == dict.fromkeys((handle.id for handle in handles), 1)
+        assert all(fleet.starts()[handle.id] == 2 for handle in handles)
+        assert all(fleet.starts()[handle.id] == 1 for handle in more)
+
+
+async def test_a_lone_worker_takes_back_the_jobs_of_its_predecessor(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """One worker at a time: killed, and started anew by its supervisor."""
+    async with Queue("chaos", url=server.url) as queue:
+        victim = await fleet.start()
+        handle = await queue.add("nap", {"seconds": 3600})
+        await _started(fleet)
+        await handle.update_data({"seconds": 0})
+        victim.signal(signal.SIGKILL)
+        killed = time.time()
+        await fleet.start()
+        assert (await handle.result(2 * LEASE + GRACE + LIMIT))["fencing"] == 2
+        late = fleet.facts("start")[-1]["at"] - killed
+        assert late <= 2 * LEASE + GRACE
+
+
+async def test_stalled_checks_come_every_interval(server: ValkeyServer, store: Store, fleet: Fleet) -> None:
+    """A check that comes a moment before the guard of the last one is over must not wait a whole interval."""
+    await fleet.start()
+    guard = store.prefix + "stalled-check"
+    seen: list[float] = []
+    last: str | None = None
+    end = time.monotonic() + 8 * LEASE
+    while time.monotonic() < end and len(seen) < 6:
+        now: str | None = store.client.get(guard)
+        if now is not None and now != last:
+            last = now
+            seen.append(int(now) / 1000)
+        await asyncio.sleep(LEASE / 50)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(seen)]
+    assert len(gaps) >= 4, seen
+    assert max(gaps) < 1.5 * LEASE, gaps
+
+
+@pytest.mark.parametrize("kind", ["hold_gil", "thread"])
+async def test_a_handler_that_keeps_the_interpreter_keeps_its_lease(
+    server: ValkeyServer, store: Store, fleet: Fleet, kind: str
+) -> None:
+    """Three leases in C code with the GIL held: no renewal can come from that process, and none has to."""
+    async with Queue("chaos", url=server.url) as queue:
+        holder = await fleet.start()
+        handle = await queue.add(kind, {"seconds": 3 * LEASE})
+        await _started(fleet)
+        await fleet.start()  # one that would take the job back
+        result = await handle.result(3 * LEASE + LIMIT)
+        assert result == {"pid": holder.pid, "fencing": 1}
+        assert fleet.starts() == {handle.id: 1}
+        assert not store.count_events("stalled")
+        assert store.lengths() == {"completed": 1}
+
+
+async def test_the_result_of_a_worker_that_was_stopped_is_refused(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """SIGSTOP past the lease: the renewer must not renew for it, and what it says after SIGCONT is late."""
+    async with Queue("chaos", url=server.url) as queue:
+        sleeper = await fleet.start()
+        handle = await queue.add("nap", {"seconds": 0.2 * LEASE})
+        await _started(fleet)
+        sleeper.signal(signal.SIGSTOP)
+        other = await fleet.start()
+        result = await handle.result(4 * LEASE + LIMIT)
+        assert result == {"pid": other.pid, "fencing": 2}
+        sleeper.signal(signal.SIGCONT)
+        await eventually(lambda: fleet.of(sleeper, "end"), "the first run ends too")
+        await eventually(lambda: "was refused" in sleeper.log, "its result is refused")
+        assert fleet.starts() == {handle.id: 2}
+        assert store.count_events("completed") == {handle.id: 1}
+        assert store.count_events("stalled") == {handle.id: 1}
+        job = await handle.get()
+        assert job.return_value == {"pid": other.pid, "fencing": 2}
+        assert (job.attempts_made, job.attempts_started, job.stalled_count) == (1, 2, 1)
+        # It is a worker like any other again.
+        other.kill()
+        assert (await (await queue.add("nap", {})).result(LIMIT))["pid"] == sleeper.pid
+
+
+async def test_a_stopped_worker_whose_job_nobody_took_may_still_end_it(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """A lease that ran out is no reason to throw work away, as long as nobody else has begun."""
+    async with Queue("chaos", url=server.url) as queue:
+        sleeper = await fleet.start(recover=False)
+        handle = await queue.add("nap", {"seconds": 0.2 * LEASE})
+        await _started(fleet)
+        sleeper.signal(signal.SIGSTOP)
+        await eventually(lambda: store.lock_ms(handle.id) < 0, "the lease runs out", 3 * LEASE + GRACE)
+        sleeper.signal(signal.SIGCONT)
+        assert (await handle.result(LIMIT))["fencing"] == 1
+        assert fleet.starts() == {handle.id: 1}
+
+
+async def test_a_killed_renewer_is_replaced_and_leases_survive(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    async with Queue("chaos", url=server.url) as queue:
+        worker = await fleet.start(concurrency=4)
+        handles = await queue.add_many([("nap", {"seconds": 3 * LEASE})] * 4)
+        await _started(fleet, 4)
+        renewer = fleet.of(worker, "ready")[0]["renewer"]
+        os.kill(renewer, signal.SIGKILL)
+        await fleet.start()
+        results = [await handle.result(3 * LEASE + LIMIT) for handle in handles]
+        assert all(result["fencing"] == 1 for result in results)
+        assert not store.count_events("stalled")
+        assert "starting another" in worker.log
+
+
+async def _holds_no_longer(store: Store, job_id: str) -> None:
+    """Waits until the lease ran out and was not taken up again for a lease and a half."""
+    end = time.monotonic() + 6 * LEASE + GRACE
+    since = time.monotonic()
+    while time.monotonic() - since < 1.5 * LEASE:
+        if store.lock_ms(job_id) >= 0:
+            since = time.monotonic()
+            assert since < end, "the lease is still renewed"
+        await asyncio.sleep(LEASE / 20)
+
+
+async def test_the_renewer_ends_with_its_worker_even_where_a_fork_lives_on(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """A child that a handler forked holds the worker's end of the pipe: its end alone says nothing then."""
+    async with Queue("chaos", url=server.url) as queue:
+        victim = await fleet.start()
+        renewer = fleet.of(victim, "ready")[0]["renewer"]
+        handle = await queue.add("fork", {"seconds": 3600.0})
+        await eventually(lambda: fleet.facts("forked"), "the fork")
+        child = fleet.facts("forked")[0]["child"]
+        try:
+            victim.kill()
+            await _holds_no_longer(store, handle.id)
+            assert _alive(child), "or nothing was shown"
+            await eventually(lambda: not _alive(renewer), "the renewer ends", 2 * LEASE + GRACE)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("with_new_renewer", [False, True])
+async def test_the_renewer_does_not_renew_past_a_deadline(
+    server: ValkeyServer, store: Store, fleet: Fleet, with_new_renewer: bool
+) -> None:
+    """A handler that never gives the interpreter back cannot be told that its time is up."""
+    async with Queue("chaos", url=server.url) as queue:
+        stuck = await fleet.start(timeout=0.5 * LEASE)
+        handle = await queue.add("hold_gil", {"seconds": 3600.0})
+        await _started(fleet)
+        if with_new_renewer:
+            # One that starts later must know the deadline too; this worker can only start it when free.
+            stuck = await _restart_renewer(server, store, fleet)
+            [handle_id] = [line["id"] for line in fleet.facts("start") if line["pid"] == stuck.pid]
+        else:
+            handle_id = handle.id
+        await _holds_no_longer(store, handle_id)
+        stuck.kill()
+
+
+async def _restart_renewer(server: ValkeyServer, store: Store, fleet: Fleet) -> WorkerProcess:
+    for line in fleet.facts("ready"):
+        os.kill(line["pid"], signal.SIGKILL)
+    await eventually(lambda: all(not _alive(line["pid"]) for line in fleet.facts("ready")), "the end")
+    # `deaf` ignores that its time is up but leaves the loop free, so that the worker can start a renewer.
+    async with Queue("chaos", url=server.url) as queue:
+        worker = await fleet.start(timeout=0.5 * LEASE, recover=False)
+        await queue.add("deaf", {})
+        await eventually(lambda: fleet.of(worker, "start"), "the deaf one started")
+        os.kill(fleet.of(worker, "ready")[0]["renewer"], signal.SIGKILL)
+        await eventually(lambda: "starting another" in worker.log, "another renewer")
+    return worker
