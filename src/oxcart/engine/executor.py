@@ -112,6 +112,11 @@ class Executor:
                 async with asyncio.timeout(timeout):
                     await self._emptied.wait()
 
+    def hurry(self) -> None:
+        """Ends a wait for nothing to run."""
+        if self._emptied is not None:
+            self._emptied.set()
+
     async def close(self) -> None:
         """Ends all slots, and what runs in them."""
         self._closing = True
