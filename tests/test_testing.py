@@ -579,6 +579,8 @@ class TestAssertions:
         await assert_enqueued(queue, "bye", data=(1, 2))
         await refute_enqueued(queue, "welcome", data={"to": "eve"})
         await refute_enqueued(queue, "welcome", priority=4)
+        await assert_enqueued(queue, "bye", backoff="exponential")
+        await refute_enqueued(queue, "bye", backoff="1s")
         await refute_enqueued(queue, "other")
 
     async def test_messages(self, queue: Queue) -> None:

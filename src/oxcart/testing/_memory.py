@@ -342,9 +342,11 @@ class StandIn:
         self.broker = broker
         self.results = broker
 
-    async def add_soon(self, job: codec.Encoded) -> Added:
+    async def add(self, job: codec.Encoded) -> Added:
         """Adds a job."""
         return (await self.broker.add([job]))[0]
+
+    add_soon = add
 
     async def close(self) -> None:
         """Nothing is open."""
