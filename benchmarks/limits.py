@@ -3,6 +3,9 @@
 Checks the four limits of the specification (reading a job, taking its lock, emitting an event, a stalled
 check over 10 000 active jobs), the longest time that any of our scripts held the server by its own slow log,
 and that two worker processes are not slower than one. Exits 1 when a limit is passed.
+
+The slow log tells time, not CPU: where the system allows it the server runs at a raised priority, so that
+what it tells is its own time and not that of others on the machine.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from rich.table import Table
 from tests.servers import ValkeyServer
 
 import oxcart
+from benchmarks.measured import ServerClock
 from benchmarks.peers import role
 from benchmarks.peers.oxcart import look, make_queue
 from benchmarks.report import make_console
@@ -114,25 +118,39 @@ class SlowLog:
         self._client: Any = client
         self._console = console
         self._checks = checks
+        self._clock = ServerClock(client)
         self._names = {load(verb).sha.decode(): verb for verb in verbs()}
+
+    def first_use(self) -> None:
+        """Sends the text of every script, which the server compiles, and checks how long that takes."""
+        self.start()
+        for verb in verbs():
+            if self._client.script_load(load(verb).text) != load(verb).sha.decode():
+                raise SystemExit(f"the server knows script {verb} by another name than we do")
+        spent = [entry[2] / 1000 for entry in self._end() if entry[3][0].upper() == b"SCRIPT"]
+        self._checks.ms(f"first use of a script, longest of {len(spent)} (compiled once)", max(spent), HELD)
 
     def start(self) -> None:
         self._client.config_set("slowlog-max-len", 10_000_000)
         self._client.config_set("slowlog-log-slower-than", 0)
         self._client.slowlog_reset()
+        self._clock.start()
+
+    def _end(self) -> list[Any]:
+        """The entries: number, time, microseconds, words of the command, and more."""
+        self._clock.stop()
+        self._client.config_set("slowlog-log-slower-than", -1)
+        entries: list[Any] = self._client.execute_command("SLOWLOG", "GET", -1)
+        self._client.slowlog_reset()
+        return entries
 
     def stop(self, scenario: str) -> None:
         """Prints the times of each script, and checks the longest."""
-        self._client.config_set("slowlog-log-slower-than", -1)
         spent: dict[str, list[float]] = {}
-        for entry in self._client.execute_command("SLOWLOG", "GET", -1):
-            command, _, rest = entry["command"].decode("utf-8", "replace").partition(" ")
-            if command.upper() == "EVALSHA":
-                sha = rest.partition(" ")[0]
-                spent.setdefault(self._names.get(sha, sha), []).append(entry["duration"] / 1000)
-            elif command.upper() == "EVAL":
-                spent.setdefault("first use, text sent", []).append(entry["duration"] / 1000)
-        self._client.slowlog_reset()
+        for _, _, took, words, *_ in self._end():
+            if words[0].upper() in (b"EVALSHA", b"EVAL"):
+                verb = self._names.get(words[1].decode("utf-8", "replace"), "unknown")
+                spent.setdefault(verb, []).append(took / 1000)
         table = Table(title=scenario, title_justify="left")
         table.add_column("script")
         for column in ("calls", "p50 ms", "p99 ms", "longest ms"):
@@ -141,6 +159,11 @@ class SlowLog:
             p50, p99 = role.percentile(values, 0.5), role.percentile(values, 0.99)
             table.add_row(verb, f"{len(values):,}", f"{p50:.2f}", f"{p99:.2f}", f"{max(values):.2f}")
         self._console.print(table)
+        clock, cpu = self._clock.script, self._clock.cpu
+        self._console.print(
+            f"[dim]all scripts: {clock:.2f} s by the clock; the server used {cpu:.2f} s of CPU. "
+            "More clock than CPU means that others had the core.[/dim]"
+        )
         slowest = max(spent, key=lambda verb: max(spent[verb]))
         what = f"{scenario}: longest script ({slowest})"
         self._checks.ms(what, max(spent[slowest]), HELD)
@@ -205,6 +228,15 @@ async def all_active(server: ValkeyServer, log: SlowLog, active: int) -> None:
 # -- the parts
 
 
+def raise_priority(pid: int) -> bool:
+    """Puts a process before others, where the system allows it."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, pid, -15)
+    except PermissionError:
+        return False
+    return True
+
+
 def open_broker(server: ValkeyServer, **more: Any) -> BullMQBroker:
     return BullMQBroker(Server(server.url), "limits", **more)
 
@@ -255,13 +287,17 @@ async def run(arguments: argparse.Namespace) -> bool:
     checks = Checks(console)
     with ValkeyServer() as server:
         log = SlowLog(server.client(decode_responses=False), console, checks)
+        raised = raise_priority(server.pid)
+        log.first_use()
         await four_limits(server, checks, arguments.calls, arguments.active)
         await due_at_once(server, log, arguments.delayed)
         await beside_active(server, log, arguments.active, arguments.jobs // 4)
         await all_active(server, log, arguments.active)
         await two_processes(server, checks, arguments.jobs, arguments.rounds)
     checks.print()
-    console.print(f"[dim]{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}[/dim]")
+    priority = "raised" if raised else "usual"
+    load_now = os.getloadavg()[0]
+    console.print(f"[dim]{os.cpu_count()} cores, load {load_now:.1f}, server at {priority} priority[/dim]")
     return checks.kept
 
 
