@@ -129,7 +129,7 @@ class Queue:
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
         bound = self._bind()
-        added = await bound.add_soon(bound.broker.encode(name, data, options))
+        added = await bound.add(bound.broker.encode(name, data, options))
         return JobHandle(self, added.id, name, added.created)
 
     def _options(self, given: OptionKwargs) -> JobOptions:
@@ -334,11 +334,24 @@ class _Bound:
         self.broker = broker
         self.results = Results(broker)
         self._add_timeout = add_timeout
+        self._alone = False
         self._waiting: list[tuple[Encoded, asyncio.Future[Added]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
-    def add_soon(self, job: Encoded) -> asyncio.Future[Added]:
-        """Adds a job together with all others of this turn of the loop."""
+    async def add(self, job: Encoded) -> Added:
+        """Adds a job: at once where no other add is under way, else together with those of this turn."""
+        if self._alone or self._waiting:
+            return await self._add_soon(job)
+        self._alone = True
+        try:
+            (added,) = await self.broker.add_each([job], timeout=self._add_timeout)
+        finally:
+            self._alone = False
+        if isinstance(added, OxcartError):
+            raise added
+        return added
+
+    def _add_soon(self, job: Encoded) -> asyncio.Future[Added]:
         future: asyncio.Future[Added] = self.loop.create_future()
         if not self._waiting:
             self.loop.call_soon(self._send)

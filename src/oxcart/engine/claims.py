@@ -39,6 +39,8 @@ class Station:
         due_ms: When the next delayed job is due; 0 for none.
         calls: Calls in flight.
         asked_at: When it was last asked for jobs, in loop time.
+        wakes: How often it was said to have work. An answer to a call that was sent before the last time
+            does not say that it has none: that work may have come after the call.
     """
 
     def __init__(self, index: int, broker: BullMQBroker) -> None:
@@ -51,6 +53,12 @@ class Station:
         self.active = 0
         self.calls = 0
         self.asked_at = 0.0
+        self.wakes = 0
+
+    def wake(self) -> None:
+        """Notes that there may be work."""
+        self.ready = True
+        self.wakes += 1
 
 
 class Claims:
@@ -122,9 +130,9 @@ class Claims:
             now = self._clock()
             for station in self._stations:
                 if station.until_ms <= now:
-                    station.ready = True
+                    station.wake()
         else:
-            self._stations[index].ready = True
+            self._stations[index].wake()
         self._pump_soon()
 
     def stop_claiming(self) -> None:
@@ -217,7 +225,8 @@ class Claims:
         self._pump_soon()
 
     async def _commit(self, station: Station, batch: list[tuple[RunningJob, Outcome]], claim: int) -> None:
-        ask = self._ask if claim == self._ask.count else _with_count(self._ask, claim)
+        ask = _with_count(self._ask, claim)
+        wakes = station.wakes
         started = time.perf_counter()
         try:
             if batch:
@@ -242,14 +251,14 @@ class Claims:
         for (job, outcome), code in zip(batch, codes, strict=True):
             self._ended(station, job, outcome, code)
         if claim:
-            self._note(station, claimed, claim)
+            self._note(station, claimed, claim, wakes)
         station.active = claimed.active
         if claimed.jobs:
             self._arrived(station, claimed)
         if self._observe is not None:
             self._observe(station, len(batch), len(claimed.jobs), time.perf_counter() - started)
 
-    def _note(self, station: Station, claimed: Claimed, asked: int) -> None:
+    def _note(self, station: Station, claimed: Claimed, asked: int, wakes: int) -> None:
         """Learns from an answer whether to ask again."""
         station.until_ms = 0
         station.due_ms = claimed.due_ms
@@ -263,11 +272,9 @@ class Claims:
             station.ready = False
             station.until_ms = self._clock() + claimed.limited_ms
             self._wake_at(claimed.limited_ms)
-        elif claimed.closed or (len(claimed.jobs) < asked and not claimed.repeated and claimed.due_ms >= 0):
+        elif len(claimed.jobs) < asked and not claimed.repeated and station.wakes == wakes:
             # Fewer than asked for: the queue is empty, unless payloads alone made the batch short.
-            station.ready = (
-                bool(claimed.jobs) and not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
-            )
+            station.ready = not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
             if not station.ready:
                 self._starved()
 

@@ -13,26 +13,29 @@ out  {"ready": true}, {"refused": station, "ids": [...]},
      {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
 Deadlines are wall-clock seconds, or null.
 
-May touch: the server. Imports as little as it can: it must start fast and stay small.
+May touch: the server. Imports almost nothing until there is something to renew: most jobs end long before,
+and a worker that has just started needs the processor for them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
+import select
 import signal
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.port import Lease
-from oxcart.model.errors import BrokerError
+if TYPE_CHECKING:
+    import asyncio
 
-_json_out = msgspec.json.Encoder()
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+#: How often to see whether the worker is still there, in seconds: a fork of it may keep the pipe open.
+LOOK = 1.0
 
 
 def is_stopped(pid: int) -> bool:
@@ -50,17 +53,17 @@ class Renewer:
     Args:
         parent: The worker's process id.
         lock_ms: How long a renewed lease lasts.
-        every: Seconds between renewals.
         report: Takes each message for the worker.
     """
 
-    def __init__(self, parent: int, lock_ms: int, every: float, report: Any) -> None:
+    def __init__(self, parent: int, lock_ms: int, report: Callable[[dict[str, Any]], None]) -> None:
         self._parent = parent
         self._lock_ms = lock_ms
-        self._every = every
         self._report = report
-        self._brokers: dict[int, BullMQBroker] = {}
+        self._facts: dict[int, dict[str, Any]] = {}
         self._held: dict[int, dict[str, tuple[str, int, float | None]]] = {}
+        self._brokers: dict[int, BullMQBroker] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self, message: dict[str, Any]) -> None:
         """Notes what the worker said."""
@@ -73,20 +76,23 @@ class Renewer:
             for job_id in message["ids"]:
                 held.pop(job_id, None)
         elif "open" in message:
-            server = Server(message["url"] or None, folder=message["folder"] or None)
-            self._brokers[message["open"]] = BullMQBroker(
-                server,
-                message["queue"],
-                prefix=message["prefix"],
-                # A renewal that cannot be made now is tried again at the next beat, not queued up.
-                reconnect=Reconnect(attempts=2),
-            )
+            self._facts[message["open"]] = message
             self._held[message["open"]] = {}
 
-    async def beat(self) -> None:
+    def beat(self) -> None:
         """Renews everything once."""
-        if is_stopped(self._parent):
+        if is_stopped(self._parent) or not any(self._held.values()):
             return
+        import asyncio
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        self._loop.run_until_complete(self._renew())
+
+    async def _renew(self) -> None:
+        from oxcart.broker.port import Lease
+        from oxcart.model.errors import BrokerError
+
         now = time.time()
         for station, held in self._held.items():
             leases = [
@@ -98,62 +104,74 @@ class Renewer:
                 continue
             started = time.perf_counter()
             try:
-                refused = await self._brokers[station].extend(leases, self._lock_ms)
+                refused = await self._broker(station).extend(leases, self._lock_ms)
             except (BrokerError, OSError) as error:
                 self._report({"failed": len(leases), "error": str(error), "station": station})
                 continue
-            # A job that ended while the call was under way is refused for that alone.
-            refused = [job_id for job_id in refused if job_id in held]
             for job_id in refused:
                 held.pop(job_id, None)
             if refused:
                 self._report({"refused": station, "ids": refused})
-            self._report(
-                {
-                    "renewed": len(leases) - len(refused),
-                    "seconds": time.perf_counter() - started,
-                    "station": station,
-                }
+            spent = time.perf_counter() - started
+            self._report({"renewed": len(leases) - len(refused), "seconds": spent, "station": station})
+
+    def _broker(self, station: int) -> BullMQBroker:
+        broker = self._brokers.get(station)
+        if broker is None:
+            from oxcart.broker.bullmq.broker import BullMQBroker
+            from oxcart.broker.connection import Reconnect, Server
+
+            facts = self._facts[station]
+            broker = self._brokers[station] = BullMQBroker(
+                Server(facts["url"] or None, folder=facts["folder"] or None),
+                facts["queue"],
+                prefix=facts["prefix"],
+                # A renewal that cannot be made now is tried again at the next beat, not queued up.
+                reconnect=Reconnect(attempts=2),
             )
-
-    async def run(self, reader: asyncio.StreamReader) -> None:
-        """Listens and beats until the worker's end of the pipe is closed."""
-        beating = asyncio.create_task(self._beat_on())
-        try:
-            while line := await reader.readline():
-                self.take(msgspec.json.decode(line))
-        finally:
-            beating.cancel()
-
-    async def _beat_on(self) -> None:
-        next_beat = time.monotonic() + self._every
-        while True:
-            await asyncio.sleep(max(0.0, next_beat - time.monotonic()))
-            next_beat = max(next_beat + self._every, time.monotonic())
-            await self.beat()
+        return broker
 
 
-async def _main(parent: int, lock_ms: int, every: float) -> None:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=64 * 1024 * 1024)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+def serve(parent: int, lock_ms: int, every: float) -> None:
+    """Listens and beats until the worker is gone.
+
+    Args:
+        parent: The worker's process id.
+        lock_ms: How long a renewed lease lasts.
+        every: Seconds between renewals.
+    """
+    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
     def report(message: dict[str, Any]) -> None:
         try:
-            os.write(1, _json_out.encode(message) + b"\n")
+            os.write(1, encode(message) + b"\n")
         except OSError:
             os._exit(0)  # nobody listens any more
 
+    renewer = Renewer(parent, lock_ms, report)
     report({"ready": True})
-    await Renewer(parent, lock_ms, every, report).run(reader)
+    rest = b""
+    next_beat = time.monotonic() + every
+    while os.getppid() == parent:
+        ready, _, _ = select.select([0], [], [], min(LOOK, max(0.0, next_beat - time.monotonic())))
+        if ready:
+            chunk = os.read(0, 1 << 20)
+            if not chunk:
+                return
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                renewer.take(decode(line))
+        if time.monotonic() >= next_beat:
+            renewer.beat()
+            next_beat = max(next_beat + every, time.monotonic())
 
 
 def main() -> None:
     """Entry point of the process."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        # A signal to the group is the worker's to handle; this process ends when the pipe does.
+        # A signal to the group is the worker's to handle; this process ends when the worker does.
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    asyncio.run(_main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
 
 
 if __name__ == "__main__":

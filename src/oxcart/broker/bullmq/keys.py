@@ -10,10 +10,9 @@ May touch: nothing. Lua builds the same names from the prefix of the meta key (`
 from __future__ import annotations
 
 import base64
+import binascii
 from dataclasses import dataclass
 from urllib.parse import quote
-
-from redis.crc import key_slot
 
 from oxcart.model.errors import CrossSlotError
 from oxcart.model.names import check_queue_name
@@ -28,6 +27,14 @@ def has_tag(text: str) -> bool:
     """Whether a key with this text in it has a hash tag: a brace pair with something inside."""
     opened = text.find("{")
     return opened >= 0 and text.find("}", opened + 1) > opened + 1
+
+
+def slot_of(key: str) -> int:
+    """The cluster slot of a key: a checksum of its hash tag, or of all of it where there is none."""
+    if has_tag(key):
+        opened = key.find("{") + 1
+        key = key[opened : key.find("}", opened)]
+    return binascii.crc_hqx(key.encode(), 0) % 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,7 @@ class Keys:
                 f"queue {self.queue!r} with prefix {self.prefix!r} has no hash tag, so its keys would be in "
                 "different slots of the cluster; use the tagged layout or a prefix like '{bull}'"
             )
-        return int(key_slot(self.meta().encode()))
+        return slot_of(self.meta())
 
     def key(self, suffix: str) -> str:
         """A key by its suffix; the named methods below are the known ones."""

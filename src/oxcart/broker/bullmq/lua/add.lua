@@ -11,7 +11,7 @@
 -- Keeps    the counter `id` grows by one per job, as peers expect, although ids come from the caller
 -- include: base gate insert store
 
-local answer = remembered()
+local answer = remembered(true)
 if answer then
   return answer
 end
@@ -19,14 +19,14 @@ end
 local count = tonumber(ARGV[3])
 local gate = read_gate(P)
 call("LLEN", gate.target) -- a list that is none refuses the call here, before anything is written
-call("INCRBY", P .. "id", count)
+call("INCRBY", P .. "id", count) -- refused when the server is out of memory
 local events = P .. "events"
 local limit = max_events(P)
 local head, tail = {}, {}
 local wake, later, stored = false, false, false
 local codes = {}
 
-local function add_one(at)
+local function add_one(at, last)
   local id, timestamp = ARGV[at], ARGV[at + 4]
   if call("EXISTS", P .. id) == 1 then
     call("XADD", events, "MAXLEN", "~", limit, "*", "event", "duplicated", "jobId", id)
@@ -56,14 +56,18 @@ local function add_one(at)
     head[#head + 1] = id
   end
   wake = true
-  call("XADD", events, "*", "event", "waiting", "jobId", id)
+  if last then
+    call("XADD", events, "MAXLEN", "~", limit, "*", "event", "waiting", "jobId", id)
+  else
+    call("XADD", events, "*", "event", "waiting", "jobId", id)
+  end
   return 1
 end
 
 local at = 4
 for i = 1, count do
   stored = false
-  local ok, code = pcall(add_one, at)
+  local ok, code = pcall(add_one, at, i == count)
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
   if not ok and stored then
     call("DEL", P .. ARGV[at]) -- else a later add of this id would take it for added
@@ -84,5 +88,4 @@ end
 if later then
   wake_later(P)
 end
-trim_events()
 return remember(codes)

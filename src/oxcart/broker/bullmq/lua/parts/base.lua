@@ -15,9 +15,10 @@ local slot_key = ARGV[1] ~= "" and (P .. "ox:call:" .. ARGV[1]) or nil
 
 -- What this very call answered before, or nil. A call older than the last one of its slot was given up by
 -- its caller and came late through a connection already dead: it must not be applied any more.
--- The first write command of a script must be one that the server refuses when it is out of memory:
--- SETRANGE with nothing to write is exactly that probe, so a script either runs whole or not at all.
-local function remembered()
+-- The first write command of a script must be one that the server refuses when it is out of memory, so
+-- that a script runs whole or not at all: SETRANGE with nothing to write is that probe. A script whose first
+-- write is of that kind anyway says so.
+local function remembered(probes_itself)
   if slot_key then
     local kept = call("GET", slot_key)
     if kept then
@@ -30,7 +31,9 @@ local function remembered()
       end
     end
   end
-  call("SETRANGE", slot_key or P .. "ox:call", 0, "")
+  if not probes_itself then
+    call("SETRANGE", slot_key or P .. "ox:call", 0, "")
+  end
   return nil
 end
 
