@@ -203,7 +203,9 @@ class Executor:
             early = self._verdict.before_start(job)
             if early is not None:
                 return early
-            self._set_deadline(job)
+            if job.limit is not None:
+                job.deadline = me.get_loop().time() + job.limit
+                self.deadlines.watch(job.deadline)
             if handler.kind == "async":
                 job.stop = me.cancel
             try:
@@ -243,7 +245,7 @@ class Executor:
 
     def _stopped(self, job: RunningJob, error: BaseException) -> Outcome:
         if job.cancel_reason == TIMED_OUT:
-            limit = self.limit_of(job)
+            limit = job.limit
             late = AttemptTimeout(
                 f"the attempt took longer than {limit:g} s" if limit else "the attempt took too long"
             )
@@ -258,12 +260,6 @@ class Executor:
             if options is not None and (options.timeout is None or isinstance(options.timeout, int)):
                 return None if options.timeout is None else options.timeout / 1000
         return self._timeout
-
-    def _set_deadline(self, job: RunningJob) -> None:
-        limit = self.limit_of(job)
-        if limit is not None:
-            job.deadline = asyncio.get_running_loop().time() + limit
-            self.deadlines.watch(job.deadline)
 
     async def _call(self, job: RunningJob, handler: Handler) -> Any:
         arguments = handler.arguments(job.raw_data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import sys
@@ -24,6 +25,11 @@ from oxcart.engine.running import RunningJob
 log = logging.getLogger("oxcart.leases")
 
 _encode = msgspec.json.Encoder().encode
+
+#: Seconds after which ended jobs are told of where no claim takes them along.
+REMIND = 0.5
+#: How much the pipe to the renewer holds, in bytes: it reads twenty times a second, not with every write.
+PIPE = 1 << 20
 
 
 class Leases:
@@ -56,6 +62,8 @@ class Leases:
         self._failed = failed
         self._held: list[dict[str, RunningJob]] = [{} for _ in stations]
         self._deadlines: dict[RunningJob, float] = {}
+        self._dropped: list[list[str]] = [[] for _ in stations]
+        self._reminder: asyncio.TimerHandle | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._pipe: int | None = None
         self._behind: list[bytes] = []
@@ -70,6 +78,8 @@ class Leases:
     async def close(self) -> None:
         """Ends the renewer process."""
         self._closing = True
+        if self._reminder is not None:
+            self._reminder.cancel()
         self._hang_up()
         process = self._process
         if process is not None and process.returncode is None:
@@ -111,12 +121,23 @@ class Leases:
             job = held.pop(job_id, None)
             if job is not None:
                 self._deadlines.pop(job, None)
-        self._say({"drop": station, "ids": ids})
+        # Told with the next claim: a renewal of what has ended is refused and harms nobody, while every
+        # write wakes the renewer.
+        self._dropped[station] += ids
+        if self._reminder is None:
+            self._reminder = asyncio.get_running_loop().call_later(REMIND, self._remind)
+
+    def _remind(self) -> None:
+        self._reminder = None
+        for station, ids in enumerate(self._dropped):
+            if ids:
+                self._tell(station, ())
 
     def _tell(self, station: int, jobs: Iterable[RunningJob]) -> None:
         deadline = self._deadlines.get
         leases = [(job.id, job.token, job.fencing, deadline(job)) for job in jobs]
-        self._say({"hold": station, "leases": leases})
+        dropped, self._dropped[station] = self._dropped[station], []
+        self._say({"hold": station, "leases": leases, "drop": dropped})
 
     def _say(self, message: dict[str, Any]) -> None:
         if self._pipe is None:
@@ -181,6 +202,7 @@ class Leases:
         theirs, ours = os.pipe()
         try:
             os.set_blocking(ours, False)
+            _widen(ours)
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -220,3 +242,11 @@ class Leases:
             self._failed(message["station"], message["failed"], message["error"])
         elif "ready" in message:
             self.ready.set()
+
+
+def _widen(pipe: int) -> None:
+    """Makes room in a pipe where the system lets us; the usual size does too, with more waiting."""
+    resize = getattr(fcntl, "F_SETPIPE_SZ", None)
+    if resize is not None:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe, resize, PIPE)

@@ -8,7 +8,7 @@ past its deadline; a worker that cannot go on must lose its leases.
 
 Run as ``python -m oxcart.engine.renewer``; one JSON message per line each way:
 in   {"open": station, "url", "folder", "queue", "prefix"},
-     {"hold": station, "leases": [[id, token, starts, deadline]]}, {"drop": station, "ids": [...]}
+     {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "ids": [...]},
      {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
 Deadlines are wall-clock seconds, or null.
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: How often to see whether the worker is still there, in seconds: a fork of it may keep the pipe open.
 LOOK = 1.0
+#: How long to let messages gather before they are read, in seconds.
+GATHER = 0.05
 
 
 def is_stopped(pid: int) -> bool:
@@ -69,12 +71,10 @@ class Renewer:
         """Notes what the worker said."""
         if "hold" in message:
             held = self._held[message["hold"]]
+            for job_id in message["drop"]:
+                held.pop(job_id, None)
             for job_id, token, starts, deadline in message["leases"]:
                 held[job_id] = (token, starts, deadline)
-        elif "drop" in message:
-            held = self._held[message["drop"]]
-            for job_id in message["ids"]:
-                held.pop(job_id, None)
         elif "open" in message:
             self._facts[message["open"]] = message
             self._held[message["open"]] = {}
@@ -161,6 +161,7 @@ def serve(parent: int, lock_ms: int, every: float) -> None:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 renewer.take(decode(line))
+            time.sleep(GATHER)  # a busy worker says much; to be woken by each word would slow it down
         if time.monotonic() >= next_beat:
             renewer.beat()
             next_beat = max(next_beat + every, time.monotonic())

@@ -53,6 +53,7 @@ class RunningJob:
         "fencing",
         "handler",
         "id",
+        "limit",
         "queue",
         "started_ms",
         "state",
@@ -74,6 +75,8 @@ class RunningJob:
         self.state = state
         self.handler: Handler | None = None
         self.station: Any = None
+        #: Seconds this attempt may take, or None.
+        self.limit: float | None = None
         #: Loop time at which the attempt is over, or None.
         self.deadline: float | None = None
         #: Why the attempt is to stop, once somebody said so.

@@ -361,8 +361,9 @@ class Worker:
             job = RunningJob(station.broker, claim, self.id, self._state)
             job.station = station
             job.handler = registry.find(job.name)
+            job.limit = self._executor.limit_of(job)
             jobs.append(job)
-            timeouts.append(self._executor.limit_of(job))
+            timeouts.append(job.limit)
         # Before any handler runs: one of them may never let this process speak again.
         self._leases.hold(station.index, jobs, timeouts)
         ready = []
