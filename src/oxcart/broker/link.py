@@ -73,6 +73,8 @@ class _Wire(asyncio.Protocol):
         self._lost = lost
         self.waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
         self.transport: asyncio.Transport | None = None
+        #: The timer that looks after the oldest call; while there is none, nothing waits.
+        self.watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -123,7 +125,6 @@ class Link:
         self._timeout = timeout
         self._wire: _Wire | None = None
         self._connecting: asyncio.Task[_Wire] | None = None
-        self._watch: asyncio.TimerHandle | None = None
         self._closed = False
         self.endpoint: Endpoint | None = None
         self.connections_made = 0
@@ -192,9 +193,6 @@ class Link:
     def drop(self, why: str) -> None:
         """Cuts the connection now; the next call makes a new one."""
         wire, self._wire = self._wire, None
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
         if wire is not None:
             if wire.transport is not None:
                 wire.transport.abort()
@@ -254,19 +252,19 @@ class Link:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         wire.waiting.append((future, loop.time() + (self._timeout if timeout is None else timeout)))
-        if self._watch is None:
-            self._watch = loop.call_later(1.0, self._look, wire)
+        if wire.watch is None:
+            wire.watch = loop.call_later(1.0, self._look, wire)
         return future
 
     def _look(self, wire: _Wire) -> None:
-        """Ends a connection whose oldest call is overdue. One timer per link, not one per call."""
-        self._watch = None
+        """Ends a connection whose oldest call is overdue. One timer per connection, not one per call."""
+        wire.watch = None
         if not wire.waiting:
             return
         loop = asyncio.get_running_loop()
         overdue = wire.waiting[0][1]
         if loop.time() < overdue:
-            self._watch = loop.call_later(min(1.0, max(0.01, overdue - loop.time())), self._look, wire)
+            wire.watch = loop.call_later(min(1.0, max(0.01, overdue - loop.time())), self._look, wire)
         elif wire is self._wire:
             self.drop("no answer in time")
         else:
@@ -276,13 +274,13 @@ class Link:
     def _on_lost(self, wire: _Wire, exc: BaseException | None) -> None:
         if self._wire is wire:
             self._wire = None
-            if self._watch is not None:
-                self._watch.cancel()
-                self._watch = None
         self._fail(wire, f"the connection was lost: {exc}" if exc else "the server closed the connection")
 
     def _fail(self, wire: _Wire, why: str) -> None:
         where = self.endpoint.name if self.endpoint else "the server"
+        if wire.watch is not None:
+            wire.watch.cancel()
+            wire.watch = None
         while wire.waiting:
             future = wire.waiting.popleft()[0]
             if not future.done():
