@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from oxcart.cli import events, exits, jobs, queues
+from oxcart.cli import events, exits, jobs, queues, work
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
@@ -80,6 +78,7 @@ def _root(
     ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix)
 
 
+app.command()(work.work)
 app.command()(queues.queues)
 app.command()(queues.pause)
 app.command()(queues.resume)
@@ -95,11 +94,6 @@ def run(arguments: list[str]) -> int:
     """Runs a command line; returns the exit code."""
     try:
         code = app(args=arguments, prog_name="oxcart", standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has seen enough. Nothing may be written any more, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exits.OK
     except (Exception, KeyboardInterrupt) as error:
         judged = exits.judge(error)
         if judged is None:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,9 +23,10 @@ PIPE_WIDTH = 200
 
 def document(value: Any) -> None:
     """Prints one JSON document."""
-    import msgspec
+    import json
 
-    _write(msgspec.json.format(_encode(value), indent=2))
+    # Not msgspec: its formatter refuses half a surrogate pair, which a peer's data may hold.
+    _write(json.dumps(json.loads(_encode(value)), indent=2).encode())
 
 
 def line(value: Any) -> None:
@@ -50,7 +53,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
             made.add_column(name, overflow="fold")
     for row in rows:
         made.add_row(*(Text(show(cell)) for cell in row))
-    console().print(made)
+    _draw(made)
 
 
 def facts(pairs: Mapping[str, Any]) -> None:
@@ -63,7 +66,7 @@ def facts(pairs: Mapping[str, Any]) -> None:
     made.add_column(overflow="fold")
     for name, value in pairs.items():
         made.add_row(name, Text(show(value)))
-    console().print(made)
+    _draw(made)
 
 
 def console() -> Console:
@@ -72,6 +75,13 @@ def console() -> Console:
 
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if wide else PIPE_WIDTH, highlight=False, soft_wrap=False)
+
+
+def _draw(drawing: Any) -> None:
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(drawing)
+    _write(captured.get().rstrip("\n").encode("utf-8", "backslashreplace"))
 
 
 def show(value: Any) -> str:
@@ -120,10 +130,12 @@ def _encode(value: Any) -> bytes:
 
 
 def _write(data: bytes) -> None:
-    sys.stdout.flush()
-    out = getattr(sys.stdout, "buffer", None)
-    if out is None:  # a test's stand-in
-        sys.stdout.write(data.decode() + "\n")
-    else:
+    try:
+        sys.stdout.flush()
+        out = sys.stdout.buffer
         out.write(data + b"\n")
         out.flush()
+    except BrokenPipeError:
+        # The reader has seen enough: no error. Nothing may be written any more, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None

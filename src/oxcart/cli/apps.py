@@ -1,0 +1,118 @@
+"""Loads a user's application: ``module:queue`` becomes the queue object that is meant.
+
+May touch: ``sys.path`` and whatever the application does when it is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from oxcart.cli.exits import USAGE, CommandError
+
+if TYPE_CHECKING:
+    from oxcart.engine.worker import Source
+
+_FORM = "module:queue, for example app:emails"
+
+
+def load(targets: Sequence[str]) -> list[Source]:
+    """The queues that the targets name, each once, in order.
+
+    A target names a queue or a list of queues in a module; a module alone means every queue of it that
+    has handlers.
+
+    Raises:
+        CommandError: A target names nothing of use. What the application itself raises passes through.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    found: list[Source] = []
+    for target in targets:
+        for queue in _queues_of(target):
+            if not any(queue is known for known in found):
+                found.append(queue)
+    for queue in found:
+        if not queue.registry:
+            raise CommandError(f"queue {queue.name!r} has no handlers", USAGE)
+    return found
+
+
+def import_module(name: str) -> Any:
+    """Imports a module of the application.
+
+    Raises:
+        CommandError: There is no such module; one that fails by itself raises what it raises.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise CommandError(f"no module {error.name!r} here or on the path", USAGE) from error
+        raise
+
+
+def explain(error: BaseException) -> str:
+    """The traceback of an application that cannot be imported, without our own frames before it."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+
+
+def files_of(error: BaseException) -> set[str]:
+    """The files that have to do with an error: changing one of them may mend it."""
+    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    if isinstance(error, SyntaxError) and error.filename:
+        files.add(error.filename)
+    return {file for file in files if os.path.isfile(file)}
+
+
+def _queues_of(target: str) -> list[Source]:
+    module_name, colon, path = target.partition(":")
+    if not module_name or (colon and not path):
+        raise CommandError(f"{target!r} is not of the form {_FORM}", USAGE)
+    module = import_module(
+        module_name.removesuffix(".py").replace("/", ".") if "/" in module_name else module_name
+    )
+    if not colon:
+        queues = [value for value in vars(module).values() if is_queue(value) and value.registry]
+        if not queues:
+            raise CommandError(f"module {module_name!r} has no queue with handlers", USAGE)
+        return queues
+    value = module
+    for part in path.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            raise CommandError(_no_such(module, module_name, path), USAGE) from None
+    if is_queue(value):
+        return [value]
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        queues = list(value)
+        if queues and all(is_queue(queue) for queue in queues):
+            return queues
+    raise CommandError(f"{target!r} is no queue but a {type(value).__name__}", USAGE)
+
+
+def is_queue(value: Any) -> bool:
+    """Whether a worker could consume it."""
+    return not isinstance(value, type) and all(
+        hasattr(value, name) for name in ("name", "registry", "open_broker", "station_facts")
+    )
+
+
+def _no_such(module: Any, module_name: str, path: str) -> str:
+    names = sorted(name for name, value in vars(module).items() if is_queue(value))
+    hint = f"; it has {', '.join(names)}" if names else ", and no queue at all"
+    return f"module {module_name!r} has no {path!r}{hint}"
+
+
+def _is_ours(file: str) -> bool:
+    return file == __file__ or "importlib" in file

@@ -1,0 +1,62 @@
+"""Notices that the source of the application has changed.
+
+Looks at the times of the files of all loaded modules that are not part of Python or an installed package.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable
+
+#: Seconds between looks.
+EVERY = 0.5
+
+
+class SourceWatch:
+    """The files of the loaded modules, and when they were written.
+
+    Args:
+        more: Files to watch beside those of the modules.
+    """
+
+    def __init__(self, more: Iterable[str] = ()) -> None:
+        self._more = set(more)
+        self._times: dict[str, float] = {}
+        self.changed()
+
+    def changed(self) -> str | None:
+        """A file that was written since it was first seen, or None."""
+        for file in self._files():
+            try:
+                written = os.stat(file).st_mtime
+            except OSError:
+                continue  # an editor may be replacing it; it will be back
+            if self._times.setdefault(file, written) != written:
+                return file
+        return None
+
+    def _files(self) -> set[str]:
+        files = set(self._more)
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and file.endswith(".py") and not _is_installed(file):
+                files.add(file)
+        return files
+
+
+def _installed_folders() -> tuple[str, ...]:
+    folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    folders |= {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    real = {os.path.realpath(folder) for folder in folders}
+    return tuple(folder.rstrip(os.sep) + os.sep for folder in folders | real)
+
+
+_INSTALLED = _installed_folders()
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_INSTALLED) or "<" in file

@@ -1,0 +1,227 @@
+"""One worker process: loads the application, runs a worker on its queues until told to stop.
+
+Run by ``oxcart work`` itself, or by its fleet as ``python -m oxcart.cli.runner PLAN``. A supervised
+process keeps its standard input open to its supervisor: when that ends, by whatever signal, so does this.
+
+The first SIGINT or SIGTERM lets running jobs end, the second gives them back, the third ends the process.
+
+May touch: signals of the process, and everything a worker touches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from oxcart.cli import apps, exits
+from oxcart.cli.reloading import EVERY, SourceWatch
+from oxcart.observe import logs
+
+log = logging.getLogger("oxcart.work")
+
+#: The exit code of a process that ends because its source has changed.
+RELOAD = 75
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What a worker process is to do. Holds no secrets: it is seen in the list of processes.
+
+    Attributes:
+        targets: ``module:queue`` names.
+        concurrency: How many handlers run at once.
+        name: The worker's name, or None for its id.
+        lock_duration: How long a lease lasts.
+        shutdown_timeout: How long running jobs may take to end.
+        metrics_host: Where metrics and health are served.
+        metrics_port: The port, or None for none.
+        log_format: ``text`` or ``json``.
+        log_level: The lowest level shown.
+        reload: Whether to end when the source changes.
+        supervised: Whether a fleet holds the other end of the standard input.
+    """
+
+    targets: list[str]
+    concurrency: int = 10
+    name: str | None = None
+    lock_duration: str = "30s"
+    shutdown_timeout: str = "30s"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    log_format: logs.LogFormat = "text"
+    log_level: str = "INFO"
+    reload: bool = False
+    supervised: bool = False
+
+
+def run(plan: Plan) -> int:
+    """Runs a worker process to its end; returns its exit code.
+
+    Raises:
+        CommandError: The plan's targets name nothing of use.
+    """
+    context = logs.configure(plan.log_format, plan.log_level)
+    try:
+        return asyncio.run(_Process(plan, context).run())
+    except KeyboardInterrupt:  # before our handlers stood
+        return exits.INTERRUPTED
+
+
+class _Process:
+    def __init__(self, plan: Plan, context: logs.JobContext) -> None:
+        self._plan = plan
+        self._context = context
+        self._signals = 0
+        self._worker: Any = None
+        self._stopped = asyncio.Event()
+        self._reloading = False
+
+    async def run(self) -> int:
+        self._catch_signals()
+        if self._plan.supervised:
+            await self._watch_supervisor()
+        try:
+            queues = apps.load(self._plan.targets)
+        except exits.CommandError as error:
+            return await self._broken(str(error), error)
+        except Exception as error:
+            return await self._broken(f"the application cannot be loaded\n{apps.explain(error)}", error)
+        if self._stopped.is_set():
+            return exits.OK
+        return await self._work(queues)
+
+    async def _work(self, queues: Sequence[Any]) -> int:
+        from oxcart.engine.worker import Worker
+        from oxcart.model.errors import OxcartError
+
+        plan = self._plan
+        metrics, lengths = None, None
+        if plan.metrics_port is not None:
+            from oxcart.observe.lengths import QueueLengths
+            from oxcart.observe.metrics import Metrics
+
+            lengths = [QueueLengths(queue) for queue in queues]
+            metrics = Metrics(lengths)
+        self._worker = worker = Worker(
+            *queues,
+            concurrency=plan.concurrency,
+            name=plan.name,
+            lock_duration=plan.lock_duration,
+            shutdown_timeout=plan.shutdown_timeout,
+            observer=metrics,
+        )
+        self._context.worker_id = worker.id
+        async with contextlib.AsyncExitStack() as stack:
+            if metrics is not None:
+                try:
+                    await stack.enter_async_context(self._health(metrics, lengths or []))
+                except OSError as error:
+                    log.error("metrics cannot be served: %s", error.strerror or error)
+                    return exits.USAGE
+            if plan.reload:
+                stack.callback(asyncio.create_task(self._reload_on_change()).cancel)
+            if self._stopped.is_set():
+                return exits.OK
+            try:
+                await worker.run()
+            except OxcartError as error:
+                log.error("the worker has failed: %s", error)
+                judged = exits.judge(error)
+                return judged[0] if judged else exits.FAILED
+        return RELOAD if self._reloading else exits.OK
+
+    @contextlib.asynccontextmanager
+    async def _health(self, metrics: Any, lengths: Sequence[Any]) -> Any:
+        from oxcart.observe.health import HealthServer
+
+        assert self._plan.metrics_port is not None
+        server = HealthServer(
+            metrics, self._not_ready, host=self._plan.metrics_host, port=self._plan.metrics_port
+        )
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.close()
+            for length in lengths:
+                await length.close()
+
+    def _not_ready(self) -> str | None:
+        if self._stopped.is_set():
+            return "shutting down"
+        if self._worker is None or not self._worker.started.is_set():
+            return "starting"
+        return None if self._worker.is_connected else "the server cannot be reached"
+
+    # -- the end
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: int) -> None:
+        self._signals += 1
+        if self._signals > 2:
+            os._exit(128 + number)
+        if self._signals == 2:
+            log.warning("stopping at once; running jobs are given back")
+        self._stop(now=self._signals == 2)
+
+    def _stop(self, *, now: bool = False) -> None:
+        if not self._stopped.is_set():
+            log.info("stopping; running jobs may end within %s", self._plan.shutdown_timeout)
+        self._stopped.set()
+        if self._worker is not None:
+            self._worker.stop(now=now)
+
+    async def _watch_supervisor(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        class _Pipe(asyncio.Protocol):
+            def connection_lost(_, exc: Exception | None) -> None:  # noqa: N805
+                self._stop()
+
+        await loop.connect_read_pipe(_Pipe, sys.stdin)
+
+    # -- changing source
+
+    async def _broken(self, message: str, error: BaseException) -> int:
+        """An application that cannot be loaded ends the process, or is waited for to be mended."""
+        if isinstance(error, exits.CommandError) and not self._plan.supervised:
+            raise error
+        log.error(message)
+        if not self._plan.reload:
+            return exits.USAGE
+        log.info("waiting for a change of the source")
+        await self._until_changed(SourceWatch(apps.files_of(error)))
+        return exits.OK if self._stopped.is_set() else RELOAD
+
+    async def _reload_on_change(self) -> None:
+        await self._until_changed(SourceWatch())
+        self._reloading = not self._stopped.is_set()
+        self._stop()
+
+    async def _until_changed(self, watch: SourceWatch) -> None:
+        while not self._stopped.is_set():
+            if (file := watch.changed()) is not None:
+                log.info("%s has changed", file)
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), EVERY)
+
+
+def main() -> None:
+    """Entry point of a supervised process."""
+    sys.exit(run(msgspec.json.decode(sys.argv[1], type=Plan)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""``oxcart work``: runs workers on the queues of an application."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oxcart.cli import settings
+from oxcart.cli.exits import USAGE, CommandError
+from oxcart.cli.settings import DEFAULT_PREFIX
+
+if TYPE_CHECKING:
+    from oxcart.cli.runner import Plan
+
+
+class LogFormat(StrEnum):
+    """How logs look."""
+
+    text = "text"
+    json = "json"
+
+
+class LogLevel(StrEnum):
+    """Which logs are shown."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+def work(
+    ctx: typer.Context,
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="MODULE:QUEUE...", help="Where the queues are, for example app:emails."),
+    ],
+    concurrency: Annotated[
+        int, typer.Option("-c", "--concurrency", min=1, help="Handlers that run at once, per process.")
+    ] = 10,
+    processes: Annotated[int, typer.Option("-p", "--processes", min=1, help="Worker processes.")] = 1,
+    reload: Annotated[bool, typer.Option("--reload", help="Start anew when the source changes.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="The worker's name, as peers see it.", show_default="its id")
+    ] = None,
+    lock_duration: Annotated[str, typer.Option(help="How long a lease lasts without renewal.")] = "30s",
+    shutdown_timeout: Annotated[str, typer.Option(help="How long running jobs may take to end.")] = "30s",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Serve /metrics, /live and /ready here; with several processes on this port and the next.",
+            show_default="off",
+        ),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
+    log_format: Annotated[LogFormat, typer.Option(help="Logs for people or for machines.")] = LogFormat.text,
+    log_level: Annotated[LogLevel, typer.Option(help="The lowest level shown.")] = LogLevel.info,
+) -> None:
+    """Run workers until interrupted.
+
+    The first Ctrl-C or SIGTERM lets running jobs end, the second gives them back at once. A process that
+    dies is started again.
+    """
+    from oxcart.cli.runner import Plan, run
+    from oxcart.model.duration import parse_ms
+
+    using = settings.of(ctx)
+    if using.prefix != DEFAULT_PREFIX:
+        raise CommandError("a queue's prefix is set where the queue is made: Queue(..., prefix=...)", USAGE)
+    parse_ms(lock_duration, "lock_duration", minimum=100)
+    parse_ms(shutdown_timeout, "shutdown_timeout")
+    if using.url is not None:
+        os.environ["OXCART_URL"] = using.url  # for queues that name no server, here and in children
+    plan = Plan(
+        targets=targets,
+        concurrency=concurrency,
+        name=name,
+        lock_duration=lock_duration,
+        shutdown_timeout=shutdown_timeout,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        log_format=log_format.value,
+        log_level=log_level.value.upper(),
+        reload=reload,
+    )
+    if processes == 1 and not reload:
+        raise typer.Exit(run(plan))
+    raise typer.Exit(_supervise(plan, processes))
+
+
+def _supervise(plan: Plan, processes: int) -> int:
+    import asyncio
+
+    from oxcart.cli.fleet import Fleet
+    from oxcart.observe import logs
+
+    logs.configure(plan.log_format, plan.log_level)
+
+    async def supervise() -> int:
+        fleet = Fleet(plan, processes)
+        fleet.catch_signals()
+        return await fleet.run()
+
+    return asyncio.run(supervise())

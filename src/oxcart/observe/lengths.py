@@ -1,0 +1,42 @@
+"""The lengths of a queue, read over a connection of their own.
+
+A scrape must not wait behind a worker's calls, nor need the queue object's event loop: a queue of
+``oxcart.sync`` has another one.
+
+May touch: the server; reads only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oxcart.queue import LISTABLE
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.engine.worker import Source
+
+
+class QueueLengths:
+    """How many jobs a queue has in each state.
+
+    Args:
+        queue: The queue.
+    """
+
+    def __init__(self, queue: Source) -> None:
+        self.name = queue.name
+        self._queue = queue
+        self._broker: BullMQBroker | None = None
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        if self._broker is None:
+            self._broker = self._queue.open_broker()
+        counted = await self._broker.counts()
+        return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        if self._broker is not None:
+            await self._broker.close()

@@ -1,0 +1,326 @@
+"""Queues and jobs from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxcart import PermanentError, Queue, Worker
+from tests.cli.conftest import Commands, Program
+from tests.servers import ValkeyServer
+
+
+def _open(counts: dict[str, int]) -> int:
+    return sum(counts[state] for state in ("waiting", "prioritized", "active"))
+
+
+def work_off(server: ValkeyServer, name: str = "mail") -> None:
+    """Runs every job of a queue: ``fail`` fails, all others return their data."""
+
+    async def work() -> None:
+        async with Queue(name, url=server.url) as queue:
+
+            @queue.process
+            async def handle(job: Any) -> Any:
+                await job.log("one", "two")
+                if job.name == "fail":
+                    raise PermanentError("told to")
+                return job.data
+
+            async with Worker(queue).running():
+                while _open(await queue.counts()):
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+
+
+class TestAdd:
+    def test_prints_the_id(self, ox: Commands) -> None:
+        added = ox("add", "mail", "hello", '{"a": 1}')
+        assert added.code == 0
+        found = ox("job", "mail", added.out.strip(), "--json").json
+        assert (found["name"], found["data"], found["state"]) == ("hello", {"a": 1}, "waiting")
+
+    def test_options_have_the_names_of_python(self, ox: Commands) -> None:
+        added = ox(
+            *("add", "mail", "hello", "--json", "--job-id", "mine", "--attempts", "7", "--delay", "5m"),
+            *("--priority", "3", "--backoff", '{"type": "fixed", "delay": "2s"}', "--timeout", "9s"),
+            *("--remove-on-complete", "true", "--remove-on-fail", "100"),
+        )
+        assert added.json == {"id": "mine", "queue": "mail", "created": True}
+        found = ox("job", "mail", "mine", "--json").json
+        options = found["options"]
+        assert (found["state"], found["priority"], options["attempts"], options["delay"]) == (
+            "delayed",
+            3,
+            7,
+            300_000,
+        )
+        assert options["backoff"]["type"] == "fixed"
+        assert options["backoff"]["delay"] == 2000
+
+    def test_an_id_that_exists_adds_nothing(self, ox: Commands) -> None:
+        assert ox("add", "mail", "hello", "--job-id", "mine").out == "mine\n"
+        assert ox("add", "mail", "hello", "--job-id", "mine").out == "mine (was there already)\n"
+
+    def test_data_from_standard_input_and_from_a_file(self, ox: Commands, tmp_path: Path) -> None:
+        file = tmp_path / "data.json"
+        file.write_text('["ü", null]')
+        ox("add", "mail", "hello", "-", "--job-id", "in", stdin='{"x": "\\ud83d"}')
+        ox("add", "mail", "hello", f"@{file}", "--job-id", "file")
+        assert ox("job", "mail", "in", "--json").json["data"] == {"x": "\ud83d"}
+        assert ox("job", "mail", "file", "--json").json["data"] == ["ü", None]
+
+    def test_one_job_per_line(self, ox: Commands) -> None:
+        added = ox("add", "mail", "hello", "--lines", "--json", stdin='{"n": 1}\n\n{"n": 2}\n')
+        assert len(added.json) == 2
+        assert ox("queues", "--json").json[0]["counts"]["waiting"] == 2
+
+    def test_wait_prints_the_result(
+        self, ox: Commands, start: Callable[..., Program], tmp_path: Path
+    ) -> None:
+        (tmp_path / "app.py").write_text(
+            "from oxcart import PermanentError, Queue\n"
+            "mail = Queue('mail')\n"
+            "@mail.job\n"
+            "def double(n: int): return {'n': 2 * n}\n"
+            "@mail.job\n"
+            "def fail(): raise PermanentError('told to')\n"
+        )
+        start("work", "app:mail")
+        assert ox("add", "mail", "double", '{"n": 4}', "--wait", "40s").out == '{"n":8}\n'
+        failed = ox("add", "mail", "fail", "{}", "--wait", "40s")
+        assert failed.code == 1
+        assert "told to" in failed.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["mail", "hello", "nojson"], "data must be JSON, got 'nojson'"),
+            (["mail", "hello", "--attempts", "0"], "attempts must be at least 1, got 0"),
+            (["mail", "hello", "--delay", "soon"], "delay must be a duration"),
+            (["a:b", "hello"], "a:b"),
+            (["mail", "hello", "@/nowhere/file"], "cannot read @/nowhere/file"),
+            (["mail"], "Missing argument 'name'"),
+        ],
+    )
+    def test_a_mistake_is_one_line_and_code_2(self, ox: Commands, arguments: list[str], message: str) -> None:
+        ended = ox("add", *arguments)
+        assert ended.code == 2
+        assert ended.out == ""
+        assert ended.err.startswith("oxcart: ")
+        assert message in ended.err
+        assert ended.err.count("\n") == 1
+        assert ox("queues", "--json").json == []
+
+
+class TestQueues:
+    def test_finds_what_is_there(self, ox: Commands, clean: ValkeyServer) -> None:
+        assert ox("queues").out == "no queues yet\n"
+        ox("add", "mail", "hello")
+        ox("add", "video", "cut", "--delay", "1h")
+        ox("add", "other", "x", "--prefix", "app:v1")
+        with contextlib.closing(clean.client()) as client:
+            client.hset("bull:mail:odd:meta", "name", "a job of that id")
+            client.hset("bull:mail:meta", "version", "bullmq:5.62.0")
+        found = {row["queue"]: row for row in ox("queues", "--json").json}
+        assert set(found) == {"mail", "video"}
+        assert found["mail"]["counts"] == {
+            "waiting": 1,
+            "prioritized": 0,
+            "active": 0,
+            "delayed": 0,
+            "waiting-children": 0,
+            "completed": 0,
+            "failed": 0,
+        }
+        assert found["mail"]["version"] == "bullmq:5.62.0"
+        assert found["video"]["counts"]["delayed"] == 1
+        assert [row["queue"] for row in ox("queues", "--json", "--prefix=app:v1").json] == ["other"]
+        shown = ox("queues").out
+        assert "mail" in shown
+        assert "waiting-children" in shown
+
+    def test_a_prefix_is_taken_literally(self, ox: Commands) -> None:
+        ox("add", "mail", "hello")
+        ox("add", "mail", "hello", "--prefix", "b*ll")
+        found = ox("queues", "--json", "--prefix", "b*ll").json
+        assert [(row["queue"], row["counts"]["waiting"]) for row in found] == [("mail", 1)]
+
+    def test_a_missing_queue_is_code_1(self, ox: Commands) -> None:
+        ox("add", "mail", "hello")
+        ended = ox("queues", "mail", "nope", "--json")
+        assert ended.code == 1
+        assert ended.err == "oxcart: no such queue: nope\n"
+        assert [row["queue"] for row in ended.json] == ["mail"]
+
+    def test_pause_and_resume(self, ox: Commands) -> None:
+        ox("add", "mail", "hello")
+        assert ox("pause", "mail").out == "mail: paused\n"
+        assert ox("queues", "--json").json[0]["paused"] is True
+        assert ox("resume", "mail", "--json").json == [{"queue": "mail", "paused": False}]
+        assert ox("queues", "--json").json[0]["paused"] is False
+
+
+class TestJobs:
+    def test_lists_by_state(self, ox: Commands, clean: ValkeyServer) -> None:
+        for number in range(3):
+            ox("add", "mail", "hello", str(number), "--job-id", f"job{number}")
+        ox("add", "mail", "fail", "--job-id", "bad")
+        work_off(clean)
+        ox("add", "mail", "hello", "--job-id", "new")
+        rows = ox("jobs", "mail", "--json").json
+        assert {(row["id"], row["state"]) for row in rows} == {
+            ("job0", "completed"),
+            ("job1", "completed"),
+            ("job2", "completed"),
+            ("bad", "failed"),
+            ("new", "waiting"),
+        }
+        failed = ox("jobs", "mail", "--state", "failed", "--json").json
+        assert [(row["id"], row["failed_reason"]) for row in failed] == [("bad", "told to")]
+        page = ox("jobs", "mail", "--state=completed", "--first=1", "--limit=1", "--oldest", "--json").json
+        assert [row["return_value"] for row in page] == [1]
+        assert "told to" in ox("jobs", "mail").out
+
+    def test_an_unknown_state_is_code_2(self, ox: Commands) -> None:
+        ended = ox("jobs", "mail", "--state", "lost")
+        assert ended.code == 2
+        assert "state must be one of waiting" in ended.err
+
+    def test_a_job_with_its_log(self, ox: Commands, clean: ValkeyServer) -> None:
+        ox("add", "mail", "fail", "--job-id", "bad")
+        work_off(clean)
+        found = ox("job", "mail", "bad", "--logs", "--json").json
+        assert found["logs"] == ["one", "two"]
+        assert found["attempts_made"] == 1
+        shown = ox("job", "mail", "bad", "--logs").out
+        for text in ("failed", "told to", "PermanentError", "one\ntwo\n"):
+            assert text in shown
+
+    def test_a_missing_job_is_code_1(self, ox: Commands) -> None:
+        for command in (["job", "mail", "x"], ["remove", "mail", "x"], ["retry", "mail", "x"]):
+            ended = ox(*command)
+            assert ended.code == 1
+            assert ended.err.count("\n") == 1
+
+    def test_retry(self, ox: Commands, clean: ValkeyServer) -> None:
+        for number in range(3):
+            ox("add", "mail", "fail", "--job-id", f"job{number}")
+        work_off(clean)
+        assert ox("retry", "mail", "job0").out == "job0: will run again\n"
+        assert ox("job", "mail", "job0", "--json").json["state"] == "waiting"
+        ended = ox("retry", "mail", "--all-failed", "--reset", "--json")
+        assert [one["id"] for one in ended.json] == ["job1", "job2"]
+        assert ox("jobs", "mail", "--state", "failed", "--json").json == []
+        assert ox("retry", "mail", "job0").code == 1
+        assert ox("retry", "mail").code == 2
+        assert ox("retry", "mail", "job0", "--all-failed").code == 2
+
+    def test_remove_goes_on_after_a_refusal(self, ox: Commands) -> None:
+        for job_id in ("a", "b"):
+            ox("add", "mail", "hello", "--job-id", job_id)
+        ended = ox("remove", "mail", "a", "missing", "b", "--json")
+        assert ended.code == 1
+        assert [(one["id"], one["ok"]) for one in ended.json] == [
+            ("a", True),
+            ("missing", False),
+            ("b", True),
+        ]
+        assert ox("jobs", "mail", "--json").json == []
+
+
+class TestEvents:
+    def test_one_json_object_per_line(self, ox: Commands) -> None:
+        ox("add", "mail", "hello", "--job-id", "a")
+        ox("pause", "mail")
+        ended = ox("events", "mail", "--since", "0", "--count", "3", "--json")
+        assert [(line["name"], line.get("job_id")) for line in ended.lines] == [
+            ("added", "a"),
+            ("waiting", "a"),
+            ("paused", None),
+        ]
+        rest = ox(
+            "events", "mail", "--since", ended.lines[0]["id"], "--name", "paused", "--count", "1", "--json"
+        )
+        assert rest.lines == ended.lines[2:]
+        assert "added" in ox("events", "mail", "--since", "0", "--count", "1").out
+
+    def test_new_events_as_they_happen(self, ox: Commands, start: Callable[..., Program]) -> None:
+        ox("add", "mail", "hello", "--job-id", "old")
+        tail = start("events", "mail", "--json", "--name", "completed", "--name", "added")
+        # Until the first is seen the tail may not have begun; adding an id again adds nothing.
+        for number in range(200):
+            ox("add", "mail", "hello", "--job-id", f"new{number}")
+            with contextlib.suppress(AssertionError):
+                assert '"name":"added"' in tail.wait_for("new", 0.1)
+                break
+        else:
+            raise AssertionError("no event seen")
+        assert not any("old" in line for line in tail.seen)
+
+
+class TestEnds:
+    def test_an_unreachable_server_is_code_3(self) -> None:
+        for command in (["queues"], ["add", "mail", "x"], ["events", "mail"], ["doctor"], ["pause", "mail"]):
+            ended = Commands("redis://127.0.0.1:1")(*command)
+            assert ended.code == 3
+            assert ended.err.startswith("oxcart: cannot reach 127.0.0.1:1")
+            assert ended.err.count("\n") == 1
+
+    def test_a_wrong_url_is_code_2_and_hides_its_password(self) -> None:
+        ended = Commands("http://user:secret@host")("queues")
+        assert ended.code == 2
+        assert "secret" not in ended.err
+
+    def test_a_closed_pipe_is_no_error(self, ox: Commands) -> None:
+        ox("add", "mail", "hello", "--lines", stdin="1\n" * 1000)
+        program = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "oxcart.cli",
+                "jobs",
+                "mail",
+                "--limit",
+                "1000",
+                "--json",
+                f"--url={ox.url}",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert program.stdout is not None
+        program.stdout.close()
+        assert program.communicate(timeout=40)[1] == b""
+        assert program.returncode == 0
+
+    def test_global_options_may_stand_anywhere(self, clean: ValkeyServer) -> None:
+        bare = Commands(None)
+        assert bare("add", "mail", "x", "--url", clean.url, "--prefix=p").code == 0
+        assert bare("queues", f"--url={clean.url}", "--prefix", "p", "--json").json[0]["queue"] == "mail"
+
+    def test_help_and_version(self, ox: Commands) -> None:
+        assert ox("--version").out.startswith("oxcart ")
+        assert "Usage: oxcart" in ox().out
+        for command in (
+            "work",
+            "add",
+            "queues",
+            "jobs",
+            "job",
+            "retry",
+            "remove",
+            "pause",
+            "resume",
+            "events",
+        ):
+            assert ox(command, "--help").out.startswith(f"Usage: oxcart {command}")
+        assert ox("nope").code == 2
