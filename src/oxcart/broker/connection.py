@@ -23,6 +23,12 @@ from oxcart.broker.location import Location, location_from_env
 from oxcart.model.errors import BrokerUnavailable
 
 
+#: While an outage is young no pause is longer than this many seconds; with the pauses of `Reconnect` so many
+#: attempts take more than ten seconds.
+YOUNG_PAUSE = 4.0
+YOUNG_ATTEMPTS = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Reconnect:
     """How long to wait between attempts to reach a lost server.
@@ -30,7 +36,8 @@ class Reconnect:
     Attributes:
         initial: Seconds before the second attempt; doubled each time.
         held: The longest pause while leases or outcomes are held: somebody waits for them.
-        idle: The longest pause otherwise.
+        idle: The longest pause otherwise, once the outage has lasted: the first ten seconds see none of
+            more than four, so that whoever is idle is back within five after a short outage.
         jitter: Each pause varies by this part, so that a fleet does not knock in step.
         attempts: Give up after so many, or never.
     """
@@ -44,6 +51,8 @@ class Reconnect:
     def pause(self, attempt: int, *, holding: bool, rand: Callable[[], float] = random.random) -> float:
         """Seconds to wait after the given failed attempt (the first is 1)."""
         longest = self.held if holding else self.idle
+        if attempt <= YOUNG_ATTEMPTS:
+            longest = min(longest, YOUNG_PAUSE)
         pause = min(self.initial * 2.0 ** min(attempt - 1, 30), longest)
         return pause * (1 - self.jitter + 2 * self.jitter * rand())
 

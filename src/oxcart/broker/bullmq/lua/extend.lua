@@ -8,18 +8,19 @@
 --          claim; a lease of somebody else is never touched
 -- include: base
 
-remembered()
 local refused, held = {}, {}
 for at = 4, #ARGV, 3 do
   local id, token, starts = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local key = P .. id
   local holder = redis.pcall("GET", key .. ":lock") -- a table where the key is no string: not our token
-  if not holder and starts ~= "" and peek(key, "ats") == starts and call("LPOS", P .. "active", id) then
-    holder = token
-  end
   if holder == token then
-    call("SET", key .. ":lock", token, "PX", ARGV[3])
+    -- Takes no memory, so a server that is full still renews.
+    call("PEXPIRE", key .. ":lock", ARGV[3])
     held[#held + 1] = id
+  elseif not holder and starts ~= "" and peek(key, "ats") == starts and call("LPOS", P .. "active", id) then
+    if redis.pcall("SET", key .. ":lock", token, "PX", ARGV[3]).ok then
+      held[#held + 1] = id
+    end
   else
     refused[#refused + 1] = id
   end
