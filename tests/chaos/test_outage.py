@@ -1,0 +1,376 @@
+"""Servers that restart, networks that go away, memory that runs out: what was acknowledged is kept, and work
+resumes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from oxcart import Queue, RunningJob, Worker
+from oxcart.broker.connection import Reconnect
+from oxcart.model.errors import BrokerError, BrokerUnavailable, ScriptError
+from tests.chaos.fleet import Fleet, Store, eventually
+from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT
+from tests.chaos.proxy import Proxy
+from tests.servers import ValkeyServer
+
+#: An outage of under ten seconds must be over for everybody five seconds after its end.
+RESUMED = 5.0
+
+
+class _Load:
+    """Producers that never stop, and a worker beside them; remembers what was acknowledged and what ran."""
+
+    def __init__(self, url: str, *, size: int = 20, add_timeout: float = 30.0) -> None:
+        self.queue = Queue("chaos", url=url, add_timeout=add_timeout)
+        self.acknowledged: list[str] = []
+        self.refused: list[BrokerError] = []
+        self.ran: Counter[str] = Counter()
+        self.ends: list[float] = []
+        self._payload = "x" * size
+        self._stop = False
+        self.queue.process(self._handle)
+        self.worker = Worker(self.queue, concurrency=20, lock_duration=LEASE, stalled_interval=LEASE)
+
+    async def _handle(self, job: RunningJob) -> str:
+        self.ran[job.id] += 1
+        await asyncio.sleep(0.001)
+        self.ends.append(time.monotonic())
+        return "done"
+
+    async def _produce(self) -> None:
+        while not self._stop:
+            try:
+                handle = await self.queue.add("job", self._payload)
+            except BrokerError as error:
+                self.refused.append(error)
+                await asyncio.sleep(0.05)
+            else:
+                self.acknowledged.append(handle.id)
+            await asyncio.sleep(0.002)
+
+    @contextlib.asynccontextmanager
+    async def running(self, producers: int = 4) -> AsyncIterator[None]:
+        async with self.worker.running():
+            tasks = [asyncio.create_task(self._produce()) for _ in range(producers)]
+            try:
+                await self.goes_on()
+                yield
+            finally:
+                self._stop = True
+                await asyncio.gather(*tasks)
+                await self.settled()
+        await self.queue.close()
+
+    async def goes_on(self, limit: float = LIMIT) -> float:
+        """Waits until jobs that are acknowledged from now on end; returns the seconds that it took."""
+        started, before = time.monotonic(), len(self.acknowledged)
+        await eventually(lambda: len(self.acknowledged) >= before + 5, "adds are acknowledged again", limit)
+        new = self.acknowledged[before : before + 5]
+        await eventually(lambda: all(self.ran[job_id] for job_id in new), "and run", limit)
+        return time.monotonic() - started
+
+    async def settled(self) -> None:
+        await eventually(
+            lambda: all(self.ran[job_id] for job_id in self.acknowledged),
+            "every acknowledged job ran",
+            LIMIT + 4 * LEASE,
+        )
+
+
+def _check_all_completed(load: _Load, server: ValkeyServer) -> None:
+    with server.client() as client:
+        store = Store(client, "chaos")
+        completed = set(store.client.zrange(store.prefix + "completed", 0, -1))
+        lost = set(load.acknowledged) - completed
+        assert not lost, f"{len(lost)} of {len(load.acknowledged)} acknowledged jobs are lost"
+        assert store.lengths() == {"completed": len(completed)}
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["sigterm", "kill"])
+async def test_a_server_restarted_under_load_loses_nothing(kill: bool) -> None:
+    """With `appendfsync always`, what was acknowledged is on disk, however the server ends."""
+    with ValkeyServer(appendonly=True, appendfsync="always") as server:
+        load = _Load(server.url)
+        async with load.running():
+            for _ in range(10 if FULL else 2):
+                await asyncio.to_thread(server.restart, kill=kill)
+                assert await load.goes_on(RESUMED) <= RESUMED
+                await asyncio.sleep(0.2)
+        _check_all_completed(load, server)
+        assert not load.refused, load.refused[:3]
+
+
+async def test_a_server_that_stays_away_for_a_while(server: ValkeyServer) -> None:
+    """Nobody can connect for some seconds: adds wait and are acknowledged, work resumes within five."""
+    async with Proxy(server.port) as proxy:
+        load = _Load(proxy.url)
+        async with load.running():
+            await proxy.down()
+            await asyncio.sleep(9.0 if FULL else 2.5)
+            await proxy.up()
+            assert await load.goes_on(RESUMED) <= RESUMED
+        _check_all_completed(load, server)
+        assert not load.refused
+
+
+async def test_an_idle_worker_is_back_within_five_seconds(server: ValkeyServer, store: Store) -> None:
+    async with Proxy(server.port) as proxy:
+        queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
+
+        @queue.process
+        async def work() -> str:
+            return "done"
+
+        async with Worker(queue).running():
+            assert await (await direct.add("job")).result(LIMIT) == "done"
+            await proxy.down()
+            handle = await direct.add("job")
+            await asyncio.sleep(9.0 if FULL else 3.3)
+            await proxy.up()
+            assert await handle.result(RESUMED) == "done"
+        await queue.close()
+        await direct.close()
+
+
+@pytest.mark.parametrize("holding", [False, True])
+@pytest.mark.parametrize("luck", [0.0, 0.5, 1.0])
+def test_pauses_between_attempts_leave_nobody_behind(holding: bool, luck: float) -> None:
+    """Whenever an outage of under ten seconds ends, the next attempt is less than five seconds away."""
+    policy = Reconnect()
+    pauses = (policy.pause(attempt, holding=holding, rand=lambda: luck) for attempt in itertools.count(1))
+    attempts = list(itertools.takewhile(lambda at: at < 30, itertools.accumulate(pauses)))
+    for before, after in itertools.pairwise([0.0, *attempts]):
+        if before < 10:
+            assert after - before < RESUMED
+    # And a server that is really gone is not knocked at all the time.
+    assert len(attempts) < (40 if holding else 15)
+
+
+async def test_a_black_hole_does_not_hang_anybody(server: ValkeyServer) -> None:
+    """Connections stay open and nothing passes: calls end in time and are repeated on a new connection."""
+    async with Proxy(server.port) as proxy:
+        load = _Load(proxy.url)
+        async with load.running():
+            proxy.hold()
+            await asyncio.sleep(12.0 if FULL else 2.0)
+            proxy.release()
+            assert await load.goes_on(RESUMED) <= RESUMED
+        _check_all_completed(load, server)
+
+
+async def test_a_call_without_an_answer_ends_even_on_a_link_that_was_refused_before(
+    server: ValkeyServer,
+) -> None:
+    """The watch over calls must belong to the connection that stands, not to one that failed to greet."""
+    from oxcart.broker.link import Endpoint, Link
+
+    greetings = 0
+    silent: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal greetings
+        greetings += 1
+        silent.append(writer)
+        await reader.read(1000)
+        # The first connection is told that the server still loads; the second greets and falls silent.
+        writer.write(b"-LOADING\r\n" if greetings == 1 else b"+PONG\r\n")
+        await writer.drain()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+
+    async def here() -> Endpoint:
+        return Endpoint(port=port)
+
+    link = Link(here, timeout=1.0)
+    with pytest.raises(BrokerUnavailable, match="LOADING"):
+        await link.call("GET", "a")
+    with pytest.raises(BrokerUnavailable, match="no answer"):
+        await asyncio.wait_for(link.call("GET", "a"), 5)
+    await link.close()
+    listener.close()
+    for writer in silent:
+        writer.transport.abort()
+
+
+async def test_connections_cut_for_two_leases_with_jobs_under_way(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """One worker is cut off for two leases. Its jobs run again at another; what it says then is late."""
+    async with Proxy(server.port) as proxy, Queue("chaos", url=server.url) as queue:
+        cut = await fleet.start(url=proxy.url, concurrency=4)
+        handles = await queue.add_many([("nap", {"seconds": 3 * LEASE})] * 4)
+        await eventually(lambda: len(fleet.starts()) == 4, "the jobs started")
+        await proxy.down()
+        other = await fleet.start(concurrency=4)
+        await asyncio.sleep(2 * LEASE)
+        await proxy.up()
+        results = [await handle.result(8 * LEASE + LIMIT) for handle in handles]
+        await eventually(lambda: len(fleet.of(cut, "end")) == 4, "the first runs end")
+        assert store.lengths() == {"completed": 4}
+        assert all(count == 1 for count in store.count_events("completed").values())
+        for handle, result in zip(handles, results, strict=True):
+            assert result == (await handle.get()).return_value, "one result, and it stays"
+            assert (result["pid"], result["fencing"]) in ((other.pid, 2), (cut.pid, 1))
+        # Back to normal: the one that was cut off works again.
+        other.kill()
+        assert (await (await queue.add("nap", {})).result(RESUMED))["pid"] == cut.pid
+
+
+async def test_a_lone_worker_cut_off_for_two_leases_ends_its_jobs_itself(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    async with Proxy(server.port) as proxy, Queue("chaos", url=server.url) as queue:
+        await fleet.start(url=proxy.url, concurrency=4, recover=False)
+        handles = await queue.add_many([("nap", {"seconds": LEASE})] * 4)
+        await eventually(lambda: len(fleet.starts()) == 4, "the jobs started")
+        await proxy.down()
+        await asyncio.sleep(2 * LEASE)
+        assert all(store.lock_ms(handle.id) < 0 for handle in handles)
+        await proxy.up()
+        results = [await handle.result(RESUMED) for handle in handles]
+        assert all(result["fencing"] == 1 for result in results)
+        assert set(fleet.starts().values()) == {1}
+
+
+async def test_memory_runs_out_under_load(server: ValkeyServer, store: Store) -> None:
+    """Producers get a typed error; nothing acknowledged is lost; work resumes when there is memory again."""
+    load = _Load(server.url, size=2_000)
+    try:
+        async with load.running():
+            used = store.client.info("memory")["used_memory"]
+            store.client.config_set("maxmemory", used + 200_000)
+            await eventually(lambda: len(load.refused) >= 5, "adds are refused")
+            assert all(type(error) is ScriptError for error in load.refused)
+            assert "OOM" in str(load.refused[0])
+            await asyncio.sleep(2 * LEASE)
+            store.client.config_set("maxmemory", 0)
+            assert await load.goes_on(RESUMED) <= RESUMED
+    finally:
+        store.client.config_set("maxmemory", 0)
+    _check_all_completed(load, server)
+
+
+async def test_leases_hold_while_memory_is_full(server: ValkeyServer, store: Store, fleet: Fleet) -> None:
+    """A renewal needs no new memory, so a full server is no reason to lose a lease."""
+    async with Queue("chaos", url=server.url) as queue:
+        worker = await fleet.start(concurrency=4)
+        handles = await queue.add_many([("nap", {"seconds": 3.5 * LEASE})] * 4)
+        await eventually(lambda: len(fleet.starts()) == 4, "the jobs started")
+        try:
+            store.client.config_set("maxmemory", 1)
+            end = time.monotonic() + 2.5 * LEASE
+            while time.monotonic() < end:
+                assert all(store.lock_ms(handle.id) > 0 for handle in handles)
+                await asyncio.sleep(LEASE / 10)
+        finally:
+            store.client.config_set("maxmemory", 0)
+        results = [await handle.result(2 * LEASE + LIMIT) for handle in handles]
+        assert all(result == {"pid": worker.pid, "fencing": 1} for result in results)
+
+
+async def test_a_worker_may_be_told_to_give_up(server: ValkeyServer, fleet: Fleet) -> None:
+    """`Reconnect(attempts=3)`: the worker ends with an error when the server stays away."""
+    async with Proxy(server.port) as proxy:
+        worker = await fleet.start(url=proxy.url, attempts=3)
+        await proxy.down()
+        assert await worker.ended() == 3
+        [broken] = fleet.of(worker, "broken")
+        assert broken["error"].startswith("BrokerUnavailable: gave up after 3 attempts")
+
+
+async def test_a_worker_that_gives_up_while_it_runs_jobs(server: ValkeyServer, store: Store) -> None:
+    async with Proxy(server.port) as proxy:
+        queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
+        begun = asyncio.Event()
+
+        @queue.process
+        async def work() -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        worker = Worker(queue, lock_duration=LEASE, reconnect=Reconnect(attempts=3))
+        running = asyncio.create_task(worker.run())
+        await direct.add("job")
+        await asyncio.wait_for(begun.wait(), LIMIT)
+        await proxy.down()
+        with pytest.raises(BrokerUnavailable, match="gave up after 3 attempts"):
+            await asyncio.wait_for(running, LIMIT)
+        await queue.close()
+        await direct.close()
+
+
+async def test_adds_say_whether_anything_was_sent(server: ValkeyServer) -> None:
+    from oxcart.model.errors import BrokerTimeout, OutcomeUnknown
+
+    async with Proxy(server.port) as proxy:
+        queue = Queue("chaos", url=proxy.url, add_timeout=0.5)
+        await queue.add("job")
+        await proxy.down()
+        await eventually(lambda: not queue.broker.caller.link.is_connected, "the loss is noticed")
+        with pytest.raises(BrokerTimeout, match="no connection"):
+            await queue.add("job")
+        await proxy.up()
+        await queue.add("job")
+        proxy.cut_if(lambda call: call.verb == "add")
+        with pytest.raises(OutcomeUnknown):
+            await queue.add("job", job_id="unknown-fate")
+        proxy.cut_if(None)
+        # The advice of the error: repeat with the same id.
+        assert not (await queue.add("job", job_id="unknown-fate")).created
+        await queue.close()
+
+
+async def test_what_is_known_of_the_connection(
+    server: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`worker.is_connected` follows the server, from the first connection on."""
+    caplog.set_level(logging.CRITICAL)
+    async with Proxy(server.port) as proxy:
+        queue = Queue("chaos", url=proxy.url)
+
+        @queue.process
+        async def work() -> None: ...
+
+        async with Worker(queue).running() as worker:
+            await eventually(lambda: worker.is_connected, "connected")
+            await proxy.down()
+            await eventually(lambda: not worker.is_connected, "lost")
+            await proxy.up()
+            await eventually(lambda: worker.is_connected, "connected again")
+        await queue.close()
+
+
+async def _pending(queue: Queue, job_id: str) -> asyncio.Task[Any]:
+    task = asyncio.create_task(queue.handle(job_id).result(LIMIT))
+    await asyncio.sleep(0.1)
+    return task
+
+
+async def test_results_are_awaited_over_a_restart() -> None:
+    with ValkeyServer(appendonly=True, appendfsync="always") as server:
+        queue = Queue("chaos", url=server.url)
+
+        @queue.process
+        async def work() -> str:
+            return "done"
+
+        handle = await queue.add("job", remove_on_complete=True)
+        waiting = await _pending(queue, handle.id)
+        await asyncio.to_thread(server.restart, kill=True)
+        async with Worker(queue).running():
+            assert await waiting == "done"
+        await queue.close()
+
+
+def test_grace_is_small_beside_the_bars() -> None:
+    assert GRACE < RESUMED
