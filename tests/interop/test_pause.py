@@ -1,0 +1,164 @@
+"""Pause, resume and add by BullMQ 5, BullMQ 6 and us on one queue, in every order: we never lose a job.
+
+BullMQ 5 keeps the jobs of a paused queue in a list of their own and renames one list onto the other, whatever
+the other holds; BullMQ 6 never uses that list. So a rename of BullMQ 5 can drop ids that 6 put there. The
+shadow (`pausing.py`) knows exactly which. Nothing else may ever be missing.
+
+    OXCART_PAUSE_ALL=1 pytest tests/interop/test_pause.py      every sequence instead of a sample
+    OXCART_PAUSE_SEQUENCE="start v6.pause v5.add v5.resume"    one sequence again
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart.broker.bullmq import BullMQBroker
+from oxcart.broker.connection import Server
+from oxcart.broker.port import Ask
+from oxcart.model.options import JobOptions
+from tests.interop.conftest import Drivers
+from tests.interop.pausing import QUEUE, Lists, after_bullmq_5, after_bullmq_6
+from tests.nodes import NodeDriver, versions
+from tests.servers import ValkeyServer
+
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
+
+VERBS = ("pause", "resume", "add")
+US = "us"
+SAMPLE = 500
+LONGEST = 4
+
+Step = tuple[str, str]
+
+
+class Ground:
+    """One queue with its peers, and what can be seen of it."""
+
+    def __init__(self, peers: dict[str, NodeDriver], broker: BullMQBroker, client: redis.Redis) -> None:
+        self.peers = peers
+        self.broker = broker
+        self.client = client
+
+    async def step(self, who: str, verb: str, job_id: str) -> None:
+        if who == US:
+            if verb == "add":
+                await self.broker.add([self.broker.encode("n", {}, JobOptions.build(job_id=job_id))])
+            else:
+                await getattr(self.broker, verb)()
+            return
+        peer = self.peers[who]
+        if verb == "add":
+            await peer.call("add", queue=QUEUE, name="n", data={}, opts={"jobId": job_id})
+        else:
+            await peer.call(verb, queue=QUEUE)
+
+    async def play(self, steps: tuple[Step, ...]) -> set[str]:
+        """Do the steps on an empty queue, checking each; returns the ids that a peer's rename lost."""
+        self.client.flushdb()
+        lost: set[str] = set()
+        for number, (who, verb) in enumerate(steps, 1):
+            job_id = f"j{number}"
+            before = Lists.of(self.client)
+            await self.step(who, verb, job_id)
+            after = Lists.of(self.client)
+            if who == US:
+                check_our_step(before, after, verb, job_id)
+            else:
+                peer = self.peers[who].version
+                expected = (after_bullmq_5 if peer.startswith("5.") else after_bullmq_6)(before, verb, job_id)
+                assert after == expected, f"BullMQ {peer} no longer does what this test takes for granted"
+                lost |= (before.ids - after.ids).keys()
+        return lost
+
+    async def settle(self) -> Lists:
+        """Resume by us, and the tick that every worker of ours makes once a second."""
+        before = Lists.of(self.client)
+        await self.broker.resume()
+        await self.broker.promote()
+        after = Lists.of(self.client)
+        check_our_step(before, after, "resume", "")
+        if before.is_paused and after.wait:
+            # Else BullMQ 5 had resumed, and it wakes nobody for jobs that 6 had left in `wait`.
+            assert self.client.zscore(f"bull:{QUEUE}:marker", "0") == 0
+        return after
+
+
+def check_our_step(before: Lists, after: Lists, verb: str, job_id: str) -> None:
+    """Nothing is lost or doubled, order is kept, and not both lists hold jobs."""
+    added = Counter([job_id] if verb == "add" else [])
+    assert after.ids == before.ids + added
+    assert after.is_paused is {"pause": True, "resume": False}.get(verb, before.is_paused)
+    assert not (after.wait and after.paused)
+    if verb != "add":
+        assert not (after.wait if after.is_paused else after.paused)
+    merged = after.wait + after.paused
+    for ids in (before.wait, before.paused):
+        assert [job_id for job_id in merged if job_id in ids] == ids
+
+
+def all_sequences(peers: list[str]) -> Iterator[tuple[Step, ...]]:
+    """Every sequence of one to four steps, on an empty queue and on one with a job."""
+    steps = list(itertools.product([*peers, US], VERBS))
+    for length in range(1, LONGEST + 1):
+        for sequence in itertools.product(steps, repeat=length):
+            yield sequence
+            yield ((US, "add"), *sequence)
+
+
+def chosen_sequences() -> list[tuple[Step, ...]]:
+    one = os.environ.get("OXCART_PAUSE_SEQUENCE")
+    if one:
+        words = one.replace("start", f"{US}.add", 1).split()
+        return [tuple((who, verb) for who, _, verb in (word.partition(".") for word in words))]
+    everything = list(all_sequences(versions()))
+    if os.environ.get("OXCART_PAUSE_ALL"):
+        return everything
+    return random.Random(4).sample(everything, min(SAMPLE, len(everything)))
+
+
+def tell(steps: tuple[Step, ...]) -> str:
+    return " ".join(f"{who}.{verb}" for who, verb in steps)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def ground() -> AsyncIterator[Ground]:
+    # A server of their own: it is emptied before every sequence.
+    with ValkeyServer() as server:
+        own = Drivers(server.url)
+        peers = {version: await own.get(version) for version in versions()}
+        broker = BullMQBroker(Server(server.url), QUEUE)
+        try:
+            yield Ground(peers, broker, server.client())
+        finally:
+            await broker.close()
+            await own.stop()
+
+
+async def test_no_sequence_loses_a_job_by_our_doing(ground: Ground) -> None:
+    losses = 0
+    for steps in chosen_sequences():
+        try:
+            lost = await ground.play(steps)
+            added = {f"j{number}" for number, (_, verb) in enumerate(steps, 1) if verb == "add"}
+            lists = await ground.settle()
+            assert Counter(lists.wait) == Counter(added - lost)
+            assert lists.paused == []
+            if lost:
+                losses += 1
+                # One generation of BullMQ and we lose nothing: it takes both of them.
+                assert len({who for who, _ in steps if who != US}) == 2
+                # The jobs themselves are still there: only their place is gone.
+                assert all(job is not None for job in await ground.broker.get(sorted(lost)))
+            claimed = await ground.broker.claim(Ask(count=10))
+            assert Counter(job.id for job in claimed.jobs) == Counter(lists.wait)
+        except AssertionError as error:
+            raise AssertionError(f"after {tell(steps)}: {error}") from error
+    print(f"{losses} sequences with a loss by a peer's rename")
