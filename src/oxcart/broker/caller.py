@@ -20,7 +20,7 @@ from typing import Any
 
 from oxcart.broker.bullmq.scripts import Script
 from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.link import Argument, Link, ReplyError, pack
+from oxcart.broker.link import CALL_TIMEOUT, Argument, Link, LinkClosed, ReplyError, pack
 from oxcart.model.errors import BrokerTimeout, BrokerUnavailable, CrossSlotError, OutcomeUnknown, ScriptError
 
 log = logging.getLogger("oxcart.broker")
@@ -118,14 +118,16 @@ class Caller:
     ) -> Any:
         packed = pack((b"EVALSHA", script.sha, 1, key, *args))
         started = time.perf_counter()
+        # A server that says nothing is given up after the caller's time, not after the link's.
+        limit = None if timeout is None else min(timeout, CALL_TIMEOUT)
 
         async def send() -> Any:
             try:
-                return await self.link.call_packed(packed)
+                return await self.link.call_packed(packed, limit)
             except ReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
-            return await self.link.call_packed(pack((b"EVAL", script.text, 1, key, *args)))
+            return await self.link.call_packed(pack((b"EVAL", script.text, 1, key, *args)), limit)
 
         answer = await self._repeat(send, script.verb, patient, timeout)
         if self.on_script is not None:
@@ -133,11 +135,11 @@ class Caller:
         return answer
 
     async def _repeat(self, send: Callable[[], Any], verb: str, patient: bool, timeout: float | None) -> Any:
+        give_up = None if timeout is None else time.monotonic() + timeout
         try:  # the way of nearly every call, without the cost of a loop
             return await send()
         except (BrokerUnavailable, ReplyError) as first:
             error: BrokerUnavailable | ReplyError = first
-        give_up = None if timeout is None else time.monotonic() + timeout
         attempt, sent = 1, self._was_sent(error)
         while True:
             pause = self._judge(error, verb, patient, attempt)
@@ -170,6 +172,8 @@ class Caller:
 
     def _judge(self, error: Exception, verb: str, patient: bool, attempt: int) -> float:
         """Seconds to wait before the call is repeated; raises what no repeat can mend."""
+        if isinstance(error, LinkClosed):
+            raise error
         if isinstance(error, BrokerUnavailable):
             self._server.forget_slots()
             if attempt == 1 and self._was_sent(error):

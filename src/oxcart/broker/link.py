@@ -47,6 +47,10 @@ class ReplyError(Exception):
         return str(self).split(" ", 1)[0]
 
 
+class LinkClosed(BrokerUnavailable):
+    """The link was closed by its owner: no repeat will be answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where one server process listens, and how to be let in."""
@@ -172,11 +176,17 @@ class Link:
         if self._wire is not None:
             return self._wire
         if self._closed:
-            raise BrokerUnavailable("the connection was closed")
+            raise LinkClosed("the connection was closed")
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._open(), name="oxcart-connect")
             self._connecting.add_done_callback(self._connected)
-        return await asyncio.shield(self._connecting)
+        connecting, me = self._connecting, asyncio.current_task()
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled() and not (me and me.cancelling()):
+                raise LinkClosed("the connection was closed") from None
+            raise
 
     def _connected(self, task: asyncio.Task[_Wire]) -> None:
         self._connecting = None

@@ -1,0 +1,293 @@
+"""Repeated calls: once for what changes something, patience where it helps, typed errors elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.caller import Caller, script_error
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.link import ReplyError
+from oxcart.model.errors import (
+    BrokerTimeout,
+    BrokerUnavailable,
+    CrossSlotError,
+    OutcomeUnknown,
+    ScriptError,
+)
+from tests.servers import ValkeyServer
+from tests.signals import eventually
+
+META = "bull:q:meta"
+QUICK = Reconnect(initial=0.001, held=0.005, idle=0.005)
+
+
+@pytest_asyncio.fixture
+async def caller(url: str) -> AsyncIterator[Caller]:
+    made = Caller(Server(url), None, "me", reconnect=QUICK)
+    yield made
+    await made.close()
+
+
+class Faults:
+    """Breaks the next calls of a caller: before they reach the server, or after they were applied."""
+
+    def __init__(self, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.plan: list[Any] = []
+        self.sent = 0
+        real = caller.link.call_packed
+
+        async def call_packed(packed: bytes, *more: Any, **options: Any) -> Any:
+            self.sent += 1
+            fault = self.plan.pop(0) if self.plan else None
+            if fault == "lost answer":
+                await real(packed, *more, **options)
+                raise BrokerUnavailable("127.0.0.1: the connection was lost")
+            if fault is not None:
+                raise fault
+            return await real(packed, *more, **options)
+
+        monkeypatch.setattr(caller.link, "call_packed", call_packed)
+
+
+@pytest.fixture
+def faults(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(caller, monkeypatch)
+
+
+def add_arguments(job_id: str = "a") -> tuple[Any, ...]:
+    return (1, job_id, "n", "{}", "{}", 5, 0, 0, "", 0)
+
+
+class TestOnce:
+    async def test_runs_by_sha_and_sends_the_text_where_it_is_unknown(
+        self, caller: Caller, store: redis.Redis
+    ) -> None:
+        store.script_flush()
+        assert await caller.once(load("add"), META, *add_arguments("a")) == [1]
+        assert await caller.once(load("add"), META, *add_arguments("b")) == [1]
+        stats = store.info("commandstats")
+        assert (stats["cmdstat_eval"]["calls"], stats["cmdstat_evalsha"]["calls"]) == (1, 2)
+
+    async def test_a_lost_answer_is_asked_for_again_and_nothing_is_done_twice(
+        self, caller: Caller, store: redis.Redis, faults: Faults
+    ) -> None:
+        faults.plan = ["lost answer", "lost answer"]
+        assert await caller.once(load("add"), META, *add_arguments()) == [1]
+        assert faults.sent == 3
+        assert store.llen("bull:q:wait") == 1
+        assert store.xlen("bull:q:events") == 2  # added, waiting
+        assert store.get("bull:q:id") == "1"
+
+    async def test_every_call_has_a_number_of_its_own(self, caller: Caller, store: redis.Redis) -> None:
+        for number in range(3):
+            await caller.once(load("add"), META, *add_arguments(str(number)))
+        kept = store.connection_pool.connection_kwargs
+        raw = redis.Redis(host="127.0.0.1", port=kept["port"]).get("bull:q:ox:call:me:0")
+        assert isinstance(raw, bytes)
+        assert raw.startswith(b"3:")
+        assert list(store.scan_iter("bull:q:ox:*")) == ["bull:q:ox:call:me:0"]
+
+    async def test_calls_in_flight_together_have_slots_of_their_own(
+        self, caller: Caller, store: redis.Redis
+    ) -> None:
+        await asyncio.gather(*(caller.once(load("add"), META, *add_arguments(str(i))) for i in range(5)))
+        await asyncio.gather(*(caller.once(load("add"), META, *add_arguments(f"x{i}")) for i in range(5)))
+        assert sorted(map(str, store.scan_iter("bull:q:ox:*"))) == [
+            f"bull:q:ox:call:me:{i}" for i in range(5)
+        ]
+
+    async def test_the_memory_of_a_slot_is_short(self, caller: Caller, store: redis.Redis) -> None:
+        await caller.once(load("add"), META, *add_arguments())
+        left = store.ttl("bull:q:ox:call:me:0")
+        assert isinstance(left, int)
+        assert 0 < left <= 600
+
+    async def test_a_call_that_was_given_up_takes_its_slot_with_it(
+        self, caller: Caller, store: redis.Redis, faults: Faults
+    ) -> None:
+        faults.plan = [ReplyError("ERR no")]
+        with pytest.raises(ScriptError, match="add: ERR no"):
+            await caller.once(load("add"), META, *add_arguments())
+        await caller.once(load("add"), META, *add_arguments())
+        assert list(store.scan_iter("bull:q:ox:*")) == ["bull:q:ox:call:me:1"]
+
+
+class TestAgain:
+    async def test_leaves_no_memory(self, caller: Caller, store: redis.Redis) -> None:
+        assert await caller.again(load("promote"), META, 5, 250) == [0, 0]
+        assert store.dbsize() == 0
+
+
+class TestReads:
+    async def test_command_and_pipeline_are_repeated_after_a_loss(
+        self, caller: Caller, store: redis.Redis
+    ) -> None:
+        store.set("k", "v")
+        assert await caller.command("GET", "k") == b"v"
+        caller.link.drop("cut")
+        assert await caller.command("GET", "k") == b"v"
+        caller.link.drop("cut")
+        assert await caller.pipeline([("GET", "k"), ("EXISTS", "k")]) == [b"v", 1]
+
+    async def test_an_error_in_a_pipeline_is_typed(self, caller: Caller, store: redis.Redis) -> None:
+        store.set("k", "v")
+        with pytest.raises(ScriptError, match="WRONGTYPE"):
+            await caller.pipeline([("GET", "k"), ("LLEN", "k")])
+
+
+class TestPatience:
+    @pytest.mark.parametrize("code", ["LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY"])
+    async def test_refusals_that_pass_are_waited_out(self, caller: Caller, faults: Faults, code: str) -> None:
+        faults.plan = [ReplyError(f"{code} not now")] * 3
+        assert await caller.once(load("add"), META, *add_arguments()) == [1]
+        assert faults.sent == 4
+
+    async def test_memory_is_waited_for_only_by_the_patient(self, caller: Caller, faults: Faults) -> None:
+        faults.plan = [ReplyError("OOM command not allowed")]
+        with pytest.raises(ScriptError, match="OOM"):
+            await caller.once(load("add"), META, *add_arguments())
+        faults.plan = [ReplyError("OOM command not allowed")] * 2
+        assert await caller.once(load("add"), META, *add_arguments(), patient=True) == [1]
+
+    async def test_a_moved_slot_is_followed(
+        self, caller: Caller, faults: Faults, valkey: ValkeyServer
+    ) -> None:
+        faults.plan = [ReplyError(f"MOVED 5 127.0.0.1:{valkey.port}")]
+        assert await caller.once(load("add"), META, *add_arguments()) == [1]
+
+    async def test_other_refusals_are_told_at_once(self, caller: Caller, store: redis.Redis) -> None:
+        store.set("bull:q:events", "not a stream")
+        codes = await caller.once(load("add"), META, *add_arguments())
+        assert b"WRONGTYPE" in codes[0]
+        store.set(META, "not a hash")
+        with pytest.raises(ScriptError, match="WRONGTYPE"):
+            await caller.once(load("pause"), META)
+
+    def test_a_call_over_several_slots_has_its_own_error(self) -> None:
+        for text in (
+            "CROSSSLOT Keys in request",
+            "Script attempted to access a non local key in a cluster node",
+        ):
+            assert isinstance(script_error("add", text), CrossSlotError)
+        assert not isinstance(script_error("add", "ERR other"), CrossSlotError)
+
+
+class TestLimits:
+    async def test_gives_up_after_a_number_of_attempts(self) -> None:
+        caller = Caller(
+            Server("redis://127.0.0.1:1/0"),
+            None,
+            "me",
+            reconnect=Reconnect(initial=0.001, held=0.001, attempts=3),
+        )
+        with pytest.raises(BrokerUnavailable, match="gave up after 3 attempts: cannot reach"):
+            await caller.command("PING")
+        await caller.close()
+
+    async def test_a_timeout_says_that_nothing_was_applied(self) -> None:
+        caller = Caller(Server("redis://127.0.0.1:1/0"), None, "me", reconnect=QUICK)
+        with pytest.raises(BrokerTimeout, match=r"add: no connection within 0\.02 s: cannot reach"):
+            await caller.once(load("add"), META, *add_arguments(), timeout=0.02)
+        await caller.close()
+
+    async def test_a_timeout_says_that_the_call_may_have_been_applied(
+        self, caller: Caller, faults: Faults
+    ) -> None:
+        lost = BrokerUnavailable("127.0.0.1: the connection was lost")
+        gone = BrokerUnavailable("cannot reach 127.0.0.1")
+        faults.plan = [lost, *[gone] * 1000]
+        with pytest.raises(OutcomeUnknown, match=r"add: no answer within 0\.02 s"):
+            await caller.once(load("add"), META, *add_arguments(), timeout=0.02)
+
+    async def test_a_timeout_holds_where_the_server_is_frozen(self) -> None:
+        with ValkeyServer() as server:
+            caller = Caller(Server(server.url), None, "me", reconnect=QUICK)
+            await caller.command("PING")
+            server.freeze()
+            began = time.monotonic()
+            try:
+                with pytest.raises(OutcomeUnknown, match="no answer within"):
+                    await caller.once(load("add"), META, *add_arguments(), timeout=0.2)
+            finally:
+                server.thaw()
+            assert time.monotonic() - began < 8
+            await caller.close()
+
+    async def test_closing_ends_a_call_that_waits_for_the_server(self) -> None:
+        caller = Caller(Server("redis://127.0.0.1:1/0"), None, "me", reconnect=QUICK)
+        waiting = asyncio.create_task(caller.command("PING"))
+        await asyncio.sleep(0.01)
+        await caller.close()
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            await asyncio.wait_for(waiting, 5)
+
+    async def test_closing_ends_a_call_under_way(self, caller: Caller) -> None:
+        await caller.command("PING")
+        waiting = asyncio.create_task(caller.command("BLPOP", "nothing", 0))
+        await eventually(lambda: caller.link.in_flight == 1, "the call is under way")
+        await caller.close()
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            await asyncio.wait_for(waiting, 5)
+
+
+class TestHooks:
+    async def test_scripts_and_reconnects_are_told(self, caller: Caller, faults: Faults) -> None:
+        scripts: list[tuple[str, float]] = []
+        reconnects: list[int] = []
+        caller.on_script = lambda verb, seconds: scripts.append((verb, seconds))
+        caller.on_reconnect = lambda: reconnects.append(1)
+        faults.plan = [BrokerUnavailable("cannot reach it")] * 2
+        await caller.once(load("add"), META, *add_arguments())
+        assert [verb for verb, _ in scripts] == ["add"]
+        assert len(reconnects) == 2
+
+    async def test_pauses_are_shorter_while_something_is_held(
+        self, caller: Caller, faults: Faults, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        monkeypatch.setattr("oxcart.broker.caller.asyncio.sleep", sleep)
+        caller.reconnect = Reconnect(initial=0.1, held=2, idle=30, jitter=0)
+        gone = BrokerUnavailable("cannot reach it")
+        caller.holding = lambda: True
+        faults.plan = [gone] * 7
+        await caller.once(load("add"), META, *add_arguments())
+        assert slept == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2, 2])
+        slept.clear()
+        caller.holding = lambda: False
+        faults.plan = [gone] * 7
+        await caller.once(load("add"), META, *add_arguments("b"))
+        assert slept == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4])
+
+    async def test_the_first_loss_of_a_connection_is_repeated_at_once(
+        self, caller: Caller, faults: Faults, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        monkeypatch.setattr("oxcart.broker.caller.asyncio.sleep", sleep)
+        faults.plan = ["lost answer"]
+        await caller.once(load("add"), META, *add_arguments())
+        assert slept == []
+
+
+async def test_warnings_are_few(caller: Caller, faults: Faults, caplog: pytest.LogCaptureFixture) -> None:
+    faults.plan = [BrokerUnavailable("cannot reach it")] * 30
+    with caplog.at_level("WARNING", logger="oxcart.broker"), contextlib.suppress(BrokerUnavailable):
+        await caller.once(load("add"), META, *add_arguments())
+    assert len([r for r in caplog.records if re.search(r"attempt \d+ in", r.getMessage())]) == 3
