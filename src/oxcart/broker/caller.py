@@ -16,12 +16,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oxcart.broker.bullmq.scripts import Script
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import CALL_TIMEOUT, Argument, Link, LinkClosed, ReplyError, pack
 from oxcart.model.errors import BrokerTimeout, BrokerUnavailable, CrossSlotError, OutcomeUnknown, ScriptError
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.scripts import Script
 
 log = logging.getLogger("oxcart.broker")
 
