@@ -402,7 +402,9 @@ class Task(Generic[P, C, R]):
         self.handler = handler
         self.options = handler.options if options is None else options
         self.__wrapped__ = function
-        self._signature = inspect.signature(function)
+        parameters = inspect.signature(function).parameters.values()
+        self._fields = [parameter.name for parameter in parameters if parameter.name != handler.takes_job]
+        self._takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
     @property
     def name(self) -> str:
@@ -431,7 +433,7 @@ class Task(Generic[P, C, R]):
         """The payload of a call with these arguments, checked."""
         given: Mapping[str, Any] = kwargs
         if args:
-            names = [name for name in self._signature.parameters if name != self.handler.takes_job]
+            names = self._fields
             if len(args) > len(names):
                 raise ValidationError("arguments", f"at most {len(names)} for {self.name!r}", len(args))
             clash = set(names[: len(args)]) & kwargs.keys()
@@ -439,6 +441,8 @@ class Task(Generic[P, C, R]):
                 raise ValidationError("arguments", "given once each", sorted(clash))
             given = dict(zip(names, args, strict=False)) | kwargs
         data = dict(given)
+        if not self._takes_any and (unknown := data.keys() - set(self._fields)):
+            raise ValidationError("arguments", f"among {', '.join(self._fields) or 'none'}", sorted(unknown))
         self.handler.check(data)
         return data
 
