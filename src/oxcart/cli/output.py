@@ -56,6 +56,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
     _draw(made)
 
 
+def grid(rows: Iterable[Sequence[Any]]) -> None:
+    """Prints rows in columns, without a head."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table.grid(padding=(0, 2))
+    for row in rows:
+        made.add_row(*(Text(show(cell)) for cell in row))
+    _draw(made)
+
+
 def facts(pairs: Mapping[str, Any]) -> None:
     """Prints names and values, one pair per line."""
     from rich.table import Table
