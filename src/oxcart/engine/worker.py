@@ -364,6 +364,11 @@ class Worker:
             job.limit = self._executor.limit_of(job)
             jobs.append(job)
             timeouts.append(job.limit)
+        if self._stopping is not None and self._stopping.is_set():
+            # The claim was under way when the worker was told to end.
+            for job in jobs:
+                self._claims.submit(station, job, self._verdict.given_back(job))
+            return
         # Before any handler runs: one of them may never let this process speak again.
         self._leases.hold(station.index, jobs, timeouts)
         ready = []
