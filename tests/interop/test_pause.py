@@ -2,7 +2,7 @@
 
 BullMQ 5 keeps the jobs of a paused queue in a list of their own and renames one list onto the other, whatever
 the other holds; BullMQ 6 never uses that list. So a rename of BullMQ 5 can drop ids that 6 put there. The
-shadow (`pausing.py`) knows exactly which. Nothing else may ever be missing.
+shadow (`pausing.py`) knows exactly which. Nothing else may ever be missing, and a rescue brings those back.
 
     OXCART_PAUSE_ALL=1 pytest tests/interop/test_pause.py      every sequence instead of a sample
     OXCART_PAUSE_SEQUENCE="start v6.pause v5.add v5.resume"    one sequence again
@@ -21,6 +21,7 @@ import pytest_asyncio
 import redis
 
 from oxcart.broker.bullmq import BullMQBroker
+from oxcart.broker.bullmq.rescue import rescue
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask
 from oxcart.model.options import JobOptions
@@ -144,10 +145,10 @@ async def ground() -> AsyncIterator[Ground]:
 
 async def test_no_sequence_loses_a_job_by_our_doing(ground: Ground) -> None:
     losses = 0
-    for steps in chosen_sequences():
+    for number, steps in enumerate(chosen_sequences()):
         try:
             lost = await ground.play(steps)
-            added = {f"j{number}" for number, (_, verb) in enumerate(steps, 1) if verb == "add"}
+            added = {f"j{place}" for place, (_, verb) in enumerate(steps, 1) if verb == "add"}
             lists = await ground.settle()
             assert Counter(lists.wait) == Counter(added - lost)
             assert lists.paused == []
@@ -155,10 +156,15 @@ async def test_no_sequence_loses_a_job_by_our_doing(ground: Ground) -> None:
                 losses += 1
                 # One generation of BullMQ and we lose nothing: it takes both of them.
                 assert len({who for who, _ in steps if who != US}) == 2
-                # The jobs themselves are still there: only their place is gone.
-                assert all(job is not None for job in await ground.broker.get(sorted(lost)))
+            if lost or number % 20 == 0:
+                # The lost jobs themselves are still there, only their place is gone. Others are left alone.
+                found = await rescue(ground.broker)
+                assert set(found.rescued) == lost
+                assert (found.leased, found.ended) == ([], [])
+                lists = Lists.of(ground.client)
+            assert Counter(lists.wait) == Counter(added)
             claimed = await ground.broker.claim(Ask(count=10))
-            assert Counter(job.id for job in claimed.jobs) == Counter(lists.wait)
+            assert [job.id for job in claimed.jobs] == lists.wait[::-1]
         except AssertionError as error:
             raise AssertionError(f"after {tell(steps)}: {error}") from error
     print(f"{losses} sequences with a loss by a peer's rename")
