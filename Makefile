@@ -19,6 +19,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 
 install: $(VENV)/.installed  ## create .venv with everything pinned
 
+demo: install  ## a server, a producer, workers, failures and retries, in ten seconds
+	$(BIN)/oxcart demo
+
 lint: install  ## ruff, format and rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

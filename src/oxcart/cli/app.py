@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oxcart.cli import doctor, events, exits, jobs, queues, server, work
+from oxcart.cli import demo, doctor, events, exits, jobs, queues, server, work
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
@@ -78,6 +78,7 @@ def _root(
     ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix)
 
 
+app.command()(demo.demo)
 app.command()(work.work)
 app.command()(queues.queues)
 app.command()(queues.pause)
