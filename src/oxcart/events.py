@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.link import Link, ReplyError
+from oxcart.broker.caller import PASSING
+from oxcart.broker.link import Link, LinkClosed, ReplyError
 from oxcart.model import payload
 from oxcart.model.errors import (
     BrokerUnavailable,
@@ -31,6 +32,9 @@ log = logging.getLogger("oxcart.events")
 #: Longest single block of a read, in seconds.
 BLOCK = 10.0
 PAGE = 1000
+
+#: Answers to a blocked read after which it is sent again: the stream is elsewhere, or not there for now.
+_AGAIN = PASSING | {"ASK", "MOVED", "UNBLOCKED"}
 
 
 class QueueEvents:
@@ -88,25 +92,31 @@ class QueueEvents:
         return [event for event in events if event.name in self._names]
 
     async def _entries(self, block: float) -> list[Any]:
-        if self._link is None:
+        link = self._link
+        if link is None:
             name = self._broker.keys.client_name(":qe")
-            self._link = self._broker.server.link(self._broker.slot, client_name=name)
+            link = self._link = self._broker.server.link(self._broker.slot, client_name=name)
         attempt = 0
         while True:
             try:
-                answer = await self._link.call(
+                answer = await link.call(
                     *("XREAD", "COUNT", PAGE, "BLOCK", max(1, int(block * 1000))),
                     *("STREAMS", self._broker.keys.events(), self.position),
                     timeout=block + 5,
                 )
-            except BrokerUnavailable as error:
+            except LinkClosed:
+                raise
+            except (BrokerUnavailable, ReplyError) as error:
+                if isinstance(error, ReplyError):
+                    if error.code not in _AGAIN:
+                        raise ScriptError(f"reading events: {error}") from error
+                    link.drop("the stream is elsewhere")
+                self._broker.server.forget_slots()
                 attempt += 1
                 pause = self._broker.caller.reconnect.pause(attempt, holding=True)
                 if attempt == 1:
                     log.warning("events of %s: %s; trying again", self._broker.queue, error)
                 await asyncio.sleep(pause)
-            except ReplyError as error:
-                raise ScriptError(f"reading events: {error}") from error
             else:
                 return answer[0][1] if answer else []
 
@@ -205,11 +215,21 @@ class Results:
         if self._reader is None or self._reader.done():
             self._reading.clear()
             self._reader = asyncio.create_task(self._read(), name="oxcart-results")
+            self._reader.add_done_callback(self._reader_ended)
         reading = asyncio.ensure_future(self._reading.wait())
-        await asyncio.wait((reading, self._reader), return_when=asyncio.FIRST_COMPLETED)
-        if self._reader.done():
+        try:
+            await asyncio.wait((reading, self._reader), return_when=asyncio.FIRST_COMPLETED)
+        finally:
             reading.cancel()
-            self._reader.result()
+
+    def _reader_ended(self, reader: asyncio.Task[None]) -> None:
+        """Tells those who wait: nobody listens for them any more."""
+        error = None if reader.cancelled() else reader.exception()
+        for futures in self._waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error or LinkClosed("the queue was closed"))
+                    future.exception()  # who has seen the job's end otherwise does not ask
 
     async def _read(self) -> None:
         broker = BullMQBroker(
