@@ -30,7 +30,7 @@ LARGE_OUTCOME = 262_144
 #: Ids per step of a stalled check.
 RECOVER_STEP = 1000
 #: Leases per renewal call.
-EXTEND_CHUNK = 1000
+EXTEND_CHUNK = 400
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 _LISTS = frozenset({"wait", "paused", "active"})
