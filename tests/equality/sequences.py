@@ -7,18 +7,24 @@ with its clock, ids and tokens, so that a sequence can be printed and played aga
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from tests.equality.dump import Dump
+from tests.equality.ops import (
+    PARENTS,
+    PEER_KINDS,
+    PREFIX,
+    QUEUE,
+    QUEUES,
+    SERVER_KINDS,
+    Claim,
+    Op,
+    Outcome,
+    View,
+)
 
-PREFIX = "bull"
-QUEUE = "q"
-PARENTS = "p"
-QUEUES = (QUEUE, PARENTS)
 START = 1_700_000_000_000
 
 # Workers differ in what they write: a name, how long a lock lasts, what they keep, whether they limit. Few,
@@ -30,120 +36,6 @@ WORKERS: tuple[dict[str, Any], ...] = (
     {"name": "w3", "lockDuration": 45_000, "maxStalledCount": 2, "removeOnComplete": {"count": 1}},
     {"name": "w4", "limiter": {"max": 2, "duration": 60_000}, "removeOnFail": {"age": 5, "count": 2}},
 )
-
-# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with.
-PEER_KINDS = frozenset(
-    {
-        "add_auto",
-        "add_child",
-        "add_flow",
-        "add_peer",
-        "clear_logs",
-        "add_deduplicated",
-        "remove_deduplication",
-        "set_concurrency",
-        "remove_concurrency",
-        "set_rate_limit",
-        "remove_rate_limit",
-        "rate_limit",
-        "wait_for_children",
-    }
-)
-# Done by hand on both sides: what the servers' own clocks would do.
-SERVER_KINDS = frozenset({"expire_lock", "expire_limiter", "expire_stalled_check", "expire_deduplication"})
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One operation: what, when, and with what."""
-
-    kind: str
-    now: int
-    args: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        return json.dumps({"kind": self.kind, "now": self.now, **self.args}, ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, line: str) -> Op:
-        args = json.loads(line)
-        return cls(args.pop("kind"), args.pop("now"), args)
-
-    @property
-    def queue(self) -> str:
-        return str(self.args.get("queue", QUEUE))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an operation answered: a value, or an error with BullMQ's code."""
-
-    value: Any = None
-    code: int | None = None
-    error: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A job that a worker was given and, for all it knows, still holds."""
-
-    queue: str
-    job_id: str
-    token: str
-    worker: dict[str, Any]
-    by: str | None = None
-    doomed: str | None = None
-
-
-class View:
-    """What the generator sees of a database."""
-
-    def __init__(self, dump: Dump) -> None:
-        self._dump = dump
-
-    def ids(self, queue: str, *states: str) -> list[str]:
-        found: list[str] = []
-        for state in states:
-            entry = self._dump.get(f"{PREFIX}:{queue}:{state}")
-            if entry is not None and not isinstance(entry.value, str):
-                found += [item[0] if entry.kind == "zset" else item for item in entry.value]
-        return found
-
-    def has(self, key: str) -> bool:
-        return key in self._dump
-
-    def exists(self, queue: str, key: str) -> bool:
-        return self.has(f"{PREFIX}:{queue}:{key}")
-
-    def meta(self, queue: str) -> dict[str, Any]:
-        entry = self._dump.get(f"{PREFIX}:{queue}:meta")
-        return entry.value if entry is not None and isinstance(entry.value, dict) else {}
-
-    def hash(self, queue: str, job_id: str) -> dict[str, Any]:
-        entry = self._dump.get(f"{PREFIX}:{queue}:{job_id}")
-        return entry.value if entry is not None and isinstance(entry.value, dict) else {}
-
-    def lock(self, queue: str, job_id: str) -> str | None:
-        entry = self._dump.get(f"{PREFIX}:{queue}:{job_id}:lock")
-        return entry.value if entry is not None and isinstance(entry.value, str) else None
-
-    def locked(self, queue: str) -> list[str]:
-        head, tail = f"{PREFIX}:{queue}:", ":lock"
-        return sorted(
-            key[len(head) : -len(tail)] for key in self._dump if key.startswith(head) and key.endswith(tail)
-        )
-
-    def deduplication(self, queue: str) -> list[str]:
-        head = f"{PREFIX}:{queue}:de:"
-        return sorted(key[len(head) :] for key in self._dump if key.startswith(head))
-
-    def next_due(self, queue: str) -> int | None:
-        entry = self._dump.get(f"{PREFIX}:{queue}:delayed")
-        return int(float(entry.value[0][1]) // 4096) if entry is not None else None  # type: ignore[index]
 
 
 class Generator:
@@ -169,12 +61,17 @@ class Generator:
         self._priorities = self._random.random() < 0.6
         self._mixed = self._random.random() < 0.25
         self._workers = self._random.sample(WORKERS, self._random.randint(1, 2))
+        self._plan: list[Callable[[], Op | None]] = []
         self._view = View({})
 
     def next(self, dump: Dump) -> Op:
         """Choose the next operation in sight of what is there now."""
         self._view = View(dump)
         self._advance()
+        while self._plan and self._random.random() < 0.85:
+            planned = self._plan.pop(0)()
+            if planned is not None:
+                return planned
         makers, weights = zip(*self._weighted(), strict=True)
         maker: Callable[[], Op | None]
         while True:
@@ -211,7 +108,8 @@ class Generator:
             yield self._give_back, 4
             yield self._extend, 4
             yield self._extend_many, 3
-            yield self._expire_lock, 7
+            yield self._expire_lock, 3
+            yield self._lose_worker, 8
         held = any(self._view.ids(queue, "active") for queue in QUEUES)
         yield self._recover, 7 if held else 1
         yield self._progress, 3
@@ -303,7 +201,7 @@ class Generator:
 
     def _node(self, depth: int, child: bool = False) -> dict[str, Any]:
         self._numbers += 1
-        opts = self._options(peer=True, delayed=0.1)
+        opts = self._options(peer=True, delayed=0.3 if depth else 0.1)
         opts["jobId"] = f"f{self._numbers}"
         if child:
             self._policy(opts)
@@ -567,12 +465,29 @@ class Generator:
         locked = self._view.locked(queue)
         return self._op("expire_lock", queue, id=self._random.choice(locked)) if locked else None
 
+    def _lose_worker(self) -> Op | None:
+        """Let a lock run out and plan what follows: a check that notes the job, one that brings it back."""
+        lost = self._expire_lock()
+        if lost is None or self._plan:
+            return lost
+        queue = lost.queue
+        worker = self._random.choice(self._workers)
+        for _ in range(2):
+            self._plan.append(lambda: self._expire_check_of(queue))
+            self._plan.append(lambda: self._op("recover", queue, worker=worker))
+        if self._random.random() < 0.7:
+            self._plan.append(lambda: self._op("claim", queue, token=self._token(), worker=worker))
+            self._plan.append(self._fail)
+        return lost
+
+    def _expire_check_of(self, queue: str) -> Op | None:
+        return self._op("expire_stalled_check", queue) if self._view.exists(queue, "stalled-check") else None
+
     def _expire_limiter(self) -> Op | None:
         return self._op("expire_limiter") if self._view.exists(QUEUE, "limiter") else None
 
     def _expire_stalled_check(self) -> Op | None:
-        queue = self._some_queue()
-        return self._op("expire_stalled_check", queue) if self._view.exists(queue, "stalled-check") else None
+        return self._expire_check_of(self._some_queue())
 
     def _expire_deduplication(self) -> Op | None:
         keys = self._view.deduplication(QUEUE)

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import redis
 
 from tests.equality.dump import Dump, difference, take_dump
-from tests.equality.sequences import PREFIX, QUEUE, QUEUES, SERVER_KINDS, Generator, Op, Outcome
+from tests.equality.ops import PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
+from tests.equality.sequences import Generator
 from tests.nodes import NodeDriver, NodeError
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
@@ -323,6 +324,3 @@ def _same(one: Any, other: Any) -> bool:
 
 def _show(outcome: Outcome) -> str:
     return f"error {outcome.code} ({outcome.error})" if outcome.failed else repr(outcome.value)
-
-
-__all__ = ["QUEUE", "DivergenceError", "NodeSide", "Pair", "Side", "expire", "known_ids"]
