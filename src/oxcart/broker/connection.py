@@ -22,7 +22,6 @@ from oxcart.broker.link import Endpoint, Link, ReplyError
 from oxcart.broker.location import Location, location_from_env
 from oxcart.model.errors import BrokerUnavailable
 
-
 #: While an outage is young no pause is longer than this many seconds; with the pauses of `Reconnect` so many
 #: attempts take more than ten seconds.
 YOUNG_PAUSE = 4.0

@@ -225,7 +225,7 @@ class Link:
                         server_hostname=at.host if at.tls else None,
                     )
                 await self._greet(wire, at)
-        except (OSError, TimeoutError, ReplyError) as error:
+        except (OSError, TimeoutError, ReplyError, BrokerUnavailable) as error:
             where = self.endpoint.name if self.endpoint else "the server"
             reason = str(error) or type(error).__name__
             raise BrokerUnavailable(f"cannot reach {where}: {reason}") from error

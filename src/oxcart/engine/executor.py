@@ -36,6 +36,8 @@ TIMED_OUT = "timeout"
 LEASE_LOST = "lease lost"
 SHUTDOWN = "shutdown"
 
+#: Seconds that cancelled handlers have to end when the worker closes.
+CLOSING = 1.0
 #: How long a job is put off whose end could not be judged, in ms.
 UNJUDGED_DELAY = 60_000
 
@@ -124,7 +126,11 @@ class Executor:
         slots = list(self._slots)
         for slot in slots:
             slot.cancel()
-        await asyncio.gather(*slots, return_exceptions=True)
+        if slots:
+            # A handler that will not be cancelled must not keep the worker from ending.
+            _, deaf = await asyncio.wait(slots, timeout=CLOSING)
+            if deaf:
+                log.error("%d handlers ignore that they are cancelled and are left to themselves", len(deaf))
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._processes.close()
