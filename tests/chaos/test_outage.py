@@ -16,11 +16,11 @@ import pytest
 
 from oxcart import Queue, RunningJob, Worker
 from oxcart.broker.connection import Reconnect
-from oxcart.model.errors import BrokerError, BrokerUnavailable, ScriptError
+from oxcart.model.errors import BrokerError, BrokerTimeout, BrokerUnavailable, OutcomeUnknown, ScriptError
 from tests.chaos.fleet import Fleet, Store, eventually
 from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT
 from tests.chaos.proxy import Proxy
-from tests.servers import ValkeyServer
+from tests.servers import ValkeyServer, free_port
 
 #: An outage of under ten seconds must be over for everybody five seconds after its end.
 RESUMED = 5.0
@@ -310,8 +310,6 @@ async def test_a_worker_that_gives_up_while_it_runs_jobs(server: ValkeyServer, s
 
 
 async def test_adds_say_whether_anything_was_sent(server: ValkeyServer) -> None:
-    from oxcart.model.errors import BrokerTimeout, OutcomeUnknown
-
     async with Proxy(server.port) as proxy:
         queue = Queue("chaos", url=proxy.url, add_timeout=0.5)
         await queue.add("job")
@@ -328,6 +326,48 @@ async def test_adds_say_whether_anything_was_sent(server: ValkeyServer) -> None:
         # The advice of the error: repeat with the same id.
         assert not (await queue.add("job", job_id="unknown-fate")).created
         await queue.close()
+
+
+@pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/main"])
+async def test_an_add_that_found_no_server_says_so(url: str) -> None:
+    queue = Queue("{chaos}", url=url.format(free_port()), add_timeout=0.3)
+    with pytest.raises(BrokerTimeout, match="no connection"):
+        await queue.add("job")
+    await queue.close()
+
+
+async def test_a_closed_connection_is_not_waited_for(server: ValkeyServer) -> None:
+    """Closed by its owner, not lost: nobody will open it again, so a repeat would go on for ever."""
+    broker = Queue("chaos", url=server.url).open_broker()
+    assert await broker.counts()
+    await broker.close()
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await asyncio.wait_for(broker.counts(), LIMIT)
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await asyncio.wait_for(broker.promote(), LIMIT)
+
+
+async def test_a_call_that_still_connects_ends_when_its_connection_is_closed(server: ValkeyServer) -> None:
+    async with Proxy(server.port) as proxy:
+        proxy.hold()
+        broker = Queue("chaos", url=proxy.url).open_broker()
+        calling = asyncio.create_task(broker.promote())
+        await asyncio.sleep(0.05)
+        await broker.close()
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            await asyncio.wait_for(calling, LIMIT)
+
+
+async def test_a_call_under_way_ends_when_its_connection_is_closed(server: ValkeyServer) -> None:
+    async with Proxy(server.port) as proxy:
+        broker = Queue("chaos", url=proxy.url).open_broker()
+        await broker.counts()
+        proxy.hold()
+        calling = asyncio.create_task(broker.promote())
+        await asyncio.sleep(0.05)
+        await broker.close()
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            await asyncio.wait_for(calling, LIMIT)
 
 
 async def test_what_is_known_of_the_connection(
