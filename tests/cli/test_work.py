@@ -163,6 +163,36 @@ class TestOneProcess:
         assert program.wait() == 2
         assert "metrics cannot be served" in program.seen[-1]
 
+    def test_a_lifespan_and_middleware_of_the_application(self, start: Start, mail: Queue, app: Path) -> None:
+        app.write_text(
+            APP
+            + """
+import contextlib
+
+@contextlib.asynccontextmanager
+async def pool():
+    yield "the pool"
+    print("pool closed", flush=True)
+
+async def outer(job, call):
+    return ["outer", await call(job)]
+
+async def inner(job, call):
+    return ["inner", await call(job)]
+
+@mail.job
+async def state(job) -> str:
+    return job.state
+"""
+        )
+        program = start(
+            *("work", "app:mail", "--lifespan", "app:pool"),
+            *("--middleware", "app:outer", "--middleware", "app:inner"),
+        )
+        assert ask(mail, "state") == ["outer", ["inner", "the pool"]]
+        assert program.end() == 0
+        assert "pool closed" in program.seen
+
 
 @pytest.mark.usefixtures("app")
 class TestSeveralProcesses:
@@ -281,6 +311,11 @@ class TestTargets:
             apps.load([target])
         assert str(refused.value) == message
         assert refused.value.code == 2
+
+    @pytest.mark.parametrize("target", ["shop", "shop:", "shop:nope", "shop:number", "nope:x"])
+    def test_functions_that_are_none(self, target: str) -> None:
+        with pytest.raises(CommandError):
+            apps.load_function(target)
 
     def test_a_missing_import_of_the_application_is_its_own_error(self) -> None:
         with pytest.raises(ModuleNotFoundError, match="no_such_package"):
