@@ -102,7 +102,7 @@ def is_gone(pid: int) -> bool:
 @pytest.mark.usefixtures("app")
 class TestOneProcess:
     def test_runs_jobs_of_every_kind_and_ends_on_sigterm(self, start: Start, mail: Queue) -> None:
-        program = start("work", "app:mail", "--log-format", "json", "--name", "bob")
+        program = start("work", "app:mail", "--json", "--name", "bob")
         assert ask(mail)["pid"] == program.process.pid
         assert ask(mail, "in_thread") == "thread"
         assert ask(mail, "in_process") != program.process.pid
@@ -217,6 +217,17 @@ class TestSeveralProcesses:
         program.kill()
         for pid in pids:
             wait_until(partial(is_gone, pid), f"{pid} gone")
+
+    def test_signals_are_passed_on(self, start: Start, mail: Queue) -> None:
+        program = start("work", "app:mail", "-p", "2", "--log-format", "json")
+        job = mail.add("slow", {"seconds": 600})
+        program.wait_for("slow begins")
+        program.send(signal.SIGINT)
+        program.wait_for("stopping; running jobs may end")
+        program.send(signal.SIGINT)
+        assert program.wait() == 0
+        assert job.state() == "waiting"
+        assert job.get().attempts_used == 0
 
     def test_an_application_that_cannot_be_loaded_ends_them(self, start: Start, app: Path) -> None:
         app.write_text("import nowhere_to_be_found")

@@ -77,6 +77,7 @@ def work(
     metrics_host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
     log_format: Annotated[LogFormat, typer.Option(help="Logs for people or for machines.")] = LogFormat.text,
     log_level: Annotated[LogLevel, typer.Option(help="The lowest level shown.")] = LogLevel.info,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --log-format json.")] = False,
 ) -> None:
     """Run workers until interrupted.
 
@@ -105,7 +106,7 @@ def work(
         middleware=middleware or [],
         metrics_host=metrics_host,
         metrics_port=metrics_port,
-        log_format=log_format.value,
+        log_format="json" if as_json else log_format.value,
         log_level=log_level.value.upper(),
         reload=reload,
     )
