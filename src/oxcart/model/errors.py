@@ -184,7 +184,10 @@ def error_for_code(code: int, job_id: str, verb: str) -> JobError:
         verb: What was tried, in the infinitive: ``"finish"``, ``"promote"``.
     """
     kind, words = _CODES.get(code, (JobError, f"the script answered {code}"))
-    return kind(job_id, f"cannot {verb} job {job_id}: {words or kind.reason} (code {code})", code)
+    # Scripts are named remove_job and change_priority; people remove a job and change the priority of one.
+    tried = verb.removesuffix("_job")
+    tried = tried.replace("_", " ") + " of" if "_" in tried else tried
+    return kind(job_id, f"cannot {tried} job {job_id}: {words or kind.reason} (code {code})", code)
 
 
 # --- the server and the way to it -----------------------------------------------------------------
