@@ -5,8 +5,6 @@ was written), `JobError` (the job is not in a state that allows the call) and `B
 or the way to it). Every error can be pickled, because handlers may run in another process.
 """
 
-# ruff: noqa: N818 - a name such as JobNotFound says more than its suffix would
-
 from __future__ import annotations
 
 import reprlib
