@@ -239,6 +239,11 @@ class Executor:
         except Exception as error:
             if job.cancel_reason is not None and isinstance(error, HandlerStopped):
                 return self._stopped(job, error)
+            if job.cancel_reason == TIMED_OUT:
+                # What it raises on being stopped, a clean-up that broke for instance, is not why it ended.
+                while me.cancelling():
+                    me.uncancel()
+                return self._stopped(job, error)
             return self._verdict.of_error(
                 job, error, Category.SYSTEM if isinstance(error, HandlerCrashed) else None
             )
