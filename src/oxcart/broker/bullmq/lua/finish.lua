@@ -73,7 +73,9 @@ local function write_releases()
       locks[i] = P .. id .. ":lock"
     end
     call("DEL", unpack(locks))
-    call("SREM", P .. "stalled", unpack(released_ids))
+    if call("EXISTS", P .. "stalled") == 1 then
+      call("SREM", P .. "stalled", unpack(released_ids))
+    end
   end
 end
 
@@ -114,7 +116,7 @@ local function leave(index, kind, id, token, starts, fields)
   if not job[4] and call("EXISTS", key) == 0 then
     return -1
   end
-  if kind == "c" and call("EXISTS", key .. ":dependencies", key .. ":unsuccessful") > 0 then
+  if children and kind == "c" and call("EXISTS", key .. ":dependencies", key .. ":unsuccessful") > 0 then
     return call("EXISTS", key .. ":dependencies") == 1 and -4 or -9
   end
   local holder = not released[id] and holders[index]
@@ -180,6 +182,7 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
   local key, now = P .. id, tonumber(time)
   if job[2] then
     close_window(P, job[2], id, now)
+    children = true -- a kept job may have become the child of one that ends further down
   end
   local parent_key = job[1]
   if parent_key and parent_key ~= "" then

@@ -124,7 +124,7 @@ local function claim_jobs(asked)
     call("LPUSH", P .. "active", unpack(taken))
     for i, id in ipairs(taken) do
       local key = P .. id
-      call("SET", key .. ":lock", asked.token, "PX", asked.lock)
+      call("PSETEX", key .. ":lock", asked.lock, asked.token)
       call("XADD", P .. "events", "*", "event", "active", "jobId", id, "prev", "waiting")
       if asked.worker then
         call("HSET", key, "processedOn", now, "pb", asked.worker, "ats", answer.starts[i])
