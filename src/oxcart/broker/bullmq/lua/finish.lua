@@ -38,18 +38,27 @@ local holders = {}
 local released, released_ids = {}, {}
 local places = { completed = {}, failed = {} }
 
+-- Whether any job that completes here might have children: nearly always none has.
+local children
+
 local function read_leases()
   -- Sets that are none refuse the call here, before anything is written.
   call("ZCARD", P .. "completed")
   call("ZCARD", P .. "failed")
-  local keys, at = {}, 12
+  local keys, parents, at = {}, {}, 12
   for i = 1, count do
-    keys[i] = P .. ARGV[at + 1] .. ":lock"
+    local key = P .. ARGV[at + 1]
+    keys[i] = key .. ":lock"
+    if ARGV[at] == "c" then
+      parents[#parents + 1] = key .. ":dependencies"
+      parents[#parents + 1] = key .. ":unsuccessful"
+    end
     at = at + 5 + sizes[ARGV[at]]
   end
   if count > 0 then
     holders = call("MGET", unpack(keys))
   end
+  children = #parents > 0 and call("EXISTS", unpack(parents)) > 0
 end
 
 local function release(id)
