@@ -13,7 +13,7 @@ local answer = remembered()
 if answer then
   return answer
 end
-answer = {}
+local codes = {}
 local only_look = ARGV[3] == "1"
 local gate = not only_look and read_gate(P)
 
@@ -59,6 +59,6 @@ end
 
 for i = 4, #ARGV do
   local fine, code = pcall(put_back, ARGV[i])
-  answer[#answer + 1] = fine and code or -1
+  codes[#codes + 1] = fine and code or -1
 end
-return remember(answer)
+return remember(codes)
