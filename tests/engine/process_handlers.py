@@ -86,3 +86,7 @@ class Nest:
     @staticmethod
     def inner() -> str:
         return "found"
+
+
+def runs_dry() -> int:
+    return next(iter(()))

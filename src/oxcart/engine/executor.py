@@ -180,6 +180,8 @@ class Executor:
                 except asyncio.CancelledError:
                     if free in self._idle:
                         self._idle.remove(free)
+                    else:
+                        self._waking = False  # it had been woken; another slot is to be woken instead
                     raise
                 self._waking = False
             job = self._backlog.popleft()
@@ -212,8 +214,7 @@ class Executor:
             if job.limit is not None:
                 job.deadline = me.get_loop().time() + job.limit
                 self.deadlines.watch(job.deadline)
-            if handler.kind == "async":
-                job.stop = me.cancel
+            job.stop = me.cancel
             try:
                 if self._middleware:
                     result = await self._through_middleware(job, handler)
@@ -247,8 +248,12 @@ class Executor:
             return self._verdict.of_error(
                 job, error, Category.SYSTEM if isinstance(error, HandlerCrashed) else None
             )
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            return self._verdict.of_error(job, error, Category.SYSTEM)
+        except BaseException as error:
+            # Of whatever kind: an attempt without an outcome would be held until its lease is given up.
+            if job.cancel_reason == TIMED_OUT:
+                return self._stopped(job, error)
+            ends = isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit))
+            return self._verdict.of_error(job, error, Category.SYSTEM if ends else None)
         finally:
             self.running.discard(job)
             if self._emptied is not None and not self.running:
@@ -292,6 +297,8 @@ class Executor:
         return await call(job)
 
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
+        if job.cancel_reason in (TIMED_OUT, SHUTDOWN):
+            raise HandlerStopped("the attempt was to stop before its handler began")
         loop = asyncio.get_running_loop()
         if self._threads is None:
             # More than slots, because a thread that was left to itself still occupies one.
@@ -301,20 +308,32 @@ class Executor:
         context = contextvars.copy_context()
         context.run(current_place.set, place)
         job.bind_loop(loop)
-        work = loop.run_in_executor(self._threads, lambda: context.run(handler.function, **arguments))
+        work = loop.run_in_executor(self._threads, lambda: context.run(_call_in_thread, handler, arguments))
         abandoned = loop.create_future()
 
         def abandon() -> None:
             if not abandoned.done():
                 abandoned.set_result(None)
 
-        job.stop = abandon
-        await asyncio.wait((work, abandoned), return_when=asyncio.FIRST_COMPLETED)
+        before, job.stop = job.stop, abandon
+        try:
+            await asyncio.wait((work, abandoned), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            job.stop = before  # for the layers around the handler
+            if not work.done():
+                # A thread cannot be stopped. It was told; what it still returns is nobody's result.
+                work.add_done_callback(lambda late: late.cancelled() or late.exception())
         if work.done():
             return work.result()
-        # A thread cannot be stopped. It was told; what it still returns is nobody's result.
-        work.add_done_callback(lambda late: late.cancelled() or late.exception())
         raise HandlerStopped("the handler's thread was told to stop and left to itself")
+
+
+def _call_in_thread(handler: Handler, arguments: dict[str, Any]) -> Any:
+    try:
+        return handler.function(**arguments)
+    except StopIteration as error:
+        # No future takes it: the attempt would never end.
+        raise RuntimeError("the handler raised StopIteration") from error
 
 
 def _layer(layer: Middleware, inner: Call) -> Call:

@@ -98,6 +98,8 @@ class _Child:
         if fine:
             return value
         value.__cause__ = RemoteTraceback(trace)
+        if isinstance(value, StopIteration):  # no future takes it: the attempt would never end
+            raise RuntimeError("the handler raised StopIteration") from value
         raise value
 
     def kill(self) -> None:
@@ -145,7 +147,7 @@ class HandlerProcesses:
             stopped = True
             child.kill()
 
-        job.stop = stop
+        before, job.stop = job.stop, stop
         if job.cancel_reason is not None:
             stop()
         try:
@@ -161,8 +163,13 @@ class HandlerProcesses:
             child.kill()
             raise
         except BaseException:
+            if stopped:  # the pipe was closed under the thread's hands
+                self._busy.discard(child)
+                raise HandlerStopped("the handler's process was killed") from None
             self._give_back(child)
             raise
+        finally:
+            job.stop = before  # for the layers around the handler
         self._give_back(child)
         return value
 
