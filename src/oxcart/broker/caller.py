@@ -186,7 +186,9 @@ class Caller:
         if code in ("MOVED", "ASK"):
             # A slot on its way is asked for at its new home; its old one answers MOVED soon.
             host, _, port = str(error).split(" ")[2].rpartition(":")
-            self._server.moved(self._slot or 0, host or "127.0.0.1", int(port))
+            if host in ("", "?"):  # the node that was asked, at another port
+                host = self.link.endpoint.host if self.link.endpoint else "127.0.0.1"
+            self._server.moved(self._slot or 0, host, int(port))
             self.link.drop("the slot moved")
             return 0.0 if attempt < 4 else self.reconnect.pause(attempt, holding=True)
         if code in PASSING or (patient and code == "OOM"):

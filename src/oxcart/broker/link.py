@@ -24,7 +24,7 @@ from typing import Any
 
 import hiredis
 
-from oxcart.model.errors import BrokerUnavailable
+from oxcart.model.errors import BrokerUnavailable, CrossSlotError
 
 Argument = bytes | str | int | float
 
@@ -34,7 +34,11 @@ CONNECT_TIMEOUT = 5.0
 
 def pack(command: tuple[Argument, ...]) -> bytes:
     """A command in wire form."""
-    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    try:
+        packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    except UnicodeEncodeError:  # an id that a peer wrote and that is no text goes back as it came
+        raw = (part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part for part in command)
+        packed = hiredis.pack_command(tuple(raw))  # type: ignore[arg-type]
     return packed
 
 
@@ -62,6 +66,8 @@ class Endpoint:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    #: Whether it must be a server of its own: a node of a cluster is refused.
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -79,6 +85,8 @@ class _Wire(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         #: The timer that looks after the oldest call; while there is none, nothing waits.
         self.watch: asyncio.TimerHandle | None = None
+        #: Why it ended; a call that comes later will never be answered.
+        self.ended: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -167,8 +175,9 @@ class Link:
         """Sends commands in one go. An error answer stands in the result in the command's place."""
         wire = self._wire or await self.connect()
         futures = [self._expect(wire, None) for _ in commands]
-        assert wire.transport is not None
-        wire.transport.write(b"".join(pack(tuple(command)) for command in commands))
+        if wire.ended is None:
+            assert wire.transport is not None
+            wire.transport.write(b"".join(pack(tuple(command)) for command in commands))
         return await asyncio.gather(*futures, return_exceptions=True)
 
     async def connect(self) -> _Wire:
@@ -225,6 +234,8 @@ class Link:
                         server_hostname=at.host if at.tls else None,
                     )
                 await self._greet(wire, at)
+                if wire.ended is not None:
+                    raise BrokerUnavailable(wire.ended)
         except (OSError, TimeoutError, ReplyError, BrokerUnavailable) as error:
             where = self.endpoint.name if self.endpoint else "the server"
             reason = str(error) or type(error).__name__
@@ -240,9 +251,19 @@ class Link:
         if at.db:
             greetings.append(("SELECT", at.db))
         greetings.append(("PING",))  # a server that still loads its data answers this with an error
+        indiscreet = None
         try:
             for greeting in greetings:
-                await self._send(wire, pack(greeting), CONNECT_TIMEOUT)
+                try:
+                    await self._send(wire, pack(greeting), CONNECT_TIMEOUT)
+                except ReplyError as error:
+                    if not at.password or at.password not in str(error):
+                        raise
+                    indiscreet = error.code
+                if indiscreet:  # raised here, so that no traceback holds what the server said
+                    raise ReplyError(f"{indiscreet} (the answer to {greeting[0]} holds the password)")
+            if at.alone:
+                await self._refuse_cluster(wire, at)
             if self._client_name:
                 # A courtesy to operators: a server or proxy that knows no names is used without one.
                 with contextlib.suppress(ReplyError):
@@ -252,15 +273,32 @@ class Link:
                 wire.transport.abort()
             raise
 
+    async def _refuse_cluster(self, wire: _Wire, at: Endpoint) -> None:
+        """Refuses a node of a cluster before anything is written: keys without hash tags would be anywhere.
+
+        And worse: a script that names keys of two slots in one command breaks all scripts of a Valkey 9 node.
+        """
+        try:
+            hello = await self._send(wire, pack(("HELLO", 2)), CONNECT_TIMEOUT)
+        except ReplyError:  # an old server or a proxy, which does not tell
+            return
+        facts = iter(hello)
+        if dict(zip(facts, facts, strict=False)).get(b"mode") == b"cluster":
+            raise CrossSlotError(f"{at.name} is a node of a cluster: use a redis+cluster:// URL")
+
     def _send(self, wire: _Wire, packed: bytes, timeout: float | None) -> asyncio.Future[Any]:
         future = self._expect(wire, timeout)
-        assert wire.transport is not None
-        wire.transport.write(packed)
+        if wire.ended is None:
+            assert wire.transport is not None
+            wire.transport.write(packed)
         return future
 
     def _expect(self, wire: _Wire, timeout: float | None) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        if wire.ended is not None:  # lost after it was made and before its first call
+            future.set_exception(BrokerUnavailable(wire.ended))
+            return future
         wire.waiting.append((future, loop.time() + (self._timeout if timeout is None else timeout)))
         if wire.watch is None:
             wire.watch = loop.call_later(1.0, self._look, wire)
@@ -288,10 +326,12 @@ class Link:
 
     def _fail(self, wire: _Wire, why: str) -> None:
         where = self.endpoint.name if self.endpoint else "the server"
+        if wire.ended is None:
+            wire.ended = f"{where}: {why}"
         if wire.watch is not None:
             wire.watch.cancel()
             wire.watch = None
         while wire.waiting:
             future = wire.waiting.popleft()[0]
             if not future.done():
-                future.set_exception(BrokerUnavailable(f"{where}: {why}"))
+                future.set_exception(BrokerUnavailable(wire.ended))
