@@ -43,6 +43,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _id(raw: bytes) -> str:
+    # A peer's id that is no text is carried as escapes; an error here would leave a whole claim unheld.
+    return raw.decode("utf-8", "surrogateescape")
+
+
 class BullMQBroker:
     """One queue.
 
@@ -194,7 +199,7 @@ class BullMQBroker:
             fields = dict(zip(pairs, pairs, strict=True))
             starts = codec.count_of(fields.get(b"ats"))
             # A repeated answer is read after the claim, a first one before it.
-            jobs.append(ClaimedJob(flat[i].decode(), token, starts if answer[7] else starts + 1, now, fields))
+            jobs.append(ClaimedJob(_id(flat[i]), token, starts if answer[7] else starts + 1, now, fields))
         return Claimed(
             jobs,
             answer[2],
@@ -213,7 +218,7 @@ class BullMQBroker:
             for lease in leases[start : start + EXTEND_CHUNK]:
                 args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
             answer = await self.caller.again(load("extend"), self._meta, *args, patient=True)
-            refused += (job_id.decode() for job_id in answer)
+            refused += map(_id, answer)
         return refused
 
     async def recover(self, *, max_stalled: int = 1, interval_ms: int = 30_000) -> Recovered:
@@ -230,7 +235,7 @@ class BullMQBroker:
             phase, cursor = answer[0].decode(), answer[1]
             if phase == "busy":
                 return Recovered(ids, False, max(0, cursor))
-            ids += (job_id.decode() for job_id in answer[2:])
+            ids += map(_id, answer[2:])
         return Recovered(ids, True)
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
@@ -326,7 +331,7 @@ class BullMQBroker:
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
         flat = await self.caller.again(load("page"), self._meta, state, first, last, "1" if oldest else "")
-        found = (self._job(flat[i].decode(), flat[i + 1]) for i in range(0, len(flat), 2))
+        found = (self._job(_id(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2))
         return [job for job in found if job is not None]
 
     def _job(self, job_id: str, flat: list[bytes]) -> Job | None:

@@ -27,6 +27,9 @@ end
 
 local events, active_key = P .. "events", P .. "active"
 local count = tonumber(ARGV[11])
+if count > MOST then
+  error({ err = "ERR at most " .. MOST .. " attempts end in one call" }) -- Lua unpacks about 8000 values
+end
 local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
@@ -157,7 +160,7 @@ local function retain(set, wanted, time)
   if age ~= "" then
     local before = string.format("%.0f", time - tonumber(age) * 1000)
     local old = call("ZRANGEBYSCORE", set, "-inf", before, "LIMIT", 0,
-      limit ~= "" and math.min(tonumber(limit), purge) or purge)
+      (tonumber(limit) or -1) >= 0 and math.min(tonumber(limit), purge) or purge)
     if #old > 0 then
       purge = purge - #old
       forget_jobs(P, old)
@@ -316,9 +319,8 @@ for i = 1, count do
   local kind = ARGV[at]
   local ok, code = pcall(kinds[kind], i, at + 5, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
-  if not ok and between then
-    -- Without a lease: the stalled check gives it to another worker.
-    call("RPUSH", active_key, between)
+  -- What is put back has no lease: the stalled check gives it to another worker.
+  if not ok and between and put_back(P, between) then
     active = active + 1
   end
   between = nil

@@ -32,6 +32,9 @@ local answer = { "", 0 }
 -- about 2 ms of searching.
 local searches = math.max(20, math.floor(300000 / (call("LLEN", active_key) + 1)))
 
+-- The id that has left `active` and is not yet elsewhere: what fails in between puts it back.
+local between
+
 local function recover(id)
   local key = P .. id
   if string.sub(id, 1, 2) == "0:" then
@@ -45,8 +48,10 @@ local function recover(id)
   if call("LREM", active_key, -1, id) == 0 then
     return
   end
+  between = id
   local opts = peek(key, "opts")
   if not opts then
+    between = nil
     return -- the job is gone: its id was all that was left
   end
   local stalls = redis.pcall("HINCRBY", key, "stc", 1)
@@ -60,6 +65,7 @@ local function recover(id)
     call("HSET", key, "defa", "job stalled more than allowable limit")
   end
   insert_ready(P, read_gate(P), id, true)
+  between = nil
   call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "active")
   call("XADD", P .. "events", "*", "event", "stalled", "jobId", id)
   answer[#answer + 1] = id
@@ -86,7 +92,10 @@ if phase == "check" then
       break
     end
     if not holders[i] then
-      pcall(recover, id)
+      if not pcall(recover, id) and between then
+        put_back(P, between)
+      end
+      between = nil
     end
   end
   if answer[1] == "check" then
