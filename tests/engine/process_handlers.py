@@ -90,3 +90,8 @@ class Nest:
 
 def runs_dry() -> int:
     return next(iter(()))
+
+
+def rests(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds

@@ -240,6 +240,9 @@ def _load_script(path: str) -> types.ModuleType:
 def serve(pipe: Connection[Any, Any]) -> None:
     """The child: one job after another until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
+    # So is a SIGTERM that a supervisor sends to every process of the service: the job may end in its time.
+    # A function, because what is ignored would be ignored by the programs that a handler starts, too.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     while True:
         try:
             where, packed = pipe.recv()

@@ -11,7 +11,7 @@ in   {"open": station, "url", "folder", "queue", "prefix"},
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "ids": [...]},
      {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
-Deadlines are wall-clock seconds, or null.
+Deadlines are seconds of the machine's monotonic clock, or null.
 
 May touch: the server. Imports almost nothing until there is something to renew: most jobs end long before,
 and a worker that has just started needs the processor for them.
@@ -93,7 +93,7 @@ class Renewer:
         from oxcart.broker.port import Lease
         from oxcart.model.errors import BrokerError
 
-        now = time.time()
+        now = time.monotonic()
         for station, held in self._held.items():
             leases = [
                 Lease(job_id, token, starts)

@@ -19,7 +19,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.connection import Reconnect
@@ -35,7 +35,7 @@ from oxcart.engine.verdict import Verdict
 from oxcart.engine.waiter import Waiter
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import BrokerUnavailable, ValidationError
 from oxcart.model.failure import Classifier
 from oxcart.model.options import DEFAULT_TIMEOUT
 from oxcart.model.retention import Retention
@@ -44,6 +44,8 @@ log = logging.getLogger("oxcart.worker")
 
 #: How long a job without a handler is put off, in ms; doubled with each start, up to the last.
 UNKNOWN_DELAY = (1_000, 60_000)
+#: How many job names without a handler are told of, and remembered for it.
+MOST_UNKNOWN = 1_000
 
 
 class Source(Protocol):
@@ -181,7 +183,7 @@ class Worker:
         self._lifespan = lifespan
         self._reconnect = reconnect or Reconnect()
         self._recover = recover
-        self._observer = observer
+        self._observer = None if observer is None else cast(Observer, _Careful(observer))
         self._clock = clock
         self._middleware = tuple(middleware)
         self._verdict = Verdict(
@@ -202,7 +204,8 @@ class Worker:
         )
         self._stations: list[Station] = []
         self._state: Any = None
-        self._stopping: asyncio.Event | None = None
+        self._stopping = asyncio.Event()
+        self._given_up: set[RunningJob] = set()
         self._failure: BaseException | None = None
         self._unknown: set[str] = set()
         #: Set once the worker takes jobs.
@@ -217,11 +220,13 @@ class Worker:
         Raises:
             BrokerUnavailable: The server stayed away for as many attempts as ``reconnect`` allows.
         """
-        self._stopping = asyncio.Event()
-        async with contextlib.AsyncExitStack() as stack:
-            if self._lifespan is not None:
-                self._state = await stack.enter_async_context(self._lifespan())
-            await self._run()
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                if self._lifespan is not None:
+                    self._state = await stack.enter_async_context(self._lifespan())
+                await self._run()
+        finally:
+            self._stopping = asyncio.Event()
         if self._failure is not None:
             raise self._failure
 
@@ -231,8 +236,7 @@ class Worker:
         Args:
             now: Do not wait for running jobs; also when the worker is already waiting for them.
         """
-        if self._stopping is not None:
-            self._stopping.set()
+        self._stopping.set()
         if now:
             self._shutdown_timeout = 0.0
             if self.started.is_set():
@@ -250,11 +254,11 @@ class Worker:
             yield self
         finally:
             waiting.cancel()
-            self.stop()
+            if not task.done():
+                self.stop()
             await task
 
     async def _run(self) -> None:
-        assert self._stopping is not None
         brokers = [queue.open_broker(self._reconnect) for queue in self.queues]
         self._stations = [Station(index, broker) for index, broker in enumerate(brokers)]
         self._executor = Executor(
@@ -364,7 +368,7 @@ class Worker:
             job.limit = self._executor.limit_of(job)
             jobs.append(job)
             timeouts.append(job.limit)
-        if self._stopping is not None and self._stopping.is_set():
+        if self._stopping.is_set():
             # The claim was under way when the worker was told to end.
             for job in jobs:
                 self._claims.submit(station, job, self._verdict.given_back(job))
@@ -384,7 +388,7 @@ class Worker:
     def _no_handler(self, station: Station, job: RunningJob) -> None:
         early = self._verdict.before_start(job)
         if early is None:
-            if job.name not in self._unknown:
+            if job.name not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
                 self._unknown.add(job.name)
                 log.warning(
                     "queue %s: no handler for job name %r; its jobs are put off until a worker has one",
@@ -396,6 +400,8 @@ class Worker:
         self._claims.submit(station, job, early)
 
     def _job_done(self, job: RunningJob, outcome: Outcome) -> None:
+        if job in self._given_up:
+            return  # it was given back because it would not end; the job is not ours any more
         self._claims.submit(job.station, job, outcome)
 
     def _ended(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
@@ -409,7 +415,8 @@ class Worker:
         else:
             self._refused(station, job, outcome, code)
         if self._observer is not None:
-            self._observer.job_ended(job, outcome, code, (outcome.at_ms - job.started_ms) / 1000)
+            # A clock that was set back must not make times negative.
+            self._observer.job_ended(job, outcome, code, max(0, outcome.at_ms - job.started_ms) / 1000)
 
     def _refused(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
         what = {"c": "result", "f": "failure"}.get(outcome.kind, "return")
@@ -473,6 +480,7 @@ class Worker:
 
     async def _shut_down(self, loops: list[asyncio.Task[None]], brokers: list[BullMQBroker]) -> None:
         """No new jobs; running ones may end in their time; what is left is given back."""
+        self._stopping.set()  # also where the task was cancelled: what a late claim brings is given back
         self._claims.stop_claiming()
         for job in self._executor.take_back():
             self._claims.submit(job.station, job, self._verdict.given_back(job))
@@ -486,11 +494,12 @@ class Worker:
             log.warning("worker %s: %d jobs did not end in time and are given back", self.name, len(left))
             await asyncio.sleep(0.05)
         for job in list(self._executor.running):  # deaf to it: a thread, or a handler that will not stop
+            self._given_up.add(job)
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         for task in loops:
             task.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        if self._failure is None:
+        if not isinstance(self._failure, BrokerUnavailable):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10):
                     await self._claims.drained()
@@ -502,6 +511,29 @@ class Worker:
         if self._observer is not None:
             self._observer.workers(-1)
         log.info("worker %s ended after %d jobs", self.name, self.processed)
+
+
+class _Careful:
+    """An observer whose errors cost no job: the first of each kind is logged."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        tell = getattr(self._observer, name)
+        broken = False
+
+        def told(*args: Any) -> None:
+            nonlocal broken
+            try:
+                tell(*args)
+            except Exception:
+                if not broken:
+                    broken = True
+                    log.exception("the observer failed to take %r; said once", name)
+
+        setattr(self, name, told)  # found without a search from now on
+        return told
 
 
 _REFUSALS = {
