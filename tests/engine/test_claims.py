@@ -267,6 +267,17 @@ class TestWhenToAsk:
         desk.claims.wake(0)
         assert (await desk.next()).count == 5
 
+    async def test_an_end_may_make_room_in_a_queue_at_its_concurrency(self) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(2, closed=True)
+        await eventually(lambda: desk.load == 2, "arrived")
+        await desk.quiet()
+        desk.end()
+        call = await desk.next()
+        assert (len(call.outcomes), call.count) == (1, 4)
+        call.reply(1)
+
     async def test_when_the_next_delayed_job_is_due_is_noted(self) -> None:
         desk = Desk("q", concurrency=5)
         desk.claims.wake(None)

@@ -37,6 +37,7 @@ class Station:
         ready: A claim might find something.
         until_ms: Nothing before this time, unless a marker says otherwise: a rate limit.
         due_ms: When the next delayed job is due; 0 for none.
+        closed: It was paused or at its concurrency when last asked. An end of ours may make room.
         calls: Calls in flight.
         asked_at: When it was last asked for jobs, in loop time.
         wakes: How often it was said to have work. An answer to a call that was sent before the last time
@@ -50,6 +51,7 @@ class Station:
         self.ready = True
         self.until_ms = 0
         self.due_ms = 0
+        self.closed = False
         self.active = 0
         self.calls = 0
         self.asked_at = 0.0
@@ -191,6 +193,8 @@ class Claims:
     def _start(self, station: Station, free: int) -> None:
         limit = BATCH if station.active < CROWDED else BATCH // 2
         batch = self._batch(station, limit)
+        if batch and station.closed:
+            station.ready = True
         claim = min(free, limit) if station.ready and free > 0 else 0
         self._asked_for += claim
         if claim:
@@ -262,6 +266,7 @@ class Claims:
         """Learns from an answer whether to ask again."""
         station.until_ms = 0
         station.due_ms = claimed.due_ms
+        station.closed = claimed.closed
         if claimed.orphans:
             log.warning(
                 "queue %s: dropped ids without a job: %s",
