@@ -222,6 +222,27 @@ class TestBetweenTwoLists:
         assert not store.llen("bull:q:wait")
 
 
+class TestPauseLists:
+    """Whatever is left in the list of the other state is lost when a peer of version 5 renames over it."""
+
+    @pytest.mark.parametrize("paused", [True, False])
+    async def test_long_lists_of_two_generations_are_merged_whole(
+        self, broker: BullMQBroker, store: redis.Redis, paused: bool
+    ) -> None:
+        for start in range(0, 6000, 3000):
+            store.lpush("bull:q:wait", *[f"w{n}" for n in range(start, start + 3000)])
+            store.lpush("bull:q:paused", *[f"p{n}" for n in range(start, start + 3000)])
+        if paused:
+            await broker.pause()
+        else:
+            store.hset("bull:q:meta", "paused", 1)
+            await broker.resume()
+        full, empty = ("paused", "wait") if paused else ("wait", "paused")
+        assert store.llen(f"bull:q:{empty}") == 0
+        ids = store.lrange(f"bull:q:{full}", 0, -1)
+        assert len(ids) == len(set(ids)) == 12_000
+
+
 class TestWaking:
     async def test_a_job_of_a_priority_that_was_given_back_is_told_of_by_the_tick(
         self, broker: BullMQBroker, store: redis.Redis

@@ -29,6 +29,8 @@ ADD_BYTES = 1_048_576
 LARGE_OUTCOME = 262_144
 #: Ids per step of a stalled check.
 RECOVER_STEP = 1000
+#: Calls that a pause or resume makes at most to merge the lists of two generations of peers.
+SETTLE_CALLS = 1000
 #: Leases per renewal call.
 EXTEND_CHUNK = 400
 
@@ -248,10 +250,20 @@ class BullMQBroker:
     async def pause(self) -> None:
         """Stops handing out jobs."""
         await self.caller.once(load("pause"), self._meta)
+        await self._settle()
 
     async def resume(self) -> None:
         """Hands out jobs again."""
         await self.caller.once(load("resume"), self._meta)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Merges what was too long for one call: an older peer's next rename would drop the rest."""
+        for _ in range(SETTLE_CALLS):
+            rest = self.keys.wait() if await self.is_paused() else self.keys.paused()
+            if not await self.caller.command("EXISTS", rest):
+                return
+            await self.promote(0)
 
     async def is_paused(self) -> bool:
         """Whether the queue is paused."""
