@@ -15,6 +15,7 @@ import pytest_asyncio
 import redis
 
 from oxcart.broker.bullmq import BullMQBroker
+from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, ClaimedJob, Outcome
 from oxcart.model.options import JobOptions
