@@ -46,6 +46,39 @@ class TestLink:
                 await asyncio.wait_for(link._send(wire, b"*1\r\n$4\r\nPING\r\n", None), 5)
             await link.close()
 
+    async def test_an_answer_that_is_still_coming_is_waited_for(self) -> None:
+        async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1000)
+            writer.write(PONG)
+            await reader.read(1000)
+            for byte in b"$20\r\n" + b"x" * 20 + b"\r\n":
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.1)
+            await reader.read()
+
+        async with fake_server(trickle) as port:
+            link = Link(to(port), timeout=1)
+            assert await asyncio.wait_for(link.call("GET", "k"), 10) == b"x" * 20
+            with pytest.raises(BrokerUnavailable):  # a limit that the caller asked for is kept
+                await asyncio.wait_for(link.call("GET", "k", timeout=0.5), 2)
+            await link.close()
+
+    async def test_a_call_that_is_still_going_out_is_waited_for(self) -> None:
+        async def sip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1000)
+            writer.write(PONG)
+            left = 24_000_000
+            while left > 0:
+                left -= len(await reader.read(1_000_000))
+                await asyncio.sleep(0.03)
+            writer.write(b"+OK\r\n")
+            await reader.read()
+
+        async with fake_server(sip) as port:
+            link = Link(to(port), timeout=2)
+            assert await asyncio.wait_for(link.call("SET", "k", b"x" * 24_000_000), 30) == b"OK"
+            await link.close()
+
     async def test_a_server_that_repeats_the_password_in_its_refusal(self) -> None:
         refusal = b"-ERR unknown command 'AUTH', with args beginning with: 'ada' 'hush-hush' \r\n"
         async with fake_server(answering(refusal)) as port:

@@ -7,7 +7,8 @@ tools) is still its work.
 
 A link connects when first called, and again after a loss; it never repeats a call by itself, because only
 the caller knows whether a repeat is safe. A call in flight when the connection is lost ends in
-``BrokerUnavailable``. No read hangs: a watch ends the connection when the oldest call is overdue.
+``BrokerUnavailable``. No read hangs: a watch ends the connection when the oldest call is overdue and no
+byte of it goes out or comes in any more; a large job on a slow line is no lost one.
 
 May touch: sockets. Bound to the event loop that first used it.
 """
@@ -81,7 +82,12 @@ class _Wire(asyncio.Protocol):
     def __init__(self, lost: Callable[[BaseException | None], None]) -> None:
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=ReplyError)
         self._lost = lost
-        self.waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        #: The call, when it is overdue, and whether it may take longer while its bytes still move.
+        self.waiting: deque[tuple[asyncio.Future[Any], float, bool]] = deque()
+        self.received = 0
+        #: Bytes received, and bytes still to be sent, when the watch last looked; and when they last moved.
+        self.seen = (0, 0)
+        self.moved_at = 0.0
         self.transport: asyncio.Transport | None = None
         #: The timer that looks after the oldest call; while there is none, nothing waits.
         self.watch: asyncio.TimerHandle | None = None
@@ -94,6 +100,7 @@ class _Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader, waiting = self._reader, self.waiting
+        self.received += len(data)
         reader.feed(data)
         while True:
             answer = reader.gets()
@@ -299,7 +306,8 @@ class Link:
         if wire.ended is not None:  # lost after it was made and before its first call
             future.set_exception(BrokerUnavailable(wire.ended))
             return future
-        wire.waiting.append((future, loop.time() + (self._timeout if timeout is None else timeout)))
+        limit = self._timeout if timeout is None else timeout
+        wire.waiting.append((future, loop.time() + limit, timeout is None))
         if wire.watch is None:
             wire.watch = loop.call_later(1.0, self._look, wire)
         return future
@@ -310,9 +318,16 @@ class Link:
         if not wire.waiting:
             return
         loop = asyncio.get_running_loop()
-        overdue = wire.waiting[0][1]
-        if loop.time() < overdue:
-            wire.watch = loop.call_later(min(1.0, max(0.01, overdue - loop.time())), self._look, wire)
+        now = loop.time()
+        seen = (wire.received, wire.transport.get_write_buffer_size() if wire.transport else 0)
+        if seen[0] > wire.seen[0] or seen[1] < wire.seen[1]:
+            wire.moved_at = now
+        wire.seen = seen
+        _, overdue, may_take_longer = wire.waiting[0]
+        if may_take_longer:
+            overdue = max(overdue, wire.moved_at + self._timeout)
+        if now < overdue:
+            wire.watch = loop.call_later(min(1.0, max(0.01, overdue - now)), self._look, wire)
         elif wire is self._wire:
             self.drop("no answer in time")
         else:
