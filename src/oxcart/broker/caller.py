@@ -201,5 +201,6 @@ class Caller:
 def script_error(verb: str, text: str) -> ScriptError | CrossSlotError:
     """The typed error for a server's refusal."""
     if "CROSSSLOT" in text or "non local key" in text or "same slot" in text:
-        return CrossSlotError(f"{verb}: {text}")
+        hint = "a queue on a cluster needs a redis+cluster:// URL, and jobs of one flow a shared hash tag"
+        return CrossSlotError(f"{verb}: {text} ({hint})")
     return ScriptError(f"{verb}: {text}")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from oxcart.broker.bullmq.broker import LARGE_OUTCOME, BullMQBroker
 from oxcart.broker.port import Ask, Claimed, Code, Outcome
 from oxcart.engine.running import RunningJob
-from oxcart.model.errors import BrokerError, BrokerUnavailable
+from oxcart.model.errors import BrokerError, BrokerUnavailable, CrossSlotError
 
 log = logging.getLogger("oxcart.worker")
 
@@ -239,8 +239,8 @@ class Claims:
                 codes, claimed = await station.broker.finish(outcomes, ask)
             else:
                 codes, claimed = [], await station.broker.claim(ask)
-        except BrokerUnavailable:
-            raise  # the worker was told to give up after a number of attempts
+        except (BrokerUnavailable, CrossSlotError):
+            raise  # told to give up after a number of attempts, or on a cluster without a hash tag
         except BrokerError as error:
             # The server refused the call as such (a script it does not like): nothing was applied.
             log.error("queue %s: %s", station.broker.queue, error)
