@@ -32,6 +32,8 @@ log = logging.getLogger("oxcart.events")
 #: Longest single block of a read, in seconds.
 BLOCK = 10.0
 PAGE = 1000
+#: Seconds after which a job that is waited for is looked at again.
+LOOK_AGAIN = 30.0
 
 #: Answers to a blocked read after which it is sent again: the stream is elsewhere, or not there for now.
 _AGAIN = PASSING | {"ASK", "MOVED", "UNBLOCKED"}
@@ -77,19 +79,28 @@ class QueueEvents:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
-            for event in await self.read():
-                yield event
+            for event in await self._peek():
+                # One by one: whoever keeps the position, or leaves, in the midst of a page misses nothing.
+                self.position = event.id
+                if self._wants(event):
+                    yield event
 
     async def read(self, block: float = BLOCK) -> list[Event]:
         """The next events; waits for one for so many seconds, then returns an empty list."""
+        events = await self._peek(block)
+        if events:
+            self.position = events[-1].id
+        return [event for event in events if self._wants(event)]
+
+    async def _peek(self, block: float = BLOCK) -> list[Event]:
+        """As ``read``, but events of every name, and the position stays."""
         await self.ready()
         entries = await self._entries(block)
-        events = [Event.parse(entry_id, _pairs(fields), self._broker.queue) for entry_id, fields in entries]
-        if entries:
-            self.position = entries[-1][0].decode()
-        if self._names is None:
-            return events
-        return [event for event in events if event.name in self._names]
+        return [Event.parse(entry_id, _pairs(fields), self._broker.queue) for entry_id, fields in entries]
+
+    def _wants(self, event: Event) -> bool:
+        """Whether an event is of the names that were asked for."""
+        return self._names is None or event.name in self._names
 
     async def _entries(self, block: float) -> list[Any]:
         link = self._link
@@ -144,10 +155,14 @@ class Results:
             async with asyncio.timeout(timeout):
                 # Listen first, then look: an end in between is seen by one or the other.
                 await self._listen()
-                found, value = await self._look(job_id)
-                if found:
-                    return value
-                return await self._told(await future)
+                while True:
+                    found, value = await self._look(job_id)
+                    if found:
+                        return value
+                    # Now and then look again: events are trimmed, so one may be gone before it is read.
+                    await asyncio.wait((future,), timeout=LOOK_AGAIN)
+                    if future.done():
+                        return await self._told(future.result())
         except TimeoutError:
             raise ResultTimeout(f"job {job_id} has not ended within {timeout:g} s") from None
         finally:

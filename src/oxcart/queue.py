@@ -84,7 +84,8 @@ class Queue:
         self._folder = folder
         self._server = server
         self._add_timeout = add_timeout
-        self._bound: _Bound | None = None
+        self._bound: _Bound | None = None  # the one used last
+        self._bounds: dict[asyncio.AbstractEventLoop, _Bound] = {}
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -276,8 +277,8 @@ class Queue:
 
     async def close(self) -> None:
         """Closes the connection. The queue can be used again afterwards."""
-        bound, self._bound = self._bound, None
-        if bound is not None:
+        bound, self._bound = self._bounds.pop(asyncio.get_running_loop(), None), None
+        if bound is not None and bound.pid == os.getpid():
             await bound.close()
 
     async def __aenter__(self) -> Queue:
@@ -321,8 +322,19 @@ class Queue:
         loop = asyncio.get_running_loop()
         bound = self._bound
         if bound is None or bound.loop is not loop or bound.pid != os.getpid():
-            bound = self._bound = _Bound(loop, self.open_broker(), self._add_timeout)
+            bound = self._bound = self._bound_of(loop)
         return bound
+
+    def _bound_of(self, loop: asyncio.AbstractEventLoop) -> _Bound:
+        """What belongs to a loop: loops of several threads may take turns, each with its connection."""
+        pid = os.getpid()
+        for known, bound in list(self._bounds.items()):
+            if known.is_closed() or bound.pid != pid:
+                self._bounds.pop(known, None)
+        found = self._bounds.get(loop)
+        if found is None:
+            found = self._bounds[loop] = _Bound(loop, self.open_broker(), self._add_timeout)
+        return found
 
 
 class _Bound:

@@ -497,7 +497,10 @@ class QueueEvents:
 
     def __iter__(self) -> Iterator[Event]:
         while True:
-            yield from self.read()
+            for event in self.queue.run(self._events._peek()):
+                self._events.position = event.id
+                if self._events._wants(event):
+                    yield event
 
 
 class _Portal:
