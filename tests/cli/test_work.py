@@ -158,6 +158,29 @@ class TestOneProcess:
         assert get(port, "/ready") == (503, "not ready: shutting down\n")
         assert program.end() == 0
 
+    def test_a_thread_that_never_ends_does_not_keep_the_process(
+        self, start: Start, mail: Queue, app: Path
+    ) -> None:
+        app.write_text(
+            APP
+            + """
+import atexit, time
+atexit.register(print, "said goodbye")
+
+@mail.job
+def stuck() -> None:
+    log.info("stuck begins")
+    while True:
+        time.sleep(1)
+"""
+        )
+        program = start("work", "app:mail", "--shutdown-timeout", "100ms")
+        job = mail.add("stuck", {})
+        program.wait_for("stuck begins")
+        assert program.end() == 0
+        assert "said goodbye" in program.seen
+        assert job.state() == "waiting"
+
     def test_a_taken_port_is_told(self, start: Start, clean: ValkeyServer) -> None:
         program = start("work", "app:mail", "--metrics-port", str(clean.port))
         assert program.wait() == 2

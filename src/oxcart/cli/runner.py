@@ -11,11 +11,13 @@ May touch: signals of the process, and everything a worker touches.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +32,8 @@ log = logging.getLogger("oxcart.work")
 
 #: The exit code of a process that ends because its source has changed.
 RELOAD = 75
+#: Seconds that threads of handlers have to end when the worker has.
+LEAVING = 1.0
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -76,9 +80,30 @@ def run(plan: Plan) -> int:
     """
     context = logs.configure(plan.log_format, plan.log_level)
     try:
-        return asyncio.run(_Process(plan, context).run())
+        code = asyncio.run(_Process(plan, context).run())
     except KeyboardInterrupt:  # before our handlers stood
         return exits.INTERRUPTED
+    _leave_threads(code)
+    return code
+
+
+def _leave_threads(code: int) -> None:
+    """Ends the process where a handler's thread does not: Python itself would wait for it, maybe for ever.
+
+    Its job was given back, so somebody else runs it; the sooner this thread is gone, the better.
+    """
+    end = time.monotonic() + LEAVING
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("oxcart-job")]
+    for thread in left:
+        thread.join(max(0.0, end - time.monotonic()))
+    busy = sum(thread.is_alive() for thread in left)
+    if busy:
+        log.warning("%d threads of handlers have not ended; the process ends without them", busy)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
 
 
 class _Process:
