@@ -297,9 +297,13 @@ class TestForeignIds:
         store.hset(b"bull:q:" + raw, mapping={"name": "n", "data": "{}", "opts": "{}", "timestamp": 1})
         store.rpush("bull:q:wait", raw)
         claimed = await broker.claim(Ask(count=5))
-        assert [job.id for job in claimed.jobs][1:] == [good]
-        odd = claimed.jobs[0]
-        assert await broker.page("active", 0, 9)
-        codes, _ = await broker.finish([Outcome("c", odd.id, odd.token, odd.starts, 1, b"1")])
-        assert codes == [1]
-        assert store.zscore("bull:q:completed", raw) == 1
+        assert [job.id for job in claimed.jobs] == [good]
+        assert len(claimed.orphans) == 1
+        odd = (await broker.page("active", 0, 9, oldest=True))[0].id
+        assert (await broker.states([odd])) == ["active"]
+        store.delete(b"bull:q:" + raw + b":lock")
+        await broker.recover(interval_ms=1)
+        await asyncio.sleep(0.01)
+        assert (await broker.recover(interval_ms=1)).ids == [odd]
+        await broker.remove_job(odd)
+        assert not store.exists(b"bull:q:" + raw)

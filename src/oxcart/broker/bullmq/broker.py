@@ -46,7 +46,7 @@ def now_ms() -> int:
 
 
 def _id(raw: bytes) -> str:
-    # A peer's id that is no text is carried as escapes; an error here would leave a whole claim unheld.
+    # A peer's id that is no text is shown with escapes, and goes back to the server as it came.
     return raw.decode("utf-8", "surrogateescape")
 
 
@@ -195,20 +195,25 @@ class BullMQBroker:
 
     def _claimed(self, answer: Any, token: str, now: int) -> Claimed:
         flat = answer[1]
-        jobs = []
+        jobs, aside = [], []
         for i in range(0, len(flat), 2):
+            try:
+                job_id = flat[i].decode()
+            except UnicodeDecodeError:  # nothing that a worker could name: the stalled check takes it back
+                aside.append(flat[i])
+                continue
             pairs = iter(flat[i + 1])
             fields = dict(zip(pairs, pairs, strict=True))
             starts = codec.count_of(fields.get(b"ats"))
             # A repeated answer is read after the claim, a first one before it.
-            jobs.append(ClaimedJob(_id(flat[i]), token, starts if answer[7] else starts + 1, now, fields))
+            jobs.append(ClaimedJob(job_id, token, starts if answer[7] else starts + 1, now, fields))
         return Claimed(
             jobs,
             answer[2],
             answer[3],
             answer[4] == 1,
             answer[5],
-            [orphan.decode("utf-8", "replace") for orphan in answer[6]],
+            [orphan.decode("utf-8", "replace") for orphan in answer[6] + aside],
             answer[7] == 1,
         )
 
