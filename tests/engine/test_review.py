@@ -15,9 +15,10 @@ import pytest_asyncio
 
 from oxcart import RunningJob, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.port import Ask, Claimed
+from oxcart.broker.port import Ask, Claimed, Recovered
 from oxcart.engine.executor import Call
 from oxcart.engine.leases import Leases
+from oxcart.engine.recovery import Recovery
 from tests.conftest import MakeQueue
 from tests.engine import process_handlers
 from tests.engine.making import make_job
@@ -255,3 +256,23 @@ async def test_a_handler_process_leaves_signals_to_its_worker(bench: Bench) -> N
     await asyncio.sleep(0.3)
     os.kill(int(pid.value), signal.SIGTERM)
     assert (await bench.until(2))[-1].kind == "c"
+
+
+async def test_a_guard_that_does_not_say_when_it_ends_is_not_asked_all_the_time() -> None:
+    class Guarded:
+        queue = "q"
+        asked = 0
+
+        async def recover(self, **_: Any) -> Recovered:
+            self.asked += 1
+            return Recovered([], False, 0)
+
+        async def promote(self, most: int) -> tuple[int, int]:
+            return 0, 0
+
+    broker: Any = Guarded()
+    recovery = Recovery(broker, interval=30, max_stalled=1, recovered=lambda _: None, skipped=lambda: None)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.4):
+            await recovery.run()
+    assert broker.asked <= 2
