@@ -312,7 +312,7 @@ class Executor:
         abandoned = loop.create_future()
 
         def abandon() -> None:
-            if not abandoned.done():
+            if not abandoned.done() and not work.done():
                 abandoned.set_result(None)
 
         before, job.stop = job.stop, abandon
@@ -320,11 +320,12 @@ class Executor:
             await asyncio.wait((work, abandoned), return_when=asyncio.FIRST_COMPLETED)
         finally:
             job.stop = before  # for the layers around the handler
-            if not work.done():
+            if not work.done() or abandoned.done():
                 # A thread cannot be stopped. It was told; what it still returns is nobody's result.
                 work.add_done_callback(lambda late: late.cancelled() or late.exception())
-        if work.done():
+        if not abandoned.done():
             return work.result()
+        # Also where it has ended since: it may have done so because it was told to, with half of its work.
         raise HandlerStopped("the handler's thread was told to stop and left to itself")
 
 
