@@ -25,9 +25,12 @@ from typing import Any
 
 import hiredis
 
-from oxcart.model.errors import BrokerUnavailable, CrossSlotError
+from oxcart.model.errors import AccessDenied, BrokerUnavailable, CrossSlotError
 
 Argument = bytes | str | int | float
+
+#: Answers to a greeting that no second attempt will change.
+DENIALS = frozenset({"WRONGPASS", "NOAUTH", "NOPERM"})
 
 CALL_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 5.0
@@ -246,6 +249,8 @@ class Link:
         except (OSError, TimeoutError, ReplyError, BrokerUnavailable) as error:
             where = self.endpoint.name if self.endpoint else "the server"
             reason = str(error) or type(error).__name__
+            if isinstance(error, ReplyError) and error.code in DENIALS:
+                raise AccessDenied(f"{where} does not let us in: {reason}") from error
             raise BrokerUnavailable(f"cannot reach {where}: {reason}") from error
         self._wire = wire
         self.connections_made += 1

@@ -199,6 +199,10 @@ class BrokerUnavailable(BrokerError):
     """The server cannot be reached, or the connection was lost before anything was sent."""
 
 
+class AccessDenied(BrokerError):
+    """The server does not let us in: a wrong or missing password, or a user without the right."""
+
+
 class BrokerTimeout(BrokerError):
     """The server did not answer in time."""
 
