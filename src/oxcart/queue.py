@@ -59,8 +59,8 @@ class Queue:
         url: The server; without one ``OXCART_URL``, and without that the embedded Valkey.
         prefix: What stands before the name in keys; must equal that of peers.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
-        add_timeout: Seconds after which an add that cannot be acknowledged fails; one with a ``job_id`` is safe
-            to repeat.
+        add_timeout: Seconds after which an add that cannot be acknowledged fails; one with a ``job_id`` is
+            safe to repeat.
         server: A server object to share between queues, instead of ``url``.
         **defaults: Options for every job that does not say otherwise.
     """

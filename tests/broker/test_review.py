@@ -18,6 +18,7 @@ from oxcart.broker.port import Ask, Outcome
 from oxcart.model.errors import BrokerUnavailable, ScriptError
 from oxcart.model.options import JobOptions
 from tests.broker.test_link import PONG, answering, fake_server, leaving, to
+from tests.conftest import MakeQueue
 
 
 @pytest_asyncio.fixture
@@ -307,3 +308,13 @@ class TestForeignIds:
         assert (await broker.recover(interval_ms=1)).ids == [odd]
         await broker.remove_job(odd)
         assert not store.exists(b"bull:q:" + raw)
+
+
+async def test_a_stalled_check_guard_without_an_end_is_taken_over(
+    make_queue: MakeQueue, store: redis.Redis
+) -> None:
+    broker = make_queue("guarded").broker
+    store.set("bull:guarded:stalled-check", "1")
+    assert (await broker.recover(max_stalled=1, interval_ms=60_000)).ran
+    assert 0 < store.pttl("bull:guarded:stalled-check") <= 60_000
+    assert not (await broker.recover(max_stalled=1, interval_ms=60_000)).ran

@@ -22,6 +22,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import traceback
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +33,9 @@ from typing import Any
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import OxcartError, ValidationError
+
+#: How often a handler's process sees whether its worker is still there, in seconds.
+LOOK = 0.5
 
 
 class HandlerCrashed(OxcartError):
@@ -243,6 +248,7 @@ def serve(pipe: Connection[Any, Any]) -> None:
     # So is a SIGTERM that a supervisor sends to every process of the service: the job may end in its time.
     # A function, because what is ignored would be ignored by the programs that a handler starts, too.
     signal.signal(signal.SIGTERM, lambda *_: None)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while True:
         try:
             where, packed = pipe.recv()
@@ -259,6 +265,13 @@ def serve(pipe: Connection[Any, Any]) -> None:
             return
         except Exception as error:  # the result cannot be pickled
             pipe.send((False, TypeError(f"the handler's result cannot be sent back: {error}"), ""))
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process, and what the handler started, when the worker is gone: its job runs elsewhere."""
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _portable(error: BaseException) -> BaseException:

@@ -20,7 +20,11 @@ local stalled_key, active_key = P .. "stalled", P .. "active"
 
 if phase == "start" then
   if not call("SET", P .. "stalled-check", ARGV[4], "PX", ARGV[6], "NX") then
-    return { "busy", call("PTTL", P .. "stalled-check") }
+    local left = call("PTTL", P .. "stalled-check")
+    if left >= 0 then
+      return { "busy", left }
+    end
+    call("SET", P .. "stalled-check", ARGV[4], "PX", ARGV[6]) -- a guard that never ends guards nothing
   end
   trim_events()
   phase = "check"
