@@ -215,6 +215,7 @@ class Leases:
                 "-m",
                 "oxcart.engine.renewer",
                 *(str(os.getpid()), str(self._lock_ms), str(self._every)),
+                str(0.0 if any(self._held) else self._every),
                 stdin=theirs,
                 stdout=asyncio.subprocess.PIPE,
                 limit=LINE,
