@@ -167,6 +167,26 @@ async def test_a_killed_renewer_is_replaced_and_leases_survive(
         assert "starting another" in worker.log
 
 
+async def test_no_lease_lapses_while_a_renewer_is_replaced(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """Killed just before it would have renewed: its successor renews at once, not after half a lease more."""
+    lease = max(LEASE, 4.0)
+    async with Queue("chaos", url=server.url) as queue:
+        worker = await fleet.start(lease=lease)
+        handle = await queue.add("nap", {"seconds": 3 * lease})
+        await _started(fleet)
+        await eventually(lambda: 0 < store.lock_ms(handle.id) < 550 * lease, "half of the lease is over")
+        await eventually(lambda: store.lock_ms(handle.id) > 900 * lease, "renewed")
+        await asyncio.sleep(0.45 * lease)
+        os.kill(fleet.of(worker, "ready")[0]["renewer"], signal.SIGKILL)
+        end = time.monotonic() + 0.9 * lease
+        while time.monotonic() < end:
+            assert store.lock_ms(handle.id) > 0
+            await asyncio.sleep(0.02)
+        worker.kill()
+
+
 async def _holds_no_longer(store: Store, job_id: str) -> None:
     """Waits until the lease ran out and was not taken up again for a lease and a half."""
     end = time.monotonic() + 6 * LEASE + GRACE
