@@ -114,10 +114,10 @@ class View:
         return entry.value if entry is not None and isinstance(entry.value, str) else None
 
     def locked(self, queue: str) -> list[str]:
-        head, tail = f"{PREFIX}:{queue}:", ":lock"
-        return sorted(
-            key[len(head) : -len(tail)] for key in self._dump if key.startswith(head) and key.endswith(tail)
-        )
+        return self._with_suffix(queue, ":lock")
+
+    def logged(self, queue: str) -> list[str]:
+        return self._with_suffix(queue, ":logs")
 
     def deduplication(self, queue: str) -> list[str]:
         head = f"{PREFIX}:{queue}:de:"
@@ -126,3 +126,8 @@ class View:
     def next_due(self, queue: str) -> int | None:
         entry = self._dump.get(f"{PREFIX}:{queue}:delayed")
         return int(float(entry.value[0][1]) // 4096) if entry is not None else None  # type: ignore[index]
+
+    def _with_suffix(self, queue: str, tail: str) -> list[str]:
+        head = f"{PREFIX}:{queue}:"
+        found = (key for key in self._dump if key.startswith(head) and key.endswith(tail))
+        return sorted(key[len(head) : -len(tail)] for key in found)

@@ -82,10 +82,10 @@ class Generator:
 
     def observe(self, op: Op, outcome: Outcome) -> None:
         """Take note of what an operation gave: a job claimed, or a claim that has ended."""
-        if outcome.failed:
-            return
         token = op.args.get("token")
-        if op.kind in ("complete", "fail", "move_to_delayed", "give_back"):
+        # Refused for the lack of a lock, a worker gives up; because of children it may come again.
+        ended = not outcome.failed or outcome.code in (-1, -2, -3, -6)
+        if ended and op.kind in ("complete", "fail", "move_to_delayed", "give_back"):
             self._claims = [c for c in self._claims if (c.job_id, c.token) != (op.args["id"], token)]
         given = outcome.value if op.kind in ("claim", "complete", "fail") else None
         if isinstance(given, dict) and given.get("job") is not None:
@@ -98,7 +98,7 @@ class Generator:
     def _weighted(self) -> Iterable[tuple[Callable[[], Op | None], float]]:
         ready = any(self._view.ids(queue, "wait", "prioritized") for queue in QUEUES)
         few = len(self._view.ids(QUEUE, "wait", "paused", "prioritized", "delayed", "active")) < 4
-        yield self._add, 14 if few else 5
+        yield self._add, 14 if few and not self._parents else 5
         yield self._add_bulk, 4 if few else 1
         yield self._claim, 18 if ready else 4
         if self._claims:
@@ -126,13 +126,13 @@ class Generator:
         if self._pauses:
             yield self._pause, 4
             yield self._resume, 4
-        yield self._add_peer, 6 if few else 2
+        yield self._add_peer, 6 if few and not self._parents else 2
         yield self._add_auto, 2
         yield self._add_deduplicated, 2
         yield self._remove_deduplication, 0.5
         yield self._expire_deduplication, 0.5
         if self._parents:
-            yield self._add_flow, 9
+            yield self._add_flow, 9 if few else 3
             yield self._add_child, 4
             yield self._wait_for_children, 2
         if self._limits:
@@ -197,6 +197,10 @@ class Generator:
         return self._op("add_deduplicated", **job)
 
     def _add_flow(self) -> Op:
+        if not self._plan and self._random.random() < 0.6:
+            # Work it off: a flow that nobody runs shows nothing.
+            for _ in range(self._random.randint(2, 5)):
+                self._plan += [self._claim, self._pick(self._complete, self._fail, self._fail)]
         return self._op("add_flow", flow=self._node(2 if self._random.random() < 0.25 else 1))
 
     def _node(self, depth: int, child: bool = False) -> dict[str, Any]:
@@ -282,7 +286,7 @@ class Generator:
         if not self._claims:
             return None
         valid = [one for one in self._claims if self._view.lock(one.queue, one.job_id) == one.token]
-        claim = self._random.choice(valid if valid and self._random.random() < 0.85 else self._claims)
+        claim = self._random.choice(valid if valid and self._random.random() < 0.92 else self._claims)
         token = claim.token
         job_id = claim.job_id
         odd = self._random.random()
@@ -300,7 +304,7 @@ class Generator:
 
     def _complete(self) -> Op | None:
         held = self._held()
-        if held is None or (held.pop("doomed") and self._random.random() < 0.8):
+        if held is None or (held.pop("doomed") and self._random.random() < 0.4):
             return None
         value = self._pick(None, 1, "done", {"ok": True, "list": []}, [1, {"ü": None}], 0, False, 1.5)
         return self._op("complete", **held, value=value, fetch=self._fetch(held, completes=True))
@@ -391,9 +395,11 @@ class Generator:
 
     def _log(self) -> Op:
         # The worker's job.log passes the job's own keepLogs; the queue's call may pass its own.
-        return self._op(
-            "log", **self._any_job(), row=self._pick("one", "two", "drei ü", ""), keep=self._pick(0, 1, 2)
-        )
+        job = self._any_job()
+        logged = self._view.logged(job["queue"])
+        if logged and self._random.random() < 0.7:
+            job["id"] = self._random.choice(logged)
+        return self._op("log", **job, row=self._pick("one", "two", "drei ü", ""), keep=self._pick(0, 1, 2))
 
     def _clear_logs(self) -> Op:
         return self._op("clear_logs", **self._any_job(), keep=self._pick(0, 1))
