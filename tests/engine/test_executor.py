@@ -302,15 +302,17 @@ class TestThreads:
 
     async def test_a_thread_is_told_to_stop_and_left_to_itself(self, make_bench: Make) -> None:
         bench = make_bench(1)
-        told = threading.Event()
+        ended, told = threading.Event(), threading.Event()
 
         def stubborn(job: RunningJob) -> None:
             assert job.wait_cancelled(20)
+            assert ended.wait(20)
             assert job.is_cancelled
             told.set()
 
         outcome = await bench.one(stubborn, timeout="20ms", attempts=1)
         assert (outcome.kind, outcome.category) == ("f", "timeout")
+        ended.set()
         assert await asyncio.to_thread(told.wait, 20)
         assert (await bench.one(fine)).kind == "c"
 

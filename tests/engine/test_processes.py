@@ -120,7 +120,7 @@ class TestCrash:
     async def test_a_process_that_died_while_idle(self, pool: HandlerProcesses) -> None:
         before = await run(pool, handlers.whoami)
         os.kill(before, 9)
-        await eventually(lambda: not alive(before), "dead")
+        await eventually(lambda: not pool._idle[0].is_alive, "dead")
         assert await run(pool, handlers.whoami) != before
 
 
