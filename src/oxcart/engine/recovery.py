@@ -92,9 +92,7 @@ class Recovery:
             return
         if not found.ran:
             # Another worker checked a while ago, and may be gone by now: take over when its time is up.
-            # One that does not say when (it has no end, by whatever hand) is looked at with the tick.
-            wait = found.wait_ms / 1000 or self._tick
-            again = asyncio.get_running_loop().time() + wait + GUARD_MARGIN
+            again = asyncio.get_running_loop().time() + found.wait_ms / 1000 + GUARD_MARGIN
             self._next_check = min(self._next_check, again)
             self._sooner.set()
         if found.ids:
