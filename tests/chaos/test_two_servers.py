@@ -92,7 +92,7 @@ async def test_leases_on_the_other_server_are_renewed(
             await asyncio.sleep(lease)
             proxy.hold()
             left = []
-            for _ in range(25):
+            for _ in range(15):
                 await asyncio.sleep(lease / 10)
                 left.append(store.lock_ms(second.id))
             proxy.release()
