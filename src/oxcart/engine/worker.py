@@ -354,6 +354,7 @@ class Worker:
             max_stalled=self._max_stalled,
             recovered=lambda ids: observer.stalled(broker.queue, len(ids)) if observer else None,
             skipped=lambda: observer.check_skipped(broker.queue) if observer else None,
+            grace=self._lock_ms / 1000,
         )
 
     # -- the way of a job

@@ -31,6 +31,9 @@ LARGE_OUTCOME = 262_144
 RECOVER_STEP = 1000
 #: Calls that a pause or resume makes at most to merge the lists of two generations of peers.
 SETTLE_CALLS = 1000
+#: Seconds after which a stalled check gives a lost server up. One that waited for it would be the first call
+#: to arrive, before the workers could take their leases up again.
+RECOVER_TIMEOUT = 1.0
 #: Leases per renewal call.
 EXTEND_CHUNK = 400
 
@@ -238,6 +241,7 @@ class BullMQBroker:
                 self._meta,
                 *(phase, self.clock(), max_stalled, interval_ms, RECOVER_STEP, cursor),
                 patient=True,
+                timeout=RECOVER_TIMEOUT,
             )
             phase, cursor = answer[0].decode(), answer[1]
             if phase == "busy":
