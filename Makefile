@@ -54,3 +54,7 @@ interop: install  ## live with real BullMQ on shared queues: both pins, or BULLM
 
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
+
+.PHONY: chaos
+chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answers; takes half an hour
+	OXCART_CHAOS=full $(BIN)/pytest -q --durations 10 tests/chaos tests/cluster

@@ -94,7 +94,7 @@ async def test_a_worker_and_its_producer_on_a_link_that_breaks_all_the_time(
     server: ValkeyServer, store: Store
 ) -> None:
     """Random cuts on every connection of a real worker, its renewer and its producers."""
-    count = 20_000 if FULL else 400
+    count = 5_000 if FULL else 400
     dice = random.Random(5)
     last: dict[tuple[bytes, bytes], int] = {}
 

@@ -10,6 +10,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -414,3 +416,34 @@ async def test_results_are_awaited_over_a_restart() -> None:
 
 def test_grace_is_small_beside_the_bars() -> None:
     assert GRACE < RESUMED
+
+
+@pytest.mark.parametrize("way", ["cut", "restart"] if FULL else ["cut"])
+async def test_an_outage_longer_than_a_lease_is_no_reason_to_run_jobs_twice(tmp_path: Path, way: str) -> None:
+    """All leases ran out, but all workers are well: they take them up again before anybody checks."""
+    lease = max(LEASE, 2.0)
+    with ValkeyServer(appendonly=True, appendfsync="always") as server:
+        async with Proxy(server.port) as proxy:
+            url = proxy.url if way == "cut" else server.url
+            with Fleet(url, "chaos", tmp_path) as fleet, server.client() as client:
+                for _ in range(2):
+                    await fleet.start(concurrency=4, lease=lease)
+                queue = Queue("chaos", url=server.url)
+                handles = await queue.add_many([("nap", {"seconds": 5 * lease})] * 8)
+                await eventually(lambda: len(fleet.starts()) == 8, "the jobs started")
+                # The worst moment: a check has noted the jobs, and none has been renewed since.
+                noted = partial(client.scard, "bull:chaos:stalled")
+                await eventually(lambda: noted() == 8, "every job is noted by a check", 6 * lease)
+                if way == "restart":
+                    await asyncio.to_thread(server.halt)
+                else:
+                    await proxy.down()
+                await asyncio.sleep(2 * lease)
+                if way == "restart":
+                    await asyncio.to_thread(server.start)
+                else:
+                    await proxy.up()
+                results = [await handle.result(5 * lease + LIMIT) for handle in handles]
+                assert [result["fencing"] for result in results] == [1] * 8
+                assert not Store(client, "chaos").count_events("stalled")
+                await queue.close()
