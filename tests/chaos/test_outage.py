@@ -447,3 +447,18 @@ async def test_an_outage_longer_than_a_lease_is_no_reason_to_run_jobs_twice(tmp_
                 assert [result["fencing"] for result in results] == [1] * 8
                 assert not Store(client, "chaos").count_events("stalled")
                 await queue.close()
+
+
+async def test_a_server_that_forgets_everything_is_worked_for_all_the_same(
+    server: ValkeyServer, store: Store
+) -> None:
+    """FLUSHALL and SCRIPT FLUSH under load: the jobs are gone, the worker and its producers are not."""
+    load = _Load(server.url)
+    async with load.worker.running():
+        for _ in range(3):
+            handles = [await load.queue.add("job", n) for n in range(10)]
+            store.client.flushall()
+            store.client.script_flush()
+            assert len(handles) == 10
+            assert await (await load.queue.add("job")).result(RESUMED) == "done"
+    await load.queue.close()
