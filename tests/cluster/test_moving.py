@@ -266,3 +266,36 @@ async def test_a_replica_takes_over_while_jobs_run() -> None:
                     await asyncio.to_thread(_take_over, plain)
         finally:
             replica.stop()
+
+
+async def test_a_master_that_dies_and_comes_back_is_nobody_elses_trouble() -> None:
+    """One worker on queues of all masters: one is killed, the queues of the others go on, and then its own."""
+    options: dict[str, Any] = {
+        "appendonly": True,
+        "appendfsync": "always",
+        "cluster_require_full_coverage": False,
+    }
+    with ValkeyCluster(**options) as cluster:
+        masters = Masters(cluster)
+        queues = [Queue(masters.queue_on(node), url=masters.url) for node in cluster.nodes]
+
+        async def work(job: RunningJob) -> int:
+            return job.fencing
+
+        for queue in queues:
+            queue.process(work)
+        async with Worker(*queues, concurrency=6, lock_duration=20).running():
+            for queue in queues:
+                assert await (await queue.add("job")).result(LIMIT) == 1
+            dead = cluster.nodes[0]
+            await asyncio.to_thread(dead.kill)
+            for queue in queues[1:]:
+                handles = await queue.add_many([("job", n) for n in range(50)])
+                assert [await handle.result(5) for handle in handles] == [1] * 50
+            waiting = asyncio.create_task(queues[0].add("job"))
+            await asyncio.sleep(1)
+            assert not waiting.done(), "an add waits for its master"
+            await asyncio.to_thread(dead.start)
+            assert await (await waiting).result(LIMIT) == 1
+        for queue in queues:
+            await queue.close()
