@@ -269,7 +269,7 @@ async def test_a_replica_takes_over_while_jobs_run() -> None:
 
 
 async def test_a_master_that_dies_and_comes_back_is_nobody_elses_trouble() -> None:
-    """One worker on queues of all masters: one is killed, the queues of the others go on, and then its own."""
+    """One worker on queues of all masters: one is killed, the others go on, and then its own."""
     options: dict[str, Any] = {
         "appendonly": True,
         "appendfsync": "always",
