@@ -100,16 +100,13 @@ local function claim_jobs(asked)
       end
     end
   end
-  if passed > 0 then
-    call("LTRIM", P .. "wait", 0, -(passed + 1))
-  end
+  local gone = {}
   while not full do
-    local first = call("ZRANGE", P .. "prioritized", 0, count - #taken - 1)
+    local first = call("ZRANGE", P .. "prioritized", #gone, #gone + count - #taken - 1)
     if #first == 0 then
       call("DEL", P .. "pc")
       break
     end
-    local gone = {}
     for _, id in ipairs(first) do
       take(id)
       gone[#gone + 1] = id
@@ -117,9 +114,18 @@ local function claim_jobs(asked)
         break
       end
     end
-    call("ZREM", P .. "prioritized", unpack(gone))
   end
 
+  -- First into `active`, then out of where they waited: what fails on the way must not lose them.
+  if #taken > 0 then
+    call("LPUSH", P .. "active", unpack(taken))
+  end
+  if passed > 0 then
+    call("LTRIM", P .. "wait", 0, -(passed + 1))
+  end
+  if #gone > 0 then
+    call("ZREM", P .. "prioritized", unpack(gone))
+  end
   if #taken > 0 then
     if max then
       local used = call("INCRBY", P .. "limiter", #taken)
@@ -128,7 +134,6 @@ local function claim_jobs(asked)
         call("PEXPIRE", P .. "limiter", span)
       end
     end
-    call("LPUSH", P .. "active", unpack(taken))
     for i, id in ipairs(taken) do
       local key = P .. id
       call("PSETEX", key .. ":lock", asked.lock, asked.token)
