@@ -117,6 +117,24 @@ async def test_claim_with_a_huge_payload_between(broker: BullMQBroker, store: St
     assert _ids(await broker.claim(Ask(10))) == ["three"]
 
 
+@pytest.mark.parametrize("broken", ["prioritized", "active", "limiter"])
+async def test_claim_in_a_broken_queue_loses_nothing(broker: BullMQBroker, store: Store, broken: str) -> None:
+    await _add(broker, "one", "two")
+    if broken != "prioritized":
+        await _add(broker, "low", priority=5)
+    store.client.hset(store.prefix + "meta", mapping={"max": 100, "duration": 1000})
+    if broken == "limiter":
+        store.client.set(store.prefix + "limiter", "many")
+    else:
+        store.client.set(store.prefix + broken, STRING)
+    with pytest.raises(ScriptError):
+        await broker.claim(Ask(10))
+    store.client.delete(store.prefix + broken)
+    assert await broker.states(["one", "two"]) == ["waiting", "waiting"]
+    claimed = await broker.claim(Ask(10))
+    assert _ids(claimed) == (["one", "two"] if broken == "prioritized" else ["one", "two", "low"])
+
+
 @pytest.mark.parametrize("verb", ["claim", "promote", "retry"])
 async def test_due_jobs_beside_poison_are_not_lost(broker: BullMQBroker, store: Store, verb: str) -> None:
     """Due jobs leave the delayed set together; one that cannot be read must not take the others along."""
