@@ -24,7 +24,7 @@ from tests.chaos.proxy import Proxy
 from tests.servers import ValkeyServer
 
 SEEDS = [int(os.environ["OXCART_MONKEY"])] if "OXCART_MONKEY" in os.environ else range(10) if FULL else [1]
-SECONDS = 60.0 if FULL else 8.0
+SECONDS = 60.0 if FULL else 6.0
 #: Short also at full length: what counts here is how much goes wrong in how little time.
 LEASE = 1.5
 

@@ -12,12 +12,15 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from oxcart import Queue, RunningJob, Worker
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect
+from oxcart.broker.port import Recovered
+from oxcart.engine.recovery import Recovery
 from oxcart.model.errors import BrokerError, BrokerTimeout, BrokerUnavailable, OutcomeUnknown, ScriptError
 from tests.chaos.fleet import Fleet, Store, eventually
 from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT
@@ -385,6 +388,7 @@ async def test_what_is_known_of_the_connection(
 
         async with Worker(queue).running() as worker:
             await eventually(lambda: worker.is_connected, "connected")
+            await eventually(lambda: proxy.calls["bzpopmin"] > 0, "idle")
             await proxy.down()
             await eventually(lambda: not worker.is_connected, "lost")
             await proxy.up()
@@ -418,7 +422,49 @@ def test_grace_is_small_beside_the_bars() -> None:
     assert GRACE < RESUMED
 
 
-@pytest.mark.parametrize("way", ["cut", "restart"] if FULL else ["cut"])
+async def test_no_check_comes_before_the_workers_could_renew() -> None:
+    """The next test in small: the server is away for a while, and then nobody checks for a lease."""
+    checks: list[float] = []
+    ticks: list[float] = []
+    away = asyncio.Event()
+    away.set()
+
+    class Broker:
+        queue = "chaos"
+
+        async def recover(self, *, max_stalled: int, interval_ms: int) -> Recovered:
+            checks.append(time.monotonic())
+            return Recovered([], True)
+
+        async def promote(self, most: int) -> tuple[int, int]:
+            await away.wait()
+            ticks.append(time.monotonic())
+            return 0, 0
+
+    house = Recovery(
+        cast(BullMQBroker, Broker()),
+        interval=0.05,
+        tick=0.02,
+        grace=0.4,
+        max_stalled=1,
+        recovered=lambda ids: None,
+        skipped=lambda: None,
+    )
+    running = asyncio.create_task(house.run())
+    await eventually(lambda: len(checks) > 2, "checks come regularly")
+    away.clear()
+    await asyncio.sleep(0.6)
+    before = len(checks)
+    back = time.monotonic()
+    away.set()
+    await eventually(lambda: len(checks) > before, "and again")
+    running.cancel()
+    assert checks[before] - back >= 0.35
+    assert len([at for at in ticks if at > back]) > 3, "ticks went on meanwhile"
+
+
+@pytest.mark.skipif(not FULL, reason="takes the time of several leases; its core is in the test above")
+@pytest.mark.parametrize("way", ["cut", "restart"])
 async def test_an_outage_longer_than_a_lease_is_no_reason_to_run_jobs_twice(tmp_path: Path, way: str) -> None:
     """All leases ran out, but all workers are well: they take them up again before anybody checks."""
     lease = max(LEASE, 2.0)
