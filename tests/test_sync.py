@@ -235,6 +235,32 @@ class TestThreads:
 
 
 class TestFork:
+    @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+    def test_the_background_thread_imports_nothing(self, url: str, host: str) -> None:
+        """A fork in the middle of an import leaves the child with an import that never ends."""
+        output = run_script(
+            """
+            import sys
+            from oxcart.sync import Queue
+            queue = Queue("q")
+            before = set(sys.modules)
+            job = queue.add("n")
+            queue.add_many([("n", 1)] * 3, delay=5)
+            job.state(), job.get(), queue.counts(), queue.jobs("waiting"), queue.pause(), queue.resume()
+            for call in (lambda: job.result(timeout=0.01), lambda: queue.add("n", float("nan"))):
+                try:
+                    call()
+                except (TimeoutError, ValueError) as error:
+                    str(error)
+            with queue.events() as events:
+                events.read(0.01)
+            queue.close()
+            print(sorted(set(sys.modules) - before))
+            """,
+            url.replace("127.0.0.1", host),
+        )
+        assert output.strip() == "[]"
+
     def test_parent_and_children_use_the_same_queue(self, url: str, store: redis.Redis) -> None:
         output = run_script(
             """
