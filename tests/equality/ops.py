@@ -31,8 +31,10 @@ PEER_KINDS = frozenset(
         "wait_for_children",
     }
 )
-# Done by hand on both sides: what the servers' own clocks would do.
-SERVER_KINDS = frozenset({"expire_lock", "expire_limiter", "expire_stalled_check", "expire_deduplication"})
+# Done by hand on both sides: what the servers' own clocks would do, and a blocked worker that is woken up.
+SERVER_KINDS = frozenset(
+    {"expire_lock", "expire_limiter", "expire_stalled_check", "expire_deduplication", "pop_marker"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Generator:
         yield self._expire_deduplication, 0.5
         if self._parents:
             yield self._add_flow, 9 if few else 3
-            yield self._add_child, 4
+            yield self._add_child, 6
             yield self._wait_for_children, 2
         if self._limits:
             yield self._set_concurrency, 3
@@ -142,6 +142,7 @@ class Generator:
             yield self._remove_rate_limit, 1.5
             yield self._rate_limit, 1.5
         yield self._expire_limiter, 2
+        yield self._pop_marker, 10
         yield self._expire_stalled_check, 5 if self._view.exists(QUEUE, "stalled-check") else 0.2
 
     def _advance(self) -> None:
@@ -180,8 +181,18 @@ class Generator:
 
     def _add_child(self) -> Op:
         queue, job = self._some_queue(), self._job(peer=True)
-        job["opts"]["parent"] = {"id": self._any_id(queue), "queue": f"{PREFIX}:{queue}"}
         self._policy(job["opts"])
+        parent = self._any_id(queue)
+        delayed = self._view.ids(queue, "delayed")
+        if delayed and self._random.random() < 0.6:
+            # One that is run next, whose first failure counts, and fails a parent that waits for its time.
+            self._numbers += 1
+            parent = self._random.choice(delayed)
+            job["id"], job["opts"] = f"c{self._numbers}", {"lifo": True, "failParentOnFailure": True}
+        job["opts"]["parent"] = {"id": parent, "queue": f"{PREFIX}:{queue}"}
+        if not self._plan and self._random.random() < 0.6:
+            # Its parent is anywhere: ready, running, delayed, finished.
+            self._plan += [self._claim, self._fail]
         return self._op("add_child", **job)
 
     def _add_deduplicated(self) -> Op:
@@ -424,11 +435,17 @@ class Generator:
         if not any(self._view.ids(queue, state) for queue in QUEUES) and self._random.random() < 0.8:
             return None
         job = self._any_job(state)
+        children = [one for one in self._view.ids(job["queue"], state) if self._parent(job["queue"], one)]
+        if children and self._random.random() < 0.6:
+            job["id"] = self._random.choice(children)
         # 5.62.0 stops half-way with an error of the server when the parent has recorded ignored failures.
-        parent = self._view.hash(job["queue"], job["id"]).get("parentKey")
+        parent = self._parent(job["queue"], job["id"])
         if parent is not None and self._view.has(f"{parent}:failed"):
             return None
         return self._op("retry", **job, state=state)
+
+    def _parent(self, queue: str, job_id: str) -> str | None:
+        return self._view.hash(queue, job_id).get("parentKey")
 
     def _remove(self) -> Op:
         return self._op("remove", **self._any_job(), children=self._random.random() < 0.7)
@@ -488,6 +505,10 @@ class Generator:
 
     def _expire_check_of(self, queue: str) -> Op | None:
         return self._op("expire_stalled_check", queue) if self._view.exists(queue, "stalled-check") else None
+
+    def _pop_marker(self) -> Op | None:
+        queue = self._some_queue()
+        return self._op("pop_marker", queue) if self._view.exists(queue, "marker") else None
 
     def _expire_limiter(self) -> Op | None:
         return self._op("expire_limiter") if self._view.exists(QUEUE, "limiter") else None

@@ -99,7 +99,9 @@ def known_ids(dump: Dump, queue: str) -> list[str]:
 
 
 def expire(client: redis.Redis, op: Op) -> Outcome:
-    """Do what the server's clock would do: a key is gone."""
+    """Do what the server's clock would do: a key is gone. Or a worker's blocking read: a marker is gone."""
+    if op.kind == "pop_marker":
+        return Outcome(client.zpopmin(f"{PREFIX}:{op.queue}:marker"))
     key = {
         "expire_lock": f"{op.args.get('id')}:lock",
         "expire_limiter": "limiter",
