@@ -139,8 +139,10 @@ class TestLosses:
 
     async def test_a_key_that_is_no_stream_is_told(self, queue: Queue, store: redis.Redis) -> None:
         store.set("bull:q:events", "x")
+        events = queue.events(since="0")
         with pytest.raises(ScriptError, match="WRONGTYPE"):
-            await queue.events(since="0").read()
+            await events.read()
+        await events.close()
 
     async def test_closing_ends_a_reader_in_another_task(self, queue: Queue, store: redis.Redis) -> None:
         events = queue.events()

@@ -48,7 +48,8 @@ __all__ = ["JobHandle", "Queue", "QueueEvents", "Task"]
 # What the background thread would import by and by. A process that is forked while it does so would wait
 # for ever for the import to end, in a thread that the child does not have.
 for _module in ("concurrent.futures.thread", "encodings.idna", "importlib.readers"):
-    importlib.import_module(_module)
+    with contextlib.suppress(ImportError):  # another version of Python may have it elsewhere
+        importlib.import_module(_module)
 
 P = ParamSpec("P")
 C = TypeVar("C")

@@ -208,13 +208,21 @@ async def terminating(port: int, folder: Path, *, client_cert: bool = False) -> 
                 await writer.drain()
         writer.close()
 
+    writers: list[asyncio.StreamWriter] = []
+    served: list[asyncio.Task[None] | None] = []
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
         behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
+        writers.extend((writer, behind_writer))
         await asyncio.gather(pump(reader, behind_writer), pump(behind_reader, writer))
 
     proxy = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     yield proxy.sockets[0].getsockname()[1]
     proxy.close()
+    for writer in writers:
+        writer.transport.abort()
+    await asyncio.gather(*filter(None, served), return_exceptions=True)
 
 
 class TestTls:

@@ -199,6 +199,8 @@ class TestRenewerAlone:
         monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: False)
         renewer.beat()
         assert said[0]["failed"] == 1
+        assert renewer._loop is not None
+        renewer._loop.close()
 
     def test_does_not_connect_while_nothing_is_held(self) -> None:
         said: list[dict[str, Any]] = []
