@@ -292,7 +292,7 @@ class Worker:
             observe=None if observer is None else self._called,
         )
         for broker in brokers:
-            broker.caller.holding = lambda: self._executor.load > 0 or any(s.outcomes for s in self._stations)
+            broker.caller.holding = self._is_holding
             if observer is not None:
                 broker.caller.on_script = observer.scripted
                 broker.caller.on_reconnect = observer.reconnecting
@@ -315,6 +315,10 @@ class Worker:
             await self._stopping.wait()
         finally:
             await asyncio.shield(asyncio.ensure_future(self._shut_down(loops, brokers)))
+
+    def _is_holding(self) -> bool:
+        """Whether somebody waits for what this worker has; a call under way carries outcomes, or claims."""
+        return self._executor.load > 0 or any(one.calls or one.outcomes for one in self._stations)
 
     def _make_waiters(self, brokers: list[BullMQBroker]) -> list[Waiter]:
         """One blocking wait per server slot: on a cluster a call cannot span slots."""
