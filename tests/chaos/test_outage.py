@@ -508,3 +508,31 @@ async def test_a_server_that_forgets_everything_is_worked_for_all_the_same(
             assert len(handles) == 10
             assert await (await load.queue.add("job")).result(RESUMED) == "done"
     await load.queue.close()
+
+
+async def test_outcomes_on_their_way_are_knocked_for(server: ValkeyServer) -> None:
+    """A job that ended during an outage is somebody's result: the pauses stay short until it is told."""
+    async with Proxy(server.port) as proxy:
+        queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
+        ended = asyncio.Event()
+
+        @queue.process
+        async def work() -> str:
+            while proxy.is_up:
+                await asyncio.sleep(0.01)
+            ended.set()
+            return "done"
+
+        async with Worker(queue).running() as worker:
+            handle = await direct.add("job")
+            await eventually(lambda: worker._executor.load == 1, "it runs")
+            caller = worker._stations[0].broker.caller
+            await proxy.down()
+            await asyncio.wait_for(ended.wait(), LIMIT)
+            await asyncio.sleep(0.1)
+            assert caller.holding(), "short pauses"
+            await proxy.up()
+            assert await handle.result(RESUMED) == "done"
+            await eventually(lambda: not caller.holding(), "nothing is held any more")
+        await queue.close()
+        await direct.close()
