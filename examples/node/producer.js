@@ -9,7 +9,7 @@ async function main() {
   const events = new QueueEvents("greetings", { connection });
   await events.waitUntilReady();
   for (const name of ["Ada", "Grace"]) {
-    const job = await queue.add("greet", { name }, { attempts: 3, removeOnComplete: true });
+    const job = await queue.add("greet", { name }, { attempts: 3 });
     console.log(await job.waitUntilFinished(events, 20000));
   }
   await events.close();
