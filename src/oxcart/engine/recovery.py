@@ -59,6 +59,7 @@ class Recovery:
         self._grace = grace
         self._checking: asyncio.Task[None] | None = None
         self._next_check = 0.0
+        self._at_end = False
         self._sooner = asyncio.Event()
 
     async def run(self) -> None:
@@ -101,7 +102,11 @@ class Recovery:
             return
         if not found.ran:
             # Another worker checked a while ago, and may be gone by now: take over when its time is up.
-            again = asyncio.get_running_loop().time() + found.wait_ms / 1000 + GUARD_MARGIN
+            wait = found.wait_ms / 1000
+            if not wait and self._at_end:
+                wait = self._tick  # its end was at hand the last time too: not to be asked all the time
+            self._at_end = not found.wait_ms
+            again = asyncio.get_running_loop().time() + wait + GUARD_MARGIN
             self._next_check = min(self._next_check, again)
             self._sooner.set()
         if found.ids:
