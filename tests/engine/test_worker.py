@@ -36,6 +36,13 @@ class TestArguments:
         [
             ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
             ({"concurrency": -1}, "concurrency must be at least 1, got -1"),
+            ({"concurrency": 1.5}, "concurrency must be an integer, at least 1, got 1.5"),
+            ({"concurrency": True}, "concurrency must be an integer, at least 1, got True"),
+            ({"max_stalled": -1}, "max_stalled must be at least 0, got -1"),
+            ({"max_stalled": "x"}, "max_stalled must be an integer, at least 0, got 'x'"),
+            ({"limiter": (0, 1)}, "limiter must be at least 1, got 0"),
+            ({"limiter": (1.5, 1)}, "limiter must be an integer, at least 1, got 1.5"),
+            ({"limiter": 5}, r"limiter must be \(jobs, duration\), got 5"),
             ({"lock_duration": 0}, "lock_duration must be at least 100 ms"),
             ({"lock_duration": 1, "renew_every": 1}, "renew_every must be less than lock_duration"),
             ({"stalled_interval": 0}, "stalled_interval must be at least"),

@@ -103,6 +103,13 @@ class Observer(Protocol):
         """A worker started (1) or ended (-1)."""
 
 
+def _check_count(value: object, field: str, least: int) -> None:
+    if type(value) is not int:  # bool is a subclass of int, and concurrency=True is a mistake
+        raise ValidationError(field, f"an integer, at least {least}", value)
+    if value < least:
+        raise ValidationError(field, f"at least {least}", value)
+
+
 def make_worker_id() -> str:
     """``{hostname}-{pid}-{6 hex}``."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -161,8 +168,12 @@ class Worker:
     ) -> None:
         if not queues:
             raise ValidationError("queues", "at least one queue", ())
-        if concurrency < 1:
-            raise ValidationError("concurrency", "at least 1", concurrency)
+        _check_count(concurrency, "concurrency", 1)
+        _check_count(max_stalled, "max_stalled", 0)
+        if limiter is not None:
+            if not isinstance(limiter, tuple | list) or len(limiter) != 2:
+                raise ValidationError("limiter", "(jobs, duration)", limiter)
+            _check_count(limiter[0], "limiter", 1)
         self.id = make_worker_id()
         self.name = name or self.id
         self.queues = queues
