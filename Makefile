@@ -56,5 +56,5 @@ pause-all: install  ## every sequence of pause, resume and add by two BullMQs an
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
 
 .PHONY: chaos
-chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answers; takes half an hour
+chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answers; takes an hour
 	OXCART_CHAOS=full $(BIN)/pytest -q --durations 10 tests/chaos tests/cluster
