@@ -182,6 +182,24 @@ class TestTasks:
         job.retry(reset=True)
         wait_until(lambda: len(ran) == 2, "the second run")
 
+    @pytest.mark.usefixtures("working")
+    def test_handlers_may_use_the_queue_themselves(self, queue: sync.Queue) -> None:
+        @queue.job
+        def child(number: int) -> int:
+            return number + 1
+
+        @queue.job
+        def parent(number: int) -> int:
+            return child.enqueue(number).result(timeout=20) * 2
+
+        @queue.job
+        async def asynchronous_parent(number: int) -> str:
+            return child.enqueue(number).id
+
+        assert parent.enqueue(20).result(timeout=20) == 42
+        added = asynchronous_parent.enqueue(1).result(timeout=20)
+        assert queue.handle(added).result(timeout=20) == 2
+
     def test_result_timeout(self, queue: sync.Queue) -> None:
         job = queue.add("nobody")
         with pytest.raises(ResultTimeout, match=r"not ended within 0\.01 s"):
