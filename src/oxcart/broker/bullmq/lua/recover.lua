@@ -33,9 +33,9 @@ end
 
 local answer = { "", 0 }
 
--- What a step may still cost, in entries of a list that are looked at: about 2 ms in all. To take an id out
+-- What a step may still cost, in entries of a list that are looked at: about 1.5 ms in all. To take an id out
 -- of a list means to search it, and to bring a job back costs as much as a search of 300 entries.
-local budget = 30000
+local budget = 22000
 local BRING_BACK = 300
 
 -- The id that has left `active` and is not yet elsewhere: what fails in between puts it back.
@@ -162,11 +162,12 @@ if phase == "check" then
 end
 
 local from = tonumber(ARGV[8])
-local active = call("LRANGE", active_key, from, from + 2 * step - 1)
+local many = math.floor(step / 2)
+local active = call("LRANGE", active_key, from, from + many - 1)
 if #active > 0 then
   call("SADD", stalled_key, unpack(active))
-  if #active == 2 * step then
-    answer[1], answer[2] = "note", from + 2 * step
+  if #active == many then
+    answer[1], answer[2] = "note", from + many
   end
 end
 return answer
