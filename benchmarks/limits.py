@@ -7,7 +7,9 @@ and that two worker processes are not slower than one. Exits 1 when a limit is p
 The slow log tells time, not CPU: where the system allows it the server runs at a raised priority, so that
 what it tells is its own time and not that of others on the machine. What a virtual machine's host takes away
 cannot be told apart by that, so each scenario runs several times: what a script needs, it needs each time.
-The limit is held against the least of the runs' longest calls; the longest of all is printed beside it.
+The limit is held against the least of the runs' longest calls; the longest of all is printed beside it. And
+a loop that does nothing, of the length of a usual call, is timed in the same way: what it takes at worst is
+the machine's doing.
 """
 
 from __future__ import annotations
@@ -60,6 +62,9 @@ class Checks:
     def add(self, what: str, found: str, limit: str, kept: bool) -> None:
         self._table.add_row(what, found, limit, "[green]yes[/green]" if kept else "[red]NO[/red]")
         self.kept = self.kept and kept
+
+    def note(self, what: str, found: str) -> None:
+        self._table.add_row(what, found, "", "")
 
     def ms(self, what: str, found: float, limit: float) -> None:
         self.add(what, f"{found:.2f} ms", f"{limit:g} ms", found <= limit)
@@ -129,6 +134,24 @@ class SlowLog:
                 raise SystemExit(f"the server knows script {verb} by another name than we do")
         spent = [entry[2] / 1000 for entry in self._end() if entry[3][0].upper() == b"SCRIPT"]
         self._checks.ms(f"first use of a script, longest of {len(spent)} (compiled once)", max(spent), HELD)
+
+    def idle_loop(self, calls: int) -> None:
+        """How long a script of about 2 ms that touches nothing takes at worst, here and now."""
+        turns, usual = 100_000, 0.0
+        while not usual:
+            took = self._loops(turns, 20)
+            turns = round(turns * 2 / took[10])
+            if 1.5 < took[10] < 2.5:
+                usual = took[10]
+        took = self._loops(turns, calls)
+        what = f"the machine: a loop of {took[calls // 2]:.1f} ms, longest of {calls}"
+        self._checks.note(what, f"{took[-1]:.2f} ms")
+
+    def _loops(self, turns: int, calls: int) -> list[float]:
+        self.start()
+        for _ in range(calls):
+            self._client.eval("local x = 0; for i = 1, tonumber(ARGV[1]) do x = x + i end", 0, turns)
+        return sorted(entry[2] / 1000 for entry in self._end() if entry[3][0].upper() == b"EVAL")
 
     def start(self) -> None:
         self._client.config_set("slowlog-max-len", 10_000_000)
@@ -302,6 +325,7 @@ async def run(arguments: argparse.Namespace) -> bool:
         }
         for scenario, run_once in scenarios.items():
             await log.check(scenario, arguments.runs, run_once)
+        log.idle_loop(arguments.calls)
         await two_processes(server, checks, arguments.jobs, arguments.rounds)
     checks.print()
     priority = "raised" if raised else "usual"
