@@ -163,7 +163,7 @@ def open_session(
     app: str = "oxcart",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Opens a session, or joins the one of this process.
+    """Opens a session that knows ``format("oxcart")``, or joins the one of this process.
 
     Args:
         master: The Spark cluster, or ``local[n]``; all cores of this machine unless given.
@@ -192,6 +192,9 @@ def open_session(
         session = builder.master(master).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         os.environ["_OXCART_SPARK_PID"] = str(os.getpid())
+    from oxcart.spark.source import OxcartSource
+
+    session.dataSource.register(OxcartSource)
     return session
 
 
