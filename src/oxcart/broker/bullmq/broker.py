@@ -159,8 +159,11 @@ class BullMQBroker:
         now, token = self.clock(), self._new_token()
         args: list[bytes | str | int] = self._asked(ask, now, token)
         args.append(len(outcomes))
-        for o in outcomes:
+        told: list[bytes | str | int] = []
+        for number, o in enumerate(outcomes, 1):
             kind = o.kind
+            if o.category:
+                told += (number, o.category, o.code)
             args += (kind, o.id, o.token, o.starts if o.starts >= 0 else "", o.at_ms)
             if kind == "c":
                 args += (o.value, o.retention)
@@ -170,6 +173,7 @@ class BullMQBroker:
                 args += (o.value, o.stack, "L" if o.lifo else "")
             elif kind == "d":
                 args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
+        args += told
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
         return codes, self._claimed(answer, token, now)

@@ -10,6 +10,7 @@
 --          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
 --          w give back  (nothing)
 --          retention is "" to keep all, or "count:age:limit" with empty parts for what is not asked
+--          behind them, for those that failed: number of the item, category, code (told to a pipeline)
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
 --          -9 a child failed, or an error text where the server refused that item alone
@@ -17,7 +18,7 @@
 --          `drained` when nothing is left to do
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
--- include: base gate insert store parent removal deduplication claiming
+-- include: base gate insert store parent removal deduplication claiming attempts
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -31,6 +32,7 @@ local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
 local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0 }
+local categories, failure_codes = {}, {}
 
 -- What all items need alike is read before them and written behind them, in one command instead of one
 -- per item: the leases, and the places of finished jobs.
@@ -46,6 +48,9 @@ local function read_leases()
   for i = 1, count do
     keys[i] = P .. ARGV[at + 1] .. ":lock"
     at = at + 5 + sizes[ARGV[at]]
+  end
+  for i = at, #ARGV - 2, 3 do
+    categories[tonumber(ARGV[i])], failure_codes[tonumber(ARGV[i])] = ARGV[i + 1], ARGV[i + 2]
   end
   if count > 0 then
     holders = call("MGET", unpack(keys))
@@ -127,6 +132,7 @@ local function leave(index, kind, id, token, starts, fields)
   if (kind == "c" or kind == "f") and job[1] and job[1] ~= "" then
     read_parent(job, key)
   end
+  job.told = read_attempt(key)
   release(id)
   if fields then
     call("HSET", key, unpack(fields))
@@ -219,7 +225,7 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
       retain(P .. set, wanted, now)
     end
   end
-  call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
+  job.ended_by = call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
   finished = finished + 1
   return ended
 end
@@ -243,6 +249,7 @@ function kinds.c(index, at, id, token, starts, time)
     return job
   end
   settle_job(job, id, time, "completed", "returnvalue", ARGV[at], ARGV[at + 1])
+  record_attempt(job.told, job.ended_by, id, "completed", time)
   return end_of_item()
 end
 
@@ -255,6 +262,8 @@ function kinds.f(index, at, id, token, starts, time)
   if ended >= tonumber(ARGV[at + 3]) then
     call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
   end
+  record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 4],
+    failure_codes[index])
   return end_of_item()
 end
 
@@ -266,7 +275,10 @@ function kinds.r(index, at, id, token, starts, time)
   end
   call("HINCRBY", P .. id, "atm", 1)
   insert_waiting(P, read_gate(P), id, priority_of(id), ARGV[at + 2] == "L")
-  call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
+  local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
+    "event", "waiting", "jobId", id, "prev", "active")
+  record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
+    failure_codes[index])
   return 1
 end
 
@@ -283,18 +295,22 @@ function kinds.d(index, at, id, token, starts, time)
     call("HINCRBY", P .. id, "atm", 1)
   end
   call("HSET", P .. id, "delay", ARGV[at + 2])
-  insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
+  local entry = insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
   wake_later(P)
+  record_attempt(job.told, entry, id, ARGV[at + 3] == "1" and "snoozed" or "retried", time, ARGV[at],
+    ARGV[at + 1], categories[index], failure_codes[index])
   return 1
 end
 
-function kinds.w(index, at, id, token, starts)
+function kinds.w(index, at, id, token, starts, time)
   local job = leave(index, "w", id, token, starts)
   if type(job) == "number" then
     return job
   end
   insert_front(P, read_gate(P), id, priority_of(id))
-  call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
+  local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
+    "event", "waiting", "jobId", id, "prev", "active")
+  record_attempt(job.told, entry, id, "given_back", time)
   return 1
 end
 
