@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A JVM on a busy machine takes its time."""
+    for item in items:
+        if item.nodeid.startswith("tests/spark/"):
+            item.add_marker(pytest.mark.timeout(600))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session made for short queries."""
@@ -77,7 +84,7 @@ def drain(spark: SparkSession, url: str, tmp_path: Path) -> Callable[..., Sunk]:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60), "the stream did not end"
+        assert query.awaitTermination(300), "the stream did not end"
         return sunk
 
     return run

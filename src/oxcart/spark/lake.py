@@ -333,9 +333,11 @@ class Lake:
         os.replace(made, self.root / _VERSIONS / _name(version.number))
 
     def _unnamed(self, named: set[str], before_ms: int) -> Iterator[Path]:
-        for folder, _, names in os.walk(self.root):
+        for folder, inner, names in os.walk(self.root):
             place = Path(folder)
-            if place == self.root / _VERSIONS:
+            if place == self.root:
+                # Only tables, and what was meant for them: checkpoints and spools are not ours to judge.
+                inner[:] = [name for name in inner if name == _STAGING or not name.startswith("_")]
                 continue
             for name in names:
                 path = place / name

@@ -1,0 +1,120 @@
+"""The lake's tables in Spark: read by manifest, written so that nothing shows before it is published.
+
+May touch: the lake's files, through Spark.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from pyspark.sql import functions as fn
+
+from oxcart.model.errors import ValidationError
+from oxcart.spark.entries import COLUMNS, SCHEMA
+from oxcart.spark.lake import File, Lake, LakeError, Version
+from oxcart.spark.transforms import build
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Bronze, silver and gold, and `open`: the events of jobs that a day hands on to the next.
+BRONZE = "events"
+OPEN = "open"
+TABLES = (BRONZE, OPEN, *build.SILVER, *build.GOLD)
+
+
+class Tables:
+    """Tables of a lake.
+
+    Args:
+        spark: The session.
+        lake: The lake.
+    """
+
+    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        self.spark = spark
+        self.lake = lake
+        self._schemas: dict[str, str] = {BRONZE: SCHEMA, OPEN: SCHEMA}
+
+    def read(
+        self,
+        table: str,
+        version: Version | None = None,
+        *,
+        days: Iterable[str] | None = None,
+        queues: Iterable[str] | None = None,
+    ) -> DataFrame:
+        """A table as it is in a version, the newest unless given.
+
+        Raises:
+            ValidationError: There is no such table.
+        """
+        if table not in TABLES:
+            raise ValidationError("table", f"one of {', '.join(TABLES)}", table)
+        files = (version or self.lake.head()).of(table, days=days, queues=queues)
+        if not files:
+            return self.spark.createDataFrame([], self._schema(table))
+        reader = self.spark.read.schema(self._schema(table)).option("recursiveFileLookup", "true")
+        return reader.parquet(*self.lake.paths(files))
+
+    def write(self, rows: DataFrame, table: str) -> list[File]:
+        """Writes rows into new files, by day and queue. They show when they are published.
+
+        Raises:
+            LakeError: The file system takes no more.
+        """
+        stage = self.lake.staging()
+        try:
+            rows.withColumn("p_day", fn.col("day").cast("string")).withColumn(
+                "p_queue", fn.col("queue")
+            ).write.option("compression", "zstd").partitionBy("p_day", "p_queue").mode("append").parquet(
+                str(stage)
+            )
+            return [self._take(path, table) for path in sorted(stage.rglob("*.parquet"))]
+        except Exception as error:
+            raise _explained(error, self.lake) from error
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+    def register(self, version: Version | None = None) -> Mapping[str, DataFrame]:
+        """Makes every table a view of its name, all of one version; for SQL."""
+        version = version or self.lake.head()
+        found = {table: self.read(table, version) for table in TABLES}
+        for table, rows in found.items():
+            rows.createOrReplaceTempView(table)
+        return found
+
+    def _take(self, path: Path, table: str) -> File:
+        day, queue = (unquote(folder.name.partition("=")[2]) for folder in (path.parent.parent, path.parent))
+        return self.lake.take(path, table, day, queue)
+
+    def _schema(self, table: str) -> str:
+        if table not in self._schemas:
+            # The transforms say what columns their tables have; nothing is computed.
+            nothing = self.spark.createDataFrame([], SCHEMA)
+            for name, rows in build.tables(nothing, persist=False).items():
+                self._schemas[name] = ", ".join(
+                    f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields
+                )
+        return self._schemas[table]
+
+
+def bronze_columns() -> list[str]:
+    """The columns of bronze."""
+    return list(COLUMNS)
+
+
+def _explained(error: Exception, lake: Lake) -> Exception:
+    """A full file system, seen through Spark's stack of causes."""
+    text = str(error)
+    for words in ("No space left", "File too large", "Disk quota exceeded"):
+        if words in text:
+            return LakeError(
+                f"the lake in {lake.root} cannot grow: {words}; make room ('oxcart pipeline expire' deletes "
+                "what old versions keep) and run it again: nothing is lost"
+            )
+    return error
