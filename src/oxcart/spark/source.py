@@ -2,6 +2,7 @@
 
     spark.read.format("oxcart").option("pattern", "*").load()                      # the jobs there are
     spark.readStream.format("oxcart").option("content", "events").option("queues", "emails,video").load()
+    df.write.format("oxcart").option("queue", "emails").option("key", "user").mode("append").save()
 
 Spark asks a source for its columns before it says whether it will be read as a table or as a stream, so a
 stream must say that it wants events.
@@ -13,7 +14,13 @@ May touch: nothing itself; its readers and writers touch the server.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from oxcart.model.errors import ValidationError
@@ -21,6 +28,7 @@ from oxcart.spark.access import Access, Choice, check_options
 from oxcart.spark.entries import SCHEMA
 from oxcart.spark.jobs import JOB_SCHEMA, JobReader
 from oxcart.spark.reader import MAX_ROWS, EventReader
+from oxcart.spark.sink import SINK_OPTIONS, Aim, JobStreamWriter, JobWriter
 
 _SERVER = ("url", "urlEnv", "passwordEnv", "folder", "prefix")
 _QUEUES = ("queue", "queues", "pattern", "path")
@@ -28,6 +36,7 @@ _STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples")
 _KIND = "content"
 
 READ_OPTIONS = (*_SERVER, *_QUEUES, *_STREAM, _KIND)
+WRITE_OPTIONS = (*_SERVER, *SINK_OPTIONS, "checkpointLocation")
 
 
 class OxcartSource(DataSource):
@@ -37,7 +46,8 @@ class OxcartSource(DataSource):
     variables), ``folder`` (an embedded server's), ``prefix``. For reading: ``queue``, ``queues`` or
     ``pattern``, and ``content``: ``jobs`` (the default) or ``events``. For streams of events:
     ``startingOffsets`` (``earliest``, ``latest`` or JSON), ``maxRowsPerBatch``, ``attempts`` and
-    ``samples`` (``true`` or ``false``).
+    ``samples`` (``true`` or ``false``). For writing: ``queue``, ``name``, ``key``, ``quarantine``; see
+    `oxcart.spark.sink`.
     """
 
     @classmethod
@@ -75,6 +85,20 @@ class OxcartSource(DataSource):
             attempts=_yes(options.get("attempts", "true"), "attempts"),
             samples=_yes(options.get("samples", "false"), "samples"),
         )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """New jobs from a table."""
+        return JobWriter(*self._aim(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """New jobs from a stream."""
+        return JobStreamWriter(*self._aim(schema, overwrite))
+
+    def _aim(self, schema: StructType, overwrite: bool) -> tuple[Access, Aim]:
+        check_options(self.options, WRITE_OPTIONS)
+        if overwrite:
+            raise ValidationError("mode", "append", "overwrite", 'jobs are added: use .mode("append")')
+        return Access.read(self.options), Aim.read(self.options, schema)
 
 
 def _yes(text: str, name: str) -> bool:
