@@ -10,6 +10,7 @@ May touch: the lake, through Spark.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +37,13 @@ class Basis(msgspec.Struct, frozen=True):
     Attributes:
         rows: Rows of bronze.
         before: The day whose open jobs it begins with, empty for none.
-        carried: How often that day was built.
+        carried: A fingerprint of them.
         last: Whether it is the queue's last day.
     """
 
     rows: int
     before: str
-    carried: int
+    carried: str
     last: bool
 
 
@@ -91,7 +92,7 @@ class Builder:
         noted = _noted(head)
         found: dict[str, set[str]] = {}
         for (day, queue), basis in bases(head).items():
-            if noted.get(queue, {}).get(day, [None])[0] != msgspec.to_builtins(basis):
+            if noted.get(queue, {}).get(day, [None, ""])[0] != msgspec.to_builtins(basis):
                 found.setdefault(day, set()).add(queue)
         return found
 
@@ -104,15 +105,17 @@ class Builder:
             files: list[File] = []
             for name in _MADE:
                 files += self._tables.write(_of_day(made[name], day, basis), name)
-            files += self._tables.write(made["open"].withColumn("day", fn.lit(day).cast("date")), OPEN)
+            handed = self._tables.write(made["open"].withColumn("day", fn.lit(day).cast("date")), OPEN)
         finally:
             build.release(made)
         noted = _noted(base)
         for queue, one in basis.items():
-            times = noted.setdefault(queue, {}).get(day, [None, 0])[1]
-            noted[queue][day] = [msgspec.to_builtins(one), times + 1]
+            mine = [file for file in handed if file.queue == queue]
+            noted.setdefault(queue, {})[day] = [msgspec.to_builtins(one), _fingerprint(self._lake, mine)]
         parts = frozenset((name, day, queue) for name in (*_MADE, OPEN) for queue in queues)
-        self._lake.publish(Change(f"build {day}", add=files, replace=parts, marks={BUILT: noted}), base)
+        self._lake.publish(
+            Change(f"build {day}", add=[*files, *handed], replace=parts, marks={BUILT: noted}), base
+        )
 
     def _carried(self, base: Version, basis: dict[str, Basis]) -> DataFrame | None:
         parts = [(one.before, queue) for queue, one in basis.items() if one.before]
@@ -134,16 +137,28 @@ def bases(version: Version) -> dict[tuple[str, str], Basis]:
     for queue, days in rows.items():
         before = ""
         for day in sorted(days):
-            times = noted.get(queue, {}).get(before, [None, 0])[1] if before else 0
-            found[day, queue] = Basis(days[day], before, times, day == max(days))
+            carried = noted.get(queue, {}).get(before, [None, ""])[1] if before else ""
+            found[day, queue] = Basis(days[day], before, carried, day == max(days))
             before = day
     return found
 
 
 def _noted(version: Version) -> dict[str, dict[str, list[Any]]]:
-    """Queue → day → what it was built from, and how often."""
+    """Queue → day → what it was built from, and the fingerprint of what it hands on."""
     noted = version.marks.get(BUILT, {})
     return {queue: dict(days) for queue, days in noted.items()}
+
+
+def _fingerprint(lake: Lake, files: Iterable[File]) -> str:
+    """The same for the same events, whatever their order and files; empty for none."""
+    from pyarrow import parquet
+
+    ids: list[str] = []
+    for path in lake.paths(files):
+        found = parquet.read_table(path, columns=["stream", "entry_id"], partitioning=None)
+        pairs = zip(found["stream"].to_pylist(), found["entry_id"].to_pylist(), strict=True)
+        ids += (f"{stream} {entry_id}" for stream, entry_id in pairs)
+    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16] if ids else ""
 
 
 def _of_day(rows: DataFrame, day: str, basis: dict[str, Basis]) -> DataFrame:

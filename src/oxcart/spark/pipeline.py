@@ -11,6 +11,7 @@ May touch: the server, the lake, and Spark.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oxcart.spark.access import Access, Choice
+from oxcart.spark.attach import KEEP
 from oxcart.spark.builder import Builder, Progress
 from oxcart.spark.lake import Change, Lake, LakeError
 from oxcart.spark.position import read_position
 from oxcart.spark.reader import MAX_ROWS
+from oxcart.spark.spool import Spool
 from oxcart.spark.tables import BRONZE, Tables
+from oxcart.spark.tail import Tailer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +46,8 @@ class Plan:
         name: Pipelines of different names may share a lake, each with queues of its own.
         max_rows: Rows per batch at most.
         samples: Whether to sample the queues' lengths every minute.
+        spool: The folder of a tailer's spool, on this machine; None to read the server in every batch.
+        keep: Events that a queue shall keep for us.
     """
 
     lake: Path
@@ -50,6 +56,8 @@ class Plan:
     name: str = "main"
     max_rows: int = MAX_ROWS
     samples: bool = True
+    spool: Path | None = None
+    keep: int = KEEP
 
 
 class Pipeline:
@@ -80,6 +88,10 @@ class Pipeline:
     def ingest(self) -> int:
         """Brings bronze up to the present end of the streams; returns the number of new rows."""
         before = _rows(self.lake)
+        if self.plan.spool is not None:
+            tailer = self.tailer(self.plan.spool)
+            while tailer.step():
+                pass
         query = self.start(once=True)
         query.awaitTermination()
         return _rows(self.lake) - before
@@ -174,6 +186,12 @@ class Pipeline:
 
     def run(self, every: float = 30.0, *, until: Callable[[], bool] = lambda: False) -> None:
         """Bronze all the time, silver and gold every so many seconds, until told to end."""
+        stop = threading.Event()
+        tailing = None
+        if self.plan.spool is not None:
+            tailer = self.tailer(self.plan.spool)
+            tailing = threading.Thread(target=tailer.run, args=(stop,), name="oxcart-tail", daemon=True)
+            tailing.start()
         query = self.start()
         try:
             due = time.monotonic()
@@ -187,6 +205,16 @@ class Pipeline:
                 time.sleep(0.2)
         finally:
             query.stop()
+            stop.set()
+            if tailing is not None:
+                tailing.join(10)
+
+    def tailer(self, spool: Path) -> Tailer:
+        """What fills the spool; it begins where bronze ends."""
+        plan = self.plan
+        return Tailer(
+            plan.access, plan.choice, Spool(spool), name=plan.name, keep=plan.keep, begin=self.offsets()
+        )
 
     def query(self, text: str) -> DataFrame:
         """The answer to a question in SQL, over all tables of one version."""
@@ -208,5 +236,6 @@ def _options(plan: Plan) -> Mapping[str, str]:
         "prefix": access.prefix,
         "queues": ",".join(choice.names),
         "pattern": choice.pattern,
+        "spool": None if plan.spool is None else str(Path(plan.spool).absolute()),
     }
     return {name: value for name, value in told.items() if value}

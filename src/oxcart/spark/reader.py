@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,16 +24,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from oxcart.broker.bullmq.broker import STATES
-from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Server
 from oxcart.cli.discovery import find_queues
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.entries import counts_row, lost_row, page_rows
 from oxcart.spark.position import Position, read_position
-from oxcart.spark.stream import ATTEMPTS, EVENTS, STRIDE, Lost, Piece, Stream
-from oxcart.spark.wire import Wire
+from oxcart.spark.spool import Spool, place, position_of, read_segment
+from oxcart.spark.stream import ATTEMPTS, EVENTS, STRIDE, Lost, Piece
+from oxcart.spark.streams import Streams, split_key, stream_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,36 +44,28 @@ PIECES_PER_TASK = 10
 #: Seconds between looks for new queues of a pattern.
 DISCOVER_EVERY = 30.0
 _MINUTE = 60_000
-_LISTS = ("wait", "paused", "active")
 
 Offset = dict[str, Position]
 
 
 @dataclass
 class Slice(InputPartition):
-    """What one task reads: a piece of a stream, and perhaps a sample of the queue's lengths."""
+    """What one task reads: a piece of a stream, and perhaps a sample of the queue's lengths.
+
+    With ``files`` it is segments of a spool.
+    """
 
     queue: str
     suffix: str
     after: Position
     through: Position
     sample: bool = False
+    files: tuple[str, ...] = ()
 
     @property
     def value(self) -> Any:
         """What Spark's own partitions carry; unused."""
         return None
-
-
-def stream_key(queue: str, suffix: str) -> str:
-    """The name of a stream in an offset."""
-    return queue if suffix == EVENTS else f"{queue}:{suffix}"
-
-
-def split_key(key: str) -> tuple[str, str]:
-    """Queue and suffix of a stream's name in an offset."""
-    queue, _, suffix = key.partition(":")
-    return queue, suffix or EVENTS
 
 
 class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -86,6 +78,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows: How many rows a batch has at most.
         attempts: Whether to read the attempt records too.
         samples: Whether to add a sample of every queue's lengths each minute.
+        spool: The folder of a tailer's spool, which is then read instead of the server.
     """
 
     def __init__(
@@ -97,6 +90,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows: int = MAX_ROWS,
         attempts: bool = True,
         samples: bool = False,
+        spool: str | None = None,
     ) -> None:
         self._access = access
         self._choice = choice
@@ -104,7 +98,9 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_rows = max_rows
         self._suffixes = (EVENTS, ATTEMPTS) if attempts else (EVENTS,)
         self._samples = samples
+        self._spool = Spool(spool) if spool else None
         self._target: Mapping[str, str] | None = None
+        self._spool_target: Offset | None = None
         self._target_minute = 0
         self._planned: tuple[str, str, list[Slice]] | None = None
         self._queues: tuple[float, list[str]] | None = None
@@ -116,7 +112,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._starting == "earliest":
             return {}
         if self._starting == "latest":
-            with _Streams(self._access) as streams:
+            with Streams(self._access) as streams:
                 return _dump({key: streams.at(key).end() for key in self._keys(streams.server, {})})
         return _dump(read_offset(json.loads(self._starting)))
 
@@ -126,7 +122,11 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Notes where all streams end now: a run with ``availableNow`` goes so far and no further."""
-        with _Streams(self._access) as streams:
+        if self._spool is not None:
+            ends = {key: self._spool.end(key) for key in self._spool.streams()}
+            self._spool_target = {key: at for key, at in ends.items() if at is not None}
+            return
+        with Streams(self._access) as streams:
             keys = self._keys(streams.server, {})
             self._target = {key: streams.at(key).end().id for key in keys}
         self._target_minute = _minute()
@@ -135,8 +135,11 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch goes."""
         begin = read_offset(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
-        with _Streams(self._access) as streams:
-            end, slices = self._plan(streams, begin, most)
+        if self._spool is not None:
+            end, slices = self._plan_spool(self._spool, begin, most)
+        else:
+            with Streams(self._access) as streams:
+                end, slices = self._plan(streams, begin, most)
         made = _dump(end)
         self._planned = (_text(start), _text(made), slices)
         return made if slices else start
@@ -144,7 +147,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the streams end now, for Spark's progress reports."""
         try:
-            with _Streams(self._access) as streams:
+            with Streams(self._access) as streams:
                 return _dump({key: streams.at(key).end() for key in self._keys(streams.server, {})})
         except OxcartError:
             return None
@@ -160,16 +163,19 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after = begin.get(key, Position())
             if after != through:
                 queue, suffix = split_key(key)
-                slices.append(Slice(queue, suffix, after, through, through.minute > after.minute))
+                files = () if self._spool is None else _files(self._spool, key, after, through)
+                slices.append(Slice(queue, suffix, after, through, through.minute > after.minute, files))
         return list(slices)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the streams forget by themselves."""
+        """Deletes what has been read from the spool; the streams forget by themselves."""
+        if self._spool is not None:
+            self._spool.forget(read_offset(end))
 
     def stop(self) -> None:
         """Nothing is held open."""
 
-    def _plan(self, streams: _Streams, begin: Offset, most: int) -> tuple[Offset, list[Slice]]:
+    def _plan(self, streams: Streams, begin: Offset, most: int) -> tuple[Offset, list[Slice]]:
         keys = self._keys(streams.server, begin)
         end = {key: begin.get(key, Position()) for key in keys}
         pieces: dict[str, list[Piece]] = {key: [] for key in keys}
@@ -203,6 +209,26 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What nothing was read of has no place yet: it may be the name of a queue that is still to come.
         return {key: at for key, at in end.items() if at.life or key in begin}, slices
 
+    def _plan_spool(self, spool: Spool, begin: Offset, most: int) -> tuple[Offset, list[Slice]]:
+        end, slices, left = dict(begin), [], most
+        for key in spool.streams():
+            queue, suffix = split_key(key)
+            if suffix not in self._suffixes or queue not in self._choice.pick([queue]):
+                continue
+            at = begin.get(key, Position())
+            target = None if self._spool_target is None else self._spool_target.get(key)
+            for segment in spool.segments(key):
+                if left <= 0 or (target is not None and segment.order > place(target)):
+                    break
+                if segment.order > place(at):
+                    through = position_of(segment.path)
+                    slices.append(Slice(queue, suffix, at, through, files=(str(segment.path),)))
+                    left -= max(1, through.n - at.n if through.life == at.life else through.n)
+                    at = through
+            if at.life:
+                end[key] = at
+        return end, slices
+
     def _until(self, key: str) -> str:
         return "+" if self._target is None else self._target.get(key, "0-1")
 
@@ -223,7 +249,11 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a slice."""
         assert isinstance(partition, Slice)
-        with _Streams(self._access) as streams:
+        if partition.files:
+            for path in partition.files:
+                yield from read_segment(Path(path), partition.after)
+            return
+        with Streams(self._access) as streams:
             queue, suffix = partition.queue, partition.suffix
             if partition.after.n != partition.through.n or partition.after.life != partition.through.life:
                 stream = streams.at(stream_key(queue, suffix))
@@ -234,38 +264,6 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         yield page_rows(part, queue, suffix)
             if partition.sample:
                 yield counts_row(streams.counts(queue), queue, time.time_ns() // 1_000_000)
-
-
-class _Streams:
-    """The streams of a server, on one connection per slot, for as long as the block lasts."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self.server = access.server()
-        self._wires: dict[int | None, Wire] = {}
-
-    def __enter__(self) -> _Streams:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for wire in self._wires.values():
-            wire.close()
-
-    def at(self, key: str) -> Stream:
-        queue, suffix = split_key(key)
-        keys = self._access.keys(queue, self.server)
-        return Stream(self._wire(keys), keys, suffix)
-
-    def counts(self, queue: str) -> dict[str, int]:
-        keys = self._access.keys(queue, self.server)
-        commands = [("LLEN" if state in _LISTS else "ZCARD", keys.key(state)) for state in STATES]
-        return dict(zip(STATES, self._wire(keys).pipeline(commands), strict=True))
-
-    def _wire(self, keys: Keys) -> Wire:
-        slot = keys.slot() if self.server.is_cluster else None
-        if slot not in self._wires:
-            self._wires[slot] = Wire(self.server, slot)
-        return self._wires[slot]
 
 
 def read_offset(value: Mapping[str, Any]) -> Offset:
@@ -284,6 +282,13 @@ def read_offset(value: Mapping[str, Any]) -> Offset:
             "an offset of this source is one position per queue, like {'emails': {'id': '0-0', 'n': 0}}: "
             f"{error}",
         ) from error
+
+
+def _files(spool: Spool, key: str, after: Position, through: Position) -> tuple[str, ...]:
+    """The segments between two positions."""
+    return tuple(
+        str(segment.path) for segment in spool.segments(key) if place(after) < segment.order <= place(through)
+    )
 
 
 def replace_minute(at: Position, minute: int) -> Position:

@@ -32,7 +32,7 @@ from oxcart.spark.sink import SINK_OPTIONS, Aim, JobStreamWriter, JobWriter
 
 _SERVER = ("url", "urlEnv", "passwordEnv", "folder", "prefix")
 _QUEUES = ("queue", "queues", "pattern", "path")
-_STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples")
+_STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples", "spool")
 _KIND = "content"
 
 READ_OPTIONS = (*_SERVER, *_QUEUES, *_STREAM, _KIND)
@@ -46,8 +46,8 @@ class OxcartSource(DataSource):
     variables), ``folder`` (an embedded server's), ``prefix``. For reading: ``queue``, ``queues`` or
     ``pattern``, and ``content``: ``jobs`` (the default) or ``events``. For streams of events:
     ``startingOffsets`` (``earliest``, ``latest`` or JSON), ``maxRowsPerBatch``, ``attempts`` and
-    ``samples`` (``true`` or ``false``). For writing: ``queue``, ``name``, ``key``, ``quarantine``; see
-    `oxcart.spark.sink`.
+    ``samples`` (``true`` or ``false``), ``spool`` (a tailer's folder). For writing: ``queue``, ``name``,
+    ``key``, ``quarantine``; see `oxcart.spark.sink`.
     """
 
     @classmethod
@@ -84,6 +84,7 @@ class OxcartSource(DataSource):
             max_rows=_whole(options.get("maxRowsPerBatch", str(MAX_ROWS)), "maxRowsPerBatch"),
             attempts=_yes(options.get("attempts", "true"), "attempts"),
             samples=_yes(options.get("samples", "false"), "samples"),
+            spool=options.get("spool") or None,
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
