@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oxcart.cli import events, exits, jobs, queues, work
+from oxcart.cli import events, exits, jobs, pipeline, queues, work
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
@@ -88,6 +88,7 @@ app.command()(jobs.job)
 app.command()(jobs.retry)
 app.command()(jobs.remove)
 app.command()(events.events)
+app.add_typer(pipeline.app)
 
 
 def run(arguments: list[str]) -> int:
