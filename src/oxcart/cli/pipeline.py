@@ -259,7 +259,7 @@ def _access(ctx: typer.Context, queues: list[str] | None) -> tuple[Access, Choic
 def _found(access: Access, choice: Choice) -> list[str]:
     import asyncio
 
-    from oxcart.cli.discovery import find_queues
+    from oxcart.broker.discovery import find_queues
 
     if choice.pattern is None:
         return list(choice.names)

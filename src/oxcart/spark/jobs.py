@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 
 from oxcart.broker.bullmq.codec import count_of, text_of
 from oxcart.broker.bullmq.keys import Keys
-from oxcart.cli.discovery import find_queues
+from oxcart.broker.discovery import find_queues
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.wire import Wire
 

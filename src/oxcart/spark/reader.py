@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from oxcart.broker.connection import Server
-from oxcart.cli.discovery import find_queues
+from oxcart.broker.discovery import find_queues
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.entries import counts_row, lost_row, page_rows

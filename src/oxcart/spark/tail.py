@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oxcart.cli.discovery import find_queues
+from oxcart.broker.discovery import find_queues
 from oxcart.model.errors import BrokerError
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.attach import KEEP, attach
