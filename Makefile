@@ -51,3 +51,13 @@ interop: install  ## live with real BullMQ on shared queues: both pins, or BULLM
 
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
+
+.PHONY: pipeline-kill pipeline-truth bench-pipeline
+pipeline-kill: install  ## a million events while the pipeline is killed ten times: bronze equals the stream
+	OXCART_KILL_EVENTS=1000000 OXCART_KILLS=10 $(BIN)/pytest -q --timeout 7200 tests/spark/test_kill.py
+
+pipeline-truth: install  ## 50 000 jobs with known outcomes: the tables equal what handlers recorded
+	OXCART_TRUTH_JOBS=50000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_truth.py
+
+bench-pipeline: install  ## ingest, a day of a million events, and the sink, as ratios in one run
+	$(BIN)/python -m benchmarks.pipeline $(BENCH)
