@@ -19,6 +19,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 
 install: $(VENV)/.installed  ## create .venv with everything pinned
 
+demo: install  ## a server, a producer, workers, failures and retries, in ten seconds
+	$(BIN)/oxcart demo
+
 lint: install  ## ruff, format and rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -61,3 +64,7 @@ pipeline-truth: install  ## 50 000 jobs with known outcomes: the tables equal wh
 
 bench-pipeline: install  ## ingest, a day of a million events, and the sink, as ratios in one run
 	$(BIN)/python -m benchmarks.pipeline $(BENCH)
+
+.PHONY: chaos
+chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answers; takes an hour
+	OXCART_CHAOS=full $(BIN)/pytest -q --durations 10 tests/chaos tests/cluster

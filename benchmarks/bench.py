@@ -28,8 +28,10 @@ SLOW = "process_c100_10ms"
 #: What `--quick` changes.
 QUICK = {
     "rounds": 3,
-    "jobs": 5000,
-    "latencies": 200,
+    "budget": 165.0,
+    "jobs": 10_000,
+    "singles": 2000,
+    "latencies": 150,
     "warm": 1000,
     "systems": "oxcart,node5,pypi",
     "workloads": "add,add_many,process_c100,process_c100_x2,latency",
@@ -40,6 +42,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller defaults, under three minutes")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each system (5)")
+    parser.add_argument("--budget", type=float, help="seconds after which no round begins that would not end")
     parser.add_argument("--jobs", type=int, default=Sizes.jobs, help="jobs of bulk and processing (20000)")
     parser.add_argument("--singles", type=int, help="jobs added one at a time (a quarter of --jobs)")
     parser.add_argument("--latencies", type=int, default=Sizes.latencies, help="jobs of `latency` (500)")
@@ -71,6 +74,7 @@ async def run(arguments: argparse.Namespace, console: Console) -> list[Round]:
         singles=arguments.singles or max(1, arguments.jobs // 4),
         latencies=arguments.latencies,
         warm=arguments.warm,
+        brief=arguments.quick,
     )
     systems = [SYSTEMS[key] for key in arguments.systems]
     for system in systems:
@@ -82,22 +86,24 @@ async def run(arguments: argparse.Namespace, console: Console) -> list[Round]:
         if SLOW in arguments.workloads:
             link = await stack.enter_async_context(SlowLink(server.port, arguments.delay_ms / 1000))
         bench = Bench(server, sizes, link.port if link else None)
-        for workload in arguments.workloads:
-            for number in range(arguments.rounds):
+        began = time.monotonic()
+        for number in range(arguments.rounds):
+            spent = time.monotonic() - began
+            if number and arguments.budget and spent * (number + 1) / number > arguments.budget:
+                console.print(f"[dim]{number} rounds: another would take more than the budget[/dim]")
+                break
+            for workload in arguments.workloads:
                 for system in systems:
-                    before, began = (link.cpu() if link else 0.0), time.monotonic()
+                    before = link.cpu() if link else 0.0
                     one = await bench.run(workload, system)
                     rounds.append(one)
-                    latency = f", p50 {one.p50_ms:.3f} ms" if one.p50_ms is not None else ""
-                    console.print(
-                        f"[dim]{workload} {number + 1}/{arguments.rounds} {system.name} {one.version}: "
-                        f"{one.jobs_per_s:,.0f} jobs/s{latency} "
-                        f"({time.monotonic() - began:.1f} s in all)[/dim]"
-                    )
+                    told = f"{workload} {number + 1}/{arguments.rounds} {one.words}"
                     if link and workload == SLOW:
                         busy = (link.cpu() - before) / one.seconds
-                        warn = " [red]: the proxy may be the bottleneck[/red]" if busy > 0.7 else ""
-                        console.print(f"[dim]  the slow link's proxy used {busy:.0%} of a core[/dim]{warn}")
+                        told += f"; the proxy used {busy:.0%} of a core"
+                        if busy > 0.7:
+                            told += " and may be the bottleneck"
+                    console.print(f"[dim]{told}[/dim]")
     return rounds
 
 

@@ -76,7 +76,8 @@ def slope(samples: list[Sample], field: str) -> float:
 
 async def work(port: int, concurrency: int) -> None:
     """The worker's process: runs until its parent says otherwise."""
-    worker = oxcart.Worker(make_queue("soak", port), concurrency=concurrency)
+    # Renewals come often, so that the renewer has done all it ever does before memory is compared.
+    worker = oxcart.Worker(make_queue("soak", port), concurrency=concurrency, renew_every=0.5)
     running = asyncio.create_task(worker.run())
     await worker.started.wait()
     role.report(ready=True)

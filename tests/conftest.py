@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,10 @@ import redis
 
 from oxcart import Queue
 from tests.servers import ValkeyServer
+
+# A run in the background of a shell inherits an ignored SIGINT, and so would every program a test starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MakeQueue = Callable[..., Queue]
 

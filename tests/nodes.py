@@ -78,7 +78,7 @@ def installed(version: str = "v5") -> Path:
         record = folder / "node_modules" / ".package-lock.json"
         newest = max(path.stat().st_mtime for path in (manifest, lock) if path.exists())
         if not record.exists() or record.stat().st_mtime < newest:
-            _npm(folder, "ci" if lock.exists() else "install")
+            _npm(folder, locked=lock.exists())
             record.touch()
     return folder
 
@@ -103,12 +103,12 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _npm(folder: Path, verb: str) -> None:
-    options = ["--ignore-scripts", "--no-audit", "--no-fund"]
-    if verb == "install":
-        options.append("--no-package-lock")
+def _npm(folder: Path, *, locked: bool) -> None:
+    # Not `npm ci`: it refuses a lock that lists optional packages of this platform alone, which is how npm
+    # writes one. With --no-save the lock is obeyed and left as it is.
+    options = ["--no-save" if locked else "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund"]
     done = subprocess.run(
-        ["npm", verb, *options],
+        ["npm", "install", *options],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -117,7 +117,7 @@ def _npm(folder: Path, verb: str) -> None:
         check=False,
     )
     if done.returncode:
-        raise AssertionError(f"npm {verb} failed in {folder}:\n{done.stderr[-4000:]}")
+        raise AssertionError(f"npm install failed in {folder}:\n{done.stderr[-4000:]}")
 
 
 class NodeDriver:

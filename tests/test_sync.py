@@ -182,6 +182,24 @@ class TestTasks:
         job.retry(reset=True)
         wait_until(lambda: len(ran) == 2, "the second run")
 
+    @pytest.mark.usefixtures("working")
+    def test_handlers_may_use_the_queue_themselves(self, queue: sync.Queue) -> None:
+        @queue.job
+        def child(number: int) -> int:
+            return number + 1
+
+        @queue.job
+        def parent(number: int) -> int:
+            return child.enqueue(number).result(timeout=20) * 2
+
+        @queue.job
+        async def asynchronous_parent(number: int) -> str:
+            return child.enqueue(number).id
+
+        assert parent.enqueue(20).result(timeout=20) == 42
+        added = asynchronous_parent.enqueue(1).result(timeout=20)
+        assert queue.handle(added).result(timeout=20) == 2
+
     def test_result_timeout(self, queue: sync.Queue) -> None:
         job = queue.add("nobody")
         with pytest.raises(ResultTimeout, match=r"not ended within 0\.01 s"):
@@ -235,6 +253,32 @@ class TestThreads:
 
 
 class TestFork:
+    @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+    def test_the_background_thread_imports_nothing(self, url: str, host: str) -> None:
+        """A fork in the middle of an import leaves the child with an import that never ends."""
+        output = run_script(
+            """
+            import sys
+            from oxcart.sync import Queue
+            queue = Queue("q")
+            before = set(sys.modules)
+            job = queue.add("n")
+            queue.add_many([("n", 1)] * 3, delay=5)
+            job.state(), job.get(), queue.counts(), queue.jobs("waiting"), queue.pause(), queue.resume()
+            for call in (lambda: job.result(timeout=0.01), lambda: queue.add("n", float("nan"))):
+                try:
+                    call()
+                except (TimeoutError, ValueError) as error:
+                    str(error)
+            with queue.events() as events:
+                events.read(0.01)
+            queue.close()
+            print(sorted(set(sys.modules) - before))
+            """,
+            url.replace("127.0.0.1", host),
+        )
+        assert output.strip() == "[]"
+
     def test_parent_and_children_use_the_same_queue(self, url: str, store: redis.Redis) -> None:
         output = run_script(
             """

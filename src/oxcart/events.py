@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.link import Link, ReplyError
+from oxcart.broker.caller import PASSING
+from oxcart.broker.link import Link, LinkClosed, ReplyError
 from oxcart.model import payload
 from oxcart.model.errors import (
     BrokerUnavailable,
@@ -31,6 +32,11 @@ log = logging.getLogger("oxcart.events")
 #: Longest single block of a read, in seconds.
 BLOCK = 10.0
 PAGE = 1000
+#: Seconds after which a job that is waited for is looked at again.
+LOOK_AGAIN = 30.0
+
+#: Answers to a blocked read after which it is sent again: the stream is elsewhere, or not there for now.
+_AGAIN = PASSING | {"ASK", "MOVED", "UNBLOCKED"}
 
 
 class QueueEvents:
@@ -73,40 +79,55 @@ class QueueEvents:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
-            for event in await self.read():
-                yield event
+            for event in await self._peek():
+                # One by one: whoever keeps the position, or leaves, in the midst of a page misses nothing.
+                self.position = event.id
+                if self._wants(event):
+                    yield event
 
     async def read(self, block: float = BLOCK) -> list[Event]:
         """The next events; waits for one for so many seconds, then returns an empty list."""
+        events = await self._peek(block)
+        if events:
+            self.position = events[-1].id
+        return [event for event in events if self._wants(event)]
+
+    async def _peek(self, block: float = BLOCK) -> list[Event]:
+        """As ``read``, but events of every name, and the position stays."""
         await self.ready()
         entries = await self._entries(block)
-        events = [Event.parse(entry_id, _pairs(fields), self._broker.queue) for entry_id, fields in entries]
-        if entries:
-            self.position = entries[-1][0].decode()
-        if self._names is None:
-            return events
-        return [event for event in events if event.name in self._names]
+        return [Event.parse(entry_id, _pairs(fields), self._broker.queue) for entry_id, fields in entries]
+
+    def _wants(self, event: Event) -> bool:
+        """Whether an event is of the names that were asked for."""
+        return self._names is None or event.name in self._names
 
     async def _entries(self, block: float) -> list[Any]:
-        if self._link is None:
+        link = self._link
+        if link is None:
             name = self._broker.keys.client_name(":qe")
-            self._link = self._broker.server.link(self._broker.slot, client_name=name)
+            link = self._link = self._broker.server.link(self._broker.slot, client_name=name)
         attempt = 0
         while True:
             try:
-                answer = await self._link.call(
+                answer = await link.call(
                     *("XREAD", "COUNT", PAGE, "BLOCK", max(1, int(block * 1000))),
                     *("STREAMS", self._broker.keys.events(), self.position),
                     timeout=block + 5,
                 )
-            except BrokerUnavailable as error:
+            except LinkClosed:
+                raise
+            except (BrokerUnavailable, ReplyError) as error:
+                if isinstance(error, ReplyError):
+                    if error.code not in _AGAIN:
+                        raise ScriptError(f"reading events: {error}") from error
+                    link.drop("the stream is elsewhere")
+                self._broker.server.forget_slots()
                 attempt += 1
                 pause = self._broker.caller.reconnect.pause(attempt, holding=True)
                 if attempt == 1:
                     log.warning("events of %s: %s; trying again", self._broker.queue, error)
                 await asyncio.sleep(pause)
-            except ReplyError as error:
-                raise ScriptError(f"reading events: {error}") from error
             else:
                 return answer[0][1] if answer else []
 
@@ -134,10 +155,14 @@ class Results:
             async with asyncio.timeout(timeout):
                 # Listen first, then look: an end in between is seen by one or the other.
                 await self._listen()
-                found, value = await self._look(job_id)
-                if found:
-                    return value
-                return await self._told(await future)
+                while True:
+                    found, value = await self._look(job_id)
+                    if found:
+                        return value
+                    # Now and then look again: events are trimmed, so one may be gone before it is read.
+                    await asyncio.wait((future,), timeout=LOOK_AGAIN)
+                    if future.done():
+                        return await self._told(future.result())
         except TimeoutError:
             raise ResultTimeout(f"job {job_id} has not ended within {timeout:g} s") from None
         finally:
@@ -205,11 +230,21 @@ class Results:
         if self._reader is None or self._reader.done():
             self._reading.clear()
             self._reader = asyncio.create_task(self._read(), name="oxcart-results")
+            self._reader.add_done_callback(self._reader_ended)
         reading = asyncio.ensure_future(self._reading.wait())
-        await asyncio.wait((reading, self._reader), return_when=asyncio.FIRST_COMPLETED)
-        if self._reader.done():
+        try:
+            await asyncio.wait((reading, self._reader), return_when=asyncio.FIRST_COMPLETED)
+        finally:
             reading.cancel()
-            self._reader.result()
+
+    def _reader_ended(self, reader: asyncio.Task[None]) -> None:
+        """Tells those who wait: nobody listens for them any more."""
+        error = None if reader.cancelled() else reader.exception()
+        for futures in self._waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error or LinkClosed("the queue was closed"))
+                    future.exception()  # who has seen the job's end otherwise does not ask
 
     async def _read(self) -> None:
         broker = BullMQBroker(

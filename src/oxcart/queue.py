@@ -59,7 +59,8 @@ class Queue:
         url: The server; without one ``OXCART_URL``, and without that the embedded Valkey.
         prefix: What stands before the name in keys; must equal that of peers.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
-        add_timeout: Seconds after which an add that cannot be acknowledged fails; it is safe to repeat.
+        add_timeout: Seconds after which an add that cannot be acknowledged fails; one with a ``job_id`` is
+            safe to repeat.
         server: A server object to share between queues, instead of ``url``.
         **defaults: Options for every job that does not say otherwise.
     """
@@ -84,7 +85,8 @@ class Queue:
         self._folder = folder
         self._server = server
         self._add_timeout = add_timeout
-        self._bound: _Bound | None = None
+        self._bound: _Bound | None = None  # the one used last
+        self._bounds: dict[asyncio.AbstractEventLoop, _Bound] = {}
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -276,8 +278,8 @@ class Queue:
 
     async def close(self) -> None:
         """Closes the connection. The queue can be used again afterwards."""
-        bound, self._bound = self._bound, None
-        if bound is not None:
+        bound, self._bound = self._bounds.pop(asyncio.get_running_loop(), None), None
+        if bound is not None and bound.pid == os.getpid():
             await bound.close()
 
     async def __aenter__(self) -> Queue:
@@ -321,8 +323,19 @@ class Queue:
         loop = asyncio.get_running_loop()
         bound = self._bound
         if bound is None or bound.loop is not loop or bound.pid != os.getpid():
-            bound = self._bound = _Bound(loop, self.open_broker(), self._add_timeout)
+            bound = self._bound = self._bound_of(loop)
         return bound
+
+    def _bound_of(self, loop: asyncio.AbstractEventLoop) -> _Bound:
+        """What belongs to a loop: loops of several threads may take turns, each with its connection."""
+        pid = os.getpid()
+        for known, bound in list(self._bounds.items()):
+            if known.is_closed() or bound.pid != pid:
+                self._bounds.pop(known, None)
+        found = self._bounds.get(loop)
+        if found is None:
+            found = self._bounds[loop] = _Bound(loop, self.open_broker(), self._add_timeout)
+        return found
 
 
 class _Bound:
@@ -402,7 +415,9 @@ class Task(Generic[P, C, R]):
         self.handler = handler
         self.options = handler.options if options is None else options
         self.__wrapped__ = function
-        self._signature = inspect.signature(function)
+        parameters = inspect.signature(function).parameters.values()
+        self._fields = [parameter.name for parameter in parameters if parameter.name != handler.takes_job]
+        self._takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
     @property
     def name(self) -> str:
@@ -431,7 +446,7 @@ class Task(Generic[P, C, R]):
         """The payload of a call with these arguments, checked."""
         given: Mapping[str, Any] = kwargs
         if args:
-            names = [name for name in self._signature.parameters if name != self.handler.takes_job]
+            names = self._fields
             if len(args) > len(names):
                 raise ValidationError("arguments", f"at most {len(names)} for {self.name!r}", len(args))
             clash = set(names[: len(args)]) & kwargs.keys()
@@ -439,6 +454,8 @@ class Task(Generic[P, C, R]):
                 raise ValidationError("arguments", "given once each", sorted(clash))
             given = dict(zip(names, args, strict=False)) | kwargs
         data = dict(given)
+        if not self._takes_any and (unknown := data.keys() - set(self._fields)):
+            raise ValidationError("arguments", f"among {', '.join(self._fields) or 'none'}", sorted(unknown))
         self.handler.check(data)
         return data
 

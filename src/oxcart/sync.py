@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import importlib
 import os
 import threading
 import weakref
@@ -43,6 +44,12 @@ from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
 
 __all__ = ["JobHandle", "Queue", "QueueEvents", "Task"]
+
+# What the background thread would import by and by. A process that is forked while it does so would wait
+# for ever for the import to end, in a thread that the child does not have.
+for _module in ("concurrent.futures.thread", "encodings.idna", "importlib.readers"):
+    with contextlib.suppress(ImportError):  # another version of Python may have it elsewhere
+        importlib.import_module(_module)
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -497,7 +504,10 @@ class QueueEvents:
 
     def __iter__(self) -> Iterator[Event]:
         while True:
-            yield from self.read()
+            for event in self.queue.run(self._events._peek()):
+                self._events.position = event.id
+                if self._events._wants(event):
+                    yield event
 
 
 class _Portal:

@@ -12,7 +12,7 @@ import pytest_asyncio
 import redis
 
 from oxcart.broker.link import Endpoint, Link, ReplyError
-from oxcart.model.errors import BrokerUnavailable
+from oxcart.model.errors import AccessDenied, BrokerUnavailable
 from tests.servers import ValkeyServer
 from tests.signals import eventually
 
@@ -153,7 +153,7 @@ class TestGreeting:
                 assert await link.call("PING") == b"PONG"
                 await link.close()
             wrong = Link(to(server.port, password="guess"))
-            with pytest.raises(BrokerUnavailable, match=r"cannot reach .*WRONGPASS") as caught:
+            with pytest.raises(AccessDenied, match=r"does not let us in: WRONGPASS") as caught:
                 await wrong.call("PING")
             assert "guess" not in str(caught.value)
             await wrong.close()

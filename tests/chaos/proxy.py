@@ -101,6 +101,11 @@ class Proxy:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
+    @property
+    def is_up(self) -> bool:
+        """Whether connections are let in."""
+        return self._listener is not None
+
     async def __aenter__(self) -> Self:
         await self.up()
         return self

@@ -81,8 +81,8 @@ async def test_stalled_checks_come_every_interval(server: ValkeyServer, store: S
     guard = store.prefix + "stalled-check"
     seen: list[float] = []
     last: str | None = None
-    end = time.monotonic() + 8 * LEASE
-    while time.monotonic() < end and len(seen) < 6:
+    end = time.monotonic() + 6 * LEASE
+    while time.monotonic() < end and len(seen) < 5:
         now: str | None = store.client.get(guard)
         if now is not None and now != last:
             last = now
@@ -165,6 +165,26 @@ async def test_a_killed_renewer_is_replaced_and_leases_survive(
         assert all(result["fencing"] == 1 for result in results)
         assert not store.count_events("stalled")
         assert "starting another" in worker.log
+
+
+async def test_no_lease_lapses_while_a_renewer_is_replaced(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """Killed just before it would have renewed: its successor renews at once, not after half a lease more."""
+    lease = max(LEASE, 3.0)
+    async with Queue("chaos", url=server.url) as queue:
+        worker = await fleet.start(lease=lease)
+        handle = await queue.add("nap", {"seconds": 3 * lease})
+        await _started(fleet)
+        await eventually(lambda: 0 < store.lock_ms(handle.id) < 550 * lease, "half of the lease is over")
+        await eventually(lambda: store.lock_ms(handle.id) > 900 * lease, "renewed")
+        await asyncio.sleep(0.45 * lease)
+        os.kill(fleet.of(worker, "ready")[0]["renewer"], signal.SIGKILL)
+        end = time.monotonic() + 0.9 * lease
+        while time.monotonic() < end:
+            assert store.lock_ms(handle.id) > 0
+            await asyncio.sleep(0.02)
+        worker.kill()
 
 
 async def _holds_no_longer(store: Store, job_id: str) -> None:

@@ -10,17 +10,22 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from oxcart import Queue, RunningJob, Worker
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect
-from oxcart.model.errors import BrokerError, BrokerUnavailable, ScriptError
+from oxcart.broker.port import Recovered
+from oxcart.engine.recovery import Recovery
+from oxcart.model.errors import BrokerError, BrokerTimeout, BrokerUnavailable, OutcomeUnknown, ScriptError
 from tests.chaos.fleet import Fleet, Store, eventually
 from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT
 from tests.chaos.proxy import Proxy
-from tests.servers import ValkeyServer
+from tests.servers import ValkeyServer, free_port
 
 #: An outage of under ten seconds must be over for everybody five seconds after its end.
 RESUMED = 5.0
@@ -134,7 +139,7 @@ async def test_an_idle_worker_is_back_within_five_seconds(server: ValkeyServer, 
             assert await (await direct.add("job")).result(LIMIT) == "done"
             await proxy.down()
             handle = await direct.add("job")
-            await asyncio.sleep(9.0 if FULL else 3.3)
+            await asyncio.sleep(9.0 if FULL else 1.6)
             await proxy.up()
             assert await handle.result(RESUMED) == "done"
         await queue.close()
@@ -296,7 +301,7 @@ async def test_a_worker_that_gives_up_while_it_runs_jobs(server: ValkeyServer, s
         @queue.process
         async def work() -> None:
             begun.set()
-            await asyncio.sleep(3600)
+            await asyncio.sleep(0.2)
 
         worker = Worker(queue, lock_duration=LEASE, reconnect=Reconnect(attempts=3))
         running = asyncio.create_task(worker.run())
@@ -310,8 +315,6 @@ async def test_a_worker_that_gives_up_while_it_runs_jobs(server: ValkeyServer, s
 
 
 async def test_adds_say_whether_anything_was_sent(server: ValkeyServer) -> None:
-    from oxcart.model.errors import BrokerTimeout, OutcomeUnknown
-
     async with Proxy(server.port) as proxy:
         queue = Queue("chaos", url=proxy.url, add_timeout=0.5)
         await queue.add("job")
@@ -330,6 +333,48 @@ async def test_adds_say_whether_anything_was_sent(server: ValkeyServer) -> None:
         await queue.close()
 
 
+@pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/main"])
+async def test_an_add_that_found_no_server_says_so(url: str) -> None:
+    queue = Queue("{chaos}", url=url.format(free_port()), add_timeout=0.3)
+    with pytest.raises(BrokerTimeout, match="no connection"):
+        await queue.add("job")
+    await queue.close()
+
+
+async def test_a_closed_connection_is_not_waited_for(server: ValkeyServer) -> None:
+    """Closed by its owner, not lost: nobody will open it again, so a repeat would go on for ever."""
+    broker = Queue("chaos", url=server.url).open_broker()
+    assert await broker.counts()
+    await broker.close()
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await asyncio.wait_for(broker.counts(), LIMIT)
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await asyncio.wait_for(broker.promote(), LIMIT)
+
+
+async def test_a_call_that_still_connects_ends_when_its_connection_is_closed(server: ValkeyServer) -> None:
+    async with Proxy(server.port) as proxy:
+        proxy.hold()
+        broker = Queue("chaos", url=proxy.url).open_broker()
+        calling = asyncio.create_task(broker.promote())
+        await asyncio.sleep(0.05)
+        await broker.close()
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            await asyncio.wait_for(calling, LIMIT)
+
+
+async def test_a_call_under_way_ends_when_its_connection_is_closed(server: ValkeyServer) -> None:
+    async with Proxy(server.port) as proxy:
+        broker = Queue("chaos", url=proxy.url).open_broker()
+        await broker.counts()
+        proxy.hold()
+        calling = asyncio.create_task(broker.promote())
+        await asyncio.sleep(0.05)
+        await broker.close()
+        with pytest.raises(BrokerUnavailable, match="closed"):
+            await asyncio.wait_for(calling, LIMIT)
+
+
 async def test_what_is_known_of_the_connection(
     server: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,6 +388,7 @@ async def test_what_is_known_of_the_connection(
 
         async with Worker(queue).running() as worker:
             await eventually(lambda: worker.is_connected, "connected")
+            await eventually(lambda: proxy.calls["bzpopmin"] > 0, "idle")
             await proxy.down()
             await eventually(lambda: not worker.is_connected, "lost")
             await proxy.up()
@@ -374,3 +420,119 @@ async def test_results_are_awaited_over_a_restart() -> None:
 
 def test_grace_is_small_beside_the_bars() -> None:
     assert GRACE < RESUMED
+
+
+async def test_no_check_comes_before_the_workers_could_renew() -> None:
+    """The next test in small: the server is away for a while, and then nobody checks for a lease."""
+    checks: list[float] = []
+    ticks: list[float] = []
+    away = asyncio.Event()
+    away.set()
+
+    class Broker:
+        queue = "chaos"
+
+        async def recover(self, *, max_stalled: int, interval_ms: int) -> Recovered:
+            checks.append(time.monotonic())
+            return Recovered([], True)
+
+        async def promote(self, most: int) -> tuple[int, int]:
+            await away.wait()
+            ticks.append(time.monotonic())
+            return 0, 0
+
+    house = Recovery(
+        cast(BullMQBroker, Broker()),
+        interval=0.05,
+        tick=0.02,
+        grace=0.4,
+        max_stalled=1,
+        recovered=lambda ids: None,
+        skipped=lambda: None,
+    )
+    running = asyncio.create_task(house.run())
+    await eventually(lambda: len(checks) > 2, "checks come regularly")
+    away.clear()
+    await asyncio.sleep(0.6)
+    before = len(checks)
+    back = time.monotonic()
+    away.set()
+    await eventually(lambda: len(checks) > before, "and again")
+    running.cancel()
+    assert checks[before] - back >= 0.35
+    assert len([at for at in ticks if at > back]) > 3, "ticks went on meanwhile"
+
+
+@pytest.mark.skipif(not FULL, reason="takes the time of several leases; its core is in the test above")
+@pytest.mark.parametrize("way", ["cut", "restart"])
+async def test_an_outage_longer_than_a_lease_is_no_reason_to_run_jobs_twice(tmp_path: Path, way: str) -> None:
+    """All leases ran out, but all workers are well: they take them up again before anybody checks."""
+    lease = max(LEASE, 2.0)
+    with ValkeyServer(appendonly=True, appendfsync="always") as server:
+        async with Proxy(server.port) as proxy:
+            url = proxy.url if way == "cut" else server.url
+            with Fleet(url, "chaos", tmp_path) as fleet, server.client() as client:
+                for _ in range(2):
+                    await fleet.start(concurrency=4, lease=lease)
+                queue = Queue("chaos", url=server.url)
+                handles = await queue.add_many([("nap", {"seconds": 5 * lease})] * 8)
+                await eventually(lambda: len(fleet.starts()) == 8, "the jobs started")
+                # The worst moment: a check has noted the jobs, and none has been renewed since.
+                noted = partial(client.scard, "bull:chaos:stalled")
+                await eventually(lambda: noted() == 8, "every job is noted by a check", 6 * lease)
+                if way == "restart":
+                    await asyncio.to_thread(server.halt)
+                else:
+                    await proxy.down()
+                await asyncio.sleep(2 * lease)
+                if way == "restart":
+                    await asyncio.to_thread(server.start)
+                else:
+                    await proxy.up()
+                results = [await handle.result(5 * lease + LIMIT) for handle in handles]
+                assert [result["fencing"] for result in results] == [1] * 8
+                assert not Store(client, "chaos").count_events("stalled")
+                await queue.close()
+
+
+async def test_a_server_that_forgets_everything_is_worked_for_all_the_same(
+    server: ValkeyServer, store: Store
+) -> None:
+    """FLUSHALL and SCRIPT FLUSH under load: the jobs are gone, the worker and its producers are not."""
+    load = _Load(server.url)
+    async with load.worker.running():
+        for _ in range(3):
+            handles = [await load.queue.add("job", n) for n in range(10)]
+            store.client.flushall()
+            store.client.script_flush()
+            assert len(handles) == 10
+            assert await (await load.queue.add("job")).result(RESUMED) == "done"
+    await load.queue.close()
+
+
+async def test_outcomes_on_their_way_are_knocked_for(server: ValkeyServer) -> None:
+    """A job that ended during an outage is somebody's result: the pauses stay short until it is told."""
+    async with Proxy(server.port) as proxy:
+        queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
+        ended = asyncio.Event()
+
+        @queue.process
+        async def work() -> str:
+            while proxy.is_up:
+                await asyncio.sleep(0.01)
+            ended.set()
+            return "done"
+
+        async with Worker(queue).running() as worker:
+            handle = await direct.add("job")
+            await eventually(lambda: worker._executor.load == 1, "it runs")
+            caller = worker._stations[0].broker.caller
+            await proxy.down()
+            await asyncio.wait_for(ended.wait(), LIMIT)
+            await asyncio.sleep(0.1)
+            assert caller.holding(), "short pauses"
+            await proxy.up()
+            assert await handle.result(RESUMED) == "done"
+            await eventually(lambda: not caller.holding(), "nothing is held any more")
+        await queue.close()
+        await direct.close()

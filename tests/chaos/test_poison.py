@@ -117,6 +117,24 @@ async def test_claim_with_a_huge_payload_between(broker: BullMQBroker, store: St
     assert _ids(await broker.claim(Ask(10))) == ["three"]
 
 
+@pytest.mark.parametrize("broken", ["prioritized", "active", "limiter"])
+async def test_claim_in_a_broken_queue_loses_nothing(broker: BullMQBroker, store: Store, broken: str) -> None:
+    await _add(broker, "one", "two")
+    if broken != "prioritized":
+        await _add(broker, "low", priority=5)
+    store.client.hset(store.prefix + "meta", mapping={"max": 100, "duration": 1000})
+    if broken == "limiter":
+        store.client.set(store.prefix + "limiter", "many")
+    else:
+        store.client.set(store.prefix + broken, STRING)
+    with pytest.raises(ScriptError):
+        await broker.claim(Ask(10))
+    store.client.delete(store.prefix + broken)
+    assert await broker.states(["one", "two"]) == ["waiting", "waiting"]
+    claimed = await broker.claim(Ask(10))
+    assert _ids(claimed) == (["one", "two"] if broken == "prioritized" else ["one", "two", "low"])
+
+
 @pytest.mark.parametrize("verb", ["claim", "promote", "retry"])
 async def test_due_jobs_beside_poison_are_not_lost(broker: BullMQBroker, store: Store, verb: str) -> None:
     """Due jobs leave the delayed set together; one that cannot be read must not take the others along."""
@@ -346,35 +364,33 @@ _NONSENSE: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(_NONSENSE))
-async def test_a_worker_survives_a_job_that_makes_no_sense(
-    server: ValkeyServer, store: Store, kind: str
-) -> None:
+async def test_a_worker_survives_jobs_that_make_no_sense(server: ValkeyServer, store: Store) -> None:
     queue = Queue("chaos", url=server.url)
 
     @queue.process
     async def work(job: RunningJob) -> str:
-        if job.id == "poison":
+        if job.id in _NONSENSE:
             # Everything a handler may look at.
             return f"{job.name} {job.attempt} {job.options} {job.stalls} {job!r} {job.snapshot()} {job.data}"
         return "done"
 
-    await queue.add_many([("job", n, {"job_id": f"before-{n}"}) for n in range(5)])
-    await queue.add("job", None, job_id="poison", attempts=1)
-    await queue.add_many([("job", n, {"job_id": f"after-{n}"}) for n in range(5)])
-    if kind == "empty":
-        store.client.delete(store.prefix + "poison")
-        store.client.hset(store.prefix + "poison", "anything", "1")
-    else:
-        store.client.hset(store.prefix + "poison", mapping=_NONSENSE[kind])
+    others = set()
+    for kind, fields in _NONSENSE.items():
+        await queue.add("job", None, job_id=kind, attempts=1)
+        others.add((await queue.add("job", kind)).id)
+        if kind == "empty":
+            store.client.delete(store.prefix + kind)
+            store.client.hset(store.prefix + kind, "anything", "1")
+        else:
+            store.client.hset(store.prefix + kind, mapping=fields)
     async with Worker(queue, concurrency=4).running() as worker:
-        others = {f"{when}-{n}" for when in ("before", "after") for n in range(5)}
         await eventually(lambda: others <= set(store.count_events("completed")), "the others end")
-        await eventually(lambda: store.lengths_of("active") == 0, "the poisoned one is not held for ever")
-        await queue.add("job", None, job_id="later")
-        await eventually(lambda: store.count_events("completed")["later"] == 1, "the worker goes on")
+        await eventually(lambda: store.lengths_of("active") == 0, "the poisoned ones are not held for ever")
+        await queue.add("job", None, job_id="last")
+        await eventually(lambda: store.count_events("completed")["last"] == 1, "the worker goes on")
         assert worker._failure is None
-    assert await queue.state("poison") in ("completed", "failed", "delayed")
+    for kind in _NONSENSE:
+        assert await queue.state(kind) in ("completed", "failed", "delayed"), kind
     await queue.close()
 
 
@@ -390,24 +406,26 @@ class _Surrogate(Exception):
         return "half a pair: \udc80 and NUL: \0"
 
 
-@pytest.mark.parametrize("error", [_Unspeakable, _Surrogate, GeneratorExit, KeyboardInterrupt, SystemExit])
-async def test_a_worker_survives_errors_of_every_shape(
-    server: ValkeyServer, store: Store, error: type[BaseException]
-) -> None:
+async def test_a_worker_survives_errors_of_every_shape(server: ValkeyServer, store: Store) -> None:
     queue = Queue("chaos", url=server.url)
+    errors = {
+        kind.__name__.strip("_"): kind
+        for kind in (_Unspeakable, _Surrogate, GeneratorExit, KeyboardInterrupt, SystemExit)
+    }
 
     @queue.process
     async def work(job: RunningJob) -> str:
-        if job.id == "poison":
-            raise error()
+        if job.id in errors:
+            raise errors[job.id]()
         return "done"
 
     async with Worker(queue, concurrency=2).running() as worker:
-        await queue.add("job", None, job_id="poison", attempts=1)
-        await queue.add_many([("job", n) for n in range(5)])
-        await eventually(lambda: store.lengths() == {"completed": 5, "failed": 1}, "all end")
+        for name in errors:
+            await queue.add("job", None, job_id=name, attempts=1)
+            await queue.add("job")
+        await eventually(lambda: store.lengths() == {"completed": 5, "failed": 5}, "all end")
         assert worker._failure is None
-    assert store.job("poison")["failedReason"]
+    assert all(store.job(name)["failedReason"] for name in errors)
     await queue.close()
 
 

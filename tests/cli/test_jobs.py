@@ -144,9 +144,21 @@ class TestQueues:
         assert found["mail"]["version"] == "bullmq:5.62.0"
         assert found["video"]["counts"]["delayed"] == 1
         assert [row["queue"] for row in ox("queues", "--json", "--prefix=app:v1").json] == ["other"]
+
+    @pytest.mark.parametrize("columns", ["80", "200", ""])
+    def test_the_table_fits_a_narrow_window(
+        self, ox: Commands, monkeypatch: pytest.MonkeyPatch, columns: str
+    ) -> None:
+        if columns:
+            monkeypatch.setenv("COLUMNS", columns)
+        else:
+            monkeypatch.delenv("COLUMNS", raising=False)
+        ox("add", "some-queue", "hello", "--job-id", "x" * 36)
         shown = ox("queues").out
-        assert "mail" in shown
-        assert "waiting-children" in shown
+        assert "some-queue" in shown
+        for head in ("waiting", "priority", "active", "delayed", "children", "completed", "failed"):
+            assert head in shown
+        assert "x" * 36 in ox("jobs", "some-queue").out
 
     def test_a_prefix_is_taken_literally(self, ox: Commands) -> None:
         ox("add", "mail", "hello")
@@ -306,6 +318,24 @@ class TestEnds:
         bare = Commands(None)
         assert bare("add", "mail", "x", "--url", clean.url, "--prefix=p").code == 0
         assert bare("queues", f"--url={clean.url}", "--prefix", "p", "--json").json[0]["queue"] == "mail"
+
+    def test_help_is_quick(self) -> None:
+        """Nothing that only a running command needs is loaded for it."""
+        heavy = (
+            "asyncio",
+            "hiredis",
+            "msgspec",
+            "prometheus_client",
+            "redis",
+            "rich.console",
+            "oxcart.queue",
+        )
+        code = (
+            "import sys; from oxcart.cli.app import run; assert run(['--help']) == 0; "
+            f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+        )
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert ended.stderr == "[]\n"
 
     def test_help_and_version(self, ox: Commands) -> None:
         assert ox("--version").out.startswith("oxcart ")

@@ -102,7 +102,7 @@ def is_gone(pid: int) -> bool:
 @pytest.mark.usefixtures("app")
 class TestOneProcess:
     def test_runs_jobs_of_every_kind_and_ends_on_sigterm(self, start: Start, mail: Queue) -> None:
-        program = start("work", "app:mail", "--log-format", "json", "--name", "bob")
+        program = start("work", "app:mail", "--json", "--name", "bob")
         assert ask(mail)["pid"] == program.process.pid
         assert ask(mail, "in_thread") == "thread"
         assert ask(mail, "in_process") != program.process.pid
@@ -158,10 +158,63 @@ class TestOneProcess:
         assert get(port, "/ready") == (503, "not ready: shutting down\n")
         assert program.end() == 0
 
+    def test_a_thread_that_never_ends_does_not_keep_the_process(
+        self, start: Start, mail: Queue, app: Path
+    ) -> None:
+        app.write_text(
+            APP
+            + """
+import atexit, time
+atexit.register(print, "said goodbye")
+
+@mail.job
+def stuck() -> None:
+    log.info("stuck begins")
+    while True:
+        time.sleep(1)
+"""
+        )
+        program = start("work", "app:mail", "--shutdown-timeout", "100ms")
+        job = mail.add("stuck", {})
+        program.wait_for("stuck begins")
+        assert program.end() == 0
+        assert "said goodbye" in program.seen
+        assert job.state() == "waiting"
+
     def test_a_taken_port_is_told(self, start: Start, clean: ValkeyServer) -> None:
         program = start("work", "app:mail", "--metrics-port", str(clean.port))
         assert program.wait() == 2
         assert "metrics cannot be served" in program.seen[-1]
+
+    def test_a_lifespan_and_middleware_of_the_application(self, start: Start, mail: Queue, app: Path) -> None:
+        app.write_text(
+            APP
+            + """
+import contextlib
+
+@contextlib.asynccontextmanager
+async def pool():
+    yield "the pool"
+    print("pool closed", flush=True)
+
+async def outer(job, call):
+    return ["outer", await call(job)]
+
+async def inner(job, call):
+    return ["inner", await call(job)]
+
+@mail.job
+async def state(job) -> str:
+    return job.state
+"""
+        )
+        program = start(
+            *("work", "app:mail", "--lifespan", "app:pool"),
+            *("--middleware", "app:outer", "--middleware", "app:inner"),
+        )
+        assert ask(mail, "state") == ["outer", ["inner", "the pool"]]
+        assert program.end() == 0
+        assert "pool closed" in program.seen
 
 
 @pytest.mark.usefixtures("app")
@@ -187,6 +240,17 @@ class TestSeveralProcesses:
         program.kill()
         for pid in pids:
             wait_until(partial(is_gone, pid), f"{pid} gone")
+
+    def test_signals_are_passed_on(self, start: Start, mail: Queue) -> None:
+        program = start("work", "app:mail", "-p", "2", "--log-format", "json")
+        job = mail.add("slow", {"seconds": 600})
+        program.wait_for("slow begins")
+        program.send(signal.SIGINT)
+        program.wait_for("stopping; running jobs may end")
+        program.send(signal.SIGINT)
+        assert program.wait() == 0
+        assert job.state() == "waiting"
+        assert job.get().attempts_used == 0
 
     def test_an_application_that_cannot_be_loaded_ends_them(self, start: Start, app: Path) -> None:
         app.write_text("import nowhere_to_be_found")
@@ -281,6 +345,11 @@ class TestTargets:
             apps.load([target])
         assert str(refused.value) == message
         assert refused.value.code == 2
+
+    @pytest.mark.parametrize("target", ["shop", "shop:", "shop:nope", "shop:number", "nope:x"])
+    def test_functions_that_are_none(self, target: str) -> None:
+        with pytest.raises(CommandError):
+            apps.load_function(target)
 
     def test_a_missing_import_of_the_application_is_its_own_error(self) -> None:
         with pytest.raises(ModuleNotFoundError, match="no_such_package"):

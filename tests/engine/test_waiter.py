@@ -174,3 +174,18 @@ async def test_gives_up_after_the_number_of_attempts(make_queue: MakeQueue) -> N
     with pytest.raises(BrokerUnavailable, match="gave up after 3 attempts"):
         await asyncio.wait_for(desk.task, 10)
     await desk.stop()
+
+
+async def test_a_server_that_is_no_master_any_more_is_left_and_not_asked_all_the_time() -> None:
+    with ValkeyServer() as server, redis.Redis(port=server.port) as store:
+        desk = Desk([Queue("q", url=server.url).open_broker()])
+        assert await desk.next() is None
+        store.replicaof("127.0.0.1", 1)
+        await asyncio.sleep(2)
+        assert desk.waiter._link.connections_made > 2, "it may be another one behind the same name"
+        assert desk.woken.qsize() < 8, "the pauses grow"
+        store.replicaof("NO", "ONE")
+        store.zadd("bull:q:marker", {"0": 0})
+        while await desk.next() != 0:
+            pass
+        await desk.stop()

@@ -22,7 +22,7 @@ from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.retention import Retention
 from tests.equality.dump import Dump, take_dump
-from tests.equality.sequences import PEER_KINDS, PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
+from tests.equality.ops import PEER_KINDS, PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
 from tests.equality.sides import STATES, NodeSide, expire, known_ids
 
 

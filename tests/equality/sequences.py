@@ -7,18 +7,24 @@ with its clock, ids and tokens, so that a sequence can be printed and played aga
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from tests.equality.dump import Dump
+from tests.equality.ops import (
+    PARENTS,
+    PEER_KINDS,
+    PREFIX,
+    QUEUE,
+    QUEUES,
+    SERVER_KINDS,
+    Claim,
+    Op,
+    Outcome,
+    View,
+)
 
-PREFIX = "bull"
-QUEUE = "q"
-PARENTS = "p"
-QUEUES = (QUEUE, PARENTS)
 START = 1_700_000_000_000
 
 # Workers differ in what they write: a name, how long a lock lasts, what they keep, whether they limit. Few,
@@ -30,120 +36,6 @@ WORKERS: tuple[dict[str, Any], ...] = (
     {"name": "w3", "lockDuration": 45_000, "maxStalledCount": 2, "removeOnComplete": {"count": 1}},
     {"name": "w4", "limiter": {"max": 2, "duration": 60_000}, "removeOnFail": {"age": 5, "count": 2}},
 )
-
-# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with.
-PEER_KINDS = frozenset(
-    {
-        "add_auto",
-        "add_child",
-        "add_flow",
-        "add_peer",
-        "clear_logs",
-        "add_deduplicated",
-        "remove_deduplication",
-        "set_concurrency",
-        "remove_concurrency",
-        "set_rate_limit",
-        "remove_rate_limit",
-        "rate_limit",
-        "wait_for_children",
-    }
-)
-# Done by hand on both sides: what the servers' own clocks would do.
-SERVER_KINDS = frozenset({"expire_lock", "expire_limiter", "expire_stalled_check", "expire_deduplication"})
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One operation: what, when, and with what."""
-
-    kind: str
-    now: int
-    args: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        return json.dumps({"kind": self.kind, "now": self.now, **self.args}, ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, line: str) -> Op:
-        args = json.loads(line)
-        return cls(args.pop("kind"), args.pop("now"), args)
-
-    @property
-    def queue(self) -> str:
-        return str(self.args.get("queue", QUEUE))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an operation answered: a value, or an error with BullMQ's code."""
-
-    value: Any = None
-    code: int | None = None
-    error: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A job that a worker was given and, for all it knows, still holds."""
-
-    queue: str
-    job_id: str
-    token: str
-    worker: dict[str, Any]
-    by: str | None = None
-    doomed: str | None = None
-
-
-class View:
-    """What the generator sees of a database."""
-
-    def __init__(self, dump: Dump) -> None:
-        self._dump = dump
-
-    def ids(self, queue: str, *states: str) -> list[str]:
-        found: list[str] = []
-        for state in states:
-            entry = self._dump.get(f"{PREFIX}:{queue}:{state}")
-            if entry is not None and not isinstance(entry.value, str):
-                found += [item[0] if entry.kind == "zset" else item for item in entry.value]
-        return found
-
-    def has(self, key: str) -> bool:
-        return key in self._dump
-
-    def exists(self, queue: str, key: str) -> bool:
-        return self.has(f"{PREFIX}:{queue}:{key}")
-
-    def meta(self, queue: str) -> dict[str, Any]:
-        entry = self._dump.get(f"{PREFIX}:{queue}:meta")
-        return entry.value if entry is not None and isinstance(entry.value, dict) else {}
-
-    def hash(self, queue: str, job_id: str) -> dict[str, Any]:
-        entry = self._dump.get(f"{PREFIX}:{queue}:{job_id}")
-        return entry.value if entry is not None and isinstance(entry.value, dict) else {}
-
-    def lock(self, queue: str, job_id: str) -> str | None:
-        entry = self._dump.get(f"{PREFIX}:{queue}:{job_id}:lock")
-        return entry.value if entry is not None and isinstance(entry.value, str) else None
-
-    def locked(self, queue: str) -> list[str]:
-        head, tail = f"{PREFIX}:{queue}:", ":lock"
-        return sorted(
-            key[len(head) : -len(tail)] for key in self._dump if key.startswith(head) and key.endswith(tail)
-        )
-
-    def deduplication(self, queue: str) -> list[str]:
-        head = f"{PREFIX}:{queue}:de:"
-        return sorted(key[len(head) :] for key in self._dump if key.startswith(head))
-
-    def next_due(self, queue: str) -> int | None:
-        entry = self._dump.get(f"{PREFIX}:{queue}:delayed")
-        return int(float(entry.value[0][1]) // 4096) if entry is not None else None  # type: ignore[index]
 
 
 class Generator:
@@ -169,12 +61,17 @@ class Generator:
         self._priorities = self._random.random() < 0.6
         self._mixed = self._random.random() < 0.25
         self._workers = self._random.sample(WORKERS, self._random.randint(1, 2))
+        self._plan: list[Callable[[], Op | None]] = []
         self._view = View({})
 
     def next(self, dump: Dump) -> Op:
         """Choose the next operation in sight of what is there now."""
         self._view = View(dump)
         self._advance()
+        while self._plan and self._random.random() < 0.85:
+            planned = self._plan.pop(0)()
+            if planned is not None:
+                return planned
         makers, weights = zip(*self._weighted(), strict=True)
         maker: Callable[[], Op | None]
         while True:
@@ -185,10 +82,10 @@ class Generator:
 
     def observe(self, op: Op, outcome: Outcome) -> None:
         """Take note of what an operation gave: a job claimed, or a claim that has ended."""
-        if outcome.failed:
-            return
         token = op.args.get("token")
-        if op.kind in ("complete", "fail", "move_to_delayed", "give_back"):
+        # Refused for the lack of a lock, a worker gives up; because of children it may come again.
+        ended = not outcome.failed or outcome.code in (-1, -2, -3, -6)
+        if ended and op.kind in ("complete", "fail", "move_to_delayed", "give_back"):
             self._claims = [c for c in self._claims if (c.job_id, c.token) != (op.args["id"], token)]
         given = outcome.value if op.kind in ("claim", "complete", "fail") else None
         if isinstance(given, dict) and given.get("job") is not None:
@@ -201,7 +98,7 @@ class Generator:
     def _weighted(self) -> Iterable[tuple[Callable[[], Op | None], float]]:
         ready = any(self._view.ids(queue, "wait", "prioritized") for queue in QUEUES)
         few = len(self._view.ids(QUEUE, "wait", "paused", "prioritized", "delayed", "active")) < 4
-        yield self._add, 14 if few else 5
+        yield self._add, 14 if few and not self._parents else 5
         yield self._add_bulk, 4 if few else 1
         yield self._claim, 18 if ready else 4
         if self._claims:
@@ -211,7 +108,8 @@ class Generator:
             yield self._give_back, 4
             yield self._extend, 4
             yield self._extend_many, 3
-            yield self._expire_lock, 7
+            yield self._expire_lock, 3
+            yield self._lose_worker, 8
         held = any(self._view.ids(queue, "active") for queue in QUEUES)
         yield self._recover, 7 if held else 1
         yield self._progress, 3
@@ -228,14 +126,14 @@ class Generator:
         if self._pauses:
             yield self._pause, 4
             yield self._resume, 4
-        yield self._add_peer, 6 if few else 2
+        yield self._add_peer, 6 if few and not self._parents else 2
         yield self._add_auto, 2
         yield self._add_deduplicated, 2
         yield self._remove_deduplication, 0.5
         yield self._expire_deduplication, 0.5
         if self._parents:
-            yield self._add_flow, 9
-            yield self._add_child, 4
+            yield self._add_flow, 9 if few else 3
+            yield self._add_child, 6
             yield self._wait_for_children, 2
         if self._limits:
             yield self._set_concurrency, 3
@@ -244,6 +142,7 @@ class Generator:
             yield self._remove_rate_limit, 1.5
             yield self._rate_limit, 1.5
         yield self._expire_limiter, 2
+        yield self._pop_marker, 10
         yield self._expire_stalled_check, 5 if self._view.exists(QUEUE, "stalled-check") else 0.2
 
     def _advance(self) -> None:
@@ -282,8 +181,18 @@ class Generator:
 
     def _add_child(self) -> Op:
         queue, job = self._some_queue(), self._job(peer=True)
-        job["opts"]["parent"] = {"id": self._any_id(queue), "queue": f"{PREFIX}:{queue}"}
         self._policy(job["opts"])
+        parent = self._any_id(queue)
+        delayed = self._view.ids(queue, "delayed")
+        if delayed and self._random.random() < 0.6:
+            # One that is run next, whose first failure counts, and fails a parent that waits for its time.
+            self._numbers += 1
+            parent = self._random.choice(delayed)
+            job["id"], job["opts"] = f"c{self._numbers}", {"lifo": True, "failParentOnFailure": True}
+        job["opts"]["parent"] = {"id": parent, "queue": f"{PREFIX}:{queue}"}
+        if not self._plan and self._random.random() < 0.6:
+            # Its parent is anywhere: ready, running, delayed, finished.
+            self._plan += [self._claim, self._fail]
         return self._op("add_child", **job)
 
     def _add_deduplicated(self) -> Op:
@@ -299,11 +208,15 @@ class Generator:
         return self._op("add_deduplicated", **job)
 
     def _add_flow(self) -> Op:
+        if not self._plan and self._random.random() < 0.6:
+            # Work it off: a flow that nobody runs shows nothing.
+            for _ in range(self._random.randint(2, 5)):
+                self._plan += [self._claim, self._pick(self._complete, self._fail, self._fail)]
         return self._op("add_flow", flow=self._node(2 if self._random.random() < 0.25 else 1))
 
     def _node(self, depth: int, child: bool = False) -> dict[str, Any]:
         self._numbers += 1
-        opts = self._options(peer=True, delayed=0.1)
+        opts = self._options(peer=True, delayed=0.3 if depth else 0.1)
         opts["jobId"] = f"f{self._numbers}"
         if child:
             self._policy(opts)
@@ -384,7 +297,7 @@ class Generator:
         if not self._claims:
             return None
         valid = [one for one in self._claims if self._view.lock(one.queue, one.job_id) == one.token]
-        claim = self._random.choice(valid if valid and self._random.random() < 0.85 else self._claims)
+        claim = self._random.choice(valid if valid and self._random.random() < 0.92 else self._claims)
         token = claim.token
         job_id = claim.job_id
         odd = self._random.random()
@@ -402,7 +315,7 @@ class Generator:
 
     def _complete(self) -> Op | None:
         held = self._held()
-        if held is None or (held.pop("doomed") and self._random.random() < 0.8):
+        if held is None or (held.pop("doomed") and self._random.random() < 0.4):
             return None
         value = self._pick(None, 1, "done", {"ok": True, "list": []}, [1, {"ü": None}], 0, False, 1.5)
         return self._op("complete", **held, value=value, fetch=self._fetch(held, completes=True))
@@ -493,9 +406,11 @@ class Generator:
 
     def _log(self) -> Op:
         # The worker's job.log passes the job's own keepLogs; the queue's call may pass its own.
-        return self._op(
-            "log", **self._any_job(), row=self._pick("one", "two", "drei ü", ""), keep=self._pick(0, 1, 2)
-        )
+        job = self._any_job()
+        logged = self._view.logged(job["queue"])
+        if logged and self._random.random() < 0.7:
+            job["id"] = self._random.choice(logged)
+        return self._op("log", **job, row=self._pick("one", "two", "drei ü", ""), keep=self._pick(0, 1, 2))
 
     def _clear_logs(self) -> Op:
         return self._op("clear_logs", **self._any_job(), keep=self._pick(0, 1))
@@ -520,11 +435,17 @@ class Generator:
         if not any(self._view.ids(queue, state) for queue in QUEUES) and self._random.random() < 0.8:
             return None
         job = self._any_job(state)
+        children = [one for one in self._view.ids(job["queue"], state) if self._parent(job["queue"], one)]
+        if children and self._random.random() < 0.6:
+            job["id"] = self._random.choice(children)
         # 5.62.0 stops half-way with an error of the server when the parent has recorded ignored failures.
-        parent = self._view.hash(job["queue"], job["id"]).get("parentKey")
+        parent = self._parent(job["queue"], job["id"])
         if parent is not None and self._view.has(f"{parent}:failed"):
             return None
         return self._op("retry", **job, state=state)
+
+    def _parent(self, queue: str, job_id: str) -> str | None:
+        return self._view.hash(queue, job_id).get("parentKey")
 
     def _remove(self) -> Op:
         return self._op("remove", **self._any_job(), children=self._random.random() < 0.7)
@@ -567,12 +488,33 @@ class Generator:
         locked = self._view.locked(queue)
         return self._op("expire_lock", queue, id=self._random.choice(locked)) if locked else None
 
+    def _lose_worker(self) -> Op | None:
+        """Let a lock run out and plan what follows: a check that notes the job, one that brings it back."""
+        lost = self._expire_lock()
+        if lost is None or self._plan:
+            return lost
+        queue = lost.queue
+        worker = self._random.choice(self._workers)
+        for _ in range(2):
+            self._plan.append(lambda: self._expire_check_of(queue))
+            self._plan.append(lambda: self._op("recover", queue, worker=worker))
+        if self._random.random() < 0.7:
+            self._plan.append(lambda: self._op("claim", queue, token=self._token(), worker=worker))
+            self._plan.append(self._fail)
+        return lost
+
+    def _expire_check_of(self, queue: str) -> Op | None:
+        return self._op("expire_stalled_check", queue) if self._view.exists(queue, "stalled-check") else None
+
+    def _pop_marker(self) -> Op | None:
+        queue = self._some_queue()
+        return self._op("pop_marker", queue) if self._view.exists(queue, "marker") else None
+
     def _expire_limiter(self) -> Op | None:
         return self._op("expire_limiter") if self._view.exists(QUEUE, "limiter") else None
 
     def _expire_stalled_check(self) -> Op | None:
-        queue = self._some_queue()
-        return self._op("expire_stalled_check", queue) if self._view.exists(queue, "stalled-check") else None
+        return self._expire_check_of(self._some_queue())
 
     def _expire_deduplication(self) -> Op | None:
         keys = self._view.deduplication(QUEUE)

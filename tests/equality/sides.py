@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import redis
 
 from tests.equality.dump import Dump, difference, take_dump
-from tests.equality.sequences import PREFIX, QUEUE, QUEUES, SERVER_KINDS, Generator, Op, Outcome
+from tests.equality.ops import PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
+from tests.equality.sequences import Generator
 from tests.nodes import NodeDriver, NodeError
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
@@ -98,7 +99,9 @@ def known_ids(dump: Dump, queue: str) -> list[str]:
 
 
 def expire(client: redis.Redis, op: Op) -> Outcome:
-    """Do what the server's clock would do: a key is gone."""
+    """Do what the server's clock would do: a key is gone. Or a worker's blocking read: a marker is gone."""
+    if op.kind == "pop_marker":
+        return Outcome(client.zpopmin(f"{PREFIX}:{op.queue}:marker"))
     key = {
         "expire_lock": f"{op.args.get('id')}:lock",
         "expire_limiter": "limiter",
@@ -323,6 +326,3 @@ def _same(one: Any, other: Any) -> bool:
 
 def _show(outcome: Outcome) -> str:
     return f"error {outcome.code} ({outcome.error})" if outcome.failed else repr(outcome.value)
-
-
-__all__ = ["QUEUE", "DivergenceError", "NodeSide", "Pair", "Side", "expire", "known_ids"]

@@ -15,8 +15,9 @@ import pytest
 from oxcart.broker import port
 from oxcart.broker.bullmq import BullMQBroker
 from oxcart.broker.port import Ask, Claimed, Lease
+from tests.equality.ops import Claim, Op, Outcome
 from tests.equality.oxcart_side import OxcartSide, _ask, _ended
-from tests.equality.sequences import Claim, Generator, Op, Outcome
+from tests.equality.sequences import Generator
 from tests.equality.sides import DivergenceError, NodeSide, Pair
 from tests.nodes import node_driver
 from tests.servers import ValkeyServer

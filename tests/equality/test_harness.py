@@ -9,12 +9,13 @@ import pytest
 import redis
 
 from tests.equality.dump import difference, take_dump
-from tests.equality.sequences import START, Op
+from tests.equality.ops import Op
+from tests.equality.sequences import START
 from tests.equality.sides import DivergenceError, NodeSide, Pair
 from tests.nodes import NodeDriver, NodeError, installed, node_driver
 from tests.servers import ValkeyServer
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("equality-harness")]
+pytestmark = pytest.mark.node
 
 STEPS = [
     Op("add", START, {"queue": "q", "id": "a", "name": "n", "data": {}, "opts": {}}),

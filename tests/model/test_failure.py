@@ -171,7 +171,7 @@ def test_where_clients_keep_the_status(error: BaseException, status: int | None)
 
 
 def test_a_property_that_raises_does_not_hide_the_failure() -> None:
-    class Awkward(Exception):  # noqa: N818
+    class Awkward(Exception):
         @property
         def status(self) -> int:
             raise RuntimeError("not connected")

@@ -75,6 +75,14 @@ def test_every_metric_that_a_rule_names_exists() -> None:
         assert {_SUFFIX.sub("", name) for name in named} <= exposed
 
 
+def test_the_page_beside_the_rules_names_every_metric() -> None:
+    told = set(re.findall(r"`(bullmq_\w+)`", (ALERTS.parent / "README.md").read_text()))
+    assert told == {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in Metrics().registry.collect()
+    }
+
+
 def test_brackets_are_balanced() -> None:
     for rule in RULES.values():
         for opened, closed in ("()", "[]", "{}"):

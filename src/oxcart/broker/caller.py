@@ -16,12 +16,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oxcart.broker.bullmq.scripts import Script
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import CALL_TIMEOUT, Argument, Link, LinkClosed, ReplyError, pack
 from oxcart.model.errors import BrokerTimeout, BrokerUnavailable, CrossSlotError, OutcomeUnknown, ScriptError
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.scripts import Script
 
 log = logging.getLogger("oxcart.broker")
 
@@ -184,7 +186,9 @@ class Caller:
         if code in ("MOVED", "ASK"):
             # A slot on its way is asked for at its new home; its old one answers MOVED soon.
             host, _, port = str(error).split(" ")[2].rpartition(":")
-            self._server.moved(self._slot or 0, host or "127.0.0.1", int(port))
+            if host in ("", "?"):  # the node that was asked, at another port
+                host = self.link.endpoint.host if self.link.endpoint else "127.0.0.1"
+            self._server.moved(self._slot or 0, host, int(port))
             self.link.drop("the slot moved")
             return 0.0 if attempt < 4 else self.reconnect.pause(attempt, holding=True)
         if code in PASSING or (patient and code == "OOM"):
@@ -197,5 +201,6 @@ class Caller:
 def script_error(verb: str, text: str) -> ScriptError | CrossSlotError:
     """The typed error for a server's refusal."""
     if "CROSSSLOT" in text or "non local key" in text or "same slot" in text:
-        return CrossSlotError(f"{verb}: {text}")
+        hint = "a queue on a cluster needs a redis+cluster:// URL, and jobs of one flow a shared hash tag"
+        return CrossSlotError(f"{verb}: {text} ({hint})")
     return ScriptError(f"{verb}: {text}")

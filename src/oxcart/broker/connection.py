@@ -9,6 +9,7 @@ May touch: sockets, and through ``embedded`` processes and files.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import ssl
@@ -22,11 +23,14 @@ from oxcart.broker.link import Endpoint, Link, ReplyError
 from oxcart.broker.location import Location, location_from_env
 from oxcart.model.errors import BrokerUnavailable
 
-
 #: While an outage is young no pause is longer than this many seconds; with the pauses of `Reconnect` so many
 #: attempts take more than ten seconds.
 YOUNG_PAUSE = 4.0
 YOUNG_ATTEMPTS = 8
+
+#: Seconds that one sentinel or node has to tell where the master is. Less than a link has to connect in all,
+#: so that one that is dead without a word does not hide the others.
+ASK_TIMEOUT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Server:
         self.location = location
         self._embedded = None if location else Embedded(Path(folder) if folder else data_folder())
         self._slots: list[tuple[int, int, str, int]] = []
+        self._first = 0  # whom to ask first: whoever did not answer is asked last the next time
         self._tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -110,7 +115,7 @@ class Server:
             return await self._ask_sentinels(location)
         if location.kind == "cluster":
             return await self._ask_cluster(location, slot or 0)
-        return self._plain(location)
+        return replace(self._plain(location), alone=True)
 
     def moved(self, slot: int, host: str, port: int) -> None:
         """Notes that the cluster told of another owner of a slot."""
@@ -154,7 +159,7 @@ class Server:
     async def _ask_sentinels(self, location: Location) -> Endpoint:
         failures = []
         base = self._plain(location)
-        for host, port in location.hosts:
+        for host, port in self._hosts(location):
             at = replace(
                 base,
                 host=host,
@@ -167,10 +172,12 @@ class Server:
                 found = await _ask(at, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", location.sentinel_master or "")
             except (BrokerUnavailable, ReplyError) as error:
                 failures.append(str(error))
+                self._first += 1
                 continue
             if found:
                 return replace(base, host=found[0].decode(), port=int(found[1]))
             failures.append(f"{host}:{port} knows no master {location.sentinel_master!r}")
+            self._first += 1
         raise BrokerUnavailable("no sentinel named a master: " + "; ".join(failures))
 
     async def _ask_cluster(self, location: Location, slot: int) -> Endpoint:
@@ -178,23 +185,29 @@ class Server:
         found = self._owner(slot)
         failures = []
         if found is None:
-            for host, port in location.hosts:
+            for host, port in self._hosts(location):
                 try:
                     answer = await _ask(replace(base, host=host, port=port), "CLUSTER", "SLOTS")
                 except (BrokerUnavailable, ReplyError) as error:
                     failures.append(str(error))
+                    self._first += 1
                     continue
                 self._slots = [
-                    (int(entry[0]), int(entry[1]), entry[2][0].decode() or host, int(entry[2][1]))
+                    (int(entry[0]), int(entry[1]), _named(entry[2][0]) or host, int(entry[2][1]))
                     for entry in answer
                 ]
                 found = self._owner(slot)
                 if found is not None:
                     break
                 failures.append(f"{host}:{port} knows no owner of slot {slot}")
+                self._first += 1
         if found is None:
             raise BrokerUnavailable("no node of the cluster told its slots: " + "; ".join(failures))
         return replace(base, host=found[0], port=found[1], db=0)
+
+    def _hosts(self, location: Location) -> tuple[tuple[str, int], ...]:
+        first = self._first % len(location.hosts)
+        return location.hosts[first:] + location.hosts[:first]
 
     def _owner(self, slot: int) -> tuple[str, int] | None:
         for first, last, host, port in reversed(self._slots):
@@ -207,8 +220,16 @@ async def _ask(at: Endpoint, *command: str) -> Any:
     async def here() -> Endpoint:
         return at
 
-    link = Link(here, timeout=2.0)
+    link = Link(here, timeout=ASK_TIMEOUT)
     try:
-        return await link.call(*command)
+        async with asyncio.timeout(ASK_TIMEOUT):
+            return await link.call(*command)
+    except TimeoutError:
+        raise BrokerUnavailable(f"{at.name}: no answer within {ASK_TIMEOUT} s") from None
     finally:
         await link.close()
+
+
+def _named(host: bytes | None) -> str:
+    """The host that a node of a cluster names; nothing where it means the one that was asked."""
+    return "" if host is None or host == b"?" else host.decode()

@@ -7,7 +7,8 @@ tools) is still its work.
 
 A link connects when first called, and again after a loss; it never repeats a call by itself, because only
 the caller knows whether a repeat is safe. A call in flight when the connection is lost ends in
-``BrokerUnavailable``. No read hangs: a watch ends the connection when the oldest call is overdue.
+``BrokerUnavailable``. No read hangs: a watch ends the connection when the oldest call is overdue and no
+byte of it goes out or comes in any more; a large job on a slow line is no lost one.
 
 May touch: sockets. Bound to the event loop that first used it.
 """
@@ -24,9 +25,12 @@ from typing import Any
 
 import hiredis
 
-from oxcart.model.errors import BrokerUnavailable
+from oxcart.model.errors import AccessDenied, BrokerUnavailable, CrossSlotError
 
 Argument = bytes | str | int | float
+
+#: Answers to a greeting that no second attempt will change.
+DENIALS = frozenset({"WRONGPASS", "NOAUTH", "NOPERM"})
 
 CALL_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 5.0
@@ -34,7 +38,11 @@ CONNECT_TIMEOUT = 5.0
 
 def pack(command: tuple[Argument, ...]) -> bytes:
     """A command in wire form."""
-    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    try:
+        packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    except UnicodeEncodeError:  # an id that a peer wrote and that is no text goes back as it came
+        raw = (part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part for part in command)
+        packed = hiredis.pack_command(tuple(raw))  # type: ignore[arg-type]
     return packed
 
 
@@ -62,6 +70,8 @@ class Endpoint:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    #: Whether it must be a server of its own: a node of a cluster is refused.
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -75,10 +85,17 @@ class _Wire(asyncio.Protocol):
     def __init__(self, lost: Callable[[BaseException | None], None]) -> None:
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=ReplyError)
         self._lost = lost
-        self.waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        #: The call, when it is overdue, and whether it may take longer while its bytes still move.
+        self.waiting: deque[tuple[asyncio.Future[Any], float, bool]] = deque()
+        self.received = 0
+        #: Bytes received, and bytes still to be sent, when the watch last looked; and when they last moved.
+        self.seen = (0, 0)
+        self.moved_at = 0.0
         self.transport: asyncio.Transport | None = None
         #: The timer that looks after the oldest call; while there is none, nothing waits.
         self.watch: asyncio.TimerHandle | None = None
+        #: Why it ended; a call that comes later will never be answered.
+        self.ended: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -86,6 +103,7 @@ class _Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader, waiting = self._reader, self.waiting
+        self.received += len(data)
         reader.feed(data)
         while True:
             answer = reader.gets()
@@ -167,8 +185,9 @@ class Link:
         """Sends commands in one go. An error answer stands in the result in the command's place."""
         wire = self._wire or await self.connect()
         futures = [self._expect(wire, None) for _ in commands]
-        assert wire.transport is not None
-        wire.transport.write(b"".join(pack(tuple(command)) for command in commands))
+        if wire.ended is None:
+            assert wire.transport is not None
+            wire.transport.write(b"".join(pack(tuple(command)) for command in commands))
         return await asyncio.gather(*futures, return_exceptions=True)
 
     async def connect(self) -> _Wire:
@@ -225,9 +244,13 @@ class Link:
                         server_hostname=at.host if at.tls else None,
                     )
                 await self._greet(wire, at)
-        except (OSError, TimeoutError, ReplyError) as error:
+                if wire.ended is not None:
+                    raise BrokerUnavailable(wire.ended)
+        except (OSError, TimeoutError, ReplyError, BrokerUnavailable) as error:
             where = self.endpoint.name if self.endpoint else "the server"
             reason = str(error) or type(error).__name__
+            if isinstance(error, ReplyError) and error.code in DENIALS:
+                raise AccessDenied(f"{where} does not let us in: {reason}") from error
             raise BrokerUnavailable(f"cannot reach {where}: {reason}") from error
         self._wire = wire
         self.connections_made += 1
@@ -240,9 +263,19 @@ class Link:
         if at.db:
             greetings.append(("SELECT", at.db))
         greetings.append(("PING",))  # a server that still loads its data answers this with an error
+        indiscreet = None
         try:
             for greeting in greetings:
-                await self._send(wire, pack(greeting), CONNECT_TIMEOUT)
+                try:
+                    await self._send(wire, pack(greeting), CONNECT_TIMEOUT)
+                except ReplyError as error:
+                    if not at.password or at.password not in str(error):
+                        raise
+                    indiscreet = error.code
+                if indiscreet:  # raised here, so that no traceback holds what the server said
+                    raise ReplyError(f"{indiscreet} (the answer to {greeting[0]} holds the password)")
+            if at.alone:
+                await self._refuse_cluster(wire, at)
             if self._client_name:
                 # A courtesy to operators: a server or proxy that knows no names is used without one.
                 with contextlib.suppress(ReplyError):
@@ -252,16 +285,34 @@ class Link:
                 wire.transport.abort()
             raise
 
+    async def _refuse_cluster(self, wire: _Wire, at: Endpoint) -> None:
+        """Refuses a node of a cluster before anything is written: keys without hash tags would be anywhere.
+
+        And worse: a script that names keys of two slots in one command breaks all scripts of a Valkey 9 node.
+        """
+        try:
+            hello = await self._send(wire, pack(("HELLO", 2)), CONNECT_TIMEOUT)
+        except ReplyError:  # an old server or a proxy, which does not tell
+            return
+        facts = iter(hello)
+        if dict(zip(facts, facts, strict=False)).get(b"mode") == b"cluster":
+            raise CrossSlotError(f"{at.name} is a node of a cluster: use a redis+cluster:// URL")
+
     def _send(self, wire: _Wire, packed: bytes, timeout: float | None) -> asyncio.Future[Any]:
         future = self._expect(wire, timeout)
-        assert wire.transport is not None
-        wire.transport.write(packed)
+        if wire.ended is None:
+            assert wire.transport is not None
+            wire.transport.write(packed)
         return future
 
     def _expect(self, wire: _Wire, timeout: float | None) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        wire.waiting.append((future, loop.time() + (self._timeout if timeout is None else timeout)))
+        if wire.ended is not None:  # lost after it was made and before its first call
+            future.set_exception(BrokerUnavailable(wire.ended))
+            return future
+        limit = self._timeout if timeout is None else timeout
+        wire.waiting.append((future, loop.time() + limit, timeout is None))
         if wire.watch is None:
             wire.watch = loop.call_later(1.0, self._look, wire)
         return future
@@ -272,9 +323,16 @@ class Link:
         if not wire.waiting:
             return
         loop = asyncio.get_running_loop()
-        overdue = wire.waiting[0][1]
-        if loop.time() < overdue:
-            wire.watch = loop.call_later(min(1.0, max(0.01, overdue - loop.time())), self._look, wire)
+        now = loop.time()
+        seen = (wire.received, wire.transport.get_write_buffer_size() if wire.transport else 0)
+        if seen[0] > wire.seen[0] or seen[1] < wire.seen[1]:
+            wire.moved_at = now
+        wire.seen = seen
+        _, overdue, may_take_longer = wire.waiting[0]
+        if may_take_longer:
+            overdue = max(overdue, wire.moved_at + self._timeout)
+        if now < overdue:
+            wire.watch = loop.call_later(min(1.0, max(0.01, overdue - now)), self._look, wire)
         elif wire is self._wire:
             self.drop("no answer in time")
         else:
@@ -288,10 +346,12 @@ class Link:
 
     def _fail(self, wire: _Wire, why: str) -> None:
         where = self.endpoint.name if self.endpoint else "the server"
+        if wire.ended is None:
+            wire.ended = f"{where}: {why}"
         if wire.watch is not None:
             wire.watch.cancel()
             wire.watch = None
         while wire.waiting:
             future = wire.waiting.popleft()[0]
             if not future.done():
-                future.set_exception(BrokerUnavailable(f"{where}: {why}"))
+                future.set_exception(BrokerUnavailable(wire.ended))

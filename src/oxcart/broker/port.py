@@ -70,7 +70,8 @@ class Claimed(msgspec.Struct):
         due_ms: Time at which the next delayed job is due, where nothing more is ready now; 0 for none.
         closed: The queue is paused or at its concurrency.
         active: How many jobs of the queue are active.
-        orphans: Ids that stood in a list without a job; they were dropped.
+        orphans: Ids that stood in a list without a job; they were dropped. Also ids that are no text, whose
+            jobs no worker of ours can hold; they stay.
         repeated: The answer came from the server's memory.
     """
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oxcart.cli import events, exits, jobs, pipeline, queues, work
+from oxcart.cli import demo, doctor, events, exits, jobs, pipeline, queues, server, work
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
@@ -78,6 +78,7 @@ def _root(
     ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix)
 
 
+app.command()(demo.demo)
 app.command()(work.work)
 app.command()(queues.queues)
 app.command()(queues.pause)
@@ -89,6 +90,8 @@ app.command()(jobs.retry)
 app.command()(jobs.remove)
 app.command()(events.events)
 app.add_typer(pipeline.app)
+app.add_typer(server.app, name="server")
+app.command()(doctor.doctor)
 
 
 def run(arguments: list[str]) -> int:

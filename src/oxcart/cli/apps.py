@@ -44,6 +44,23 @@ def load(targets: Sequence[str]) -> list[Source]:
     return found
 
 
+def load_function(target: str) -> Any:
+    """The function that ``module:name`` means: a lifespan, a middleware.
+
+    Raises:
+        CommandError: There is no such function.
+    """
+    module_name, _, path = target.partition(":")
+    if not module_name or not path:
+        raise CommandError(f"{target!r} is not of the form module:function, for example app:lifespan", USAGE)
+    value = import_module(module_name)
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    if not callable(value):
+        raise CommandError(f"module {module_name!r} has no function {path!r}", USAGE)
+    return value
+
+
 def import_module(name: str) -> Any:
     """Imports a module of the application.
 
@@ -78,9 +95,7 @@ def _queues_of(target: str) -> list[Source]:
     module_name, colon, path = target.partition(":")
     if not module_name or (colon and not path):
         raise CommandError(f"{target!r} is not of the form {_FORM}", USAGE)
-    module = import_module(
-        module_name.removesuffix(".py").replace("/", ".") if "/" in module_name else module_name
-    )
+    module = import_module(module_name)
     if not colon:
         queues = [value for value in vars(module).values() if is_queue(value) and value.registry]
         if not queues:

@@ -35,7 +35,10 @@ def judge(error: BaseException) -> tuple[int, str] | None:
 
     if isinstance(error, errors.ValidationError):
         return USAGE, str(error)
-    if isinstance(error, errors.BrokerUnavailable | errors.BrokerTimeout | errors.OutcomeUnknown):
+    unreachable = (
+        errors.BrokerUnavailable | errors.BrokerTimeout | errors.OutcomeUnknown | errors.AccessDenied
+    )
+    if isinstance(error, unreachable):
         # The first cause names the address; the words around it speak of attempts.
         first = error.__cause__ if isinstance(error.__cause__, errors.BrokerError) else error
         return UNREACHABLE, str(first)

@@ -99,7 +99,8 @@ class Fleet:
             born = time.monotonic()
             code = await self._live(index)
             if self._stopping.is_set():
-                if code and not self._code:
+                # One that died of our signal had not got as far as to listen to it, and held nothing.
+                if code and code != -signal.SIGTERM and not self._code:
                     self._code = exits.FAILED
                 return
             if code == RELOAD:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: A table that goes to a file or a pipe is this wide, because nobody's window bounds it.
 PIPE_WIDTH = 200
+#: A first column up to this wide is never folded: a UUID fits.
+KEEP_WIDTH = 40
 
 
 def document(value: Any) -> None:
@@ -39,18 +41,36 @@ def text(message: str) -> None:
     _write(message.encode("utf-8", "backslashreplace"))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Prints a table; columns whose name ends in ``#`` are numbers."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Prints a table; columns whose name ends in ``#`` are numbers.
+
+    The first column is what the reader copies, so it is kept whole where the others give way.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold")
-    for name in columns:
+    cells = [[show(cell) for cell in row] for row in rows]
+    made = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    for place, name in enumerate(columns):
         if name.endswith("#"):
             made.add_column(name[:-1], justify="right", no_wrap=True)
+        elif place == 0:
+            longest = max((len(row[0]) for row in cells), default=0)
+            made.add_column(name, overflow="fold", min_width=min(longest, KEEP_WIDTH))
         else:
             made.add_column(name, overflow="fold")
+    for row in cells:
+        made.add_row(*(Text(cell) for cell in row))
+    _draw(made)
+
+
+def grid(rows: Iterable[Sequence[Any]]) -> None:
+    """Prints rows in columns, without a head."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table.grid(padding=(0, 2))
     for row in rows:
         made.add_row(*(Text(show(cell)) for cell in row))
     _draw(made)

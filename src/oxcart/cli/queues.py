@@ -13,6 +13,9 @@ from oxcart.cli.settings import JsonOption, Settings
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
 
+#: States by shorter names, for the heads of columns.
+_SHORT = {"prioritized": "priority", "waiting-children": "children"}
+
 QueueNames = Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")]
 
 
@@ -30,22 +33,28 @@ def queues(
     elif not found and not names:
         output.text("no queues yet")
     elif found:
-        states = list(found[0]["counts"])
-        output.table(
-            ["queue", *(f"{state}#" for state in states), "paused", "written by"],
-            (
-                [
-                    row["queue"],
-                    *(row["counts"][state] for state in states),
-                    row["paused"] or None,
-                    row["version"],
-                ]
-                for row in found
-            ),
-        )
+        _show(found)
     missing = sorted(set(names or ()) - {row["queue"] for row in found})
     if missing:
         raise CommandError(f"no such queue: {', '.join(missing)}", FAILED)
+
+
+def _show(found: list[dict[str, Any]]) -> None:
+    states = list(found[0]["counts"])
+    columns = ["queue", *(f"{_SHORT.get(state, state)}#" for state in states)]
+    # Columns that would be empty are left out: the table should fit a narrow window.
+    more = [name for name in ("paused", "version") if any(row[name] for row in found)]
+    output.table(
+        columns + more,
+        (
+            [
+                row["queue"],
+                *(row["counts"][state] for state in states),
+                *(row[name] or None for name in more),
+            ]
+            for row in found
+        ),
+    )
 
 
 def pause(ctx: typer.Context, names: QueueNames, as_json: JsonOption = False) -> None:

@@ -9,6 +9,7 @@ import os
 import site
 import sys
 import sysconfig
+import time
 from collections.abc import Iterable
 
 #: Seconds between looks.
@@ -19,22 +20,33 @@ class SourceWatch:
     """The files of the loaded modules, and when they were written.
 
     Args:
+        since: When the application began to be loaded, in seconds since 1970.
         more: Files to watch beside those of the modules.
     """
 
-    def __init__(self, more: Iterable[str] = ()) -> None:
+    def __init__(self, since: float, more: Iterable[str] = ()) -> None:
+        self._since = since
         self._more = set(more)
         self._times: dict[str, float] = {}
-        self.changed()
+        self._early: str | None = None
+        self._early = self.changed()
 
     def changed(self) -> str | None:
-        """A file that was written since it was first seen, or None."""
+        """A file that was written since it was loaded, or None."""
+        if self._early is not None:
+            return self._early
         for file in self._files():
             try:
                 written = os.stat(file).st_mtime
             except OSError:
                 continue  # an editor may be replacing it; it will be back
-            if self._times.setdefault(file, written) != written:
+            known = self._times.get(file)
+            if known is None:
+                # Written while we were loading: what was read may be the old or the new text.
+                if self._since < written <= time.time():
+                    return file
+                self._times[file] = written
+            elif known != written:
                 return file
         return None
 

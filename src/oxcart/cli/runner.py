@@ -11,11 +11,14 @@ May touch: signals of the process, and everything a worker touches.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +32,8 @@ log = logging.getLogger("oxcart.work")
 
 #: The exit code of a process that ends because its source has changed.
 RELOAD = 75
+#: Seconds that threads of handlers have to end when the worker has.
+LEAVING = 1.0
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -39,7 +44,10 @@ class Plan(msgspec.Struct, kw_only=True):
         concurrency: How many handlers run at once.
         name: The worker's name, or None for its id.
         lock_duration: How long a lease lasts.
+        stalled_interval: How often to look for jobs of lost workers.
         shutdown_timeout: How long running jobs may take to end.
+        lifespan: ``module:function`` of an async context manager around the worker, or None.
+        middleware: ``module:function`` names of layers around every handler, the first outermost.
         metrics_host: Where metrics and health are served.
         metrics_port: The port, or None for none.
         log_format: ``text`` or ``json``.
@@ -52,7 +60,10 @@ class Plan(msgspec.Struct, kw_only=True):
     concurrency: int = 10
     name: str | None = None
     lock_duration: str = "30s"
+    stalled_interval: str = "30s"
     shutdown_timeout: str = "30s"
+    lifespan: str | None = None
+    middleware: list[str] = []
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     log_format: logs.LogFormat = "text"
@@ -69,15 +80,37 @@ def run(plan: Plan) -> int:
     """
     context = logs.configure(plan.log_format, plan.log_level)
     try:
-        return asyncio.run(_Process(plan, context).run())
+        code = asyncio.run(_Process(plan, context).run())
     except KeyboardInterrupt:  # before our handlers stood
         return exits.INTERRUPTED
+    _leave_threads(code)
+    return code
+
+
+def _leave_threads(code: int) -> None:
+    """Ends the process where a handler's thread does not: Python itself would wait for it, maybe for ever.
+
+    Its job was given back, so somebody else runs it; the sooner this thread is gone, the better.
+    """
+    end = time.monotonic() + LEAVING
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("oxcart-job")]
+    for thread in left:
+        thread.join(max(0.0, end - time.monotonic()))
+    busy = sum(thread.is_alive() for thread in left)
+    if busy:
+        log.warning("%d threads of handlers have not ended; the process ends without them", busy)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
 
 
 class _Process:
     def __init__(self, plan: Plan, context: logs.JobContext) -> None:
         self._plan = plan
         self._context = context
+        self._born = time.time()
         self._signals = 0
         self._worker: Any = None
         self._stopped = asyncio.Event()
@@ -89,15 +122,24 @@ class _Process:
             await self._watch_supervisor()
         try:
             queues = apps.load(self._plan.targets)
+            around = self._load_around()
         except exits.CommandError as error:
             return await self._broken(str(error), error)
         except Exception as error:
             return await self._broken(f"the application cannot be loaded\n{apps.explain(error)}", error)
         if self._stopped.is_set():
             return exits.OK
-        return await self._work(queues)
+        return await self._work(queues, around)
 
-    async def _work(self, queues: Sequence[Any]) -> int:
+    def _load_around(self) -> dict[str, Any]:
+        """What the application puts around the worker and its handlers."""
+        lifespan = self._plan.lifespan
+        return {
+            "lifespan": None if lifespan is None else apps.load_function(lifespan),
+            "middleware": [apps.load_function(name) for name in self._plan.middleware],
+        }
+
+    async def _work(self, queues: Sequence[Any], around: dict[str, Any]) -> int:
         from oxcart.engine.worker import Worker
         from oxcart.model.errors import OxcartError
 
@@ -114,8 +156,10 @@ class _Process:
             concurrency=plan.concurrency,
             name=plan.name,
             lock_duration=plan.lock_duration,
+            stalled_interval=plan.stalled_interval,
             shutdown_timeout=plan.shutdown_timeout,
             observer=metrics,
+            **around,
         )
         self._context.worker_id = worker.id
         async with contextlib.AsyncExitStack() as stack:
@@ -200,12 +244,13 @@ class _Process:
         log.error(message)
         if not self._plan.reload:
             return exits.USAGE
+        watch = SourceWatch(self._born, apps.files_of(error))
         log.info("waiting for a change of the source")
-        await self._until_changed(SourceWatch(apps.files_of(error)))
+        await self._until_changed(watch)
         return exits.OK if self._stopped.is_set() else RELOAD
 
     async def _reload_on_change(self) -> None:
-        await self._until_changed(SourceWatch())
+        await self._until_changed(SourceWatch(self._born))
         self._reloading = not self._stopped.is_set()
         self._stop()
 

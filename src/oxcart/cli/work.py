@@ -47,7 +47,24 @@ def work(
         str | None, typer.Option(help="The worker's name, as peers see it.", show_default="its id")
     ] = None,
     lock_duration: Annotated[str, typer.Option(help="How long a lease lasts without renewal.")] = "30s",
+    stalled_interval: Annotated[
+        str, typer.Option(help="How often to look for jobs of lost workers.")
+    ] = "30s",
     shutdown_timeout: Annotated[str, typer.Option(help="How long running jobs may take to end.")] = "30s",
+    lifespan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="An async context manager around the worker; handlers see what it yields as job.state.",
+        ),
+    ] = None,
+    middleware: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="A layer around every handler; repeat for several, the first is the outermost.",
+        ),
+    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -60,6 +77,7 @@ def work(
     metrics_host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
     log_format: Annotated[LogFormat, typer.Option(help="Logs for people or for machines.")] = LogFormat.text,
     log_level: Annotated[LogLevel, typer.Option(help="The lowest level shown.")] = LogLevel.info,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --log-format json.")] = False,
 ) -> None:
     """Run workers until interrupted.
 
@@ -73,6 +91,7 @@ def work(
     if using.prefix != DEFAULT_PREFIX:
         raise CommandError("a queue's prefix is set where the queue is made: Queue(..., prefix=...)", USAGE)
     parse_ms(lock_duration, "lock_duration", minimum=100)
+    parse_ms(stalled_interval, "stalled_interval", minimum=10)
     parse_ms(shutdown_timeout, "shutdown_timeout")
     if using.url is not None:
         os.environ["OXCART_URL"] = using.url  # for queues that name no server, here and in children
@@ -81,10 +100,13 @@ def work(
         concurrency=concurrency,
         name=name,
         lock_duration=lock_duration,
+        stalled_interval=stalled_interval,
         shutdown_timeout=shutdown_timeout,
+        lifespan=lifespan,
+        middleware=middleware or [],
         metrics_host=metrics_host,
         metrics_port=metrics_port,
-        log_format=log_format.value,
+        log_format="json" if as_json else log_format.value,
         log_level=log_level.value.upper(),
         reload=reload,
     )

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from oxcart.broker.bullmq.broker import LARGE_OUTCOME, BullMQBroker
 from oxcart.broker.port import Ask, Claimed, Code, Outcome
 from oxcart.engine.running import RunningJob
-from oxcart.model.errors import BrokerError, BrokerUnavailable
+from oxcart.model.errors import BrokerError, BrokerUnavailable, CrossSlotError
 
 log = logging.getLogger("oxcart.worker")
 
@@ -26,6 +26,9 @@ BATCH = 50
 #: A queue found empty is asked again after so many seconds while others keep the slots busy; with a free
 #: slot its marker is waited for instead.
 ASK_AGAIN = 0.1
+#: A call that takes longer, in seconds, hangs at a server that is away or silent. The queues of other servers
+#: go on without waiting for it, and without the slots that it asked for.
+STUCK = 1.0
 #: Beyond so many active jobs a call is made smaller, because each search in the list takes longer.
 CROWDED = 5000
 
@@ -37,7 +40,9 @@ class Station:
         ready: A claim might find something.
         until_ms: Nothing before this time, unless a marker says otherwise: a rate limit.
         due_ms: When the next delayed job is due; 0 for none.
+        closed: It was paused or at its concurrency when last asked. An end of ours may make room.
         calls: Calls in flight.
+        stuck: Calls that hang: while there is one, no other is made.
         asked_at: When it was last asked for jobs, in loop time.
         wakes: How often it was said to have work. An answer to a call that was sent before the last time
             does not say that it has none: that work may have come after the call.
@@ -50,8 +55,10 @@ class Station:
         self.ready = True
         self.until_ms = 0
         self.due_ms = 0
+        self.closed = False
         self.active = 0
         self.calls = 0
+        self.stuck = 0
         self.asked_at = 0.0
         self.wakes = 0
 
@@ -59,6 +66,18 @@ class Station:
         """Notes that there may be work."""
         self.ready = True
         self.wakes += 1
+
+
+class _Call:
+    """One call in flight: what it asked for, and the timer that tells when it hangs."""
+
+    __slots__ = ("asked_for", "is_stuck", "station", "timer")
+
+    def __init__(self, station: Station, asked_for: int) -> None:
+        self.station = station
+        self.asked_for = asked_for
+        self.is_stuck = False
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class Claims:
@@ -106,6 +125,7 @@ class Claims:
         self._observe = observe
         self._most_calls = max(1, -(-concurrency // BATCH))
         self._asked_for = 0
+        self._stuck = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._pumping = False
@@ -168,11 +188,11 @@ class Claims:
         stations, count = self._stations, len(self._stations)
         if count > 1:
             self._ask_again()
-        while len(self._calls) < self._most_calls:
+        while len(self._calls) - self._stuck < self._most_calls:
             free = self._concurrency - self._load() - self._asked_for if self._claiming else 0
             for step in range(count):
                 station = stations[(self._turn + step) % count]
-                if station.outcomes or (free > 0 and station.ready):
+                if not station.stuck and (station.outcomes or (free > 0 and station.ready)):
                     self._turn = (self._turn + step + 1) % count
                     break
             else:
@@ -191,16 +211,38 @@ class Claims:
     def _start(self, station: Station, free: int) -> None:
         limit = BATCH if station.active < CROWDED else BATCH // 2
         batch = self._batch(station, limit)
+        if batch and station.closed:
+            station.ready = True
         claim = min(free, limit) if station.ready and free > 0 else 0
+        call = _Call(station, claim)
         self._asked_for += claim
         if claim:
             station.asked_at = asyncio.get_running_loop().time()
         station.calls += 1
-        task = asyncio.get_running_loop().create_task(
-            self._commit(station, batch, claim), name="oxcart-commit"
-        )
+        loop = asyncio.get_running_loop()
+        if len(self._stations) > 1:
+            call.timer = loop.call_later(STUCK, self._hangs, call)
+        task = loop.create_task(self._commit(call, batch), name="oxcart-commit")
         self._calls.add(task)
         task.add_done_callback(self._finished)
+
+    def _hangs(self, call: _Call) -> None:
+        """Lets the others go on. The call goes on too: it may have been applied, so it must be answered."""
+        call.is_stuck = True
+        self._stuck += 1
+        call.station.stuck += 1
+        self._asked_for -= call.asked_for
+        self._pump_soon()
+
+    def _over(self, call: _Call) -> None:
+        call.station.calls -= 1
+        if call.is_stuck:
+            self._stuck -= 1
+            call.station.stuck -= 1
+            return
+        self._asked_for -= call.asked_for
+        if call.timer is not None:
+            call.timer.cancel()
 
     def _batch(self, station: Station, limit: int) -> list[tuple[RunningJob, Outcome]]:
         """The next outcomes to send; a large one goes alone."""
@@ -224,7 +266,8 @@ class Claims:
             self._broken(error)
         self._pump_soon()
 
-    async def _commit(self, station: Station, batch: list[tuple[RunningJob, Outcome]], claim: int) -> None:
+    async def _commit(self, call: _Call, batch: list[tuple[RunningJob, Outcome]]) -> None:
+        station, claim = call.station, call.asked_for
         ask = _with_count(self._ask, claim)
         wakes = station.wakes
         started = time.perf_counter()
@@ -235,8 +278,8 @@ class Claims:
                 codes, claimed = await station.broker.finish(outcomes, ask)
             else:
                 codes, claimed = [], await station.broker.claim(ask)
-        except BrokerUnavailable:
-            raise  # the worker was told to give up after a number of attempts
+        except (BrokerUnavailable, CrossSlotError):
+            raise  # told to give up after a number of attempts, or on a cluster without a hash tag
         except BrokerError as error:
             # The server refused the call as such (a script it does not like): nothing was applied.
             log.error("queue %s: %s", station.broker.queue, error)
@@ -246,8 +289,7 @@ class Claims:
             self._starved()
             return
         finally:
-            self._asked_for -= claim
-            station.calls -= 1
+            self._over(call)
         for (job, outcome), code in zip(batch, codes, strict=True):
             self._ended(station, job, outcome, code)
         if claim:
@@ -262,6 +304,7 @@ class Claims:
         """Learns from an answer whether to ask again."""
         station.until_ms = 0
         station.due_ms = claimed.due_ms
+        station.closed = claimed.closed
         if claimed.orphans:
             log.warning(
                 "queue %s: dropped ids without a job: %s",

@@ -36,6 +36,8 @@ TIMED_OUT = "timeout"
 LEASE_LOST = "lease lost"
 SHUTDOWN = "shutdown"
 
+#: Seconds that cancelled handlers have to end when the worker closes.
+CLOSING = 1.0
 #: How long a job is put off whose end could not be judged, in ms.
 UNJUDGED_DELAY = 60_000
 
@@ -124,7 +126,11 @@ class Executor:
         slots = list(self._slots)
         for slot in slots:
             slot.cancel()
-        await asyncio.gather(*slots, return_exceptions=True)
+        if slots:
+            # A handler that will not be cancelled must not keep the worker from ending.
+            _, deaf = await asyncio.wait(slots, timeout=CLOSING)
+            if deaf:
+                log.error("%d handlers ignore that they are cancelled and are left to themselves", len(deaf))
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._processes.close()
@@ -174,6 +180,8 @@ class Executor:
                 except asyncio.CancelledError:
                     if free in self._idle:
                         self._idle.remove(free)
+                    else:
+                        self._waking = False  # it had been woken; another slot is to be woken instead
                     raise
                 self._waking = False
             job = self._backlog.popleft()
@@ -206,8 +214,7 @@ class Executor:
             if job.limit is not None:
                 job.deadline = me.get_loop().time() + job.limit
                 self.deadlines.watch(job.deadline)
-            if handler.kind == "async":
-                job.stop = me.cancel
+            job.stop = me.cancel
             try:
                 if self._middleware:
                     result = await self._through_middleware(job, handler)
@@ -233,11 +240,20 @@ class Executor:
         except Exception as error:
             if job.cancel_reason is not None and isinstance(error, HandlerStopped):
                 return self._stopped(job, error)
+            if job.cancel_reason == TIMED_OUT:
+                # What it raises on being stopped, a clean-up that broke for instance, is not why it ended.
+                while me.cancelling():
+                    me.uncancel()
+                return self._stopped(job, error)
             return self._verdict.of_error(
                 job, error, Category.SYSTEM if isinstance(error, HandlerCrashed) else None
             )
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            return self._verdict.of_error(job, error, Category.SYSTEM)
+        except BaseException as error:
+            # Of whatever kind: an attempt without an outcome would be held until its lease is given up.
+            if job.cancel_reason == TIMED_OUT:
+                return self._stopped(job, error)
+            ends = isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit))
+            return self._verdict.of_error(job, error, Category.SYSTEM if ends else None)
         finally:
             self.running.discard(job)
             if self._emptied is not None and not self.running:
@@ -281,6 +297,8 @@ class Executor:
         return await call(job)
 
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
+        if job.cancel_reason in (TIMED_OUT, SHUTDOWN):
+            raise HandlerStopped("the attempt was to stop before its handler began")
         loop = asyncio.get_running_loop()
         if self._threads is None:
             # More than slots, because a thread that was left to itself still occupies one.
@@ -290,20 +308,33 @@ class Executor:
         context = contextvars.copy_context()
         context.run(current_place.set, place)
         job.bind_loop(loop)
-        work = loop.run_in_executor(self._threads, lambda: context.run(handler.function, **arguments))
+        work = loop.run_in_executor(self._threads, lambda: context.run(_call_in_thread, handler, arguments))
         abandoned = loop.create_future()
 
         def abandon() -> None:
-            if not abandoned.done():
+            if not abandoned.done() and not work.done():
                 abandoned.set_result(None)
 
-        job.stop = abandon
-        await asyncio.wait((work, abandoned), return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
+        before, job.stop = job.stop, abandon
+        try:
+            await asyncio.wait((work, abandoned), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            job.stop = before  # for the layers around the handler
+            if not work.done() or abandoned.done():
+                # A thread cannot be stopped. It was told; what it still returns is nobody's result.
+                work.add_done_callback(lambda late: late.cancelled() or late.exception())
+        if not abandoned.done():
             return work.result()
-        # A thread cannot be stopped. It was told; what it still returns is nobody's result.
-        work.add_done_callback(lambda late: late.cancelled() or late.exception())
+        # Also where it has ended since: it may have done so because it was told to, with half of its work.
         raise HandlerStopped("the handler's thread was told to stop and left to itself")
+
+
+def _call_in_thread(handler: Handler, arguments: dict[str, Any]) -> Any:
+    try:
+        return handler.function(**arguments)
+    except StopIteration as error:
+        # No future takes it: the attempt would never end.
+        raise RuntimeError("the handler raised StopIteration") from error
 
 
 def _layer(layer: Middleware, inner: Call) -> Call:

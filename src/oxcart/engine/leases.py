@@ -30,6 +30,8 @@ _encode = msgspec.json.Encoder().encode
 REMIND = 0.5
 #: How much the pipe to the renewer holds, in bytes: it reads twenty times a second, not with every write.
 PIPE = 1 << 20
+#: The longest line of the renewer that is read, in bytes: all leases may be lost at once.
+LINE = 1 << 26
 
 
 class Leases:
@@ -91,6 +93,9 @@ class Leases:
                     process.kill()
                 await process.wait()
         if self._keeper is not None:
+            if process is not None:
+                # It reads to the end of the process's output, so that nothing of it is left to the loop.
+                await asyncio.wait((self._keeper,), timeout=1)
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
 
@@ -106,7 +111,7 @@ class Leases:
     def hold(self, station: int, jobs: list[RunningJob], timeouts: Iterable[float | None]) -> None:
         """Notes claimed jobs, each with the seconds it may run at most (None for no limit)."""
         held = self._held[station]
-        now = time.time()
+        now = time.monotonic()  # one clock for all processes of a machine, which nobody sets
         for job, timeout in zip(jobs, timeouts, strict=True):
             held[job.id] = job
             if timeout is not None:
@@ -192,6 +197,8 @@ class Leases:
                 await self._run()
             except OSError as error:
                 log.error("the renewer process cannot be started: %s", error)
+            except Exception:  # whatever it was: without a renewer every lease would run out
+                log.exception("the renewer process cannot be understood")
             if self._closing:
                 return
             pause = 0.1 if time.monotonic() - started > 30 else min(pause * 2, 5.0)
@@ -208,8 +215,10 @@ class Leases:
                 "-m",
                 "oxcart.engine.renewer",
                 *(str(os.getpid()), str(self._lock_ms), str(self._every)),
+                str(0.0 if any(self._held) else self._every),
                 stdin=theirs,
                 stdout=asyncio.subprocess.PIPE,
+                limit=LINE,
                 start_new_session=True,
             )
         except BaseException:
@@ -227,6 +236,11 @@ class Leases:
             while line := await self._process.stdout.readline():
                 self._hear(msgspec.json.decode(line))
             await self._process.wait()
+        except Exception:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            raise
         finally:
             self._hang_up()
 

@@ -13,20 +13,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
-import multiprocessing
-import multiprocessing.connection
 import os
 import pickle
+import runpy
 import signal
+import socket
+import subprocess
 import sys
+import threading
+import time
 import traceback
+import types
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from typing import Any
 
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import OxcartError, ValidationError
+
+#: How often a handler's process sees whether its worker is still there, in seconds.
+LOOK = 0.5
 
 
 class HandlerCrashed(OxcartError):
@@ -44,40 +53,66 @@ class RemoteTraceback(Exception):
         return "\n" + str(self.args[0])
 
 
+#: The name of the parent's script in a child. It is also an alias of the script in the parent, as long as
+#: ``multiprocessing`` is loaded there, so objects of its classes can be sent both ways.
+_SCRIPT = "__mp_main__"
+
+#: What a child does first: it is told where to import from, and nothing of the parent's script is run.
+_BOOT = """
+import sys
+from multiprocessing.connection import Connection
+pipe = Connection(int(sys.argv[1]))
+sys.path[:] = pipe.recv()
+from oxcart.engine.processes import serve
+serve(pipe)
+"""
+
+
 class _Child:
     """One process and the pipe to it."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, list(sys.path)), daemon=True)
-        with _main_module_hidden():
-            self.process.start()
-        theirs.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # so that a kill reaches what the handler started
+            )
+        self.pipe: Connection[Any, Any] = Connection(ours.detach())
+        with contextlib.suppress(OSError):  # it may have died already; the first job will tell
+            self.pipe.send(list(sys.path))
 
-    def ask(self, path: tuple[str, str], arguments: dict[str, Any], takes_job: str | None) -> Any:
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def ask(self, path: tuple[str, str], arguments: dict[str, Any]) -> Any:
         """Runs one job and waits for it; in a thread of the pool."""
         try:
-            self.pipe.send((path, arguments, takes_job))
+            self.pipe.send((path, pickle.dumps(arguments)))
             fine, value, trace = self.pipe.recv()
-        except (EOFError, OSError, BrokenPipeError):
-            self.process.join(5)
+        except (EOFError, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
             raise HandlerCrashed(
-                f"the handler's process ended with {_ending(self.process.exitcode)}"
+                f"the handler's process ended with {_ending(self._process.returncode)}"
             ) from None
         if fine:
             return value
         value.__cause__ = RemoteTraceback(trace)
+        if isinstance(value, StopIteration):  # no future takes it: the attempt would never end
+            raise RuntimeError("the handler raised StopIteration") from value
         raise value
 
     def kill(self) -> None:
         """Ends the process and its children now."""
-        pid = self.process.pid
-        if pid is not None and self.process.is_alive():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-            self.process.kill()
-        self.process.join(5)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
         self.pipe.close()
 
 
@@ -104,7 +139,7 @@ class HandlerProcesses:
             # One thread waits per child; the pool's own limit is the worker's concurrency.
             self._threads = ThreadPoolExecutor(1024, thread_name_prefix="oxcart-process")
         child = self._idle.pop() if self._idle else None
-        while child is not None and not child.process.is_alive():
+        while child is not None and not child.is_alive:
             child.kill()
             child = self._idle.pop() if self._idle else None
         if child is None:
@@ -117,11 +152,11 @@ class HandlerProcesses:
             stopped = True
             child.kill()
 
-        job.stop = stop
+        before, job.stop = job.stop, stop
         if job.cancel_reason is not None:
             stop()
         try:
-            value = await loop.run_in_executor(self._threads, child.ask, path, arguments, handler.takes_job)
+            value = await loop.run_in_executor(self._threads, child.ask, path, arguments)
         except HandlerCrashed:
             self._busy.discard(child)
             child.kill()
@@ -133,8 +168,13 @@ class HandlerProcesses:
             child.kill()
             raise
         except BaseException:
+            if stopped:  # the pipe was closed under the thread's hands
+                self._busy.discard(child)
+                raise HandlerStopped("the handler's process was killed") from None
             self._give_back(child)
             raise
+        finally:
+            job.stop = before  # for the layers around the handler
         self._give_back(child)
         return value
 
@@ -173,20 +213,6 @@ def import_path(handler: Handler) -> tuple[str, str]:
     return str(module), str(name)
 
 
-@contextlib.contextmanager
-def _main_module_hidden() -> Any:
-    """Keeps ``spawn`` from running the user's script again: the child imports only what it needs."""
-    main = sys.modules["__main__"]
-    saved = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
-    try:
-        for name in saved:
-            setattr(main, name, None) if name == "__spec__" else delattr(main, name)
-        yield
-    finally:
-        for name, value in saved.items():
-            setattr(main, name, value)
-
-
 def _ending(code: int | None) -> str:
     if code is not None and code < 0:
         try:
@@ -199,15 +225,7 @@ def _ending(code: int | None) -> str:
 def _find(path: tuple[str, str]) -> Any:
     module, name = path
     if os.path.isabs(module):
-        import runpy
-
-        found: Any = sys.modules.get(module)
-        if found is None:
-            import types
-
-            found = types.ModuleType("__oxcart_main__")
-            found.__dict__.update(runpy.run_path(module, run_name="__oxcart_main__"))
-            sys.modules[module] = found
+        found: Any = _load_script(module)
     else:
         found = importlib.import_module(module)
     for part in name.split("."):
@@ -216,27 +234,44 @@ def _find(path: tuple[str, str]) -> Any:
     return getattr(found, "__wrapped__", found)
 
 
-def _serve(pipe: multiprocessing.connection.Connection, path: list[str]) -> None:
+@functools.cache
+def _load_script(path: str) -> types.ModuleType:
+    script = types.ModuleType(_SCRIPT)
+    script.__dict__.update(runpy.run_path(path, run_name=_SCRIPT))
+    sys.modules[_SCRIPT] = sys.modules["__main__"] = script
+    return script
+
+
+def serve(pipe: Connection[Any, Any]) -> None:
     """The child: one job after another until the parent is gone."""
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)  # so that a kill reaches what the handler started
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
-    sys.path[:] = path
+    # So is a SIGTERM that a supervisor sends to every process of the service: the job may end in its time.
+    # A function, because what is ignored would be ignored by the programs that a handler starts, too.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while True:
         try:
-            where, arguments, _ = pipe.recv()
+            where, packed = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            answer = (True, _find(where)(**arguments), "")
+            function = _find(where)  # first, because the arguments may be of types that come with it
+            answer = (True, function(**pickle.loads(packed)), "")
         except BaseException as error:
             answer = (False, _portable(error), traceback.format_exc())
         try:
             pipe.send(answer)
-        except (BrokenPipeError, OSError):
+        except OSError:
             return
         except Exception as error:  # the result cannot be pickled
             pipe.send((False, TypeError(f"the handler's result cannot be sent back: {error}"), ""))
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process, and what the handler started, when the worker is gone: its job runs elsewhere."""
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _portable(error: BaseException) -> BaseException:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 
 from oxcart.broker.bullmq.broker import BullMQBroker
@@ -34,6 +35,8 @@ class Recovery:
         recovered: Told the ids that came back.
         skipped: Told of a check that was skipped.
         tick: Seconds between ticks.
+        grace: Seconds without a check after the server was away for longer than that: all leases ran out
+            then, and workers that are well take them up again.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Recovery:
         recovered: Callable[[list[str]], None],
         skipped: Callable[[], None],
         tick: float = 1.0,
+        grace: float = 0.0,
     ) -> None:
         self._broker = broker
         self._interval = interval
@@ -52,20 +56,26 @@ class Recovery:
         self._recovered = recovered
         self._skipped = skipped
         self._tick = tick
+        self._grace = grace
         self._checking: asyncio.Task[None] | None = None
         self._next_check = 0.0
+        self._at_end = False
         self._sooner = asyncio.Event()
 
     async def run(self) -> None:
         """Checks and ticks until cancelled."""
         loop = asyncio.get_running_loop()
         self._next_check = loop.time()
+        was_there = math.inf
         try:
             while True:
                 if loop.time() >= self._next_check:
                     self._next_check = loop.time() + self._interval
                     self._start_check()
-                await self._promote()
+                if await self._promote():
+                    if loop.time() - was_there > max(self._grace, 3 * self._tick):
+                        self._next_check = loop.time() + self._grace
+                    was_there = loop.time()
                 self._sooner.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(self._tick, max(0.0, self._next_check - loop.time()))):
@@ -92,7 +102,11 @@ class Recovery:
             return
         if not found.ran:
             # Another worker checked a while ago, and may be gone by now: take over when its time is up.
-            again = asyncio.get_running_loop().time() + found.wait_ms / 1000 + GUARD_MARGIN
+            wait = found.wait_ms / 1000
+            if not wait and self._at_end:
+                wait = self._tick  # its end was at hand the last time too: not to be asked all the time
+            self._at_end = not found.wait_ms
+            again = asyncio.get_running_loop().time() + wait + GUARD_MARGIN
             self._next_check = min(self._next_check, again)
             self._sooner.set()
         if found.ids:
@@ -104,11 +118,17 @@ class Recovery:
             )
             self._recovered(found.ids)
 
-    async def _promote(self) -> None:
-        """Lets due jobs through; where many are due at once, a bounded number at a time."""
+    async def _promote(self) -> bool:
+        """Lets due jobs through; where many are due at once, a bounded number at a time.
+
+        Returns:
+            Whether the server was there.
+        """
         try:
             moved = PROMOTE
             while moved == PROMOTE:
                 moved, _ = await self._broker.promote(PROMOTE)
         except BrokerError as error:
             log.debug("queue %s: tick failed: %s", self._broker.queue, error)
+            return False
+        return True

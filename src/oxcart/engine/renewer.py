@@ -11,7 +11,7 @@ in   {"open": station, "url", "folder", "queue", "prefix"},
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "ids": [...]},
      {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
-Deadlines are wall-clock seconds, or null.
+Deadlines are seconds of the machine's monotonic clock, or null.
 
 May touch: the server. Imports almost nothing until there is something to renew: most jobs end long before,
 and a worker that has just started needs the processor for them.
@@ -90,30 +90,40 @@ class Renewer:
         self._loop.run_until_complete(self._renew())
 
     async def _renew(self) -> None:
+        import asyncio
+
+        # All at once, and not for long: a server that is silent must not cost the leases on another.
+        await asyncio.gather(*(self._renew_at(station) for station in self._held))
+
+    async def _renew_at(self, station: int) -> None:
+        import asyncio
+
         from oxcart.broker.port import Lease
         from oxcart.model.errors import BrokerError
 
-        now = time.time()
-        for station, held in self._held.items():
-            leases = [
-                Lease(job_id, token, starts)
-                for job_id, (token, starts, deadline) in held.items()
-                if deadline is None or now < deadline
-            ]
-            if not leases:
-                continue
-            started = time.perf_counter()
-            try:
-                refused = await self._broker(station).extend(leases, self._lock_ms)
-            except (BrokerError, OSError) as error:
-                self._report({"failed": len(leases), "error": str(error), "station": station})
-                continue
-            for job_id in refused:
-                held.pop(job_id, None)
-            if refused:
-                self._report({"refused": station, "ids": refused})
-            spent = time.perf_counter() - started
-            self._report({"renewed": len(leases) - len(refused), "seconds": spent, "station": station})
+        now, held = time.monotonic(), self._held[station]
+        leases = [
+            Lease(job_id, token, starts)
+            for job_id, (token, starts, deadline) in held.items()
+            if deadline is None or now < deadline
+        ]
+        if not leases:
+            return
+        broker = self._broker(station)
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._lock_ms / 3000):
+                refused = await broker.extend(leases, self._lock_ms)
+        except (BrokerError, OSError) as error:
+            reason = str(error) or "no answer in time"
+            self._report({"failed": len(leases), "error": reason, "station": station})
+            return
+        for job_id in refused:
+            held.pop(job_id, None)
+        if refused:
+            self._report({"refused": station, "ids": refused})
+        spent = time.perf_counter() - started
+        self._report({"renewed": len(leases) - len(refused), "seconds": spent, "station": station})
 
     def _broker(self, station: int) -> BullMQBroker:
         broker = self._brokers.get(station)
@@ -132,13 +142,14 @@ class Renewer:
         return broker
 
 
-def serve(parent: int, lock_ms: int, every: float) -> None:
+def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
     """Listens and beats until the worker is gone.
 
     Args:
         parent: The worker's process id.
         lock_ms: How long a renewed lease lasts.
         every: Seconds between renewals.
+        first: Seconds until the first one; none where leases are taken over from a renewer that died.
     """
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
@@ -151,7 +162,7 @@ def serve(parent: int, lock_ms: int, every: float) -> None:
     renewer = Renewer(parent, lock_ms, report)
     report({"ready": True})
     rest = b""
-    next_beat = time.monotonic() + every
+    next_beat = time.monotonic() + first
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], min(LOOK, max(0.0, next_beat - time.monotonic())))
         if ready:
@@ -172,7 +183,7 @@ def main() -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         # A signal to the group is the worker's to handle; this process ends when the worker does.
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
 
 
 if __name__ == "__main__":

@@ -173,6 +173,7 @@ class RunningJob:
     def wait_for(self, doing: Coroutine[Any, Any, T]) -> T:
         """For threads: does something async in the worker's loop, e.g. ``job.wait_for(job.log("…"))``."""
         if self._loop is None:
+            doing.close()
             raise RuntimeError("wait_for is for handlers that run in a thread; an async handler awaits")
         return asyncio.run_coroutine_threadsafe(doing, self._loop).result()
 

@@ -78,15 +78,17 @@ class Waiter:
                 try:
                     await self._greet()
                     if not known:
-                        attempt, known = 0, True
+                        known = True
                         self._on_state(True)
                         self._wake(None)
                     await self._round()
+                    attempt = 0
                 except (BrokerError, ReplyError) as error:
                     attempt, known = attempt + 1, False
                     self._on_state(False)
-                    if isinstance(error, ReplyError) and error.code in ("MOVED", "ASK"):
-                        self._link.drop("the slot moved")
+                    if isinstance(error, ReplyError):
+                        # Most often the slot moved, or the server is no master any more: look for it anew.
+                        self._link.drop("the server refused")
                     if self._reconnect.attempts is not None and attempt >= self._reconnect.attempts:
                         raise BrokerUnavailable(f"gave up after {attempt} attempts: {error}") from error
                     pause = self._reconnect.pause(attempt, holding=not self.needed.is_set())

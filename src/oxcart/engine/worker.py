@@ -19,7 +19,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.connection import Reconnect
@@ -35,7 +35,7 @@ from oxcart.engine.verdict import Verdict
 from oxcart.engine.waiter import Waiter
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import BrokerUnavailable, ValidationError
 from oxcart.model.failure import Classifier
 from oxcart.model.options import DEFAULT_TIMEOUT
 from oxcart.model.retention import Retention
@@ -44,6 +44,8 @@ log = logging.getLogger("oxcart.worker")
 
 #: How long a job without a handler is put off, in ms; doubled with each start, up to the last.
 UNKNOWN_DELAY = (1_000, 60_000)
+#: How many job names without a handler are told of, and remembered for it.
+MOST_UNKNOWN = 1_000
 
 
 class Source(Protocol):
@@ -99,6 +101,13 @@ class Observer(Protocol):
 
     def workers(self, change: int) -> None:
         """A worker started (1) or ended (-1)."""
+
+
+def _check_count(value: object, field: str, least: int) -> None:
+    if type(value) is not int:  # bool is a subclass of int, and concurrency=True is a mistake
+        raise ValidationError(field, f"an integer, at least {least}", value)
+    if value < least:
+        raise ValidationError(field, f"at least {least}", value)
 
 
 def make_worker_id() -> str:
@@ -159,8 +168,12 @@ class Worker:
     ) -> None:
         if not queues:
             raise ValidationError("queues", "at least one queue", ())
-        if concurrency < 1:
-            raise ValidationError("concurrency", "at least 1", concurrency)
+        _check_count(concurrency, "concurrency", 1)
+        _check_count(max_stalled, "max_stalled", 0)
+        if limiter is not None:
+            if not isinstance(limiter, tuple | list) or len(limiter) != 2:
+                raise ValidationError("limiter", "(jobs, duration)", limiter)
+            _check_count(limiter[0], "limiter", 1)
         self.id = make_worker_id()
         self.name = name or self.id
         self.queues = queues
@@ -181,7 +194,7 @@ class Worker:
         self._lifespan = lifespan
         self._reconnect = reconnect or Reconnect()
         self._recover = recover
-        self._observer = observer
+        self._observer = None if observer is None else cast(Observer, _Careful(observer))
         self._clock = clock
         self._middleware = tuple(middleware)
         self._verdict = Verdict(
@@ -202,7 +215,8 @@ class Worker:
         )
         self._stations: list[Station] = []
         self._state: Any = None
-        self._stopping: asyncio.Event | None = None
+        self._stopping = asyncio.Event()
+        self._given_up: set[RunningJob] = set()
         self._failure: BaseException | None = None
         self._unknown: set[str] = set()
         #: Set once the worker takes jobs.
@@ -217,11 +231,13 @@ class Worker:
         Raises:
             BrokerUnavailable: The server stayed away for as many attempts as ``reconnect`` allows.
         """
-        self._stopping = asyncio.Event()
-        async with contextlib.AsyncExitStack() as stack:
-            if self._lifespan is not None:
-                self._state = await stack.enter_async_context(self._lifespan())
-            await self._run()
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                if self._lifespan is not None:
+                    self._state = await stack.enter_async_context(self._lifespan())
+                await self._run()
+        finally:
+            self._stopping = asyncio.Event()
         if self._failure is not None:
             raise self._failure
 
@@ -231,8 +247,7 @@ class Worker:
         Args:
             now: Do not wait for running jobs; also when the worker is already waiting for them.
         """
-        if self._stopping is not None:
-            self._stopping.set()
+        self._stopping.set()
         if now:
             self._shutdown_timeout = 0.0
             if self.started.is_set():
@@ -250,11 +265,11 @@ class Worker:
             yield self
         finally:
             waiting.cancel()
-            self.stop()
+            if not task.done():
+                self.stop()
             await task
 
     async def _run(self) -> None:
-        assert self._stopping is not None
         brokers = [queue.open_broker(self._reconnect) for queue in self.queues]
         self._stations = [Station(index, broker) for index, broker in enumerate(brokers)]
         self._executor = Executor(
@@ -288,7 +303,7 @@ class Worker:
             observe=None if observer is None else self._called,
         )
         for broker in brokers:
-            broker.caller.holding = lambda: self._executor.load > 0 or any(s.outcomes for s in self._stations)
+            broker.caller.holding = self._is_holding
             if observer is not None:
                 broker.caller.on_script = observer.scripted
                 broker.caller.on_reconnect = observer.reconnecting
@@ -311,6 +326,10 @@ class Worker:
             await self._stopping.wait()
         finally:
             await asyncio.shield(asyncio.ensure_future(self._shut_down(loops, brokers)))
+
+    def _is_holding(self) -> bool:
+        """Whether somebody waits for what this worker has; a call under way carries outcomes, or claims."""
+        return self._executor.load > 0 or any(one.calls or one.outcomes for one in self._stations)
 
     def _make_waiters(self, brokers: list[BullMQBroker]) -> list[Waiter]:
         """One blocking wait per server slot: on a cluster a call cannot span slots."""
@@ -350,6 +369,7 @@ class Worker:
             max_stalled=self._max_stalled,
             recovered=lambda ids: observer.stalled(broker.queue, len(ids)) if observer else None,
             skipped=lambda: observer.check_skipped(broker.queue) if observer else None,
+            grace=self._lock_ms / 1000,
         )
 
     # -- the way of a job
@@ -364,6 +384,11 @@ class Worker:
             job.limit = self._executor.limit_of(job)
             jobs.append(job)
             timeouts.append(job.limit)
+        if self._stopping.is_set():
+            # The claim was under way when the worker was told to end.
+            for job in jobs:
+                self._claims.submit(station, job, self._verdict.given_back(job))
+            return
         # Before any handler runs: one of them may never let this process speak again.
         self._leases.hold(station.index, jobs, timeouts)
         ready = []
@@ -379,7 +404,7 @@ class Worker:
     def _no_handler(self, station: Station, job: RunningJob) -> None:
         early = self._verdict.before_start(job)
         if early is None:
-            if job.name not in self._unknown:
+            if job.name not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
                 self._unknown.add(job.name)
                 log.warning(
                     "queue %s: no handler for job name %r; its jobs are put off until a worker has one",
@@ -391,6 +416,8 @@ class Worker:
         self._claims.submit(station, job, early)
 
     def _job_done(self, job: RunningJob, outcome: Outcome) -> None:
+        if job in self._given_up:
+            return  # it was given back because it would not end; the job is not ours any more
         self._claims.submit(job.station, job, outcome)
 
     def _ended(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
@@ -404,7 +431,8 @@ class Worker:
         else:
             self._refused(station, job, outcome, code)
         if self._observer is not None:
-            self._observer.job_ended(job, outcome, code, (outcome.at_ms - job.started_ms) / 1000)
+            # A clock that was set back must not make times negative.
+            self._observer.job_ended(job, outcome, code, max(0, outcome.at_ms - job.started_ms) / 1000)
 
     def _refused(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
         what = {"c": "result", "f": "failure"}.get(outcome.kind, "return")
@@ -468,6 +496,7 @@ class Worker:
 
     async def _shut_down(self, loops: list[asyncio.Task[None]], brokers: list[BullMQBroker]) -> None:
         """No new jobs; running ones may end in their time; what is left is given back."""
+        self._stopping.set()  # also where the task was cancelled: what a late claim brings is given back
         self._claims.stop_claiming()
         for job in self._executor.take_back():
             self._claims.submit(job.station, job, self._verdict.given_back(job))
@@ -481,11 +510,12 @@ class Worker:
             log.warning("worker %s: %d jobs did not end in time and are given back", self.name, len(left))
             await asyncio.sleep(0.05)
         for job in list(self._executor.running):  # deaf to it: a thread, or a handler that will not stop
+            self._given_up.add(job)
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         for task in loops:
             task.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        if self._failure is None:
+        if not isinstance(self._failure, BrokerUnavailable):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10):
                     await self._claims.drained()
@@ -497,6 +527,29 @@ class Worker:
         if self._observer is not None:
             self._observer.workers(-1)
         log.info("worker %s ended after %d jobs", self.name, self.processed)
+
+
+class _Careful:
+    """An observer whose errors cost no job: the first of each kind is logged."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        tell = getattr(self._observer, name)
+        broken = False
+
+        def told(*args: Any) -> None:
+            nonlocal broken
+            try:
+                tell(*args)
+            except Exception:
+                if not broken:
+                    broken = True
+                    log.exception("the observer failed to take %r; said once", name)
+
+        setattr(self, name, told)  # found without a search from now on
+        return told
 
 
 _REFUSALS = {

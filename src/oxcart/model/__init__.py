@@ -6,6 +6,7 @@ from msgspec import UnsetType as UnsetType
 from oxcart.model.backoff import DEFAULT_BACKOFF, NO_BACKOFF, Backoff, Strategy
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import (
+    AccessDenied,
     BrokerError,
     BrokerTimeout,
     BrokerUnavailable,
@@ -62,6 +63,7 @@ __all__ = [
     "TERMINAL",
     "TRANSITIONS",
     "UNSET",
+    "AccessDenied",
     "Backoff",
     "BrokerError",
     "BrokerTimeout",

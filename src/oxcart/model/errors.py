@@ -5,8 +5,6 @@ was written), `JobError` (the job is not in a state that allows the call) and `B
 or the way to it). Every error can be pickled, because handlers may run in another process.
 """
 
-# ruff: noqa: N818 - a name such as JobNotFound says more than its suffix would
-
 from __future__ import annotations
 
 import reprlib
@@ -184,7 +182,10 @@ def error_for_code(code: int, job_id: str, verb: str) -> JobError:
         verb: What was tried, in the infinitive: ``"finish"``, ``"promote"``.
     """
     kind, words = _CODES.get(code, (JobError, f"the script answered {code}"))
-    return kind(job_id, f"cannot {verb} job {job_id}: {words or kind.reason} (code {code})", code)
+    # Scripts are named remove_job and change_priority; people remove a job and change the priority of one.
+    tried = verb.removesuffix("_job")
+    tried = tried.replace("_", " ") + " of" if "_" in tried else tried
+    return kind(job_id, f"cannot {tried} job {job_id}: {words or kind.reason} (code {code})", code)
 
 
 # --- the server and the way to it -----------------------------------------------------------------
@@ -196,6 +197,10 @@ class BrokerError(OxcartError):
 
 class BrokerUnavailable(BrokerError):
     """The server cannot be reached, or the connection was lost before anything was sent."""
+
+
+class AccessDenied(BrokerError):
+    """The server does not let us in: a wrong or missing password, or a user without the right."""
 
 
 class BrokerTimeout(BrokerError):

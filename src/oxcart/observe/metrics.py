@@ -10,6 +10,7 @@ May touch: the server, for queue lengths.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +28,9 @@ from prometheus_client.registry import Collector
 
 from oxcart.broker.port import Code, Outcome
 from oxcart.engine.running import RunningJob
-from oxcart.model.errors import OxcartError
 from oxcart.observe._tally import BATCH_SIZES, CALL_SECONDS, JOB_SECONDS, Tally
+
+log = logging.getLogger("oxcart.metrics")
 
 #: How an attempt ended, by the kind of its outcome; ``refused`` where the server did not take it.
 STATUSES = {"c": "completed", "f": "failed", "r": "retried", "d": "retried", "w": "given_back"}
@@ -216,8 +218,8 @@ class Metrics(Collector):
         for queue, answer in zip(self._measured, answers, strict=True):
             if isinstance(answer, dict):
                 lengths[queue.name] = answer
-            elif not isinstance(answer, OxcartError):
-                raise answer
+            else:
+                log.debug("the length of queue %s cannot be read: %r", queue.name, answer)
         self._lengths, self._read_at = lengths, self._clock()
 
     def collect(self) -> Iterator[Metric]:

@@ -101,6 +101,7 @@ class _Executor(Executor):
         place = Place()
         place.job = job
         current_place.set(place)
+        job.limit = self.limit_of(job)
         outcome = await self._attempt(job, me)
         assert outcome is not None
         return outcome

@@ -143,7 +143,10 @@ async def _is_empty(queues: list[Queue], skip_delays: bool, report: Report) -> b
         counts = await _counts(queue)
         if counts["wait"] or counts["paused"] or counts["active"] or counts["prioritized"]:
             empty = False
-        for job in await queue.jobs("delayed", limit=_PAGE) if counts["delayed"] else ():
+        delayed = await queue.jobs("delayed", limit=_PAGE) if counts["delayed"] else []
+        if len(delayed) < min(counts["delayed"], _PAGE):
+            empty = False  # some moved on between the two looks
+        for job in delayed:
             if queue.registry.find(job.name) is None:
                 unhandled.append(job)
                 continue

@@ -346,7 +346,5 @@ class StandIn:
         """Adds a job."""
         return (await self.broker.add([job]))[0]
 
-    add_soon = add
-
     async def close(self) -> None:
         """Nothing is open."""

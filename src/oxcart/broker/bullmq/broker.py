@@ -29,8 +29,13 @@ ADD_BYTES = 1_048_576
 LARGE_OUTCOME = 262_144
 #: Ids per step of a stalled check.
 RECOVER_STEP = 1000
+#: Calls that a pause or resume makes at most to merge the lists of two generations of peers.
+SETTLE_CALLS = 1000
+#: Seconds after which a stalled check gives a lost server up. One that waited for it would be the first call
+#: to arrive, before the workers could take their leases up again.
+RECOVER_TIMEOUT = 1.0
 #: Leases per renewal call.
-EXTEND_CHUNK = 1000
+EXTEND_CHUNK = 400
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 _LISTS = frozenset({"wait", "paused", "active"})
@@ -41,6 +46,11 @@ _NONE = Ask(count=0)
 def now_ms() -> int:
     """The wall clock in ms."""
     return time.time_ns() // 1_000_000
+
+
+def _id(raw: bytes) -> str:
+    # A peer's id that is no text is shown with escapes, and goes back to the server as it came.
+    return raw.decode("utf-8", "surrogateescape")
 
 
 class BullMQBroker:
@@ -192,20 +202,25 @@ class BullMQBroker:
 
     def _claimed(self, answer: Any, token: str, now: int) -> Claimed:
         flat = answer[1]
-        jobs = []
+        jobs, aside = [], []
         for i in range(0, len(flat), 2):
+            try:
+                job_id = flat[i].decode()
+            except UnicodeDecodeError:  # nothing that a worker could name: the stalled check takes it back
+                aside.append(flat[i])
+                continue
             pairs = iter(flat[i + 1])
             fields = dict(zip(pairs, pairs, strict=True))
             starts = codec.count_of(fields.get(b"ats"))
             # A repeated answer is read after the claim, a first one before it.
-            jobs.append(ClaimedJob(flat[i].decode(), token, starts if answer[7] else starts + 1, now, fields))
+            jobs.append(ClaimedJob(job_id, token, starts if answer[7] else starts + 1, now, fields))
         return Claimed(
             jobs,
             answer[2],
             answer[3],
             answer[4] == 1,
             answer[5],
-            [orphan.decode("utf-8", "replace") for orphan in answer[6]],
+            [orphan.decode("utf-8", "replace") for orphan in answer[6] + aside],
             answer[7] == 1,
         )
 
@@ -217,7 +232,7 @@ class BullMQBroker:
             for lease in leases[start : start + EXTEND_CHUNK]:
                 args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
             answer = await self.caller.again(load("extend"), self._meta, *args, patient=True)
-            refused += (job_id.decode() for job_id in answer)
+            refused += map(_id, answer)
         return refused
 
     async def recover(self, *, max_stalled: int = 1, interval_ms: int = 30_000) -> Recovered:
@@ -230,11 +245,12 @@ class BullMQBroker:
                 self._meta,
                 *(phase, self.clock(), max_stalled, interval_ms, RECOVER_STEP, cursor),
                 patient=True,
+                timeout=RECOVER_TIMEOUT,
             )
             phase, cursor = answer[0].decode(), answer[1]
             if phase == "busy":
                 return Recovered(ids, False, max(0, cursor))
-            ids += (job_id.decode() for job_id in answer[2:])
+            ids += map(_id, answer[2:])
         return Recovered(ids, True)
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
@@ -247,10 +263,20 @@ class BullMQBroker:
     async def pause(self) -> None:
         """Stops handing out jobs."""
         await self.caller.once(load("pause"), self._meta)
+        await self._settle()
 
     async def resume(self) -> None:
         """Hands out jobs again."""
         await self.caller.once(load("resume"), self._meta)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Merges what was too long for one call: an older peer's next rename would drop the rest."""
+        for _ in range(SETTLE_CALLS):
+            rest = self.keys.wait() if await self.is_paused() else self.keys.paused()
+            if not await self.caller.command("EXISTS", rest):
+                return
+            await self.promote(0)
 
     async def is_paused(self) -> bool:
         """Whether the queue is paused."""
@@ -330,7 +356,7 @@ class BullMQBroker:
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
         flat = await self.caller.again(load("page"), self._meta, state, first, last, "1" if oldest else "")
-        found = (self._job(flat[i].decode(), flat[i + 1]) for i in range(0, len(flat), 2))
+        found = (self._job(_id(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2))
         return [job for job in found if job is not None]
 
     def _job(self, job_id: str, flat: list[bytes]) -> Job | None:

@@ -8,6 +8,7 @@
 --          claim; a lease of somebody else is never touched
 -- include: base
 
+remembered(true)
 local refused, held = {}, {}
 for at = 4, #ARGV, 3 do
   local id, token, starts = ARGV[at], ARGV[at + 1], ARGV[at + 2]

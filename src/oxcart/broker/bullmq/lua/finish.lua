@@ -28,6 +28,9 @@ end
 
 local events, active_key = P .. "events", P .. "active"
 local count = tonumber(ARGV[11])
+if count > MOST then
+  error({ err = "ERR at most " .. MOST .. " attempts end in one call" }) -- Lua unpacks about 8000 values
+end
 local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
@@ -40,13 +43,21 @@ local holders = {}
 local released, released_ids = {}, {}
 local places = { completed = {}, failed = {} }
 
+-- Whether any job that completes here might have children: nearly always none has.
+local children
+
 local function read_leases()
   -- Sets that are none refuse the call here, before anything is written.
   call("ZCARD", P .. "completed")
   call("ZCARD", P .. "failed")
-  local keys, at = {}, 12
+  local keys, parents, at = {}, {}, 12
   for i = 1, count do
-    keys[i] = P .. ARGV[at + 1] .. ":lock"
+    local key = P .. ARGV[at + 1]
+    keys[i] = key .. ":lock"
+    if ARGV[at] == "c" then
+      parents[#parents + 1] = key .. ":dependencies"
+      parents[#parents + 1] = key .. ":unsuccessful"
+    end
     at = at + 5 + sizes[ARGV[at]]
   end
   for i = at, #ARGV - 2, 3 do
@@ -55,6 +66,7 @@ local function read_leases()
   if count > 0 then
     holders = call("MGET", unpack(keys))
   end
+  children = #parents > 0 and call("EXISTS", unpack(parents)) > 0
 end
 
 local function release(id)
@@ -78,7 +90,9 @@ local function write_releases()
       locks[i] = P .. id .. ":lock"
     end
     call("DEL", unpack(locks))
-    call("SREM", P .. "stalled", unpack(released_ids))
+    if call("EXISTS", P .. "stalled") == 1 then
+      call("SREM", P .. "stalled", unpack(released_ids))
+    end
   end
 end
 
@@ -119,7 +133,7 @@ local function leave(index, kind, id, token, starts, fields)
   if not job[4] and call("EXISTS", key) == 0 then
     return -1
   end
-  if kind == "c" and call("EXISTS", key .. ":dependencies", key .. ":unsuccessful") > 0 then
+  if children and kind == "c" and call("EXISTS", key .. ":dependencies", key .. ":unsuccessful") > 0 then
     return call("EXISTS", key .. ":dependencies") == 1 and -4 or -9
   end
   local holder = not released[id] and holders[index]
@@ -152,7 +166,7 @@ local function retain(set, wanted, time)
   if age ~= "" then
     local before = string.format("%.0f", time - tonumber(age) * 1000)
     local old = call("ZRANGEBYSCORE", set, "-inf", before, "LIMIT", 0,
-      limit ~= "" and math.min(tonumber(limit), purge) or purge)
+      (tonumber(limit) or -1) >= 0 and math.min(tonumber(limit), purge) or purge)
     if #old > 0 then
       purge = purge - #old
       forget_jobs(P, old)
@@ -186,6 +200,7 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
   local key, now = P .. id, tonumber(time)
   if job[2] then
     close_window(P, job[2], id, now)
+    children = true -- a kept job may have become the child of one that ends further down
   end
   local parent_key = job[1]
   if parent_key and parent_key ~= "" then
@@ -320,9 +335,8 @@ for i = 1, count do
   local kind = ARGV[at]
   local ok, code = pcall(kinds[kind], i, at + 5, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
-  if not ok and between then
-    -- Without a lease: the stalled check gives it to another worker.
-    call("RPUSH", active_key, between)
+  -- What is put back has no lease: the stalled check gives it to another worker.
+  if not ok and between and put_back(P, between) then
     active = active + 1
   end
   between = nil

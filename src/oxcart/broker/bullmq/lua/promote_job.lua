@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id
--- Returns  1, or -3 not delayed
+-- Returns  1, or -1 no such job (its place is dropped), -3 not delayed
 -- Events   `waiting`
 -- include: base gate insert
 
@@ -13,6 +13,9 @@ end
 local id = ARGV[3]
 if call("ZREM", P .. "delayed", id) == 0 then
   return -3
+end
+if call("EXISTS", P .. id) == 0 then
+  return -1
 end
 insert_waiting(P, read_gate(P), id, tonumber(call("HGET", P .. id, "priority")) or 0)
 call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")

@@ -20,7 +20,11 @@ local stalled_key, active_key = P .. "stalled", P .. "active"
 
 if phase == "start" then
   if not call("SET", P .. "stalled-check", ARGV[4], "PX", ARGV[6], "NX") then
-    return { "busy", call("PTTL", P .. "stalled-check") }
+    local left = call("PTTL", P .. "stalled-check")
+    if left >= 0 then
+      return { "busy", left }
+    end
+    call("SET", P .. "stalled-check", ARGV[4], "PX", ARGV[6]) -- a guard that never ends guards nothing
   end
   trim_events()
   phase = "check"
@@ -28,17 +32,30 @@ end
 
 local answer = { "", 0 }
 
+-- Taking an id out of a long list means to search it, so a step takes out the fewer the longer the list is:
+-- about 2 ms of searching.
+local searches = math.max(20, math.floor(300000 / (call("LLEN", active_key) + 1)))
+
+-- The id that has left `active` and is not yet elsewhere: what fails in between puts it back.
+local between
+
 local function recover(id)
   local key = P .. id
   if string.sub(id, 1, 2) == "0:" then
     call("LREM", active_key, 1, id)
     return
   end
-  if call("EXISTS", key .. ":lock") == 1 or call("LREM", active_key, -1, id) == 0 then
+  if call("EXISTS", key .. ":lock") == 1 then
     return
   end
+  searches = searches - 1
+  if call("LREM", active_key, -1, id) == 0 then
+    return
+  end
+  between = id
   local opts = peek(key, "opts")
   if not opts then
+    between = nil
     return -- the job is gone: its id was all that was left
   end
   local stalls = redis.pcall("HINCRBY", key, "stc", 1)
@@ -52,6 +69,7 @@ local function recover(id)
     call("HSET", key, "defa", "job stalled more than allowable limit")
   end
   insert_ready(P, read_gate(P), id, true)
+  between = nil
   call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "active")
   call("XADD", P .. "events", "*", "event", "stalled", "jobId", id)
   answer[#answer + 1] = id
@@ -66,8 +84,23 @@ if phase == "check" then
     suspects = call("SPOP", stalled_key, step)
     answer[1] = "check"
   end
-  for _, id in ipairs(suspects) do
-    pcall(recover, id)
+  local locks = {}
+  for i, id in ipairs(suspects) do
+    locks[i] = P .. id .. ":lock"
+  end
+  local holders = #locks > 0 and call("MGET", unpack(locks)) or {}
+  for i, id in ipairs(suspects) do
+    if searches == 0 then
+      call("SADD", stalled_key, unpack(suspects, i))
+      answer[1] = "check"
+      break
+    end
+    if not holders[i] then
+      if not pcall(recover, id) and between then
+        put_back(P, between)
+      end
+      between = nil
+    end
   end
   if answer[1] == "check" then
     return answer

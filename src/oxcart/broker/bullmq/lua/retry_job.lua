@@ -17,6 +17,8 @@ local key = P .. id
 if call("EXISTS", key) == 0 then
   return -1
 end
+local parent_key = call("HGET", key, "parentKey")
+local has_parent = parent_key and call("EXISTS", parent_key) == 1 -- in another slot: refused before any write
 if call("ZREM", P .. state, id) == 0 then
   return -3
 end
@@ -25,8 +27,7 @@ if ARGV[6] == "1" then
   call("HDEL", key, "atm", "ats", "stc")
 end
 insert_ready(P, read_gate(P), id, ARGV[5] == "L")
-local parent_key = call("HGET", key, "parentKey")
-if parent_key and call("EXISTS", parent_key) == 1 then
+if has_parent then
   local was
   if state == "failed" then
     was = call("ZREM", parent_key .. ":unsuccessful", key) == 1 or call("HDEL", parent_key .. ":failed", key) == 1

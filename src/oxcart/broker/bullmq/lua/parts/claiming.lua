@@ -3,6 +3,9 @@
 -- At most this many due jobs are let through per call, so that a call stays short.
 local PROMOTE = 250
 
+-- At most this many jobs are claimed, and as many ids that lead to no job passed over, per call.
+local MOST = 1000
+
 -- A job as it was read before the claim: a flat list of fields and values, or nil where the id leads to
 -- nothing readable. Also returns its starts so far and the size of its payload.
 local function read_job(key)
@@ -29,7 +32,7 @@ end
 --   due     ms time of the next delayed job where nothing more is ready, or nil
 local function claim_jobs(asked)
   local answer = { jobs = {}, orphans = {}, limited = 0, starts = {} }
-  local now, count = asked.now, asked.count
+  local now, count = asked.now, math.min(asked.count, MOST)
   local gate = read_gate(P)
   promote_due(P, gate, now, PROMOTE)
 
@@ -59,16 +62,20 @@ local function claim_jobs(asked)
     count = math.min(count, gate.room)
   end
 
-  local taken, bytes, full = {}, 0, false
+  local taken, bytes, full, passed_over = {}, 0, false, 0
   local jobs = answer.jobs
+  local function pass_over()
+    passed_over = passed_over + 1
+    full = passed_over >= MOST
+  end
   local function take(id)
     if string.sub(id, 1, 2) == "0:" then
-      return -- a wake-up token of ancient peers
+      return pass_over() -- a wake-up token of ancient peers
     end
     local fields, starts, size = read_job(P .. id)
     if not fields then
       answer.orphans[#answer.orphans + 1] = id
-      return
+      return pass_over()
     end
     taken[#taken + 1] = id
     jobs[#jobs + 1] = id
@@ -93,16 +100,13 @@ local function claim_jobs(asked)
       end
     end
   end
-  if passed > 0 then
-    call("LTRIM", P .. "wait", 0, -(passed + 1))
-  end
+  local gone = {}
   while not full do
-    local first = call("ZRANGE", P .. "prioritized", 0, count - #taken - 1)
+    local first = call("ZRANGE", P .. "prioritized", #gone, #gone + count - #taken - 1)
     if #first == 0 then
       call("DEL", P .. "pc")
       break
     end
-    local gone = {}
     for _, id in ipairs(first) do
       take(id)
       gone[#gone + 1] = id
@@ -110,9 +114,18 @@ local function claim_jobs(asked)
         break
       end
     end
-    call("ZREM", P .. "prioritized", unpack(gone))
   end
 
+  -- First into `active`, then out of where they waited: what fails on the way must not lose them.
+  if #taken > 0 then
+    call("LPUSH", P .. "active", unpack(taken))
+  end
+  if passed > 0 then
+    call("LTRIM", P .. "wait", 0, -(passed + 1))
+  end
+  if #gone > 0 then
+    call("ZREM", P .. "prioritized", unpack(gone))
+  end
   if #taken > 0 then
     if max then
       local used = call("INCRBY", P .. "limiter", #taken)
@@ -121,10 +134,9 @@ local function claim_jobs(asked)
         call("PEXPIRE", P .. "limiter", span)
       end
     end
-    call("LPUSH", P .. "active", unpack(taken))
     for i, id in ipairs(taken) do
       local key = P .. id
-      call("SET", key .. ":lock", asked.token, "PX", asked.lock)
+      call("PSETEX", key .. ":lock", asked.lock, asked.token)
       call("XADD", P .. "events", "*", "event", "active", "jobId", id, "prev", "waiting")
       if asked.worker then
         call("HSET", key, "processedOn", now, "pb", asked.worker, "ats", answer.starts[i])
@@ -132,6 +144,8 @@ local function claim_jobs(asked)
         call("HSET", key, "processedOn", now, "ats", answer.starts[i])
       end
     end
+  end
+  if #taken > 0 or passed_over >= MOST then
     call("ZADD", P .. "marker", 0, "0")
   end
   if not full then

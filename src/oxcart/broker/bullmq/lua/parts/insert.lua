@@ -72,6 +72,27 @@ local function insert_delayed(prefix, id, now, delay)
     "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))
 end
 
+-- Whether a job waits for a worker. Asked when something failed half-way, so a key of a wrong type is no error.
+local function is_ready(prefix, id)
+  for place, command in pairs({ prioritized = "ZSCORE", wait = "LPOS", paused = "LPOS" }) do
+    local found = redis.pcall(command, prefix .. place, id)
+    if found and type(found) ~= "table" then
+      return true
+    end
+  end
+  return false
+end
+
+-- Puts an id back into `active` that left it for a place it did not reach.
+local function put_back(prefix, id)
+  local delayed = redis.pcall("ZSCORE", prefix .. "delayed", id)
+  if is_ready(prefix, id) or type(delayed) == "string" then
+    return false
+  end
+  call("RPUSH", prefix .. "active", id)
+  return true
+end
+
 -- Lets one due job wait for a worker. An id that leads to no job is dropped with its place.
 local function promote_one(prefix, gate, id)
   local key = prefix .. id
@@ -80,7 +101,7 @@ local function promote_one(prefix, gate, id)
     return
   end
   priority = tonumber(priority) or 0
-  if priority == 0 then
+  if priority == 0 or priority ~= priority then
     call("LPUSH", gate.target, id)
   else
     insert_by_priority(prefix, id, priority)
@@ -89,16 +110,22 @@ local function promote_one(prefix, gate, id)
   call("HSET", key, "delay", 0)
 end
 
--- Lets at most `most` due jobs wait for a worker. Returns how many it moved.
+-- Lets at most `most` due jobs wait for a worker. Returns how many it moved. One that cannot be moved stays,
+-- and stops none of the others.
 local function promote_due(prefix, gate, now, most)
   local due = call("ZRANGEBYSCORE", prefix .. "delayed", 0, (now + 1) * TICK - 1, "LIMIT", 0, most)
   if #due == 0 then
     return 0
   end
-  call("ZREM", prefix .. "delayed", unpack(due))
+  local gone = {}
   for _, id in ipairs(due) do
-    promote_one(prefix, gate, id)
+    if pcall(promote_one, prefix, gate, id) or is_ready(prefix, id) then
+      gone[#gone + 1] = id
+    end
   end
-  wake_now(prefix, gate)
-  return #due
+  if #gone > 0 then
+    call("ZREM", prefix .. "delayed", unpack(gone))
+    wake_now(prefix, gate)
+  end
+  return #gone
 end

@@ -1,0 +1,130 @@
+"""``oxcart doctor``: is everything as it should be, and what was lost that can be brought back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.exits import FAILED, USAGE, CommandError
+from oxcart.cli.settings import JsonOption, Settings
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.rescue import Progress, Rescued
+    from oxcart.cli.checks import Finding
+
+_MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
+
+
+def doctor(
+    ctx: typer.Context,
+    rescue: Annotated[
+        bool, typer.Option("--rescue", help="Find jobs that are in no list of their queue and put them back.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --rescue: only say what would be put back.")
+    ] = False,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="With --rescue: only these queues.", show_default="all")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the server, the peers and the clocks; exit code 1 when something is wrong."""
+    using = settings.of(ctx)
+    if (dry_run or queue) and not rescue:
+        raise CommandError("--dry-run and --queue go with --rescue", USAGE)
+    findings = settings.run(_examine(using))
+    if not as_json:
+        _show(findings)
+    rescued = settings.run(_rescue(using, queue or [], dry_run, as_json)) if rescue else None
+    healthy = not any(finding.level == "problem" for finding in findings)
+    if as_json:
+        document: dict[str, Any] = {
+            "healthy": healthy,
+            "findings": [finding.as_dict() for finding in findings],
+        }
+        if rescued is not None:
+            document["rescue"] = {"dry_run": dry_run, "queues": rescued}
+        output.document(document)
+    if not healthy:
+        raise typer.Exit(FAILED)
+
+
+async def _examine(using: Settings) -> list[Finding]:
+    from oxcart.cli import checks
+
+    return await checks.examine(using.server, using.prefix, using.reconnect)
+
+
+def _show(findings: list[Finding]) -> None:
+    output.grid([_MARKS[finding.level], finding.name, finding.detail] for finding in findings)
+
+
+async def _rescue(using: Settings, names: list[str], dry_run: bool, as_json: bool) -> dict[str, Any]:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.broker.bullmq.rescue import rescue
+    from oxcart.broker.discovery import find_queues
+
+    found: dict[str, Any] = {}
+    for name in names or await find_queues(using.server, using.prefix, using.reconnect):
+        broker = BullMQBroker(using.server, name, prefix=using.prefix, reconnect=using.reconnect)
+        with _ProgressLine(name, quiet=as_json) as line:
+            try:
+                result = await rescue(broker, dry_run=dry_run, progress=line.update)
+            finally:
+                await broker.close()
+        found[name] = {
+            "looked_at": result.looked_at,
+            "rescued": result.rescued,
+            "leased": result.leased,
+            "ended": result.ended,
+        }
+        if not as_json:
+            output.text(_told(name, result, dry_run))
+    return found
+
+
+def _told(name: str, result: Rescued, dry_run: bool) -> str:
+    count = len(result.rescued)
+    if not count:
+        text = f"{name}: {result.looked_at:,} jobs looked at, none lost"
+    else:
+        shown = ", ".join(result.rescued[:5]) + (", …" if count > 5 else "")
+        done = "would be put back" if dry_run else "put back"
+        text = f"{name}: {result.looked_at:,} jobs looked at, {count} {done}: {shown}"
+    if result.leased:
+        text += f"; {len(result.leased)} in no list but leased, look again when the lease has ended"
+    if result.ended:
+        text += f"; {len(result.ended)} that have ended are in no list and were left alone"
+    return text
+
+
+class _ProgressLine:
+    """Shows on a terminal how far a scan has come."""
+
+    def __init__(self, name: str, *, quiet: bool) -> None:
+        self._name = name
+        self._status: Any = None
+        self._quiet = quiet
+
+    def __enter__(self) -> _ProgressLine:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if console.is_terminal and not self._quiet:
+            self._status = console.status(f"{self._name}: looking")
+            self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def update(self, progress: Progress) -> None:
+        """Takes how far it is."""
+        if self._status is not None:
+            self._status.update(
+                f"{self._name}: {progress.step}, {progress.keys:,} of about {progress.total:,} keys, "
+                f"{progress.suspects:,} suspects"
+            )

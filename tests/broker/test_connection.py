@@ -1,0 +1,264 @@
+"""Which server a queue lives on: by URL, by environment, embedded, behind Sentinels, behind TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from oxcart import Queue
+from oxcart.broker.connection import YOUNG_ATTEMPTS, YOUNG_PAUSE, Reconnect, Server
+from oxcart.broker.embedded import binary_path
+from oxcart.model.errors import BrokerTimeout, BrokerUnavailable
+from tests.servers import ValkeyServer, free_port, wait_until
+
+
+class TestReconnect:
+    def pauses(self, policy: Reconnect, *, holding: bool, count: int, rand: float = 0.5) -> list[float]:
+        return [policy.pause(attempt, holding=holding, rand=lambda: rand) for attempt in range(1, count + 1)]
+
+    def test_doubles_up_to_the_longest(self) -> None:
+        assert self.pauses(Reconnect(), holding=True, count=7) == pytest.approx(
+            [0.1, 0.2, 0.4, 0.8, 1.6, 2, 2]
+        )
+
+    def test_waits_longer_when_idle_but_not_at_first(self) -> None:
+        pauses = self.pauses(Reconnect(), holding=False, count=40)
+        assert max(pauses[:YOUNG_ATTEMPTS]) == YOUNG_PAUSE
+        assert sum(pauses[:YOUNG_ATTEMPTS]) > 10
+        assert pauses[-1] == 30
+
+    def test_jitter(self) -> None:
+        for rand, factor in ((0.0, 0.8), (0.5, 1.0), (1.0, 1.2)):
+            assert self.pauses(Reconnect(), holding=True, count=1, rand=rand) == pytest.approx([0.1 * factor])
+
+    def test_a_very_long_outage(self) -> None:
+        assert Reconnect().pause(10**9, holding=True, rand=lambda: 0.5) == 2
+
+
+class TestWhere:
+    async def test_a_url(self) -> None:
+        server = Server("redis://ada:secret@example.org:7000/3")
+        endpoint = await server.endpoint()
+        assert (endpoint.host, endpoint.port, endpoint.db) == ("example.org", 7000, 3)
+        assert (endpoint.username, endpoint.password, endpoint.tls) == ("ada", "secret", None)
+        assert not server.is_cluster
+        assert server.folder is None
+        assert "secret" not in server.name + repr(server) + repr(endpoint)
+
+    async def test_a_socket(self) -> None:
+        assert (await Server("unix:///run/valkey.sock").endpoint()).name == "/run/valkey.sock"
+
+    async def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OXCART_URL", "redis://from-the-environment:7001")
+        assert (await Server().endpoint()).name == "from-the-environment:7001"
+        assert (await Server("redis://explicit").endpoint()).host == "explicit"
+
+    def test_the_embedded_server_without_both(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("OXCART_HOME", str(tmp_path / "home"))
+        assert Server().folder == tmp_path / "home"
+        assert Server().location is None
+        assert "embedded Valkey in" in Server().name
+        monkeypatch.setenv("OXCART_URL", "redis://other")
+        assert Server(folder=tmp_path).folder == tmp_path, "a folder that is asked for beats the environment"
+
+    def test_a_cluster(self) -> None:
+        assert Server("redis+cluster://a:1,b:2").is_cluster
+
+    async def test_a_bad_url_is_told_without_being_repeated(self) -> None:
+        with pytest.raises(ValueError, match="url") as caught:
+            Server("http://user:secret@example.org")
+        assert "secret" not in str(caught.value)
+
+
+class TestSlots:
+    async def test_no_node_answers(self) -> None:
+        server = Server("redis+cluster://127.0.0.1:1,127.0.0.1:2")
+        with pytest.raises(BrokerUnavailable, match=r"no node of the cluster told its slots: .*:1: .*:2: "):
+            await server.endpoint(5)
+
+    async def test_what_the_cluster_told_is_used_until_it_is_forgotten(self) -> None:
+        server = Server("redis+cluster://127.0.0.1:1")
+        server.moved(5, "127.0.0.9", 7009)
+        server.moved(5, "127.0.0.8", 7008)
+        assert (await server.endpoint(5)).name == "127.0.0.8:7008"
+        with pytest.raises(BrokerUnavailable):
+            await server.endpoint(6)
+        server.forget_slots()
+        with pytest.raises(BrokerUnavailable):
+            await server.endpoint(5)
+
+
+class Sentinel:
+    """A real Sentinel that watches one server."""
+
+    def __init__(self, folder: Path, master: ValkeyServer) -> None:
+        self.port = free_port()
+        config = folder / "sentinel.conf"
+        config.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor main 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n"
+        )
+        with (folder / "sentinel.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(binary_path()), str(config), "--sentinel"],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.port}/main"
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[ValkeyServer, ValkeyServer, Sentinel]]:
+    """A master, its replica, and a Sentinel that knows both."""
+    with ValkeyServer(repl_diskless_sync_delay=0) as master, ValkeyServer() as replica:
+        replica.client().replicaof("127.0.0.1", str(master.port))
+        state: Any = lambda: master.client().info("replication").get("slave0", {})  # noqa: E731
+        wait_until(lambda: state().get("state") == "online", "the replica has joined")
+        sentinel = Sentinel(tmp_path, master)
+        asks: Any = redis.Redis(host="127.0.0.1", port=sentinel.port)
+
+        def knows() -> bool:
+            with contextlib.suppress(redis.RedisError):
+                return bool(asks.execute_command("SENTINEL", "REPLICAS", "main"))
+            return False
+
+        try:
+            wait_until(knows, "the sentinel knows the replica")
+            yield master, replica, sentinel
+        finally:
+            sentinel.stop()
+
+
+class TestSentinel:
+    async def test_follows_a_failover(self, watched: tuple[ValkeyServer, ValkeyServer, Sentinel]) -> None:
+        master, replica, sentinel = watched
+        dead = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/main"
+        async with Queue("q", url=dead) as queue:
+            await queue.add("before", job_id="before")
+            assert (await queue.server.endpoint()).port == master.port
+            wait_until(lambda: bool(replica.client().exists("bull:q:before")), "replicated")
+            await asyncio.to_thread(master.kill)
+            await queue.add("after", job_id="after")
+            assert (await queue.server.endpoint()).port == replica.port
+            assert (await queue.counts())["waiting"] == 2
+
+    async def test_an_unknown_master(self, watched: tuple[ValkeyServer, ValkeyServer, Sentinel]) -> None:
+        sentinel = watched[2]
+        server = Server(sentinel.url.replace("/main", "/other"))
+        with pytest.raises(BrokerUnavailable, match="knows no master 'other'"):
+            await server.endpoint()
+
+    async def test_no_sentinel_answers(self) -> None:
+        queue = Queue("q", url="redis+sentinel://127.0.0.1:1/main", add_timeout=0.05)
+        with pytest.raises(BrokerTimeout, match="no sentinel named a master"):
+            await queue.add("n")
+        await queue.close()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate for localhost, signed by itself."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not on the PATH")
+    folder = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem -subj /CN=localhost"
+    )
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def terminating(port: int, folder: Path, *, client_cert: bool = False) -> AsyncIterator[int]:
+    """A proxy that takes TLS and speaks plainly to the server behind it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    if client_cert:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(folder / "cert.pem")
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    writers: list[asyncio.StreamWriter] = []
+    served: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
+        behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
+        writers.extend((writer, behind_writer))
+        await asyncio.gather(pump(reader, behind_writer), pump(behind_reader, writer))
+
+    proxy = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    yield proxy.sockets[0].getsockname()[1]
+    proxy.close()
+    for writer in writers:
+        writer.transport.abort()
+    await asyncio.gather(*filter(None, served), return_exceptions=True)
+
+
+class TestTls:
+    async def test_a_job_goes_through(self, valkey: ValkeyServer, url: str, certificate: Path) -> None:
+        async with terminating(valkey.port, certificate) as port:
+            address = f"rediss://localhost:{port}/0?tls_ca={certificate / 'cert.pem'}"
+            async with Queue("q", url=address) as queue:
+                job = await queue.add("n", {"x": 1})
+                assert (await job.get()).data == {"x": 1}
+        assert valkey.client().llen("bull:q:wait") == 1
+
+    async def test_an_unknown_authority_is_refused(self, valkey: ValkeyServer, certificate: Path) -> None:
+        async with terminating(valkey.port, certificate) as port:
+            async with Queue("q", url=f"rediss://localhost:{port}/0", add_timeout=0.05) as queue:
+                with pytest.raises(BrokerTimeout, match="CERTIFICATE_VERIFY_FAILED"):
+                    await queue.add("n")
+            async with Queue("q", url=f"rediss://localhost:{port}/0?tls_verify=no") as queue:
+                assert await queue.counts()
+
+    async def test_a_client_certificate(self, valkey: ValkeyServer, url: str, certificate: Path) -> None:
+        cert, key = certificate / "cert.pem", certificate / "key.pem"
+        async with terminating(valkey.port, certificate, client_cert=True) as port:
+            address = f"rediss://localhost:{port}/0?tls_ca={cert}&tls_cert={cert}&tls_key={key}"
+            async with Queue("q", url=address) as queue:
+                assert (await queue.add("n")).created
+
+
+def test_the_embedded_server_by_default(tmp_path: Path) -> None:
+    """No URL, no set-up: a producer, and then another process that finds its job."""
+    code = "from oxcart.sync import Queue; q = Queue('q'); q.add('n'); print(q.counts()['waiting'])"
+    (tmp_path / "pyproject.toml").touch()
+    counts = [
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert counts == ["1", "2"]
+    assert (tmp_path / ".oxcart").is_dir()

@@ -1,0 +1,291 @@
+"""How attempts are brought to an end from outside: orderly shutdown, timeouts of every kind of handler."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxcart import Queue, RunningJob, Worker
+from oxcart.model.errors import JobFailed
+from tests.chaos import handlers
+from tests.chaos.fleet import Fleet, Store, eventually
+from tests.chaos.lengths import FULL, LEASE, LIMIT
+from tests.chaos.proxy import Proxy
+from tests.servers import ValkeyServer
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except OSError:
+        return True
+
+
+# -- shutdown
+
+
+async def test_running_jobs_end_and_the_rest_is_given_back(server: ValkeyServer, store: Store) -> None:
+    queue = Queue("chaos", url=server.url)
+    started, go = [], asyncio.Event()
+
+    @queue.process
+    async def work(job: RunningJob) -> str:
+        started.append(job.id)
+        await go.wait()
+        return "done"
+
+    handles = await queue.add_many([("job", n) for n in range(20)])
+    worker = Worker(queue, concurrency=4)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: len(started) == 4, "four jobs run")
+    worker.stop()
+    await asyncio.sleep(0.1)
+    assert not running.done(), "it waits for what runs"
+    go.set()
+    await asyncio.wait_for(running, LIMIT)
+    assert store.lengths() == {"completed": 4, "wait": 16}
+    for handle in handles:
+        job = await handle.get()
+        assert job.attempts_made == (1 if handle.id in started else 0)
+        assert store.lock_ms(handle.id) < 0
+    await queue.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "deaf", "thread", "process"])
+async def test_jobs_that_do_not_end_in_time_are_given_back_without_using_an_attempt(
+    server: ValkeyServer, store: Store, kind: str, tmp_path: Path
+) -> None:
+    queue = Queue("chaos", url=server.url)
+    begun = threading.Event()
+    end = threading.Event()
+
+    async def patient() -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    async def deaf() -> None:
+        begun.set()
+        while not end.is_set():
+            try:
+                await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                continue
+
+    def thread() -> None:
+        begun.set()
+        end.wait(60)
+
+    if kind == "process":
+        queue.job(handlers.with_a_child, name="job", run="process")  # type: ignore[call-overload]
+    else:
+        queue.job(name="job")({"async": patient, "deaf": deaf, "thread": thread}[kind])
+    worker = Worker(queue, shutdown_timeout=0.2)
+    running = asyncio.create_task(worker.run())
+    handle = await queue.add("job", {"folder": str(tmp_path)} if kind == "process" else {})
+    pids = tmp_path / "pids"
+    await eventually(lambda: begun.is_set() or (pids.exists() and pids.read_text()), "the handler runs")
+    began = time.monotonic()
+    worker.stop()
+    await asyncio.wait_for(running, LIMIT)
+    assert time.monotonic() - began < 5
+    end.set()
+    assert store.lengths() == {"wait": 1}
+    job = await handle.get()
+    assert (job.attempts_made, job.attempts_started, job.stalled_count) == (0, 1, 0)
+    assert store.lock_ms(handle.id) < 0
+    if kind == "process":
+        for pid in pids.read_text().split():
+            await eventually(lambda pid=pid: _gone(int(pid)), "process and child are gone")  # type: ignore[misc]
+    await queue.close()
+
+
+async def test_jobs_that_arrive_while_the_worker_stops_are_given_back(
+    server: ValkeyServer, store: Store
+) -> None:
+    """The answer to a claim is under way when the worker is told to stop: its jobs are nobody's, soon."""
+    async with Proxy(server.port) as proxy:
+        queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
+        ran: list[str] = []
+
+        @queue.process
+        async def work(job: RunningJob) -> None:
+            ran.append(job.id)
+            await asyncio.sleep(0.2)
+
+        worker = Worker(queue, concurrency=4, lock_duration=30, shutdown_timeout=1)
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(worker.started.wait(), LIMIT)
+        await eventually(lambda: proxy.calls["bzpopmin"] > 0, "the worker waits")
+        proxy.delay = 0.5
+        handles = await direct.add_many([("job", n) for n in range(4)])
+        await eventually(lambda: store.lengths_of("active") == 4, "claimed")
+        worker.stop()
+        await asyncio.wait_for(running, LIMIT)
+        proxy.delay = 0.0
+        assert store.lengths_of("active") == 0, store.lengths()
+        for handle in handles:
+            job = await handle.get()
+            assert store.lock_ms(handle.id) < 0
+            assert job.attempts_made == (1 if handle.id in ran else 0)
+        await queue.close()
+        await direct.close()
+
+
+async def test_sigterm_to_a_worker_process(server: ValkeyServer, store: Store, fleet: Fleet) -> None:
+    """As a deploy does it: stop, and the next one goes on; no attempt is used, nothing stalls."""
+    async with Queue("chaos", url=server.url) as queue:
+        first = await fleet.start(concurrency=2, shutdown_timeout=0.3)
+        renewer = fleet.of(first, "ready")[0]["renewer"]
+        handles = await queue.add_many([("nap", {"seconds": 3600})] * 2 + [("nap", {"seconds": 0})] * 6)
+        await eventually(lambda: len(fleet.starts()) == 2, "two run")
+        first.signal(signal.SIGTERM)
+        assert await first.ended() == 0, first.log
+        await eventually(lambda: _gone(renewer), "its renewer is gone")
+        assert store.lengths() == {"wait": 8}
+        for handle in handles:
+            await handle.update_data({"seconds": 0})
+        await fleet.start(concurrency=2)
+        for handle in handles:
+            await handle.result(LIMIT)
+            assert (await handle.get()).attempts_made == 1
+        assert not store.count_events("stalled")
+
+
+@pytest.mark.skipif(not FULL, reason="takes the ten seconds that a worker tries to tell its outcomes")
+async def test_a_worker_stopped_while_the_server_is_away_ends(server: ValkeyServer, store: Store) -> None:
+    async with Proxy(server.port) as proxy:
+        queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
+        begun = asyncio.Event()
+
+        @queue.process
+        async def work() -> None:
+            begun.set()
+            await asyncio.sleep(0.3)
+
+        worker = Worker(queue, shutdown_timeout=1)
+        running = asyncio.create_task(worker.run())
+        handle = await direct.add("job")
+        await asyncio.wait_for(begun.wait(), LIMIT)
+        await proxy.down()
+        worker.stop()
+        await asyncio.wait_for(running, 15)
+        # Nobody could be told: the lease runs out, and the job comes back as that of a lost worker.
+        assert await direct.state(handle.id) == "active"
+        await queue.close()
+        await direct.close()
+
+
+# -- timeouts
+
+
+async def test_an_async_handler_is_cancelled_at_its_timeout(server: ValkeyServer, store: Store) -> None:
+    queue = Queue("chaos", url=server.url)
+    told: list[str | None] = []
+
+    @queue.job(attempts=2, backoff=0.01, timeout=0.2)
+    async def work(job: RunningJob) -> str:
+        if job.attempt == 2:
+            return "second"
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            told.append(job.cancel_reason)
+            raise
+        return "first"
+
+    async with Worker(queue).running():
+        handle = await queue.add("work", {}, attempts=2, backoff=0.01)
+        assert await handle.result(LIMIT) == "second"
+    job = await handle.get()
+    assert told == ["timeout"]
+    assert job.attempts_made == 2
+    assert "longer than 0.2 s" in job.stacktrace[0]
+    await queue.close()
+
+
+async def test_a_thread_is_told_and_its_late_result_is_nobodys(server: ValkeyServer, store: Store) -> None:
+    queue = Queue("chaos", url=server.url)
+    late = threading.Event()
+    seen: list[Any] = []
+
+    @queue.job(timeout=0.2)
+    def work(job: RunningJob) -> str:
+        if job.attempt == 2:
+            return "second"
+        seen.append(job.wait_cancelled(60))
+        seen.append(job.cancel_reason)
+        late.wait(60)
+        seen.append("returned")
+        return "first, late"
+
+    async with Worker(queue, concurrency=2).running():
+        handle = await queue.add("work", {}, attempts=2, backoff=0.01)
+        assert await handle.result(LIMIT) == "second"
+        late.set()
+        await eventually(lambda: seen == [True, "timeout", "returned"], "the thread ends")
+        await asyncio.sleep(0.1)
+        assert (await handle.get()).return_value == "second"
+    assert store.count_events("completed") == {handle.id: 1}
+    await queue.close()
+
+
+async def test_a_process_is_killed_with_its_children(
+    server: ValkeyServer, store: Store, tmp_path: Path
+) -> None:
+    queue = Queue("chaos", url=server.url)
+    queue.job(handlers.with_a_child, name="work", run="process")  # type: ignore[call-overload]
+    queue.job(handlers.pid, name="pid", run="process")  # type: ignore[call-overload]
+    async with Worker(queue, lock_duration=LEASE).running():
+        handle = await queue.add("work", {"folder": str(tmp_path)}, attempts=1, timeout=2)
+        pids = tmp_path / "pids"
+        await eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2, "the child")
+        with pytest.raises(JobFailed, match="longer than 2 s") as failed:
+            await handle.result(LIMIT)
+        assert failed.value.category == "timeout"
+        for pid in pids.read_text().split():
+            await eventually(lambda pid=pid: _gone(int(pid)), "process and child are gone")  # type: ignore[misc]
+        # The pool replaces it.
+        assert await (await queue.add("pid", {})).result(LIMIT) != os.getpid()
+    await queue.close()
+
+
+async def test_a_process_that_crashes_fails_its_attempt_alone(server: ValkeyServer, store: Store) -> None:
+    queue = Queue("chaos", url=server.url)
+    queue.job(handlers.crash, name="crash", run="process")  # type: ignore[call-overload]
+    queue.job(handlers.pid, name="pid", run="process")  # type: ignore[call-overload]
+    async with Worker(queue, concurrency=2).running():
+        bad = await queue.add("crash", {}, attempts=1)
+        good = await queue.add("pid", {})
+        with pytest.raises(JobFailed, match="SIGABRT") as failed:
+            await bad.result(LIMIT)
+        assert failed.value.category == "system"
+        assert await good.result(LIMIT)
+    await queue.close()
+
+
+async def test_a_lost_lease_tells_the_handler(server: ValkeyServer, store: Store) -> None:
+    """Somebody else has the job: the handler is told, and what it returns is refused."""
+    queue = Queue("chaos", url=server.url)
+    reasons: list[str] = []
+
+    @queue.process
+    async def work(job: RunningJob) -> str:
+        reasons.append(await job.cancelled())
+        return "late"
+
+    async with Worker(queue, lock_duration=LEASE, recover=False).running():
+        handle = await queue.add("job")
+        await eventually(lambda: store.lock_ms(handle.id) > 0, "claimed")
+        store.client.set(f"{store.prefix}{handle.id}:lock", "somebody else")
+        await eventually(lambda: reasons == ["lease lost"], "the handler is told", 2 * LEASE + LIMIT)
+        await asyncio.sleep(0.2)
+        assert "returnvalue" not in store.job(handle.id)
+        assert store.holder(handle.id) == "somebody else"
+    await queue.close()

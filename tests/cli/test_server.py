@@ -1,0 +1,89 @@
+"""``oxcart server``: the embedded Valkey by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oxcart.broker import embedded
+from tests.cli.conftest import Commands, Program
+from tests.servers import wait_until
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "data"
+    yield folder
+    Commands(None)("server", "stop", "--folder", str(folder))
+    wait_until(lambda: embedded.status(folder) is None, "no server left")
+
+
+def test_start_keeps_it_until_stop(folder: Path) -> None:
+    ox = Commands(None)
+    assert ox("server", "status", "--folder", str(folder)).code == 1
+    started = ox("server", "start", "--folder", str(folder))
+    assert started.code == 0
+    url = started.out.strip()
+    # A second start finds the first, and others can use it by its URL.
+    assert ox("server", "start", "--folder", str(folder), "--json").json["url"] == url
+    assert Commands(url)("add", "mail", "hello", "--job-id", "a").code == 0
+    status = ox("server", "status", "--folder", str(folder), "--json").json
+    assert status["running"] is True
+    assert status["url"] == url
+    assert [user["name"] for user in status["users"]] == ["oxcart-server"]
+    assert "oxcart-server" in ox("server", "status", "--folder", str(folder)).out
+    assert ox("server", "stop", "--folder", str(folder)).out == "stopped\n"
+    assert embedded.status(folder) is None
+    assert ox("server", "stop", "--folder", str(folder)).out == "was not running\n"
+    # Its data is there at the next start.
+    assert ox("server", "start", "--folder", str(folder)).out.strip() == url
+    assert Commands(url)("job", "mail", "a", "--json").json["state"] == "waiting"
+
+
+def test_it_is_started_again_when_its_keeper_is_killed(folder: Path) -> None:
+    ox = Commands(None)
+    ox("server", "start", "--folder", str(folder))
+    first = ox("server", "status", "--folder", str(folder), "--json").json
+    os.kill(first["keeper_pid"], signal.SIGKILL)
+
+    def back() -> bool:
+        status = embedded.status(folder)
+        return (
+            status is not None and status["keeper_pid"] != first["keeper_pid"] and status["state"] == "ready"
+        )
+
+    wait_until(back, "another keeper", 40)
+
+
+def test_stop_leaves_it_to_other_users(folder: Path, start: Callable[..., Program], tmp_path: Path) -> None:
+    ox = Commands(None)
+    ox("server", "start", "--folder", str(folder))
+    # A tail of events uses the server as well.
+    tail = start("events", "mail", OXCART_URL="", OXCART_HOME=str(folder))
+    wait_until(lambda: len((embedded.status(folder) or {"users": []})["users"]) == 2, "two users")
+    ended = ox("server", "stop", "--folder", str(folder))
+    assert ended.code == 1
+    assert str(tail.process.pid) in ended.err
+    tail.kill()
+    wait_until(lambda: embedded.status(folder) is None, "gone with its last user")
+
+
+def test_in_the_foreground(folder: Path, start: Callable[..., Program]) -> None:
+    program = start("server", "start", "--foreground", "--folder", str(folder))
+    assert program.wait_for("://")
+    assert embedded.status(folder) is not None
+    assert program.end(signal.SIGINT) == 0
+    wait_until(lambda: embedded.status(folder) is None, "no server left")
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    ended = Commands(None)("server", "start", "--folder", str(file / "data"))
+    assert ended.code == 3
+    assert "cannot be used" in ended.err
+    assert ended.err.count("\n") == 1

@@ -1,0 +1,71 @@
+"""One cluster of three masters per test process, and queues whose slots lie on different masters."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oxcart.broker.bullmq.keys import Keys
+from tests.servers import ValkeyCluster, ValkeyServer
+
+_numbers = itertools.count()
+
+
+class Masters:
+    """A cluster, with names for what tests need of it."""
+
+    def __init__(self, cluster: ValkeyCluster) -> None:
+        self.cluster = cluster
+        self.url = cluster.url
+
+    def nodes(self) -> Iterator[tuple[ValkeyServer, Any]]:
+        for node in self.cluster.nodes:
+            with node.client() as client:
+                yield node, client
+
+    def owner(self, slot: int) -> ValkeyServer:
+        """The node that serves a slot now, in its own opinion."""
+        for node, client in self.nodes():
+            mine = client.execute_command("CLUSTER", "MYID")
+            for first, last, master, *_ in client.execute_command("CLUSTER", "SLOTS"):
+                if first <= slot <= last and _text(master[2]) == _text(mine):
+                    return node
+        raise AssertionError(f"nobody serves slot {slot}")
+
+    def all_keys(self) -> list[str]:
+        """Every key of every master."""
+        return [key for _, client in self.nodes() for key in client.scan_iter()]
+
+    def flush(self) -> None:
+        for _, client in self.nodes():
+            with contextlib.suppress(Exception):
+                client.flushall()
+
+    def queue_on(self, node: ValkeyServer) -> str:
+        """A new queue's name whose slot lies on a node."""
+        while True:
+            name = f"queue-{next(_numbers)}"
+            if self.owner(Keys(name, tagged=True).slot()) is node:
+                return name
+
+
+def _text(raw: str | bytes) -> str:
+    return raw.decode() if isinstance(raw, bytes) else raw
+
+
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def masters(_cluster: ValkeyCluster) -> Masters:
+    """An empty cluster."""
+    masters = Masters(_cluster)
+    masters.flush()
+    return masters

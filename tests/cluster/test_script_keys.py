@@ -1,0 +1,196 @@
+"""Every key that a script touches is in the slot of its KEYS[1].
+
+A single server tells, by MONITOR, every command that a script runs; COMMAND GETKEYS tells the keys of each.
+The scenario walks through all scripts and the branches that touch keys of other jobs and queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.keys import slot_of
+from oxcart.broker.bullmq.rescue import rescue
+from oxcart.broker.bullmq.scripts import load, verbs
+from oxcart.broker.connection import Server
+from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.model.options import JobOptions
+from tests.servers import ValkeyServer
+
+_LINE = re.compile(r"^[0-9.]+ \[\d+ (\S+)\] (.*)$")
+_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
+#: Commands without keys that scripts may use.
+_KEYLESS = frozenset({"PING", "TIME"})
+
+
+class Monitor:
+    """Collects what MONITOR shows: the scripts that were called, and the commands that they ran."""
+
+    def __init__(self, server: ValkeyServer) -> None:
+        self._client: Any = server.client(decode_responses=False)
+        connection: Any = self._client.connection_pool.get_connection()
+        connection.send_command("MONITOR")
+        assert connection.read_response() == b"OK"
+        self._connection: Any = connection
+        self.lines: list[tuple[str, list[str]]] = []
+        self._end = False
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._end:
+            line = self._connection.read_response()
+            found = _LINE.match(line.decode("utf-8", "replace"))
+            assert found, line
+            words = [word.encode().decode("unicode_escape") for word in _WORD.findall(found.group(2))]
+            self._end = words[:2] == ["ECHO", "the end"]
+            self.lines.append((found.group(1), words))
+
+    def stop(self, server: ValkeyServer) -> list[tuple[str, list[str]]]:
+        with server.client() as client:
+            client.echo("the end")
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        self._connection.disconnect()
+        self._client.close()
+        return self.lines
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+def _outcome(kind: str, job: ClaimedJob, **more: Any) -> Outcome:
+    return Outcome(kind, job.id, job.token, job.starts, 1_700_000_000_000, b'"x"', b"[]", **more)
+
+
+async def _add(broker: BullMQBroker, *names: str, **options: Any) -> None:
+    built = [JobOptions.build(job_id=name, **options) for name in names]
+    await broker.add([broker.encode("job", {"a": 1}, one) for one in built])
+
+
+def _parent(base: str, name: str, **flags: bool) -> dict[str, str]:
+    told = "".join(f',"{flag}":true' for flag, on in flags.items() if on)
+    return {"parentKey": f"{base}:{name}", "parent": f'{{"id":"{name}","queueKey":"{base}"{told}}}'}
+
+
+async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
+    """Through every script; parents of the jobs are in the other queue of the same slot."""
+    at, there = broker.keys.base, other.keys.base
+    await _add(broker, "plain", "plain", "kept", "lifo", lifo=True)
+    await _add(broker, "low", "lower", priority=5)
+    await _add(broker, "late", "later", delay=60)
+    await broker.pause()
+    await broker.promote()
+    client.rpush(f"{at}:wait", "kept")
+    await _add(broker, "while-paused")
+    await broker.resume()
+    await broker.change_priority("low", 7)
+    await broker.change_priority("plain", 3, lifo=True)
+    await broker.change_delay("later", 30_000)
+    await broker.promote_job("late")
+    await broker.set_progress("plain", 5)
+    await broker.add_log("plain", ["a", "b"], 1)
+    await broker.update_data("plain", 2)
+    await broker.states(["plain", "later", "nobody"])
+    for state in ("wait", "delayed"):
+        await broker.page(state, 0, 5)
+        await broker.page(state, 0, 5, oldest=True)
+    client.hset(f"{at}:meta", mapping={"concurrency": 50, "max": 1000, "duration": 1000})
+    jobs = {job.id: job for job in (await broker.claim(Ask(20, worker="w"))).jobs}
+    await broker.extend([Lease(job.id, job.token, job.starts) for job in jobs.values()], 30_000)
+    client.delete(f"{at}:low:lock")
+    await broker.extend([Lease("low", jobs["low"].token, jobs["low"].starts)], 30_000)
+    await broker.finish(
+        [
+            _outcome("c", jobs["plain"], retention="1::"),
+            _outcome("f", jobs["kept"], retention=":5:"),
+            _outcome("r", jobs["low"]),
+            _outcome("d", jobs["lower"], delay_ms=1),
+            _outcome("w", jobs["lifo"]),
+        ],
+        Ask(5),
+    )
+    await _children(broker, there, client)
+    # Lost workers.
+    client.delete(*client.keys(f"{at}:*:lock"))
+    await broker.recover(interval_ms=1)
+    await asyncio.sleep(0.01)
+    await broker.recover(interval_ms=1, max_stalled=0)
+    await broker.retry_job("kept", "failed", reset=True)
+
+
+async def _children(broker: BullMQBroker, there: str, client: Any) -> None:
+    """Ends of children of every kind, with a deduplication window, and removals of them."""
+    at = broker.keys.base
+    flags = {"a": {}, "b": {"fpof": True}, "c": {"cpof": True}, "d": {"idof": True}, "e": {"rdof": True}}
+    names = [f"child-{flag}-{kind}" for flag in flags for kind in ("c", "f", "0")]
+    await _add(broker, *names)
+    for name in names:
+        flag = name.split("-")[1]
+        parent = f"parent-{name}"
+        client.hset(f"{there}:{parent}", mapping={"name": "p", "opts": "{}", "data": "1", "timestamp": 1})
+        client.zadd(f"{there}:waiting-children", {parent: 1})
+        client.sadd(f"{there}:{parent}:dependencies", f"{at}:{name}")
+        client.hset(f"{at}:{name}", mapping=_parent(there, parent, **flags[flag]))
+    client.hset(f"{at}:child-a-c", "deid", "window")
+    client.set(f"{at}:de:window", "child-a-c")
+    client.hset(
+        f"{at}:dn:window",
+        mapping={"name": "n", "data": "1", "opts": '{"de":{"id":"window"}}', "jid": "requeued"},
+    )
+    jobs = {job.id: job for job in (await broker.claim(Ask(100))).jobs}
+    for name in names:
+        kind = name[-1]
+        retention = "0::" if kind == "0" else ""
+        codes, _ = await broker.finish(
+            [_outcome("f" if kind == "f" else "c", jobs[name], retention=retention)]
+        )
+        assert codes == [1], name
+    await broker.retry_job("child-a-f", "failed")
+    await broker.retry_job("child-b-f", "failed")
+    await broker.remove_job("child-c-f")
+    await _add(broker, "family")
+    client.sadd(f"{at}:family:dependencies", f"{at}:requeued")
+    await broker.remove_job("family", children=True)
+
+
+@pytest.mark.parametrize("prefix", ["bull", "{bull}"])
+async def test_every_key_is_in_the_slot_of_the_first(server: ValkeyServer, prefix: str) -> None:
+    with server.client() as client:
+        client.flushall()
+        broker = BullMQBroker(Server(server.url), "one", prefix=prefix, tagged=True)
+        # In the plain form, flows over two queues would be in two slots: one queue is its own parent's.
+        other = (
+            BullMQBroker(Server(server.url), "two", prefix=prefix, tagged=True) if "{" in prefix else broker
+        )
+        monitor = Monitor(server)
+        await _walk(broker, other, client)
+        # Two jobs that are in no list, as a peer's rename may leave them.
+        await _add(broker, "lost", "lost-low", priority=3)
+        client.delete(f"{broker.keys.base}:prioritized", f"{broker.keys.base}:wait")
+        assert {"lost", "lost-low"} <= set((await rescue(broker)).rescued)
+        await broker.close()
+        await other.close()
+        lines = monitor.stop(server)
+        shas = {load(verb).sha.decode(): verb for verb in verbs()}
+        called = {shas[words[1]] for _, words in lines if words[0] == "EVALSHA"}
+        assert called == set(verbs()), f"not walked through: {set(verbs()) - called}"
+        slot = broker.keys.slot()
+        seen: set[tuple[str, ...]] = set()
+        for who, words in lines:
+            if who != "lua" or words[0].upper() in _KEYLESS:
+                continue
+            keys = client.execute_command("COMMAND GETKEYS", *words)
+            seen.update((words[0].upper(), key) for key in keys)
+        wrong = sorted((name, key) for name, key in seen if slot_of(key) != slot)
+        assert not wrong, wrong[:10]
+        assert len(seen) > 300, "the scripts were seen at work"

@@ -1,0 +1,67 @@
+"""Claimed jobs without a server, for the parts of the engine that need none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from oxcart.broker.bullmq import codec
+from oxcart.broker.port import ClaimedJob
+from oxcart.engine.handler import Handler, RunKind
+from oxcart.engine.running import RunningJob
+from oxcart.model.options import JobOptions
+
+NOW = 1_700_000_000_000
+
+
+class NoBroker:
+    """Notes what a handler asks of its queue."""
+
+    queue = "q"
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    async def set_progress(self, job_id: str, progress: Any) -> None:
+        self.said.append(("progress", job_id, progress))
+
+    async def add_log(self, job_id: str, lines: list[str], keep: int) -> int:
+        self.said.append(("log", job_id, lines, keep))
+        return len(lines)
+
+    async def update_data(self, job_id: str, data: Any) -> None:
+        self.said.append(("data", job_id, data))
+
+
+def make_job(
+    data: Any = None,
+    *,
+    job_id: str = "1",
+    name: str = "n",
+    starts: int = 1,
+    fields: dict[str, str] | None = None,
+    handler: Handler | None = None,
+    opts: dict[str, Any] | None = None,
+    state: Any = None,
+    broker: Any = None,
+    **options: Any,
+) -> RunningJob:
+    """A job as a worker claims it; ``opts`` are raw options of a peer, else our own."""
+    if opts is None:
+        raw, extras = codec.encode_options(JobOptions.build(**options))
+        more = dict(zip(extras[::2], extras[1::2], strict=True))
+    else:
+        raw, more = json.dumps(opts).encode(), {}
+    hashed = {b"name": name.encode(), b"data": json.dumps(data).encode(), b"opts": raw}
+    hashed |= {key.encode(): value.encode() for key, value in (more | (fields or {})).items()}
+    claim = ClaimedJob(job_id, f"token:{starts}", starts, NOW, hashed)
+    there: Any = broker or NoBroker()
+    job = RunningJob(there, claim, "worker-1", state)
+    job.handler = handler
+    return job
+
+
+def make_handler(function: Callable[..., Any], *, run: RunKind | None = None, **options: Any) -> Handler:
+    name = getattr(function, "__name__", "n")
+    return Handler(name, function, run=run, options=JobOptions.build(**options))

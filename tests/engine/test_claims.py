@@ -1,0 +1,352 @@
+"""Group commit: what goes together, whose turn it is, when to ask and when not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from oxcart.broker.bullmq.broker import LARGE_OUTCOME, BullMQBroker
+from oxcart.broker.port import Ask, Claimed, ClaimedJob, Code, Outcome
+from oxcart.engine.claims import BATCH, CROWDED, Claims, Station
+from oxcart.engine.running import RunningJob
+from oxcart.model.errors import BrokerUnavailable, ScriptError
+from tests.engine.making import make_job
+from tests.signals import eventually
+
+
+class Call:
+    """One call under way; the test answers it."""
+
+    def __init__(self, queue: str, outcomes: list[Outcome], ask: Ask) -> None:
+        self.queue = queue
+        self.outcomes = outcomes
+        self.count = ask.count
+        self.answer: asyncio.Future[Claimed] = asyncio.get_running_loop().create_future()
+
+    def reply(self, jobs: int = 0, **fields: Any) -> None:
+        claimed = [ClaimedJob(f"{self.queue}{i}", "t", 1, 0, {b"data": b"{}"}) for i in range(jobs)]
+        self.answer.set_result(Claimed(claimed, **fields))
+
+
+class Scripted:
+    """A broker whose calls wait for the test."""
+
+    def __init__(self, queue: str, calls: asyncio.Queue[Call]) -> None:
+        self.queue = queue
+        self._calls = calls
+
+    async def claim(self, ask: Ask) -> Claimed:
+        return await self._call([], ask)
+
+    async def finish(self, outcomes: list[Outcome], ask: Ask) -> tuple[list[Code], Claimed]:
+        claimed = await self._call(list(outcomes), ask)
+        return [1] * len(outcomes), claimed
+
+    async def _call(self, outcomes: list[Outcome], ask: Ask) -> Claimed:
+        call = Call(self.queue, outcomes, ask)
+        self._calls.put_nowait(call)
+        return await call.answer
+
+
+class Desk:
+    """Claims over scripted queues, and what the worker would be told."""
+
+    def __init__(self, *queues: str, concurrency: int = 10) -> None:
+        self.calls: asyncio.Queue[Call] = asyncio.Queue()
+        self.load = 0
+        self.now = 1000
+        self.arrived: list[tuple[str, int]] = []
+        self.ended: list[tuple[str, Code]] = []
+        self.left: list[str] = []
+        self.starved = 0
+        self.broken: list[BaseException] = []
+        self.seen: list[tuple[str, int, int]] = []
+        self.stations = [
+            Station(index, cast(BullMQBroker, Scripted(queue, self.calls)))
+            for index, queue in enumerate(queues)
+        ]
+        self.claims = Claims(
+            self.stations,
+            concurrency,
+            Ask(lock_ms=5),
+            load=lambda: self.load,
+            arrived=self._arrived,
+            leaving=lambda station, ids: self.left.extend(ids),
+            ended=lambda station, job, outcome, code: self.ended.append((outcome.id, code)),
+            starved=self._starved,
+            clock=lambda: self.now,
+            broken=self.broken.append,
+            observe=lambda station, ended, claimed, seconds: self.seen.append(
+                (station.broker.queue, ended, claimed)
+            ),
+        )
+
+    def _arrived(self, station: Station, claimed: Claimed) -> None:
+        self.arrived.append((station.broker.queue, len(claimed.jobs)))
+        self.load += len(claimed.jobs)
+
+    def _starved(self) -> None:
+        self.starved += 1
+
+    def end(self, count: int = 1, queue: int = 0, size: int = 1, prefix: str = "j") -> None:
+        for number in range(count):
+            job: RunningJob = make_job(job_id=f"{prefix}{number}")
+            self.load = max(0, self.load - 1)
+            outcome = Outcome("c", job.id, job.token, 1, 0, b"x" * size)
+            self.claims.submit(self.stations[queue], job, outcome)
+
+    async def next(self) -> Call:
+        return await asyncio.wait_for(self.calls.get(), 10)
+
+    async def quiet(self) -> None:
+        """No further call."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert self.calls.empty()
+
+
+class TestBatches:
+    async def test_an_idle_worker_asks_for_its_free_slots(self) -> None:
+        desk = Desk("q", concurrency=10)
+        desk.claims.wake(None)
+        call = await desk.next()
+        assert (call.outcomes, call.count) == ([], 10)
+        call.reply(4)
+        await eventually(lambda: desk.arrived == [("q", 4)], "arrived")
+        assert desk.starved == 1
+        await desk.quiet()
+
+    async def test_outcomes_that_come_meanwhile_go_together_and_claim(self) -> None:
+        desk = Desk("q", concurrency=10)
+        desk.claims.wake(None)
+        first = await desk.next()
+        desk.end(5)
+        first.reply(10)
+        second = await desk.next()
+        assert [outcome.id for outcome in second.outcomes] == [f"j{i}" for i in range(5)]
+        assert second.count == 0, "all slots are taken"
+        desk.end(3, prefix="k")
+        second.reply()
+        third = await desk.next()
+        assert len(third.outcomes) == 3
+        assert third.count == 3, "into the freed slots"
+        third.reply(3)
+        await eventually(lambda: len(desk.ended) == 8, "all told")
+        assert desk.left == [job_id for job_id, _ in desk.ended]
+        assert desk.seen == [("q", 0, 10), ("q", 5, 0), ("q", 3, 3)]
+
+    async def test_at_most_a_batch_per_call(self) -> None:
+        desk = Desk("q", concurrency=BATCH)
+        desk.claims.wake(None)
+        (await desk.next()).reply(BATCH)
+        await eventually(lambda: desk.arrived, "arrived")
+        desk.end(BATCH + 7)
+        call = await desk.next()
+        assert (len(call.outcomes), call.count) == (BATCH, BATCH)
+        call.reply(BATCH)
+        assert len((await desk.next()).outcomes) == 7
+
+    async def test_smaller_batches_in_a_crowd(self) -> None:
+        desk = Desk("q", concurrency=BATCH)
+        desk.claims.wake(None)
+        (await desk.next()).reply(BATCH, active=CROWDED)
+        await eventually(lambda: desk.arrived, "arrived")
+        desk.end(BATCH)
+        call = await desk.next()
+        assert len(call.outcomes) == BATCH // 2
+
+    async def test_a_large_outcome_goes_alone(self) -> None:
+        desk = Desk("q", concurrency=10)
+        desk.claims.stop_claiming()
+        for size in (1, 1, LARGE_OUTCOME, 1, LARGE_OUTCOME, LARGE_OUTCOME, 1):
+            desk.end(size=size)
+        sizes = []
+        for _ in range(6):
+            call = await desk.next()
+            sizes.append([len(outcome.value) for outcome in call.outcomes])
+            call.reply()
+        big = LARGE_OUTCOME
+        assert sizes == [[1, 1], [big], [1], [big], [big], [1]]
+
+    @pytest.mark.parametrize(("concurrency", "calls"), [(1, 1), (50, 1), (51, 2), (100, 2), (150, 3)])
+    async def test_calls_in_flight_grow_with_concurrency(self, concurrency: int, calls: int) -> None:
+        desk = Desk("q", concurrency=concurrency)
+        desk.claims.wake(None)
+        under_way = [await desk.next() for _ in range(calls)]
+        assert sum(call.count for call in under_way) == concurrency
+        await desk.quiet()
+        for call in under_way:
+            call.reply()
+
+    async def test_no_slot_is_asked_for_twice(self) -> None:
+        desk = Desk("q", concurrency=100)
+        desk.load = 30
+        desk.claims.wake(None)
+        one, two = await desk.next(), await desk.next()
+        assert (one.count, two.count) == (50, 20)
+        assert not desk.claims.has_room
+        one.reply()
+        two.reply()
+
+
+class TestTurns:
+    async def test_queues_take_turns(self) -> None:
+        desk = Desk("a", "b", "c", concurrency=1)
+        order = []
+        desk.claims.wake(None)
+        for _ in range(9):
+            call = await desk.next()
+            order.append(call.queue)
+            call.reply(1)
+            await eventually(lambda: desk.load == 1, "arrived")
+            desk.end(queue="abc".index(call.queue))
+            call = (
+                await desk.next()
+            )  # the outcome, with a claim into the freed slot, of one queue or the other
+            order.append(call.queue)
+            desk.load = 0
+            call.reply(0 if len(order) % 2 else 1)
+            await asyncio.sleep(0)
+            desk.load = 0
+            desk.claims.wake(None)
+        counts = {queue: order.count(queue) for queue in "abc"}
+        assert min(counts.values()) >= len(order) // 3 - 2
+
+    async def test_a_busy_queue_does_not_hide_another(self) -> None:
+        desk = Desk("busy", "other", concurrency=1)
+        asked: list[str] = []
+        desk.claims.wake(None)
+        for _ in range(20):
+            call = await desk.next()
+            asked.append(call.queue)
+            call.reply(1 if call.queue == "busy" else 0)
+            await asyncio.sleep(0)
+            desk.load = 0
+            desk.claims.wake(1 if len(asked) % 5 == 0 else 0)
+        assert asked.count("other") >= 4
+
+
+class TestWhenToAsk:
+    async def test_an_empty_queue_is_not_asked_again(self) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(0)
+        await eventually(lambda: desk.starved == 1, "told to wait")
+        await desk.quiet()
+        desk.claims.wake(0)
+        assert (await desk.next()).count == 5
+
+    async def test_a_full_answer_is_asked_again(self) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(5)
+        await eventually(lambda: desk.load == 5, "arrived")
+        desk.end(2)
+        assert (await desk.next()).count == 2
+        assert desk.starved == 0
+
+    async def test_a_rate_limit_is_waited_for(self) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(0, limited_ms=30)
+        await desk.quiet()
+        desk.claims.wake(None)  # a poll in between does not help
+        await desk.quiet()
+        desk.now += 31
+        assert (await desk.next()).count == 5
+        assert desk.starved == 0
+
+    async def test_a_paused_queue_is_left_until_a_marker(self) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(0, closed=True)
+        await eventually(lambda: desk.starved == 1, "told to wait")
+        await desk.quiet()
+        desk.claims.wake(0)
+        assert (await desk.next()).count == 5
+
+    async def test_an_end_may_make_room_in_a_queue_at_its_concurrency(self) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(2, closed=True)
+        await eventually(lambda: desk.load == 2, "arrived")
+        await desk.quiet()
+        desk.end()
+        call = await desk.next()
+        assert (len(call.outcomes), call.count) == (1, 4)
+        call.reply(1)
+
+    async def test_when_the_next_delayed_job_is_due_is_noted(self) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(0, due_ms=5000)
+        await eventually(lambda: desk.starved == 1, "told to wait")
+        assert desk.stations[0].due_ms == 5000
+
+    async def test_orphans_are_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(0, orphans=["ghost"])
+        await eventually(lambda: "dropped ids without a job: ghost" in caplog.text, "a warning")
+
+    async def test_no_room_no_claim(self) -> None:
+        desk = Desk("q", concurrency=2)
+        desk.load = 2
+        desk.claims.wake(None)
+        await desk.quiet()
+        assert not desk.claims.has_room
+
+
+class TestEnd:
+    async def test_stop_claiming_still_ends_attempts(self) -> None:
+        desk = Desk("q", concurrency=5)
+        desk.claims.stop_claiming()
+        desk.claims.wake(None)
+        await desk.quiet()
+        desk.end(2)
+        draining = asyncio.create_task(desk.claims.drained())
+        call = await desk.next()
+        assert (len(call.outcomes), call.count) == (2, 0)
+        assert not draining.done()
+        call.reply()
+        await asyncio.wait_for(draining, 10)
+
+    async def test_drained_of_nothing(self) -> None:
+        await asyncio.wait_for(Desk("q").claims.drained(), 10)
+
+    async def test_close_gives_up_calls(self) -> None:
+        desk = Desk("q")
+        desk.claims.wake(None)
+        call = await desk.next()
+        await desk.claims.close()
+        assert call.answer.cancelled()
+        assert desk.broken == []
+
+
+class TestErrors:
+    async def test_a_refused_call_keeps_its_outcomes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        desk = Desk("q", concurrency=5)
+        monkeypatch.setattr("oxcart.engine.claims.asyncio.sleep", _at_once)
+        desk.end(3)
+        call = await desk.next()
+        call.answer.set_exception(ScriptError("finish: ERR no"))
+        again = await desk.next()
+        assert {outcome.id for outcome in again.outcomes} == {"j0", "j1", "j2"}
+        again.reply()
+        await eventually(lambda: len(desk.ended) == 3, "told")
+        assert desk.broken == []
+
+    async def test_a_worker_that_gives_up_is_told(self) -> None:
+        desk = Desk("q")
+        desk.claims.wake(None)
+        (await desk.next()).answer.set_exception(BrokerUnavailable("gave up after 3 attempts"))
+        await eventually(lambda: desk.broken, "told")
+
+
+_real_sleep = asyncio.sleep
+
+
+async def _at_once(seconds: float) -> None:
+    await _real_sleep(0)

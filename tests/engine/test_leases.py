@@ -1,0 +1,216 @@
+"""The worker's leases and the process that renews them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart import Queue
+from oxcart.broker.port import Ask
+from oxcart.engine.leases import Leases
+from oxcart.engine.renewer import Renewer, is_stopped
+from oxcart.engine.running import RunningJob
+from tests.signals import eventually
+
+LOCK_MS = 1500
+EVERY = 0.05
+
+
+class Held:
+    """Leases of one queue, and what they say."""
+
+    def __init__(self, queue: Queue, lock_ms: int = LOCK_MS, every: float = EVERY, **facts: Any) -> None:
+        self.queue = queue
+        self.broker = queue.open_broker()
+        self.lost: list[str] = []
+        self.renewed: list[int] = []
+        self.failed: list[tuple[int, str]] = []
+        self.leases = Leases(
+            lock_ms,
+            every,
+            [queue.station_facts() | facts],
+            lost=lambda station, job_id: self.lost.append(job_id),
+            renewed=lambda station, leases, seconds: self.renewed.append(leases),
+            failed=lambda station, leases, error: self.failed.append((leases, error)),
+        )
+
+    async def claim(self, count: int = 1, lock_ms: int = LOCK_MS) -> list[RunningJob]:
+        await self.queue.add_many([("n", None)] * count)
+        claimed = await self.broker.claim(Ask(count, lock_ms))
+        return [RunningJob(self.broker, claim, "w", None) for claim in claimed.jobs]
+
+    async def renewals(self, count: int) -> None:
+        """Waits for so many more."""
+        target = len(self.renewed) + count
+        await eventually(lambda: len(self.renewed) >= target, f"{count} renewals")
+
+    async def close(self) -> None:
+        await self.leases.close()
+        await self.broker.close()
+
+
+@pytest_asyncio.fixture
+async def held(queue: Queue) -> AsyncIterator[Held]:
+    made = Held(queue)
+    made.leases.start()
+    await asyncio.wait_for(made.leases.ready.wait(), 20)
+    yield made
+    await made.close()
+
+
+def lock_of(store: redis.Redis, job: RunningJob) -> int:
+    left = store.pttl(f"bull:q:{job.id}:lock")
+    assert isinstance(left, int)
+    return left
+
+
+class TestRenewal:
+    async def test_a_lease_outlives_its_duration(self, held: Held, store: redis.Redis) -> None:
+        jobs = await held.claim(3, lock_ms=300)
+        held.leases.hold(0, jobs, [None] * 3)
+        await held.renewals(3)
+        assert all(lock_of(store, job) > 300 for job in jobs)
+        assert set(held.renewed) == {3}
+        assert held.lost == []
+
+    async def test_what_was_dropped_is_not_renewed(self, held: Held, store: redis.Redis) -> None:
+        one, two = await held.claim(2)
+        held.leases.hold(0, [one, two], [None] * 2)
+        await held.renewals(1)
+        held.leases.drop(0, [one.id])
+        assert set(held.leases.held(0)) == {two.id}
+        held.leases.hold(0, [], [])  # drops go with the next claim
+        await eventually(lambda: held.renewed[-1] == 1, "only the other is renewed")
+        assert held.lost == []
+
+    async def test_a_drop_is_told_without_another_claim(self, held: Held) -> None:
+        one, two = await held.claim(2)
+        held.leases.hold(0, [one, two], [None] * 2)
+        await held.renewals(1)
+        held.leases.drop(0, [one.id])
+        await eventually(lambda: held.renewed[-1] == 1, "told after a while")
+
+    async def test_a_lease_of_somebody_else_is_told_once(self, held: Held, store: redis.Redis) -> None:
+        one, two = await held.claim(2)
+        store.set(f"bull:q:{one.id}:lock", "stolen")
+        held.leases.hold(0, [one, two], [None] * 2)
+        await eventually(lambda: held.lost, "told")
+        await held.renewals(2)
+        assert held.lost == [one.id]
+        assert held.renewed[-1] == 1
+        assert store.get(f"bull:q:{one.id}:lock") == "stolen"
+
+    async def test_nothing_is_renewed_past_the_deadline(self, held: Held) -> None:
+        mortal, immortal = await held.claim(2)
+        held.leases.hold(0, [mortal, immortal], [0.01, None])
+        await held.renewals(1)
+        await eventually(lambda: held.renewed[-1] == 1, "only the one without a deadline")
+        assert held.lost == []
+
+    async def test_a_server_that_is_not_there_is_told(self, queue: Queue) -> None:
+        held = Held(queue, url="redis://127.0.0.1:1/0")
+        held.leases.start()
+        try:
+            held.leases.hold(0, await held.claim(2), [None] * 2)
+            await eventually(lambda: held.failed, "told")
+            leases, error = held.failed[0]
+            assert leases == 2
+            assert "cannot reach" in error
+            assert held.lost == []
+        finally:
+            await held.close()
+
+
+class TestProcess:
+    async def test_a_renewer_that_dies_is_replaced_and_told_everything(
+        self, held: Held, store: redis.Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        jobs = await held.claim(2)
+        held.leases.hold(0, jobs, [None, None])
+        await held.renewals(1)
+        first = held.leases.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: held.leases.pid not in (None, first), "another one")
+        await held.renewals(2)
+        assert held.renewed[-1] == 2
+        assert "the renewer process ended" in caplog.text
+
+    async def test_a_claim_before_it_is_up_is_told_when_it_is(self, queue: Queue) -> None:
+        held = Held(queue)
+        jobs = await held.claim(2)
+        held.leases.hold(0, jobs, [None, None])
+        held.leases.start()
+        await held.renewals(1)
+        assert set(held.renewed) == {2}
+        await held.close()
+
+    async def test_close_ends_it(self, held: Held) -> None:
+        pid = held.leases.pid
+        assert pid is not None
+        await held.leases.close()
+        assert held.leases.pid is None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    async def test_close_at_once(self, queue: Queue) -> None:
+        held = Held(queue)
+        held.leases.start()
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await held.close()
+
+    async def test_signals_to_the_group_are_the_workers_to_handle(self, held: Held) -> None:
+        pid = held.leases.pid
+        assert pid is not None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
+        held.leases.hold(0, await held.claim(), [None])
+        await held.renewals(1)
+        assert held.leases.pid == pid
+
+    async def test_many_claims_at_once(self, held: Held) -> None:
+        """More than a pipe holds: what it cannot take at once is sent when it can."""
+        jobs = await held.claim(3000, lock_ms=60_000)
+        for _ in range(20):
+            held.leases.hold(0, jobs, [None] * len(jobs))
+        await eventually(lambda: len(jobs) in held.renewed, "all of them", limit=40)
+        assert held.lost == []
+
+
+class TestRenewerAlone:
+    def test_does_nothing_for_a_worker_that_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        said: list[dict[str, Any]] = []
+        renewer = Renewer(1, LOCK_MS, said.append)
+        renewer.take(
+            {"open": 0, "url": "redis://127.0.0.1:1/0", "folder": "", "queue": "q", "prefix": "bull"}
+        )
+        renewer.take({"hold": 0, "leases": [["a", "t", 1, None]], "drop": []})
+        monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: True)
+        renewer.beat()
+        assert said == []
+        monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: False)
+        renewer.beat()
+        assert said[0]["failed"] == 1
+        assert renewer._loop is not None
+        renewer._loop.close()
+
+    def test_does_not_connect_while_nothing_is_held(self) -> None:
+        said: list[dict[str, Any]] = []
+        renewer = Renewer(1, LOCK_MS, said.append)
+        renewer.take(
+            {"open": 0, "url": "redis://127.0.0.1:1/0", "folder": "", "queue": "q", "prefix": "bull"}
+        )
+        renewer.beat()
+        assert said == []
+
+    def test_who_is_stopped(self) -> None:
+        assert not is_stopped(os.getpid())
+        assert not is_stopped(2**22 + 1)

@@ -1,0 +1,124 @@
+"""The housekeeping of a worker: one check at a time, ticks in between, errors that do not end it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.port import Recovered
+from oxcart.engine.recovery import PROMOTE, Recovery
+from oxcart.model.errors import BrokerUnavailable, ScriptError
+from tests.signals import eventually
+
+
+class House:
+    """A queue to be kept, with answers of the test's own."""
+
+    queue = "q"
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self.ticks = 0
+        self.moved: list[int] = []
+        self.answer: Callable[[], Any] = lambda: Recovered([], True)
+        self.recovered: list[str] = []
+        self.skipped = 0
+        self.hold: asyncio.Event | None = None
+
+    async def recover(self, *, max_stalled: int, interval_ms: int) -> Recovered:
+        self.checks += 1
+        if self.hold is not None:
+            await self.hold.wait()
+        answer = self.answer()
+        if isinstance(answer, BaseException):
+            raise answer
+        return cast(Recovered, answer)
+
+    async def promote(self, most: int = 250) -> tuple[int, int]:
+        self.ticks += 1
+        return (self.moved.pop(0) if self.moved else 0), 0
+
+    def skip(self) -> None:
+        self.skipped += 1
+
+
+Start = Callable[..., House]
+
+
+@pytest_asyncio.fixture
+async def start() -> AsyncIterator[Start]:
+    tasks: list[asyncio.Task[None]] = []
+
+    def make(house: House | None = None, **options: Any) -> House:
+        kept = house or House()
+        options = {"interval": 0.01, "tick": 0.005, "max_stalled": 1, **options}
+        recovery = Recovery(
+            cast(BullMQBroker, kept), recovered=kept.recovered.extend, skipped=kept.skip, **options
+        )
+        tasks.append(asyncio.create_task(recovery.run()))
+        return kept
+
+    yield make
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_checks_at_once_and_then_every_interval(start: Start) -> None:
+    house = start()
+    await eventually(lambda: house.checks >= 3, "three checks")
+
+
+async def test_a_long_interval_still_ticks(start: Start) -> None:
+    house = start(interval=60)
+    await eventually(lambda: house.ticks >= 3, "three ticks")
+    assert house.checks == 1
+
+
+async def test_many_due_jobs_are_let_through_without_waiting_for_the_next_tick(start: Start) -> None:
+    house = House()
+    house.moved = [PROMOTE, PROMOTE, 7]
+    start(house, interval=60, tick=60)
+    await eventually(lambda: house.ticks == 3, "all of them")
+
+
+async def test_a_check_that_is_still_running_makes_the_next_one_be_skipped(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House()
+    house.hold = asyncio.Event()
+    start(house)
+    await eventually(lambda: house.skipped >= 2, "skipped")
+    assert house.checks == 1
+    assert "stalled check skipped, the last one is still running" in caplog.text
+    house.hold.set()
+    await eventually(lambda: house.checks >= 2, "goes on")
+
+
+async def test_what_came_back_is_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    house.answer = lambda: Recovered(["a", "b"], True)
+    start(house)
+    await eventually(lambda: house.recovered[:2] == ["a", "b"], "told")
+    assert "2 jobs taken back from lost workers" in caplog.text
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("gone"), ScriptError("no")])
+async def test_an_error_of_the_server_does_not_end_it(start: Start, error: Exception) -> None:
+    house = House()
+    house.answer = lambda: error
+    start(house)
+    await eventually(lambda: house.checks >= 3, "still checks")
+    assert house.recovered == []
+
+
+async def test_another_workers_check_is_waited_for_not_the_whole_interval(start: Start) -> None:
+    house = House()
+    house.answer = lambda: Recovered([], False, 10)
+    start(house, interval=60)
+    await eventually(lambda: house.checks >= 2, "asked again when the other's time is up")

@@ -1,0 +1,135 @@
+"""What a sequence is made of: operations, their outcomes, and a view of the database they act on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.equality.dump import Dump
+
+PREFIX = "bull"
+QUEUE = "q"
+PARENTS = "p"
+QUEUES = (QUEUE, PARENTS)
+
+# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with.
+PEER_KINDS = frozenset(
+    {
+        "add_auto",
+        "add_child",
+        "add_flow",
+        "add_peer",
+        "clear_logs",
+        "add_deduplicated",
+        "remove_deduplication",
+        "set_concurrency",
+        "remove_concurrency",
+        "set_rate_limit",
+        "remove_rate_limit",
+        "rate_limit",
+        "wait_for_children",
+    }
+)
+# Done by hand on both sides: what the servers' own clocks would do, and a blocked worker that is woken up.
+SERVER_KINDS = frozenset(
+    {"expire_lock", "expire_limiter", "expire_stalled_check", "expire_deduplication", "pop_marker"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation: what, when, and with what."""
+
+    kind: str
+    now: int
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": self.kind, "now": self.now, **self.args}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Op:
+        args = json.loads(line)
+        return cls(args.pop("kind"), args.pop("now"), args)
+
+    @property
+    def queue(self) -> str:
+        return str(self.args.get("queue", QUEUE))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an operation answered: a value, or an error with BullMQ's code."""
+
+    value: Any = None
+    code: int | None = None
+    error: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that a worker was given and, for all it knows, still holds."""
+
+    queue: str
+    job_id: str
+    token: str
+    worker: dict[str, Any]
+    by: str | None = None
+    doomed: str | None = None
+
+
+class View:
+    """What the generator sees of a database."""
+
+    def __init__(self, dump: Dump) -> None:
+        self._dump = dump
+
+    def ids(self, queue: str, *states: str) -> list[str]:
+        found: list[str] = []
+        for state in states:
+            entry = self._dump.get(f"{PREFIX}:{queue}:{state}")
+            if entry is not None and not isinstance(entry.value, str):
+                found += [item[0] if entry.kind == "zset" else item for item in entry.value]
+        return found
+
+    def has(self, key: str) -> bool:
+        return key in self._dump
+
+    def exists(self, queue: str, key: str) -> bool:
+        return self.has(f"{PREFIX}:{queue}:{key}")
+
+    def meta(self, queue: str) -> dict[str, Any]:
+        entry = self._dump.get(f"{PREFIX}:{queue}:meta")
+        return entry.value if entry is not None and isinstance(entry.value, dict) else {}
+
+    def hash(self, queue: str, job_id: str) -> dict[str, Any]:
+        entry = self._dump.get(f"{PREFIX}:{queue}:{job_id}")
+        return entry.value if entry is not None and isinstance(entry.value, dict) else {}
+
+    def lock(self, queue: str, job_id: str) -> str | None:
+        entry = self._dump.get(f"{PREFIX}:{queue}:{job_id}:lock")
+        return entry.value if entry is not None and isinstance(entry.value, str) else None
+
+    def locked(self, queue: str) -> list[str]:
+        return self._with_suffix(queue, ":lock")
+
+    def logged(self, queue: str) -> list[str]:
+        return self._with_suffix(queue, ":logs")
+
+    def deduplication(self, queue: str) -> list[str]:
+        head = f"{PREFIX}:{queue}:de:"
+        return sorted(key[len(head) :] for key in self._dump if key.startswith(head))
+
+    def next_due(self, queue: str) -> int | None:
+        entry = self._dump.get(f"{PREFIX}:{queue}:delayed")
+        return int(float(entry.value[0][1]) // 4096) if entry is not None else None  # type: ignore[index]
+
+    def _with_suffix(self, queue: str, tail: str) -> list[str]:
+        head = f"{PREFIX}:{queue}:"
+        found = (key for key in self._dump if key.startswith(head) and key.endswith(tail))
+        return sorted(key[len(head) : -len(tail)] for key in found)

@@ -1,0 +1,172 @@
+"""Every example is run, and the code in the README is one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nodes import installed, node_missing
+from tests.servers import free_port, wait_until
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def environment(url: str, **more: str) -> dict[str, str]:
+    return {**os.environ, "OXCART_URL": url, "PYTHONUNBUFFERED": "1", **more}
+
+
+def run(*command: str, url: str, **more: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(url, **more),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def started(*command: str, url: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(url), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def test_quickstart(url: str) -> None:
+    output = run(sys.executable, "examples/quickstart.py", url=url)
+    assert "{'to': 'ada@example.com', 'text': 'Hello Ada!'}" in output
+    assert "{'to': 'bob@example.com', 'text': 'Hello you!'}" in output
+
+
+def test_quickstart_without_a_server(tmp_path: Path) -> None:
+    """As a newcomer runs it: nothing is set up, and nothing stays behind."""
+    env = {**os.environ, "OXCART_HOME": str(tmp_path / "data")}
+    done = subprocess.run(
+        [sys.executable, "examples/quickstart.py"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+    assert "Hello Ada!" in done.stdout
+
+
+def test_cpu(url: str) -> None:
+    lines = run(sys.executable, "examples/cpu.py", url=url).splitlines()
+    assert [re.findall(r"'primes': (\d+)", line) for line in lines[:4]] == [
+        ["4"],
+        ["168"],
+        ["2262"],
+        ["5133"],
+    ]
+    assert lines[4].startswith("timeout - the attempt took longer than 0.5 s")
+
+
+def ask(port: int, path: str, body: Any = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_web(url: str) -> None:
+    port = free_port()
+    with (
+        started(sys.executable, "examples/web.py", str(port), url=url) as service,
+        started(sys.executable, "-m", "oxcart.cli", "work", "examples.web:signups", url=url),
+    ):
+        assert service.stdout is not None
+        assert service.stdout.readline() == f"listening on port {port}\n"
+        status, answer = ask(port, "/signups", {"email": "ada@example.com"})
+        assert status == 202
+        path = f"/signups/{answer['id']}"
+        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "the worker has done it", 40)
+        assert ask(port, path) == (
+            200,
+            {"state": "completed", "result": "ada@example.com is on the free plan"},
+        )
+        assert ask(port, "/signups/none")[0] == 404
+        status, answer = ask(port, "/signups", {"plan": "pro"})
+        assert status == 400
+        assert "missing required field `email`" in answer["error"]
+        assert ask(port, "/signups", {"email": "a", "paln": "pro"})[0] == 400
+
+
+@pytest.mark.node
+def test_node(url: str) -> None:
+    missing = node_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    modules = installed("v5") / "node_modules"
+    with started(sys.executable, "examples/node/worker.py", url=url):
+        output = run("node", "examples/node/producer.js", url=url, NODE_PATH=str(modules))
+    assert output.splitlines() == ["Hello Ada, from Python", "Hello Grace, from Python"]
+
+
+class TestReadme:
+    text = (ROOT / "README.md").read_text()
+
+    def test_its_code_is_the_quickstart(self) -> None:
+        (code,) = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+        wanted = (EXAMPLES / "quickstart.py").read_text()
+        without_docs = re.sub(r'^ *"""[^"]*"""\n+', "", wanted, flags=re.MULTILINE)
+        assert code.split() == without_docs.split()
+        assert len([line for line in code.splitlines() if line.strip()]) <= 20
+
+    def test_is_short(self) -> None:
+        assert len(self.text.splitlines()) < 150
+
+    @pytest.mark.parametrize("file", ["README.md", "CHANGELOG.md", "docs/troubleshooting.md"])
+    def test_its_links_lead_somewhere(self, file: str) -> None:
+        page = ROOT / file
+        targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text())
+        missing = [target for target in targets if not (page.parent / target).exists()]
+        assert missing == []
+
+    def test_its_commands_exist(self) -> None:
+        makefile = (ROOT / "Makefile").read_text()
+        for target in set(re.findall(r"make ([a-z-]+)", self.text)):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("file", ["README.md", "docs/troubleshooting.md"])
+def test_every_oxcart_command_that_is_named_exists(file: str) -> None:
+    text = (ROOT / file).read_text()
+    named = set(re.findall(r"`oxcart ([a-z]+)", text))
+    assert named
+    listed = subprocess.run(
+        [sys.executable, "-m", "oxcart.cli", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    known = set(re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE))
+    assert named <= known
