@@ -54,7 +54,7 @@ def life(job: str) -> list[dict[str, str]]:
 
 def test_from_a_queue_to_a_report(shell: Shell, emit: Emit, store: redis.Redis, tmp_path: Path) -> None:
     emit("mail", *life("1"), *life("2"), at=FIRST)
-    assert "built: 2026-11-02" in shell.run("run", "--once", "--master", "local[1]")
+    assert "built: 2026-11-02" in shell.run("run", "--once", "--delta", "--master", "local[1]")
     assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "500000"
     (standing,) = json.loads(shell.run("status", "--json"))
     assert (standing["queue"], standing["read"], standing["lag"], standing["kept"]) == ("mail", 8, 0, 500000)
@@ -65,8 +65,11 @@ def test_from_a_queue_to_a_report(shell: Shell, emit: Emit, store: redis.Redis, 
     assert json.loads(shell.run("query", text, "--json", "--master", "local[1]")) == [
         {"name": "welcome", "state": "completed", "n": 2}
     ]
+    assert shell.run("delta") == "nothing new\n"
     shell.run("compact")
     shell.run("expire")
+    jobs = pytest.importorskip("deltalake").DeltaTable(shell.lake / "jobs").to_pyarrow_table()
+    assert sorted(jobs["job_id"].to_pylist()) == ["1", "2"]
     assert "as before" in shell.run("detach")
     assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "10000"
 

@@ -15,6 +15,7 @@ from oxcart.cli.settings import JsonOption
 
 if TYPE_CHECKING:
     from oxcart.spark.access import Access, Choice
+    from oxcart.spark.delta import Delta
     from oxcart.spark.pipeline import Pipeline
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ def run(
     remote: RemoteOption = None,
     name: NameOption = "main",
     keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
+    delta: Annotated[bool, typer.Option("--delta", help="Make the tables Delta tables too.")] = False,
 ) -> None:
     """Read the event streams, and keep the tables up to date."""
     from oxcart.model.duration import parse_ms
@@ -56,7 +58,19 @@ def run(
     pause = parse_ms(every, "every", minimum=1000) / 1000
     _attach(ctx, queues, name, keep)
     near = remote is None and (master is None or master.startswith("local"))
-    made = _pipeline(ctx, lake, queues, name, master, remote, spool=_spool(lake, name) if near else None)
+    if delta:
+        _delta(lake)  # says at once what is missing
+    made = _pipeline(
+        ctx,
+        lake,
+        queues,
+        name,
+        master,
+        remote,
+        spool=_spool(lake, name) if near else None,
+        keep=keep,
+        delta=delta,
+    )
     if once:
         days = made.once()
         output.text(f"bronze is up to date; built: {', '.join(days) or 'nothing new'}")
@@ -161,6 +175,16 @@ def compact(lake: LakeOption = _LAKE) -> None:
 
 
 @app.command()
+def delta(lake: LakeOption = _LAKE) -> None:
+    """Make Delta tables of the tables, over the same files, or bring them up to date."""
+    moved = _delta(lake).follow()
+    for table, files in moved.items():
+        output.text(f"{table}: {files} files came or went")
+    if not moved:
+        output.text("nothing new")
+
+
+@app.command()
 def expire(
     lake: LakeOption = _LAKE,
     keep: Annotated[int, typer.Option("--keep", help="How many versions stay at least.")] = 100,
@@ -223,7 +247,7 @@ def _pipeline(
     name: str,
     master: str | None,
     remote: str | None,
-    spool: Path | None = None,
+    **more: Any,
 ) -> Pipeline:
     from oxcart.spark.session import open_session
 
@@ -231,7 +255,14 @@ def _pipeline(
     spark = open_session(master, remote=remote)
     from oxcart.spark.pipeline import Pipeline, Plan
 
-    return Pipeline(spark, Plan(lake, access, choice, name, spool=spool), progress=_tell)
+    return Pipeline(spark, Plan(lake, access, choice, name, **more), progress=_tell)
+
+
+def _delta(lake: Path) -> Delta:
+    from oxcart.spark.delta import Delta
+    from oxcart.spark.lake import Lake
+
+    return Delta(Lake(lake))
 
 
 def _spool(lake: Path, name: str) -> Path:

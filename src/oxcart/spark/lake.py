@@ -335,9 +335,11 @@ class Lake:
     def _unnamed(self, named: set[str], before_ms: int) -> Iterator[Path]:
         for folder, inner, names in os.walk(self.root):
             place = Path(folder)
-            if place == self.root:
-                # Only tables, and what was meant for them: checkpoints and spools are not ours to judge.
+            if _STAGING not in place.relative_to(self.root).parts:
+                # Only tables, and what was meant for them: checkpoints, spools and Delta logs are not ours
+                # to judge.
                 inner[:] = [name for name in inner if name == _STAGING or not name.startswith("_")]
+            if place == self.root:
                 continue
             for name in names:
                 path = place / name

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.attach import KEEP
 from oxcart.spark.builder import Builder, Progress
+from oxcart.spark.delta import Delta
 from oxcart.spark.lake import Change, Lake, LakeError
 from oxcart.spark.position import read_position
 from oxcart.spark.reader import MAX_ROWS
@@ -48,6 +49,7 @@ class Plan:
         samples: Whether to sample the queues' lengths every minute.
         spool: The folder of a tailer's spool, on this machine; None to read the server in every batch.
         keep: Events that a queue shall keep for us.
+        delta: Whether the tables are Delta tables too.
     """
 
     lake: Path
@@ -58,6 +60,7 @@ class Plan:
     samples: bool = True
     spool: Path | None = None
     keep: int = KEEP
+    delta: bool = False
 
 
 class Pipeline:
@@ -75,6 +78,7 @@ class Pipeline:
         self.lake = Lake(plan.lake)
         self.tables = Tables(spark, self.lake)
         self.builder = Builder(spark, self.lake, progress=progress)
+        self._delta = Delta(self.lake) if plan.delta else None
         self._mark = f"ingest:{plan.name}"
         self._checkpoint = self.lake.root / _CHECKPOINTS / plan.name
 
@@ -107,6 +111,7 @@ class Pipeline:
             LakeError: The checkpoint cannot be used.
         """
         begin = self.offsets()
+        self._show()  # what a run that was killed has published
         reader = (
             self.spark.readStream.format("oxcart")
             .option("content", "events")
@@ -143,6 +148,12 @@ class Pipeline:
         self.lake.publish(
             Change("ingest", add=files, marks={self._mark: ends}, expects={self._mark: at or None})
         )
+        self._show()
+
+    def _show(self) -> None:
+        """Lets the Delta tables follow, where there shall be any."""
+        if self._delta is not None:
+            self._delta.follow()
 
     def _noted_offset(self, number: int) -> dict[str, Any] | None:
         """The offset at which a batch ends, from Spark's own log, which is written before the batch runs."""
@@ -182,7 +193,12 @@ class Pipeline:
     def once(self) -> list[str]:
         """Bronze up to the present end, then silver and gold; returns the days that were built."""
         self.ingest()
-        return self.builder.refresh()
+        return self._refresh()
+
+    def _refresh(self) -> list[str]:
+        days = self.builder.refresh()
+        self._show()
+        return days
 
     def run(self, every: float = 30.0, *, until: Callable[[], bool] = lambda: False) -> None:
         """Bronze all the time, silver and gold every so many seconds, until told to end."""
@@ -200,7 +216,7 @@ class Pipeline:
                     query.awaitTermination()  # raises what ended it
                     return
                 if time.monotonic() >= due:
-                    self.builder.refresh()
+                    self._refresh()
                     due = time.monotonic() + every
                 time.sleep(0.2)
         finally:
