@@ -63,7 +63,7 @@ class BatchGenerator(Generator):
 
     def _claim_many(self) -> Op:
         worker = self._random.choice(self._workers)
-        args = {"token": self._token(), "worker": worker, "count": self._random.randint(1, 5)}
+        args = {"token": self._token(), "worker": worker, "count": self._random.randint(1, 8)}
         # Few bytes: the claim stops early, as it does before a reply that would be too large.
         args["bytes"] = self._pick(1 << 20, 1 << 20, 20)
         return self._op("claim_many", self._some_queue(), **args)
@@ -71,7 +71,7 @@ class BatchGenerator(Generator):
     def _finish_many(self) -> Op | None:
         queue = self._some_queue()
         held = [one for one in self._claims if one.queue == queue]
-        chosen = self._random.sample(held, self._random.randint(1, min(len(held), 5))) if held else []
+        chosen = self._random.sample(held, self._random.randint(1, min(len(held), 9))) if held else []
         items = [self._item(one.job_id, one.token) for one in chosen]
         if self._random.random() < 0.3:
             # What is refused must not touch its neighbours.

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+import msgpack
+
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.bullmq.scripts import load
@@ -167,20 +169,29 @@ class BullMQBroker:
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = _NONE) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
         now, token = self.clock(), self._new_token()
-        args: list[bytes | str | int] = self._asked(ask, now, token)
+        args = self._asked(ask, now, token)
         args.append(len(outcomes))
+        group: tuple[str, str, int, str] | None = None
+        size_at = 0
         told: list[bytes | str | int] = []
         for number, o in enumerate(outcomes, 1):
             kind = o.kind
             if o.category:
                 told += (number, o.category, o.code)
-            args += (kind, o.id, o.token, o.starts if o.starts >= 0 else "", o.at_ms)
+            more = ("L" if o.lifo else "") if kind == "r" else o.retention
+            shared = (kind, o.token, o.at_ms, more)
+            if shared != group:
+                size_at = len(args) + 1
+                args += (kind, 0, *shared[1:])
+                group = shared
+            args[size_at] += 1  # type: ignore[operator]
+            args += (o.id, o.starts if o.starts >= 0 else "")
             if kind == "c":
-                args += (o.value, o.retention)
+                args.append(o.value)
             elif kind == "f":
-                args += (o.value, o.stack, o.retention, o.attempts, o.category)
+                args += (o.value, o.stack, o.attempts, o.category)
             elif kind == "r":
-                args += (o.value, o.stack, "L" if o.lifo else "")
+                args += (o.value, o.stack)
             elif kind == "d":
                 args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
         args += told
@@ -201,7 +212,7 @@ class BullMQBroker:
         ]
 
     def _claimed(self, answer: Any, token: str, now: int) -> Claimed:
-        flat = answer[1]
+        flat = msgpack.unpackb(answer[1], raw=True)
         jobs, aside = [], []
         for i in range(0, len(flat), 2):
             try:

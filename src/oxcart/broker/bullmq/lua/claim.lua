@@ -5,7 +5,8 @@
 --          3 now, 4 how many, 5 token, 6 lock ms, 7 worker name or "",
 --          8 limiter max or "", 9 limiter duration or "", 10 payload bytes after which to stop
 -- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated }: jobs is a flat list of id and
---          fields as they were before the claim (the caller adds one to `ats` and sets `processedOn`);
+--          fields as they were before the claim (the caller adds one to `ats` and sets `processedOn`), in
+--          MessagePack, because each string of an answer costs the server three times as much;
 --          limited and due in ms, 0 for none; active is the length of the active list
 -- Events   `waiting` per delayed job whose time had come, `active` per claimed job
 -- Keeps    a claimed id is in `active` and has a lock; wait is served before prioritized; the marker is

@@ -2,15 +2,17 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3-10 as in claim (4 may be 0: claim nothing)
---          11 how many attempts end here; then for each:
---          kind, id, token, starts ("" or the `ats` of the claim), time, and by kind
---          c completed  value, retention
---          f failed     reason, stacktrace, retention, attempts allowed, category or ""
---          r retry now  reason, stacktrace, "L" or ""
+--          11 how many attempts end here; then groups of those that have most in common:
+--          kind, how many, token, time, and for each attempt
+--          id, starts ("" or the `ats` of the claim), and by kind
+--          c completed  value
+--          f failed     reason, stacktrace, attempts allowed, category or ""
+--          r retry now  reason, stacktrace
 --          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
 --          w give back  (nothing)
---          retention is "" to keep all, or "count:age:limit" with empty parts for what is not asked
---          behind them, for those that failed: number of the item, category, code (told to a pipeline)
+--          Behind the time stands what else a group shares: of c and f the retention, "" to keep all, or
+--          "count:age:limit" with empty parts for what is not asked; of r "L" or ""; of d and w "".
+--          Behind them, for those that failed: number of the item, category, code (told to a pipeline).
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
 --          -9 a child failed, or an error text where the server refused that item alone
@@ -34,13 +36,38 @@ end
 local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
-local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0 }
+local sizes = { c = 3, f = 6, r = 4, d = 6, w = 2 }
+
+-- The attempts in order: where each one's arguments begin, and its group's; the keys of job and lock, which
+-- cost something to make.
+local kind_of, at_of, group_of, key_of, lock_of = {}, {}, {}, {}, {}
+
+-- What a pipeline is told of failed attempts, by their number.
 local categories, failure_codes = {}, {}
+
+local function read_groups()
+  local at, index = 12, 0
+  while index < count do
+    local group, kind = at, ARGV[at]
+    local many, size = tonumber(ARGV[at + 1]), sizes[kind]
+    at = at + 5
+    for _ = 1, many do
+      index = index + 1
+      local key = P .. ARGV[at]
+      kind_of[index], at_of[index], group_of[index] = kind, at, group
+      key_of[index], lock_of[index] = key, key .. ":lock"
+      at = at + size
+    end
+  end
+  for i = at, #ARGV - 2, 3 do
+    categories[tonumber(ARGV[i])], failure_codes[tonumber(ARGV[i])] = ARGV[i + 1], ARGV[i + 2]
+  end
+end
 
 -- What all items need alike is read before them and written behind them, in one command instead of one
 -- per item: the leases, and the places of finished jobs.
 local holders = {}
-local released, released_ids = {}, {}
+local released, released_ids, released_locks = {}, {}, {}
 local places = { completed = {}, failed = {} }
 
 -- Whether any job that completes here might have children: nearly always none has.
@@ -50,28 +77,25 @@ local function read_leases()
   -- Sets that are none refuse the call here, before anything is written.
   call("ZCARD", P .. "completed")
   call("ZCARD", P .. "failed")
-  local keys, parents, at = {}, {}, 12
-  for i = 1, count do
-    local key = P .. ARGV[at + 1]
-    keys[i] = key .. ":lock"
-    if ARGV[at] == "c" then
-      parents[#parents + 1] = key .. ":dependencies"
-      parents[#parents + 1] = key .. ":unsuccessful"
-    end
-    at = at + 5 + sizes[ARGV[at]]
-  end
-  for i = at, #ARGV - 2, 3 do
-    categories[tonumber(ARGV[i])], failure_codes[tonumber(ARGV[i])] = ARGV[i + 1], ARGV[i + 2]
-  end
   if count > 0 then
-    holders = call("MGET", unpack(keys))
+    holders = call("MGET", unpack(lock_of))
   end
-  children = #parents > 0 and call("EXISTS", unpack(parents)) > 0
+  local parents, last = {}, 0
+  for i = 1, count do
+    if kind_of[i] == "c" then
+      local key = key_of[i]
+      parents[last + 1] = key .. ":dependencies"
+      parents[last + 2] = key .. ":unsuccessful"
+      last = last + 2
+    end
+  end
+  children = last > 0 and call("EXISTS", unpack(parents)) > 0
 end
 
-local function release(id)
+local function release(index, id)
   released[id] = true
-  released_ids[#released_ids + 1] = id
+  local last = #released_ids + 1
+  released_ids[last], released_locks[last] = id, lock_of[index]
 end
 
 local function write_places()
@@ -85,15 +109,64 @@ end
 
 local function write_releases()
   if #released_ids > 0 then
-    local locks = {}
-    for i, id in ipairs(released_ids) do
-      locks[i] = P .. id .. ":lock"
-    end
-    call("DEL", unpack(locks))
+    call("DEL", unpack(released_locks))
     if call("EXISTS", P .. "stalled") == 1 then
       call("SREM", P .. "stalled", unpack(released_ids))
     end
   end
+end
+
+-- Ids in `active` as it was read at once, and those that leave it: taken out together, before anything looks
+-- at the list again. Nil where they are taken out one by one, which costs a search and a command each.
+local present
+local leavers, leaving = {}, 0
+
+local function read_active()
+  if count >= 4 and active <= 4 * count then
+    present = {}
+    local list = call("LRANGE", active_key, 0, -1)
+    for i = 1, #list do
+      present[list[i]] = true
+    end
+  end
+end
+
+-- Cuts the list off before the first that leaves, and puts back behind it those that stay.
+local function write_active()
+  if leaving == 0 then
+    return
+  end
+  local list = call("LRANGE", active_key, 0, -1)
+  local stay, cut = {}, #list
+  for i = #list, 1, -1 do
+    local id = list[i]
+    if leavers[id] then
+      leavers[id] = nil
+      cut = i - 1
+    else
+      stay[#stay + 1] = id
+    end
+  end
+  local behind = {}
+  for i = #stay - cut, 1, -1 do
+    behind[#behind + 1] = stay[i]
+  end
+  if cut > 0 then
+    call("LTRIM", active_key, 0, cut - 1)
+  else
+    call("DEL", active_key)
+  end
+  if #behind > 0 then
+    call("RPUSH", active_key, unpack(behind))
+  end
+  leavers, leaving = {}, 0
+end
+
+local function is_active(id)
+  if present then
+    return present[id]
+  end
+  return call("LPOS", active_key, id)
 end
 
 -- In a long list a search from the wrong end is slow. The list is ordered by start: what started before
@@ -128,7 +201,7 @@ local between
 -- Common beginning of every item. Returns the job's attributes, or a code below zero. The order of the
 -- checks is the peers': what a refused call has already changed by then is the same.
 local function leave(index, kind, id, token, starts, fields)
-  local key = P .. id
+  local key = key_of[index]
   local job = call("HMGET", key, "parentKey", "deid", "atm", "ats")
   if not job[4] and call("EXISTS", key) == 0 then
     return -1
@@ -140,19 +213,32 @@ local function leave(index, kind, id, token, starts, fields)
   if holder and holder ~= token then
     return -6
   end
-  if not holder and (starts == "" or starts ~= job[4] or not call("LPOS", active_key, id)) then
+  if not holder and (starts == "" or starts ~= job[4] or not is_active(id)) then
     return -2
   end
   if (kind == "c" or kind == "f") and job[1] and job[1] ~= "" then
     read_parent(job, key)
   end
   job.told = read_attempt(key)
-  release(id)
+  release(index, id)
   if fields then
     call("HSET", key, unpack(fields))
   end
-  if call("LREM", active_key, from_end(key), id) == 0 then
+  if present and not present[id] then
     return -3
+  end
+  local is_plain = (kind == "c" or kind == "f") and not job[2] and (not job[1] or job[1] == "")
+  if present and is_plain then
+    leavers[id] = true
+    leaving = leaving + 1
+  else
+    write_active()
+    if call("LREM", active_key, from_end(key), id) == 0 then
+      return -3
+    end
+  end
+  if present then
+    present[id] = nil
   end
   active = active - 1
   between = id
@@ -162,6 +248,7 @@ end
 -- Keeps finished jobs within what was asked for; at most `purge` removals in one call.
 local function retain(set, wanted, time)
   write_places()
+  write_active()
   local most, age, limit = string.match(wanted, "^([^:]*):([^:]*):([^:]*)$")
   if age ~= "" then
     local before = string.format("%.0f", time - tonumber(age) * 1000)
@@ -186,18 +273,19 @@ local function retain(set, wanted, time)
 end
 
 local function drained()
+  write_active()
   if call("LLEN", P .. "wait") == 0 and call("LLEN", active_key) == 0 and call("ZCARD", P .. "prioritized") == 0 then
     call("XADD", events, "*", "event", "drained")
   end
 end
 
 -- The end of a job: `field` holds `value`, the job goes to `set` unless it is not to be kept.
-local function settle_job(job, id, time, set, field, value, wanted, category)
+local function settle_job(job, key, id, time, set, field, value, wanted, category)
   if not trimmed then
     trimmed = true
     trim_events()
   end
-  local key, now = P .. id, tonumber(time)
+  local now = tonumber(time)
   if job[2] then
     close_window(P, job[2], id, now)
     children = true -- a kept job may have become the child of one that ends further down
@@ -225,8 +313,8 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
     end
   else
     local place = places[set]
-    place[#place + 1] = time
-    place[#place + 1] = id
+    local last = #place
+    place[last + 1], place[last + 2] = time, id
     between = nil
     if category and category ~= "" then
       call("HSET", key, "atm", ended, field, value, "finishedOn", time, "ox:category", category)
@@ -258,38 +346,40 @@ end
 
 local kinds = {}
 
-function kinds.c(index, at, id, token, starts, time)
+function kinds.c(index, at, id, token, starts, time, retention)
   local job = leave(index, "c", id, token, starts)
   if type(job) == "number" then
     return job
   end
-  settle_job(job, id, time, "completed", "returnvalue", ARGV[at], ARGV[at + 1])
+  settle_job(job, key_of[index], id, time, "completed", "returnvalue", ARGV[at], retention)
   record_attempt(job.told, job.ended_by, id, "completed", time)
   return end_of_item()
 end
 
-function kinds.f(index, at, id, token, starts, time)
+function kinds.f(index, at, id, token, starts, time, retention)
   local job = leave(index, "f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
   if type(job) == "number" then
     return job
   end
-  local ended = settle_job(job, id, time, "failed", "failedReason", ARGV[at], ARGV[at + 2], ARGV[at + 4])
-  if ended >= tonumber(ARGV[at + 3]) then
+  local ended = settle_job(job, key_of[index], id, time, "failed", "failedReason", ARGV[at], retention,
+    ARGV[at + 3])
+  if ended >= tonumber(ARGV[at + 2]) then
     call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
   end
-  record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 4],
+  record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
     failure_codes[index])
   return end_of_item()
 end
 
-function kinds.r(index, at, id, token, starts, time)
+function kinds.r(index, at, id, token, starts, time, front)
+  write_active()
   promote_due(P, read_gate(P), tonumber(time), PROMOTE)
   local job = leave(index, "r", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
   if type(job) == "number" then
     return job
   end
   call("HINCRBY", P .. id, "atm", 1)
-  insert_waiting(P, read_gate(P), id, priority_of(id), ARGV[at + 2] == "L")
+  insert_waiting(P, read_gate(P), id, priority_of(id), front == "L")
   local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
     "event", "waiting", "jobId", id, "prev", "active")
   record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
@@ -329,19 +419,27 @@ function kinds.w(index, at, id, token, starts, time)
   return 1
 end
 
+read_groups()
 read_leases()
-local at = 12
+read_active()
 for i = 1, count do
-  local kind = ARGV[at]
-  local ok, code = pcall(kinds[kind], i, at + 5, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+  local at, group = at_of[i], group_of[i]
+  local ok, code = pcall(kinds[kind_of[i]], i, at + 2, ARGV[at], ARGV[group + 2], ARGV[at + 1], ARGV[group + 3],
+    ARGV[group + 4])
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
   -- What is put back has no lease: the stalled check gives it to another worker.
-  if not ok and between and put_back(P, between) then
-    active = active + 1
+  if not ok and between then
+    write_active()
+    if put_back(P, between) then
+      active = active + 1
+      if present then
+        present[between] = true
+      end
+    end
   end
   between = nil
-  at = at + 5 + sizes[kind]
 end
+write_active()
 write_places()
 write_releases()
 

@@ -6,6 +6,31 @@ local PROMOTE = 250
 -- At most this many jobs are claimed, and as many ids that lead to no job passed over, per call.
 local MOST = 1000
 
+-- Whether the server can give several keys a value and a life in one command (Valkey 9.1, Redis 8.4).
+local LEASES_AT_ONCE = (redis.VALKEY_VERSION_NUM or 0) >= 0x090100
+  or (not redis.VALKEY_VERSION_NUM and (redis.REDIS_VERSION_NUM or 0) >= 0x080400)
+
+-- Leases claimed jobs, given by their keys. A user who may not use the newer command leases them one by one.
+local function lease(keys, token, lock)
+  local many = #keys
+  if LEASES_AT_ONCE and many > 1 then
+    local leases = {}
+    for i = 1, many do
+      leases[2 * i - 1] = keys[i] .. ":lock"
+      leases[2 * i] = token
+    end
+    leases[2 * many + 1] = "PX"
+    leases[2 * many + 2] = lock
+    local done = redis.pcall("MSETEX", many, unpack(leases))
+    if type(done) ~= "table" then
+      return
+    end
+  end
+  for i = 1, many do
+    call("PSETEX", keys[i] .. ":lock", lock, token)
+  end
+end
+
 -- A job as it was read before the claim: a flat list of fields and values, or nil where the id leads to
 -- nothing readable. Also returns its starts so far and the size of its payload.
 local function read_job(key)
@@ -62,8 +87,8 @@ local function claim_jobs(asked)
     count = math.min(count, gate.room)
   end
 
-  local taken, bytes, full, passed_over = {}, 0, false, 0
-  local jobs = answer.jobs
+  local taken, keys, bytes, full, passed_over = {}, {}, 0, false, 0
+  local jobs, all_starts = answer.jobs, answer.starts
   local function pass_over()
     passed_over = passed_over + 1
     full = passed_over >= MOST
@@ -72,17 +97,17 @@ local function claim_jobs(asked)
     if string.sub(id, 1, 2) == "0:" then
       return pass_over() -- a wake-up token of ancient peers
     end
-    local fields, starts, size = read_job(P .. id)
+    local key = P .. id
+    local fields, starts, size = read_job(key)
     if not fields then
       answer.orphans[#answer.orphans + 1] = id
       return pass_over()
     end
-    taken[#taken + 1] = id
-    jobs[#jobs + 1] = id
-    jobs[#jobs + 1] = fields
-    answer.starts[#taken] = starts + 1
+    local last = #taken + 1
+    taken[last], keys[last], all_starts[last] = id, key, starts + 1
+    jobs[2 * last - 1], jobs[2 * last] = id, fields
     bytes = bytes + size
-    full = #taken >= count or bytes >= asked.bytes
+    full = last >= count or bytes >= asked.bytes
   end
 
   local passed = 0
@@ -134,14 +159,14 @@ local function claim_jobs(asked)
         call("PEXPIRE", P .. "limiter", span)
       end
     end
-    for i, id in ipairs(taken) do
-      local key = P .. id
-      call("PSETEX", key .. ":lock", asked.lock, asked.token)
-      call("XADD", P .. "events", "*", "event", "active", "jobId", id, "prev", "waiting")
-      if asked.worker then
-        call("HSET", key, "processedOn", now, "pb", asked.worker, "ats", answer.starts[i])
+    lease(keys, asked.token, asked.lock)
+    local events, stamp, worker = P .. "events", asked.stamp, asked.worker
+    for i = 1, #taken do
+      call("XADD", events, "*", "event", "active", "jobId", taken[i], "prev", "waiting")
+      if worker then
+        call("HSET", keys[i], "processedOn", stamp, "pb", worker, "ats", all_starts[i])
       else
-        call("HSET", key, "processedOn", now, "ats", answer.starts[i])
+        call("HSET", keys[i], "processedOn", stamp, "ats", all_starts[i])
       end
     end
   end
@@ -181,6 +206,7 @@ end
 
 local function read_asked(at)
   return {
+    stamp = ARGV[at], -- the same as a number costs more at each write
     now = tonumber(ARGV[at]), count = tonumber(ARGV[at + 1]), token = ARGV[at + 2], lock = ARGV[at + 3],
     worker = ARGV[at + 4] ~= "" and ARGV[at + 4] or nil,
     limit_max = ARGV[at + 5] ~= "" and ARGV[at + 5] or nil,
@@ -194,18 +220,17 @@ end
 local function answer_claim(codes, claim)
   local kept = {}
   for i = 1, (claim.count or 0) do
-    kept[#kept + 1] = claim.jobs[2 * i - 1]
-    kept[#kept + 1] = claim.starts[i]
+    kept[2 * i - 1], kept[2 * i] = claim.jobs[2 * i - 1], claim.starts[i]
   end
   local due = claim.due and math.floor(claim.due) or 0
   local closed = claim.closed and 1 or 0
   local active = call("LLEN", P .. "active")
   remember({ codes, kept, claim.limited, due, closed, active, claim.orphans })
-  return { codes, claim.jobs, claim.limited, due, closed, active, claim.orphans, 0 }
+  return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans, 0 }
 end
 
 local function repeat_claim(kept, asked)
-  kept[2] = reread_claim(kept[2], asked.token, asked.lock)
+  kept[2] = cmsgpack.pack(reread_claim(kept[2], asked.token, asked.lock))
   kept[8] = 1
   return kept
 end

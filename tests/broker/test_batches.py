@@ -1,0 +1,153 @@
+"""A call for many jobs does what it would do for each: the order of `active`, leases, codes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.connection import Server
+from oxcart.broker.port import Ask, ClaimedJob, Outcome
+from oxcart.model.options import JobOptions
+
+NOW = 1_700_000_000_000
+
+
+@pytest_asyncio.fixture
+async def broker(url: str) -> AsyncIterator[BullMQBroker]:
+    made = BullMQBroker(Server(url), "q", clock=lambda: NOW)
+    yield made
+    await made.close()
+
+
+async def claimed(broker: BullMQBroker, count: int, **options: Any) -> list[ClaimedJob]:
+    """Adds and claims so many jobs, a few at a time."""
+    jobs = [broker.encode("n", None, JobOptions.build(job_id=f"j{i}", **options)) for i in range(count)]
+    await broker.add(jobs)
+    found: list[ClaimedJob] = []
+    while len(found) < count:
+        found += (await broker.claim(Ask(min(7, count - len(found))))).jobs
+    return found
+
+
+def completed(job: ClaimedJob, at_ms: int = NOW, **fields: Any) -> Outcome:
+    return Outcome("c", job.id, job.token, job.starts, at_ms, b"1", **fields)
+
+
+def active(store: redis.Redis) -> list[str]:
+    found: Any = store.lrange("bull:q:active", 0, -1)
+    return list(found)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_ends_in_any_order_leave_the_others_in_theirs(
+    broker: BullMQBroker, store: redis.Redis, seed: int
+) -> None:
+    chance = random.Random(seed)
+    jobs = await claimed(broker, 40)
+    before = active(store)
+    while jobs:
+        ending = chance.sample(jobs, min(len(jobs), chance.randint(1, 15)))
+        codes, _ = await broker.finish([completed(job, NOW + chance.randint(0, 2)) for job in ending])
+        assert codes == [1] * len(ending)
+        jobs = [job for job in jobs if job not in ending]
+        left = {job.id for job in jobs}
+        before = [one for one in before if one in left]
+        assert active(store) == before
+    assert store.zcard("bull:q:completed") == 40
+
+
+async def test_the_oldest_end_first(broker: BullMQBroker, store: redis.Redis) -> None:
+    jobs = await claimed(broker, 30)
+    await broker.finish([completed(job) for job in jobs[:10]])
+    assert active(store) == [job.id for job in reversed(jobs[10:])]
+
+
+async def test_one_job_twice_in_a_batch_ends_once(broker: BullMQBroker, store: redis.Redis) -> None:
+    jobs = await claimed(broker, 6)
+    codes, _ = await broker.finish([completed(job) for job in [*jobs[:3], jobs[1], *jobs[3:]]])
+    assert codes == [1, 1, 1, -2, 1, 1, 1]
+    assert (active(store), store.zcard("bull:q:completed")) == ([], 6)
+
+
+async def test_an_id_that_left_the_list_is_not_active(broker: BullMQBroker, store: redis.Redis) -> None:
+    jobs = await claimed(broker, 6)
+    store.lrem("bull:q:active", 1, jobs[2].id)
+    codes, _ = await broker.finish([completed(job) for job in jobs])
+    assert codes == [1, 1, -3, 1, 1, 1]
+    assert active(store) == []
+
+
+async def test_every_kind_of_end_in_one_batch(broker: BullMQBroker, store: redis.Redis) -> None:
+    jobs = await claimed(broker, 10, attempts=3)
+    kinds: list[dict[str, Any]] = [
+        {"kind": "c", "value": b"1"},
+        {"kind": "f", "value": b"x", "stack": b"[]", "attempts": 3, "category": "PERMANENT"},
+        {"kind": "r", "value": b"x", "stack": b"[]"},
+        {"kind": "d", "value": b"x", "stack": b"[]", "delay_ms": 5000},
+        {"kind": "w"},
+    ]
+    outcomes = [
+        Outcome(id=job.id, token=job.token, starts=job.starts, at_ms=NOW, **kinds[i % 5])
+        for i, job in enumerate(jobs)
+    ]
+    codes, _ = await broker.finish(outcomes)
+    assert codes == [1] * 10
+    counts = await broker.counts()
+    assert {state: counts[state] for state in ("active", "completed", "failed", "delayed", "wait")} == {
+        "active": 0,
+        "completed": 2,
+        "failed": 2,
+        "delayed": 2,
+        "wait": 4,
+    }
+
+
+async def test_retention_differs_within_a_batch(broker: BullMQBroker, store: redis.Redis) -> None:
+    jobs = await claimed(broker, 6)
+    await broker.finish([completed(job, retention="0::" if i % 2 else "") for i, job in enumerate(jobs)])
+    assert store.zrange("bull:q:completed", 0, -1) == [job.id for job in jobs[::2]]
+    assert [store.exists(f"bull:q:{job.id}") for job in jobs] == [1, 0, 1, 0, 1, 0]
+
+
+async def test_room_under_a_concurrency_counts_those_that_leave(
+    broker: BullMQBroker, store: redis.Redis
+) -> None:
+    store.hset("bull:q:meta", "concurrency", 6)
+    await broker.add([broker.encode("n", None, JobOptions.build(job_id=f"j{i}")) for i in range(9)])
+    jobs = (await broker.claim(Ask(10))).jobs
+    assert len(jobs) == 6
+    retried = Outcome("r", jobs[5].id, jobs[5].token, jobs[5].starts, NOW, b"x", b"[]")
+    codes, claim = await broker.finish([*(completed(job) for job in jobs[:5]), retried], Ask(10))
+    assert codes == [1] * 6
+    assert [job.id for job in claim.jobs] == ["j6", "j7", "j8", "j5"]
+
+
+async def test_fields_that_are_no_text_reach_the_worker_as_they_are(
+    broker: BullMQBroker, store: redis.Redis
+) -> None:
+    await broker.add([broker.encode("n", None, JobOptions.build(job_id="a"))])
+    store.hset("bull:q:a", mapping={"data": b'"\xff\x00"', "odd\xff": b"\x80"})
+    (job,) = (await broker.claim(Ask(1))).jobs
+    assert job.fields[b"data"] == b'"\xff\x00"'
+    assert job.fields["odd\xff".encode()] == b"\x80"
+
+
+async def test_a_user_who_may_not_set_several_leases_at_once(url: str, store: redis.Redis) -> None:
+    store.acl_setuser(
+        "plain", True, passwords="+secret", keys=["*"], channels=["*"], commands=["+@all", "-msetex"]
+    )
+    try:
+        broker = BullMQBroker(Server(url.replace("://", "://plain:secret@")), "q", clock=lambda: NOW)
+        jobs = await claimed(broker, 5)
+        assert [store.get(f"bull:q:{job.id}:lock") for job in jobs] == [job.token for job in jobs]
+        lives: list[Any] = [store.pttl(f"bull:q:{job.id}:lock") for job in jobs]
+        assert all(0 < life <= 30_000 for life in lives)
+        await broker.close()
+    finally:
+        store.acl_deluser("plain")
