@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from oxcart.spark.delta import Delta
-from oxcart.spark.lake import Change, File, Lake, LakeError, compact
+from oxcart.spark.lake import Change, File, Lake, LakeError
+from oxcart.spark.upkeep import compact, expire
 
 pa = pytest.importorskip("pyarrow")
 deltalake = pytest.importorskip("deltalake")
@@ -123,7 +124,7 @@ def test_expiry_leaves_the_logs_alone(tmp_path: Path) -> None:
         lake.publish(Change("rewrite", add=[put(lake, [value])], replace=frozenset({("t", DAY, "q")})))
         Delta(lake).follow()
     now[0] = 4_000_000_000_000
-    assert lake.expire(keep=1, older_than_ms=0) == 2
+    assert expire(lake, keep=1, older_than_ms=0) == 2
     assert rows(lake) == [2]
 
 

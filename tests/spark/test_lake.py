@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from oxcart.spark import lake as lakes
-from oxcart.spark.lake import Change, File, Lake, LakeConflict, LakeError, compact
+from oxcart.spark.lake import Change, File, Lake, LakeConflict, LakeError
+from oxcart.spark.upkeep import compact, expire
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -179,7 +180,7 @@ def test_expiry_deletes_what_no_kept_version_names(tmp_path: Path) -> None:
     # Files of before count as old only once their own time says so.
     for path in lake.root.rglob("*.parquet"):
         os.utime(path, (now[0] / 1000 - 86_400 * 5,) * 2)
-    assert lake.expire(keep=1) == 41
+    assert expire(lake, keep=1) == 41
     fresh = Lake(lake.root)
     assert rows(fresh) == list(range(40))
     assert [number for number, _, _ in fresh.history()] == [41]
@@ -221,7 +222,7 @@ def test_a_lake_that_cannot_grow_says_what_to_do_and_loses_nothing(lake: Lake) -
 
 def test_a_manifest_that_cannot_be_read_is_said_to_be_one(lake: Lake) -> None:
     lake.publish(Change("add"))
-    (lake.root / "_versions" / lakes._name(1)).write_text("{")
+    (lake.root / "_versions" / lakes.manifest_name(1)).write_text("{")
     with pytest.raises(LakeError, match=r"cannot be read .*restore it from a backup"):
         Lake(lake.root).head()
 

@@ -169,7 +169,7 @@ def rebuild(
 def compact(lake: LakeOption = _LAKE) -> None:
     """Make few large files of many small ones; the rows stay the same."""
     from oxcart.spark.lake import Lake
-    from oxcart.spark.lake import compact as make_fewer
+    from oxcart.spark.upkeep import compact as make_fewer
 
     output.text(f"{make_fewer(Lake(lake))} files fewer")
 
@@ -193,8 +193,9 @@ def expire(
     """Forget old versions of the tables, and delete files that no version needs."""
     from oxcart.model.duration import parse_ms
     from oxcart.spark.lake import Lake
+    from oxcart.spark.upkeep import expire as forget
 
-    gone = Lake(lake).expire(keep=keep, older_than_ms=parse_ms(older_than, "older-than"))
+    gone = forget(Lake(lake), keep=keep, older_than_ms=parse_ms(older_than, "older-than"))
     output.text(f"{gone} files deleted")
 
 

@@ -36,8 +36,8 @@ WHOLE_EVERY = 32
 #: Attempts to publish before a writer gives up; each one is lost only to another writer's success.
 MOST_RACES = 1000
 
-_VERSIONS = "_versions"
-_STAGING = "_staging"
+VERSIONS = "_versions"
+STAGING = "_staging"
 #: Errors of a file system that cannot hold more.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -60,6 +60,8 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
         path: Where it lies, relative to the lake.
         rows: How many rows it has.
         size: Its size in bytes.
+        pending: Whether the next build of its day takes it away: bronze of which nothing was built yet, and
+            rows of silver and gold that are not settled.
     """
 
     table: str
@@ -68,6 +70,7 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     rows: int
     size: int
+    pending: bool = False
 
     @property
     def part(self) -> Part:
@@ -136,7 +139,7 @@ class Version(msgspec.Struct, frozen=True):
         return sorted({file.part for file in self.files.values() if file.table == table})
 
 
-class _Manifest(msgspec.Struct, omit_defaults=True):
+class Manifest(msgspec.Struct, omit_defaults=True):
     """A version as it is written down."""
 
     number: int
@@ -161,7 +164,7 @@ class Lake:
 
     def __init__(self, root: str | Path, *, clock: Callable[[], int] | None = None) -> None:
         self.root = Path(root).absolute()
-        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
+        self.clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._known = _NOTHING
 
     def __repr__(self) -> str:
@@ -171,7 +174,7 @@ class Lake:
 
     def head(self) -> Version:
         """The newest version."""
-        numbers = self._numbers()
+        numbers = self.numbers()
         if not numbers:
             return _NOTHING
         return self.at(numbers[-1])
@@ -186,11 +189,11 @@ class Lake:
             return _NOTHING
         if self._known.number == number:
             return self._known
-        steps: list[_Manifest] = []
+        steps: list[Manifest] = []
         version = _NOTHING
         at = number
         while at > 0:
-            manifest = self._read(at)
+            manifest = self.manifest(at)
             if manifest.files is not None:
                 version = _stated(manifest)
                 break
@@ -211,15 +214,15 @@ class Lake:
 
     def history(self) -> list[tuple[int, int, str]]:
         """Number, time and purpose of every version that has not expired."""
-        manifests = (self._read(number) for number in self._numbers())
+        manifests = (self.manifest(number) for number in self.numbers())
         return [(manifest.number, manifest.at_ms, manifest.why) for manifest in manifests]
 
     # -- writing
 
     def staging(self) -> Path:
         """A new folder for files that are not yet part of the lake."""
-        folder = self.root / _STAGING / uuid.uuid4().hex
-        with _speaking(self.root):
+        folder = self.root / STAGING / uuid.uuid4().hex
+        with speaking(self.root):
             folder.mkdir(parents=True)
         return folder
 
@@ -232,18 +235,18 @@ class Lake:
             folders.append(f"queue={quote(queue, safe='')}")
         return "/".join([*folders, f"{uuid.uuid4().hex}.parquet"])
 
-    def take(self, made: Path, table: str, day: str = "", queue: str = "") -> File:
+    def take(self, made: Path, table: str, day: str = "", queue: str = "", *, pending: bool = False) -> File:
         """Moves a finished Parquet file into its place and says what it is. It is not yet published."""
         from pyarrow import parquet
 
-        with _speaking(self.root):
+        with speaking(self.root):
             footer = parquet.read_metadata(made)
             path = self.place(table, day, queue)
             target = self.root / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            _sync(made)
+            sync(made)
             os.rename(made, target)
-            return File(table, day, queue, path, footer.num_rows, target.stat().st_size)
+            return File(table, day, queue, path, footer.num_rows, target.stat().st_size, pending)
 
     def publish(self, change: Change, base: Version | None = None) -> Version:
         """Publishes the next version.
@@ -262,7 +265,7 @@ class Lake:
         for _ in range(MOST_RACES):
             current = self.head()
             _check(change, base, current)
-            made = _applied(change, base, current, self._clock())
+            made = _applied(change, base, current, self.clock())
             if self._create(made):
                 self._known = _followed(current, made)
                 return self._known
@@ -270,97 +273,39 @@ class Lake:
             f"{change.why}: lost the race for a version {MOST_RACES} times, last {current.number}"
         )
 
-    def _create(self, manifest: _Manifest) -> bool:
+    def _create(self, manifest: Manifest) -> bool:
         """Writes a manifest under its number; False where the number is taken."""
-        folder = self.root / _VERSIONS
+        folder = self.root / VERSIONS
         made = folder / f".{uuid.uuid4().hex}"
-        with _speaking(self.root):
+        with speaking(self.root):
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 made.write_bytes(msgspec.json.encode(manifest))
-                _sync(made)
+                sync(made)
                 # A link to a whole file: the number appears at once and complete, and never twice.
-                os.link(made, folder / _name(manifest.number))
-                _sync(folder)
+                os.link(made, folder / manifest_name(manifest.number))
+                sync(folder)
             except FileExistsError:
                 return False
             finally:
                 made.unlink(missing_ok=True)
         return True
 
-    # -- keeping it small
-
-    def expire(
-        self, *, keep: int = 100, older_than_ms: int = 86_400_000, orphans_ms: int = 86_400_000
-    ) -> int:
-        """Forgets old versions and deletes files that no kept version names.
-
-        Args:
-            keep: How many versions stay at least.
-            older_than_ms: Younger versions stay too: somebody may be reading them.
-            orphans_ms: Files that were never published go when they are this old.
-
-        Returns:
-            How many files were deleted.
-        """
-        numbers = self._numbers()
-        if not numbers:
-            return 0
-        now = self._clock()
-        kept = [
-            number
-            for number in numbers
-            if number > numbers[-1] - keep or now - self._read(number).at_ms < older_than_ms
-        ]
-        # A kept version must not lean on one that goes.
-        oldest = self.at(kept[0])
-        named: set[str] = set()
-        for number in kept:
-            named.update(self.at(number).files)
-        if self._read(kept[0]).files is None:
-            self._rewrite_whole(oldest)
-        for number in numbers:
-            if number < kept[0]:
-                (self.root / _VERSIONS / _name(number)).unlink(missing_ok=True)
-        return sum(1 for path in self._unnamed(named, now - orphans_ms) if _gone(path))
-
-    def _rewrite_whole(self, version: Version) -> None:
-        manifest = self._read(version.number)
-        manifest.files = list(version.files.values())
-        made = self.root / _VERSIONS / f".{uuid.uuid4().hex}"
-        made.write_bytes(msgspec.json.encode(manifest))
-        _sync(made)
-        os.replace(made, self.root / _VERSIONS / _name(version.number))
-
-    def _unnamed(self, named: set[str], before_ms: int) -> Iterator[Path]:
-        for folder, inner, names in os.walk(self.root):
-            place = Path(folder)
-            if _STAGING not in place.relative_to(self.root).parts:
-                # Only tables, and what was meant for them: checkpoints, spools and Delta logs are not ours
-                # to judge.
-                inner[:] = [name for name in inner if name == _STAGING or not name.startswith("_")]
-            if place == self.root:
-                continue
-            for name in names:
-                path = place / name
-                with contextlib.suppress(FileNotFoundError):
-                    young = path.stat().st_mtime * 1000 > before_ms
-                    if not young and str(path.relative_to(self.root)) not in named:
-                        yield path
-
     # -- manifests
 
-    def _numbers(self) -> list[int]:
+    def numbers(self) -> list[int]:
+        """The versions that have not expired."""
         try:
-            names = os.listdir(self.root / _VERSIONS)
+            names = os.listdir(self.root / VERSIONS)
         except FileNotFoundError:
             return []
         return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
 
-    def _read(self, number: int) -> _Manifest:
-        path = self.root / _VERSIONS / _name(number)
+    def manifest(self, number: int) -> Manifest:
+        """A version as it is written down."""
+        path = self.root / VERSIONS / manifest_name(number)
         try:
-            return msgspec.json.decode(path.read_bytes(), type=_Manifest)
+            return msgspec.json.decode(path.read_bytes(), type=Manifest)
         except FileNotFoundError:
             raise LakeError(f"{self.root} has no version {number}: it has expired or never was") from None
         except msgspec.MsgspecError as error:
@@ -370,54 +315,17 @@ class Lake:
             ) from error
 
 
-def compact(lake: Lake, table: str | None = None, *, least: int = 2) -> int:
-    """Makes one file of each part that has several; the rows stay the same and in the same order.
-
-    Args:
-        lake: The lake.
-        table: Only this table.
-        least: Parts with fewer files are left alone.
-
-    Returns:
-        How many files are fewer.
-    """
-    from pyarrow import parquet
-
-    base = lake.head()
-    parts: dict[Part, list[File]] = {}
-    for file in base.files.values():
-        if table is None or file.table == table:
-            parts.setdefault(file.part, []).append(file)
-    fewer = 0
-    for part, files in sorted(parts.items()):
-        if len(files) < max(least, 2):
-            continue
-        made = lake.staging() / "compacted.parquet"
-        with _speaking(lake.root):
-            schema = parquet.read_schema(lake.root / files[-1].path)
-            with parquet.ParquetWriter(made, schema, compression="zstd") as writer:
-                for file in files:
-                    for batch in parquet.ParquetFile(lake.root / file.path).iter_batches():
-                        writer.write_batch(batch.cast(schema) if batch.schema != schema else batch)
-        taken = lake.take(made, *part)
-        made.parent.rmdir()
-        # Single files, not the part: rows that are added meanwhile stay.
-        gone = frozenset(file.path for file in files)
-        lake.publish(Change(f"compact {part[0]}", add=[taken], remove=gone), base)
-        fewer += len(files) - 1
-    return fewer
-
-
-def _name(number: int) -> str:
+def manifest_name(number: int) -> str:
+    """The file name of a version's manifest."""
     return f"{number:020d}.json"
 
 
-def _stated(manifest: _Manifest) -> Version:
+def _stated(manifest: Manifest) -> Version:
     files = {file.path: file for file in manifest.files or ()}
     return Version(manifest.number, manifest.at_ms, manifest.why, files, manifest.marks)
 
 
-def _followed(version: Version, manifest: _Manifest) -> Version:
+def _followed(version: Version, manifest: Manifest) -> Version:
     if manifest.files is not None:
         return _stated(manifest)
     gone = set(manifest.remove)
@@ -456,10 +364,10 @@ def _check(change: Change, base: Version, current: Version) -> None:
             raise LakeConflict(f"{change.why}: {others} has changed {table} {day} {queue}; run it again")
 
 
-def _applied(change: Change, base: Version, current: Version, now: int) -> _Manifest:
+def _applied(change: Change, base: Version, current: Version, now: int) -> Manifest:
     marks = {name: value for name, value in {**current.marks, **change.marks}.items() if value is not None}
     replaced = (path for path, file in base.files.items() if file.part in change.replace)
-    manifest = _Manifest(
+    manifest = Manifest(
         number=current.number + 1,
         at_ms=now,
         why=change.why,
@@ -473,7 +381,7 @@ def _applied(change: Change, base: Version, current: Version, now: int) -> _Mani
 
 
 @contextlib.contextmanager
-def _speaking(root: Path) -> Iterator[None]:
+def speaking(root: Path) -> Iterator[None]:
     """Turns a full or closed file system into an error that says what to do."""
     try:
         yield
@@ -490,19 +398,10 @@ def _speaking(root: Path) -> Iterator[None]:
         raise
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Makes sure that a file or folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _gone(path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-        # Empty folders go with their last file.
-        with contextlib.suppress(OSError):
-            path.parent.rmdir()
-        return True
-    return False
