@@ -1,7 +1,11 @@
-"""Exactly once: whatever is killed in the middle, driver, JVM or workers, bronze equals the stream."""
+"""Exactly once: whatever is killed in the middle, driver, JVM or Python workers, bronze equals the stream.
+
+The Delta table of bronze is looked at too: it must hold the same rows, each once.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -19,12 +23,16 @@ from tests.servers import wait_until
 
 pytest.importorskip("pyspark")
 parquet = pytest.importorskip("pyarrow.parquet")
+deltalake = pytest.importorskip("deltalake")
 
 ROOT = Path(__file__).parents[2]
 #: Events and kills: a short form here, the full size by ``make pipeline-kill``.
 EVENTS = int(os.environ.get("OXCART_KILL_EVENTS", "100000"))
 KILLS = int(os.environ.get("OXCART_KILLS", "3"))
-BATCHES = 12
+SEED = int(os.environ.get("OXCART_KILL_SEED", "7"))
+#: What is killed, in turn.
+VICTIMS = ("workers", "jvm", "driver", "all")
+_PATIENCE = 300
 
 
 def fill(store: redis.Redis, count: int) -> None:
@@ -36,15 +44,64 @@ def fill(store: redis.Redis, count: int) -> None:
         pipe.execute()
 
 
-def start(lake: Path, url: str) -> subprocess.Popen[bytes]:
-    """A driver with a session of its own, so that all its processes can be killed at once."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.driver", str(lake), url, str(max(2000, EVENTS // BATCHES))],
-        cwd=ROOT,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+class Driver:
+    """A pipeline with a session of its own, so that all its processes can be found."""
+
+    def __init__(self, lake: Path, url: str, log: Path) -> None:
+        told = {"lake": str(lake), "url": url, "rows": max(2000, EVENTS // (4 * KILLS)), "delta": True}
+        with log.open("ab") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.driver", json.dumps(told)],
+                cwd=ROOT,
+                start_new_session=True,
+                stdout=said,
+                stderr=said,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, limit: float) -> int:
+        return self._process.wait(limit)
+
+    def parts(self) -> dict[str, list[int]]:
+        """Its processes by what they are: Spark's Python workers have a process group of their own."""
+        told = subprocess.run(["ps", "-eo", "pid=,sid=,args="], capture_output=True, text=True, check=True)
+        found: dict[str, list[int]] = {name: [] for name in VICTIMS}
+        for line in told.stdout.splitlines():
+            pid, session, arguments = line.split(None, 2)
+            if int(session) != self._process.pid:
+                continue
+            kind = (
+                "driver"
+                if int(pid) == self._process.pid
+                else "workers"
+                if "pyspark.daemon" in arguments
+                else "jvm"
+                if "java" in arguments
+                else "all"
+            )
+            found[kind].append(int(pid))
+            if kind != "all":
+                found["all"].append(int(pid))
+        return found
+
+    def kill(self, victim: str) -> None:
+        for pid in self.parts()[victim]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def clear(self) -> None:
+        """Waits until all of it has gone by itself, as the parts of a killed whole should."""
+        try:
+            self._process.wait(60)
+            wait_until(lambda: not self.parts()["all"], "nothing of a killed pipeline is left", 60)
+        finally:
+            self.kill("all")
+            self._process.wait(30)
 
 
 def versions(lake: Path) -> int:
@@ -54,47 +111,51 @@ def versions(lake: Path) -> int:
         return 0
 
 
-def members(session: int) -> list[int]:
-    """The processes of a session: Spark's Python workers have a process group of their own."""
-    told = subprocess.run(["ps", "-eo", "pid=,sid="], capture_output=True, text=True, check=True).stdout
-    pairs = (line.split() for line in told.splitlines())
-    return [int(pid) for pid, sid in pairs if int(sid) == session]
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    for pid in members(process.pid):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait(30)
-
-
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)
 def test_bronze_equals_the_stream_whatever_is_killed(store: redis.Redis, url: str, tmp_path: Path) -> None:
     fill(store, EVENTS)
-    lake, rand = tmp_path / "lake", random.Random(7)
-    for _ in range(KILLS):
-        before = versions(lake)
-        process = start(lake, url)
-        goal = before + rand.randint(1, 2)
-        wait_until(lambda goal=goal: versions(lake) >= goal, f"version {goal}", 300)  # type: ignore[misc]
+    lake, log, rand = tmp_path / "lake", tmp_path / "log", random.Random(SEED)
+    driver: Driver | None = None
+    for number in range(KILLS):
+        victim = VICTIMS[number % len(VICTIMS)]
+        driver = driver or Driver(lake, url, log)
+        goal = versions(lake) + rand.randint(1, 2)
+        wait_until(
+            lambda goal=goal, one=driver: versions(lake) >= goal or not one.running,  # type: ignore[misc]
+            f"version {goal}",
+            _PATIENCE,
+        )
         time.sleep(rand.random() * 0.5)  # anywhere in a batch: that is the point
-        assert process.poll() is None, "it was to be killed in the middle"
-        kill(process)
-    process = start(lake, url)
-    assert process.wait(600) == 0
+        assert driver.running, f"it was to be killed in the middle: {log.read_text()[-2000:]}"
+        before = versions(lake)
+        driver.kill(victim)
+        if victim == "workers":
+            # Between two tasks they are simply started again; within one, the query fails.
+            wait_until(
+                lambda before=before, one=driver: versions(lake) > before + 1 or not one.running,  # type: ignore[misc]
+                "the kill is survived or not",
+                _PATIENCE,
+            )
+        if victim != "workers" or not driver.running:
+            driver.clear()
+            driver = None
+    driver = driver or Driver(lake, url, log)
+    assert driver.wait(3600) == 0, log.read_text()[-2000:]
 
+    stream = [entry_id for entry_id, _ in cast(Any, store.xrange("bull:q:events"))]
     made = Lake(lake)
-    ids: list[str] = []
-    ordinals: list[int] = []
-    kinds: set[str] = set()
-    for path in made.paths(made.head().of("events")):
-        rows = parquet.read_table(path, columns=["kind", "ordinal", "entry_id"], partitioning=None)
-        ids += rows["entry_id"].to_pylist()
-        ordinals += rows["ordinal"].to_pylist()
-        kinds |= set(rows["kind"].to_pylist())
-    assert kinds == {"entry"}, "no gap"
-    assert sorted(ordinals) == list(range(1, EVENTS + 1)), "each once"
-    stream = {entry_id for entry_id, _ in cast(Any, store.xrange("bull:q:events"))}
-    assert set(ids) == stream
+    columns = ["kind", "ordinal", "entry_id"]
+    rows = [
+        parquet.read_table(path, columns=columns, partitioning=None)
+        for path in made.paths(made.head().of("events"))
+    ]
+    for name, tables in (
+        ("the manifest", rows),
+        ("Delta", [deltalake.DeltaTable(lake / "events").to_pyarrow_table(columns=columns)]),
+    ):
+        ids = [entry_id for table in tables for entry_id in table["entry_id"].to_pylist()]
+        ordinals = [ordinal for table in tables for ordinal in table["ordinal"].to_pylist()]
+        kinds = {kind for table in tables for kind in table["kind"].to_pylist()}
+        assert kinds == {"entry"}, f"{name}: no gap"
+        assert sorted(ordinals) == list(range(1, EVENTS + 1)), f"{name}: each once"
+        assert [entry_id for _, entry_id in sorted(zip(ordinals, ids, strict=True))] == stream, name
