@@ -238,7 +238,8 @@ def report(
         return
     for title, columns, rows in lines(told):
         if rows:
-            output.table(columns, rows, title=title)
+            output.text(title)
+            output.table(columns, rows)
 
 
 def _pipeline(
