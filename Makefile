@@ -62,7 +62,7 @@ pipeline-kill: install  ## a million events while the pipeline is killed ten tim
 pipeline-truth: install  ## 50 000 jobs with known outcomes: the tables equal what handlers recorded
 	OXCART_TRUTH_JOBS=50000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_truth.py
 
-bench-pipeline: install  ## ingest, a day of a million events, and the sink, as ratios in one run
+bench-pipeline: install  ## ingest, a day of a million events, the sink, and five minutes live; BENCH=--check
 	$(BIN)/python -m benchmarks.pipeline $(BENCH)
 
 .PHONY: chaos

@@ -34,8 +34,8 @@ Rows = list[dict[str, Any]]
 
 def tables(bronze: DataFrame) -> dict[str, DataFrame]:
     """All tables of some bronze, open jobs included."""
-    lives = events.lives(bronze)
-    tried = attempts(lives)
+    lives = events.lives(bronze).persist()
+    tried = attempts(lives).persist()
     lost = gaps(bronze)
     sampled = counts(bronze)
     return {

@@ -10,30 +10,38 @@ May touch: the server, the lake, and Spark.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.utils import is_remote
 
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.attach import KEEP
 from oxcart.spark.builder import Builder, Progress
 from oxcart.spark.delta import Delta
-from oxcart.spark.lake import Change, Lake, LakeError
+from oxcart.spark.lake import Change, Lake, LakeConflict, LakeError
 from oxcart.spark.position import read_position
 from oxcart.spark.reader import MAX_ROWS
 from oxcart.spark.spool import Spool
 from oxcart.spark.tables import BRONZE, Tables
 from oxcart.spark.tail import Tailer
+from oxcart.spark.upkeep import compact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _CHECKPOINTS = "_checkpoints"
+#: Files of fewer bytes are joined when a part has so many of them.
+SMALL = 32 << 20
+MOST_SMALL = 64
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ class Pipeline:
         query.awaitTermination()
         return _rows(self.lake) - before
 
-    def start(self, *, once: bool = False, every: float = 1.0) -> StreamingQuery:
+    def start(self, *, once: bool = False, every: float = 2.0) -> StreamingQuery:
         """Begins to fill bronze.
 
         Args:
@@ -132,7 +140,8 @@ class Pipeline:
         writer = (
             writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
         )
-        return writer.start()
+        with self._pool("ingest"):
+            return writer.start()
 
     def _publish(self, batch: DataFrame, number: int) -> None:
         ends, begins = self._noted_offset(number), self._noted_offset(number - 1)
@@ -144,7 +153,7 @@ class Pipeline:
                 f"the checkpoint {self._checkpoint} does not fit the lake: its batch {number} does not begin "
                 "where bronze ends; move it away and run again: the pipeline goes on from the lake's own mark"
             )
-        files = self.tables.write(batch, BRONZE)
+        files = self.tables.write(batch, BRONZE, True)
         self.lake.publish(
             Change("ingest", add=files, marks={self._mark: ends}, expects={self._mark: at or None})
         )
@@ -216,14 +225,35 @@ class Pipeline:
                     query.awaitTermination()  # raises what ended it
                     return
                 if time.monotonic() >= due:
-                    self._refresh()
                     due = time.monotonic() + every
+                    self._refresh()
+                    self._tidy()
                 time.sleep(0.2)
         finally:
             query.stop()
             stop.set()
             if tailing is not None:
                 tailing.join(10)
+
+    @contextlib.contextmanager
+    def _pool(self, name: str) -> Iterator[None]:
+        """Work that is begun inside shares executors fairly with other work; Spark Connect decides alone."""
+        context = None if is_remote() else self.spark.sparkContext
+        if context is not None:
+            context.setLocalProperty("spark.scheduler.pool", name)
+        try:
+            yield
+        finally:
+            if context is not None:
+                context.setLocalProperty("spark.scheduler.pool", None)
+
+    def _tidy(self) -> None:
+        """Joins the small files that batches and spans leave behind, now and then."""
+        head = self.lake.head()
+        parts = Counter(file.part for file in head.files.values() if not file.pending and file.size < SMALL)
+        if parts and max(parts.values()) >= MOST_SMALL:
+            with contextlib.suppress(LakeConflict):  # then it is for the next time
+                compact(self.lake, least=MOST_SMALL, below=SMALL)
 
     def tailer(self, spool: Path) -> Tailer:
         """What fills the spool; it begins where bronze ends."""

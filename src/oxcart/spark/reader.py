@@ -29,8 +29,8 @@ from oxcart.broker.discovery import find_queues
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.entries import counts_row, lost_row, page_rows
-from oxcart.spark.position import Position, read_position
-from oxcart.spark.spool import Spool, place, position_of, read_segment
+from oxcart.spark.position import Position, order, read_position
+from oxcart.spark.spool import Segment, Spool, place, position_of, read_segment
 from oxcart.spark.stream import ATTEMPTS, EVENTS, STRIDE, Lost, Piece
 from oxcart.spark.streams import Streams, split_key, stream_key
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 200_000
 #: Pieces that one task reads, so that tasks are not too small.
 PIECES_PER_TASK = 10
+#: Records that come while events are planned, at most.
+MOST_LATE = 10 * STRIDE
 #: Seconds between looks for new queues of a pattern.
 DISCOVER_EVERY = 30.0
 _MINUTE = 60_000
@@ -179,21 +181,23 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         keys = self._keys(streams.server, begin)
         end = {key: begin.get(key, Position()) for key in keys}
         pieces: dict[str, list[Piece]] = {key: [] for key in keys}
-        open_keys, left = list(keys), most
-        while open_keys and left > 0:
-            share = max(STRIDE, left // len(open_keys))
-            for key in list(open_keys):
-                found = streams.at(key).plan(end[key], min(share, left), self._until(key))
-                if found:
-                    pieces[key] += found
-                    left -= found[-1].through.n - (
-                        end[key].n if found[-1].through.life == end[key].life else 0
-                    )
-                    end[key] = found[-1].through
-                if not found or found[-1].through.n - found[-1].after.n < STRIDE:
-                    open_keys.remove(key)
-                if left <= 0:
-                    break
+        told = [key for key in keys if split_key(key)[1] == EVENTS]
+        records = [key for key in keys if split_key(key)[1] != EVENTS]
+        # An event and the record of its attempt have the same id. No batch has the one without the other:
+        # records are read further than events, and where they cannot be, events wait for them.
+        behind, left = self._share(streams, records, max(STRIDE, most // 3), end, pieces)
+        self._share(streams, told, max(STRIDE, most - max(STRIDE, most // 3) + left), end, pieces)
+        for key in [key for key in records if key not in behind]:
+            found = streams.at(key).plan(end[key], MOST_LATE, self._until(key))
+            pieces[key] += found
+            end[key] = found[-1].through if found else end[key]
+            if found and found[-1].through.n - found[-1].after.n >= STRIDE:
+                behind.append(key)
+        for key in behind:
+            events = split_key(key)[0]
+            kept = [piece for piece in pieces[events] if order(piece.through.id) <= order(end[key].id)]
+            pieces[events] = kept
+            end[events] = kept[-1].through if kept else begin.get(events, Position())
         minute = _minute() if self._target is None else self._target_minute
         slices = []
         for key in keys:
@@ -209,25 +213,78 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What nothing was read of has no place yet: it may be the name of a queue that is still to come.
         return {key: at for key, at in end.items() if at.life or key in begin}, slices
 
+    def _share(
+        self, streams: Streams, keys: list[str], most: int, end: Offset, pieces: dict[str, list[Piece]]
+    ) -> tuple[list[str], int]:
+        """Plans streams fairly; returns those of which more could be read, and what is left of the bound."""
+        open_keys, left = list(keys), most
+        while open_keys and left > 0:
+            share = max(STRIDE, left // len(open_keys))
+            for key in list(open_keys):
+                found = streams.at(key).plan(end[key], min(share, left), self._until(key))
+                if found:
+                    pieces[key] += found
+                    left -= found[-1].through.n - (
+                        end[key].n if found[-1].through.life == end[key].life else 0
+                    )
+                    end[key] = found[-1].through
+                if not found or found[-1].through.n - found[-1].after.n < STRIDE:
+                    open_keys.remove(key)
+                if left <= 0:
+                    break
+        return open_keys, max(0, left)
+
     def _plan_spool(self, spool: Spool, begin: Offset, most: int) -> tuple[Offset, list[Slice]]:
         end, slices, left = dict(begin), [], most
         for key in spool.streams():
             queue, suffix = split_key(key)
-            if suffix not in self._suffixes or queue not in self._choice.pick([queue]):
+            if suffix != EVENTS or queue not in self._choice.pick([queue]):
                 continue
-            at = begin.get(key, Position())
-            target = None if self._spool_target is None else self._spool_target.get(key)
-            for segment in spool.segments(key):
-                if left <= 0 or (target is not None and segment.order > place(target)):
-                    break
-                if segment.order > place(at):
-                    through = position_of(segment.path)
-                    slices.append(Slice(queue, suffix, at, through, files=(str(segment.path),)))
-                    left -= max(1, through.n - at.n if through.life == at.life else through.n)
-                    at = through
+            # Listed before the records, which the tailer writes first: so the records are all there.
+            listed = spool.segments(key)
+            until = None
+            for other in (stream_key(queue, suffix) for suffix in self._suffixes if suffix != EVENTS):
+                more = spool.segments(other)
+                made, at = self._spooled(other, more, begin, max(1, left // 3), None)
+                slices += made
+                left -= sum(_length(one) for one in made)
+                if at.life:
+                    end[other] = at
+                if any(segment.order > place(at) for segment in self._reachable(other, more)):
+                    until = at.id
+            made, at = self._spooled(key, listed, begin, left, until)
+            slices += made
+            left -= sum(_length(one) for one in made)
             if at.life:
                 end[key] = at
         return end, slices
+
+    def _spooled(
+        self, key: str, segments: list[Segment], begin: Offset, most: int, until: str | None
+    ) -> tuple[list[Slice], Position]:
+        """The next segments of a stream, and where they end."""
+        queue, suffix = split_key(key)
+        at = begin.get(key, Position())
+        slices: list[Slice] = []
+        for segment in self._reachable(key, segments):
+            if most <= 0:
+                break
+            if segment.order > place(at):
+                through = position_of(segment.path)
+                if until is not None and order(through.id) > order(until):
+                    break
+                made = Slice(queue, suffix, at, through, files=(str(segment.path),))
+                most -= _length(made)
+                at = through
+                if slices and _length(slices[-1]) < STRIDE * PIECES_PER_TASK:
+                    made = replace(made, after=slices[-1].after, files=(*slices.pop().files, *made.files))
+                slices.append(made)
+        return slices, at
+
+    def _reachable(self, key: str, segments: list[Segment]) -> list[Segment]:
+        """Segments up to where a run with ``availableNow`` goes."""
+        target = None if self._spool_target is None else self._spool_target.get(key)
+        return [segment for segment in segments if target is None or segment.order <= place(target)]
 
     def _until(self, key: str) -> str:
         return "+" if self._target is None else self._target.get(key, "0-1")
@@ -302,6 +359,11 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
         Piece(pieces[i].after, pieces[min(i + PIECES_PER_TASK, len(pieces)) - 1].through)
         for i in range(0, len(pieces), PIECES_PER_TASK)
     ]
+
+
+def _length(one: Slice) -> int:
+    """About how many entries a slice has."""
+    return max(1, one.through.n - (one.after.n if one.through.life == one.after.life else 0))
 
 
 def _dump(offset: Offset) -> dict[str, Any]:

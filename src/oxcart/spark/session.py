@@ -40,6 +40,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.python.filterPushdown.enabled": "true",  # without it a source that takes filters is refused
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.shuffle.partitions": "4",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",  # what is apart by job is joined where it is
+    "spark.sql.maxConcurrentOutputFileWriters": "64",  # instead of sorting rows by day and queue
+    "spark.scheduler.mode": "FAIR",  # a batch of the stream does not wait for a day's build
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.minBatchesToRetain": "20",
@@ -49,6 +52,9 @@ SETTINGS: Mapping[str, str] = {
 QUICK_SETTINGS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
+    # Compiling a query takes longer than running it on few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.driver.memory": "1g",

@@ -14,12 +14,12 @@ from urllib.parse import unquote
 from pyspark.sql import functions as fn
 
 from oxcart.model.errors import ValidationError
-from oxcart.spark.entries import COLUMNS, SCHEMA
+from oxcart.spark.entries import SCHEMA
 from oxcart.spark.lake import File, Lake, LakeError, Version
 from oxcart.spark.transforms import build
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 #: Bronze, silver and gold, and `open`: the events of jobs that a day hands on to the next.
 BRONZE = "events"
@@ -55,25 +55,38 @@ class Tables:
         """
         if table not in TABLES:
             raise ValidationError("table", f"one of {', '.join(TABLES)}", table)
-        files = (version or self.lake.head()).of(table, days=days, queues=queues)
+        return self.load(table, (version or self.lake.head()).of(table, days=days, queues=queues))
+
+    def load(self, table: str, files: Iterable[File]) -> DataFrame:
+        """The rows of some files of a table."""
+        files = list(files)
         if not files:
             return self.spark.createDataFrame([], self._schema(table))
         reader = self.spark.read.schema(self._schema(table)).option("recursiveFileLookup", "true")
         return reader.parquet(*self.lake.paths(files))
 
-    def write(self, rows: DataFrame, table: str) -> list[File]:
+    def write(self, rows: DataFrame, table: str, pending: Column | bool = False) -> list[File]:
         """Writes rows into new files, by day and queue. They show when they are published.
+
+        Args:
+            rows: The rows.
+            table: Their table.
+            pending: Which of them go into files that the next build takes away.
 
         Raises:
             LakeError: The file system takes no more.
         """
         stage = self.lake.staging()
+        apart = rows.withColumns(
+            {
+                "p_day": fn.col("day").cast("string"),
+                "p_queue": fn.col("queue"),
+                "p_pending": fn.lit(pending) if isinstance(pending, bool) else pending,
+            }
+        )
         try:
-            rows.withColumn("p_day", fn.col("day").cast("string")).withColumn(
-                "p_queue", fn.col("queue")
-            ).write.option("compression", "zstd").partitionBy("p_day", "p_queue").mode("append").parquet(
-                str(stage)
-            )
+            writer = apart.write.option("compression", "zstd").partitionBy("p_day", "p_queue", "p_pending")
+            writer.mode("append").parquet(str(stage))
             return [self._take(path, table) for path in sorted(stage.rglob("*.parquet"))]
         except Exception as error:
             raise _explained(error, self.lake) from error
@@ -89,8 +102,9 @@ class Tables:
         return found
 
     def _take(self, path: Path, table: str) -> File:
-        day, queue = (unquote(folder.name.partition("=")[2]) for folder in (path.parent.parent, path.parent))
-        return self.lake.take(path, table, day, queue)
+        folders = (path.parents[2], path.parents[1], path.parents[0])
+        day, queue, pending = (unquote(folder.name.partition("=")[2]) for folder in folders)
+        return self.lake.take(path, table, day, queue, pending=pending == "true")
 
     def _schema(self, table: str) -> str:
         if table not in self._schemas:
@@ -101,11 +115,6 @@ class Tables:
                     f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields
                 )
         return self._schemas[table]
-
-
-def bronze_columns() -> list[str]:
-    """The columns of bronze."""
-    return list(COLUMNS)
 
 
 def _explained(error: Exception, lake: Lake) -> Exception:

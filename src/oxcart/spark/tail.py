@@ -22,7 +22,7 @@ from oxcart.model.errors import BrokerError
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.attach import KEEP, attach
 from oxcart.spark.entries import counts_row, lost_row, page_rows
-from oxcart.spark.position import Position, read_position
+from oxcart.spark.position import Position, order, read_position
 from oxcart.spark.spool import Spool
 from oxcart.spark.stream import ATTEMPTS, EVENTS, Lost
 from oxcart.spark.streams import Streams, split_key, stream_key
@@ -70,12 +70,12 @@ class Tailer:
         self._queues: list[str] = []
         self._renewed = float("-inf")
 
-    def run(self, stop: threading.Event, idle: float = 0.1) -> None:
+    def run(self, stop: threading.Event, idle: float = 0.25) -> None:
         """Follows the streams until told to end. A server that is away is waited for."""
         while not stop.is_set():
             try:
-                if self.step() == 0:
-                    stop.wait(idle)
+                if self.step() < MOST:
+                    stop.wait(idle)  # many small files would cost more than the delay
             except BrokerError as error:
                 log.warning("tailing: %s", error)
                 stop.wait(1.0)
@@ -87,8 +87,13 @@ class Tailer:
         read = 0
         with Streams(self._access) as streams:
             for queue in self._queues:
-                for suffix in (EVENTS, ATTEMPTS):
-                    read += self._follow(streams, stream_key(queue, suffix))
+                # Records before their events: whoever finds an event in the spool finds its record there.
+                until = streams.at(queue).end().id
+                records = stream_key(queue, ATTEMPTS)
+                found = self._follow(streams, records)
+                if found >= MOST:
+                    until = min(until, self._position(records).id, key=order)
+                read += found + self._follow(streams, queue, until)
         return read
 
     def _renew(self) -> None:
@@ -113,11 +118,11 @@ class Tailer:
             self._positions[key] = self._spool.end(key) or self._begin.get(key, Position())
         return self._positions[key]
 
-    def _follow(self, streams: Streams, key: str) -> int:
+    def _follow(self, streams: Streams, key: str, until: str = "+") -> int:
         at = self._position(key)
         queue, suffix = split_key(key)
         stream = streams.at(key)
-        pieces = stream.plan(at, MOST)
+        pieces = stream.plan(at, MOST, until)
         now = self._clock()
         minute = now // 60_000
         batches: list[Any] = []

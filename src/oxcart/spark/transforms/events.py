@@ -49,10 +49,10 @@ _COLUMNS = (
 _RECORD = ("starts", "began", "ended", "worker", "category", "code", "stack")
 
 
-def quarantine(bronze: DataFrame) -> DataFrame:
-    """Entries that cannot be used, each with the reason. They stay in bronze all the same."""
+def refusal() -> Column:
+    """Why an entry of bronze cannot be used; null where it can."""
     event, job = fn.col("event"), fn.col("job_id")
-    why = (
+    return (
         fn.when(event.isNull(), "no event field")
         .when(fn.col("raw").isNotNull(), "bytes that are no text, or a field that stands twice")
         .when((fn.col("stream") == EVENTS) & ~event.isin(*EVENT_NAMES), "an event of an unknown name")
@@ -60,7 +60,12 @@ def quarantine(bronze: DataFrame) -> DataFrame:
         .when((event == "delayed") & fn.col("due_ms").isNull(), "a delay that is no number")
         .when((fn.col("stream") == ATTEMPTS) & job.isNull(), "no jobId field")
     )
-    return bronze.filter(fn.col("kind") == ENTRY).withColumn("why", why).filter(fn.col("why").isNotNull())
+
+
+def quarantine(bronze: DataFrame) -> DataFrame:
+    """Entries that cannot be used, each with the reason. They stay in bronze all the same."""
+    entries = bronze.filter(fn.col("kind") == ENTRY)
+    return entries.withColumn("why", refusal()).filter(fn.col("why").isNotNull())
 
 
 def records(bronze: DataFrame) -> DataFrame:
@@ -137,16 +142,22 @@ def lives(bronze: DataFrame) -> DataFrame:
     )
 
 
-def open_events(bronze: DataFrame, known: DataFrame | None = None) -> DataFrame:
+def open_events(
+    bronze: DataFrame, known: DataFrame | None = None, through: Column | None = None
+) -> DataFrame:
     """Bronze rows of lives that are not over: what the next day begins with.
 
     Args:
         bronze: The rows of a day, with those carried into it.
         known: The lives found in them, where the caller has them.
+        through: Lives that were over later count as open; none unless given.
     """
     found = lives(bronze) if known is None else known
+    over = fn.col("state").isin(*OVER)
+    if through is not None:
+        over = over & (fn.col("at_ms") <= through)
     ends = found.groupBy("queue", "job_id", "first_id").agg(
-        fn.max(fn.when(fn.col("state").isin(*OVER), 1).otherwise(0)).alias("_over")
+        fn.max(fn.when(over, 1).otherwise(0)).alias("_over")
     )
     kept = found.join(ends.filter(fn.col("_over") == 0), ["queue", "job_id", "first_id"], "left_semi").select(
         "queue", "entry_id"
