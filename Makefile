@@ -19,8 +19,8 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 
 install: $(VENV)/.installed  ## create .venv with everything pinned
 
-demo: install  ## a server, a producer, workers, failures and retries, in ten seconds
-	$(BIN)/oxcart demo
+demo: install  ## a server, workers, failures and retries, and Spark's report of it, in a minute
+	$(BIN)/oxcart demo --html build/demo.html $(DEMO)
 
 lint: install  ## ruff, format and rules
 	$(BIN)/ruff format --check .

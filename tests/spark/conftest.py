@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +12,10 @@ import redis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: Passwords by the variables that hold them. Spark's processes have the environment of their start.
+SECRETS = {"OXCART_TEST_RIGHT": "correct-horse-battery", "OXCART_TEST_WRONG": "hunter2-is-wrong"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,6 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
     from oxcart.spark.session import QUICK_SETTINGS, open_session
 
+    os.environ.update(SECRETS)
     folder = tmp_path_factory.mktemp("spark")
     session = open_session(
         "local[1]", settings={**QUICK_SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}

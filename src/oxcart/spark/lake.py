@@ -381,7 +381,7 @@ def _applied(change: Change, base: Version, current: Version, now: int) -> Manif
 
 
 @contextlib.contextmanager
-def speaking(root: Path) -> Iterator[None]:
+def speaking(root: Path, what: str = "lake") -> Iterator[None]:
     """Turns a full or closed file system into an error that says what to do."""
     try:
         yield
@@ -390,11 +390,11 @@ def speaking(root: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise LakeError(
-                f"the lake in {root} cannot grow: {error.strerror}; make room ('oxcart pipeline expire' "
+                f"the {what} in {root} cannot grow: {error.strerror}; make room ('oxcart pipeline expire' "
                 "deletes what old versions keep) and run it again: nothing is lost"
             ) from error
         if isinstance(error, PermissionError):
-            raise LakeError(f"no right to write to the lake in {root}: {error.strerror}") from error
+            raise LakeError(f"no right to write to the {what} in {root}: {error.strerror}") from error
         raise
 
 

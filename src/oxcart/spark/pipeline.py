@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,8 @@ from oxcart.spark.position import read_position
 from oxcart.spark.reader import MAX_ROWS
 from oxcart.spark.spool import Spool
 from oxcart.spark.tables import BRONZE, Tables
-from oxcart.spark.tail import Tailer
+from oxcart.spark.tail import MOST, Tailer, Tailing
+from oxcart.spark.trouble import spoken
 from oxcart.spark.upkeep import compact
 
 if TYPE_CHECKING:
@@ -98,15 +98,26 @@ class Pipeline:
         return found
 
     def ingest(self) -> int:
-        """Brings bronze up to the present end of the streams; returns the number of new rows."""
+        """Brings bronze up to the present end of the streams; returns the number of new rows.
+
+        Raises:
+            AccessDenied: The server does not let us in.
+            BrokerUnavailable: The server cannot be reached.
+            LakeError: The lake cannot grow, or the checkpoint cannot be used.
+        """
         before = _rows(self.lake)
         if self.plan.spool is not None:
             tailer = self.tailer(self.plan.spool)
-            while tailer.step():
-                pass
-        query = self.start(once=True)
-        query.awaitTermination()
+            while tailer.step() >= MOST:
+                pass  # a pass that reads less has been at the end of every stream
+        self._await(self.start(once=True))
         return _rows(self.lake) - before
+
+    def _await(self, query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            raise spoken(error, self.lake.root) from error
 
     def start(self, *, once: bool = False, every: float = 2.0) -> StreamingQuery:
         """Begins to fill bronze.
@@ -211,19 +222,16 @@ class Pipeline:
 
     def run(self, every: float = 30.0, *, until: Callable[[], bool] = lambda: False) -> None:
         """Bronze all the time, silver and gold every so many seconds, until told to end."""
-        stop = threading.Event()
-        tailing = None
-        if self.plan.spool is not None:
-            tailer = self.tailer(self.plan.spool)
-            tailing = threading.Thread(target=tailer.run, args=(stop,), name="oxcart-tail", daemon=True)
-            tailing.start()
+        tailing = None if self.plan.spool is None else Tailing(self.tailer(self.plan.spool))
         query = self.start()
         try:
             due = time.monotonic()
             while not until():
                 if not query.isActive:
-                    query.awaitTermination()  # raises what ended it
+                    self._await(query)  # raises what ended it
                     return
+                if tailing is not None:
+                    tailing.check()
                 if time.monotonic() >= due:
                     due = time.monotonic() + every
                     self._refresh()
@@ -231,9 +239,8 @@ class Pipeline:
                 time.sleep(0.2)
         finally:
             query.stop()
-            stop.set()
             if tailing is not None:
-                tailing.join(10)
+                tailing.stop()
 
     @contextlib.contextmanager
     def _pool(self, name: str) -> Iterator[None]:

@@ -93,7 +93,9 @@ def is_recreated(at: Position, facts: Facts) -> bool:
         return False  # what we read last is still there, or came after what is
     if order(facts.last) < order(at.id):
         return True  # a clock that was set back
-    if at.mark and facts.mark and at.mark != facts.mark:
+    if at.mark and at.mark != facts.mark:
+        # Also where it is simply gone: detached, or obliterated and not attached since. Nobody can tell, so
+        # nobody may claim to have counted.
         return True
     return facts.gone < at.n
 

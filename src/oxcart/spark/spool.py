@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from oxcart.spark.lake import speaking
 from oxcart.spark.position import Position, read_position
 
 if TYPE_CHECKING:
@@ -84,7 +85,15 @@ class Spool:
         return position_of(found[-1].path) if found else None
 
     def write(self, key: str, through: Position, batches: Iterable[pa.RecordBatch]) -> Segment:
-        """Adds a segment."""
+        """Adds a segment.
+
+        Raises:
+            LakeError: The file system takes no more.
+        """
+        with speaking(self.root, "spool"):
+            return self._write(key, through, batches)
+
+    def _write(self, key: str, through: Position, batches: Iterable[pa.RecordBatch]) -> Segment:
         import pyarrow as pa
 
         folder = self.root / quote(key, safe="")
@@ -92,13 +101,16 @@ class Spool:
         rows = list(batches)
         schema = rows[0].schema.with_metadata({_POSITION: msgspec.json.encode(through.to_json())})
         made = folder / f".{uuid.uuid4().hex}"
-        with pa.OSFile(str(made), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            for batch in rows:
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-        with made.open("rb") as written:
-            os.fsync(written.fileno())
         path = folder / f"{through.life}-{through.n:020d}-{through.minute:012d}.arrow"
-        os.rename(made, path)
+        try:
+            with pa.OSFile(str(made), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+                for batch in rows:
+                    writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+            with made.open("rb") as written:
+                os.fsync(written.fileno())
+            os.rename(made, path)
+        finally:
+            made.unlink(missing_ok=True)
         return Segment(path, through.life, through.n, through.minute)
 
     def forget(self, offsets: Mapping[str, Position]) -> int:

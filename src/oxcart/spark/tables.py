@@ -15,8 +15,9 @@ from pyspark.sql import functions as fn
 
 from oxcart.model.errors import ValidationError
 from oxcart.spark.entries import SCHEMA
-from oxcart.spark.lake import File, Lake, LakeError, Version
+from oxcart.spark.lake import File, Lake, Version
 from oxcart.spark.transforms import build
+from oxcart.spark.trouble import spoken
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -89,7 +90,7 @@ class Tables:
             writer.mode("append").parquet(str(stage))
             return [self._take(path, table) for path in sorted(stage.rglob("*.parquet"))]
         except Exception as error:
-            raise _explained(error, self.lake) from error
+            raise spoken(error, self.lake.root) from error
         finally:
             shutil.rmtree(stage, ignore_errors=True)
 
@@ -115,15 +116,3 @@ class Tables:
                     f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields
                 )
         return self._schemas[table]
-
-
-def _explained(error: Exception, lake: Lake) -> Exception:
-    """A full file system, seen through Spark's stack of causes."""
-    text = str(error)
-    for words in ("No space left", "File too large", "Disk quota exceeded"):
-        if words in text:
-            return LakeError(
-                f"the lake in {lake.root} cannot grow: {words}; make room ('oxcart pipeline expire' deletes "
-                "what old versions keep) and run it again: nothing is lost"
-            )
-    return error

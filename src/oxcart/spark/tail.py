@@ -140,3 +140,34 @@ class Tailer:
             self._spool.write(key, through, batches)
             self._positions[key] = through
         return through.n - at.n if through.life == at.life else through.n
+
+
+class Tailing:
+    """A tailer in a thread of its own, from now until it is stopped. What ends it otherwise is not lost.
+
+    Args:
+        tailer: The tailer.
+    """
+
+    def __init__(self, tailer: Tailer) -> None:
+        self._tailer = tailer
+        self._stop = threading.Event()
+        self._trouble: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="oxcart-tail", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what ended it: nothing would be read any more, and nobody would know."""
+        if self._trouble is not None:
+            raise self._trouble
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        try:
+            self._tailer.run(self._stop)
+        except Exception as error:
+            self._trouble = error

@@ -20,7 +20,7 @@ import hiredis
 from oxcart.broker.bullmq.scripts import Script
 from oxcart.broker.connection import Server
 from oxcart.broker.link import Argument, Endpoint, ReplyError, pack
-from oxcart.model.errors import BrokerUnavailable, ScriptError
+from oxcart.model.errors import AccessDenied, BrokerUnavailable, ScriptError
 
 #: Seconds without a byte after which an answer is given up.
 SILENCE = 30.0
@@ -64,6 +64,7 @@ class Wire:
         """The answer to a command.
 
         Raises:
+            AccessDenied: The server does not let us in.
             BrokerUnavailable: The server cannot be reached.
             ScriptError: The server refused.
         """
@@ -146,7 +147,10 @@ class Wire:
             if isinstance(answer, ReplyError):
                 self.close()
                 if answer.code in ("WRONGPASS", "NOAUTH", "NOPERM") or greeting[0] == "AUTH":
-                    raise ScriptError(f"{at.name} refuses the login: {answer}")
+                    raise AccessDenied(
+                        f"{at.name} refuses the login: {answer}; is the password in the environment variable "
+                        "that urlEnv or passwordEnv names the right one, on this machine too?"
+                    )
                 raise BrokerUnavailable(str(answer))
 
     def _unreachable(self, error: Exception) -> BrokerUnavailable:
