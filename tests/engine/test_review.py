@@ -232,9 +232,10 @@ class TestLeases:
         fake = tmp_path / "renewer"
         fake.write_text(
             "#!/bin/sh\n"
-            'exec python3 -c "import json, sys, time; '
-            "print(json.dumps({'refused': 0, 'ids': ['%036d' % n for n in range(5000)]}), flush=True); "
-            'sys.stdin.read()"\n'
+            'exec python3 -c "import marshal, os, sys; '
+            "body = marshal.dumps({'refused': 0, 'ids': ['%036d' % n for n in range(5000)]}); "
+            "os.write(1, len(body).to_bytes(4, 'big') + body); "
+            'sys.stdin.buffer.read()"\n'
         )
         fake.chmod(0o755)
         monkeypatch.setattr("sys.executable", str(fake))

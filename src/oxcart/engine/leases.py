@@ -12,26 +12,22 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import marshal
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-
+from oxcart.engine import renewer
 from oxcart.engine.running import RunningJob
 
 log = logging.getLogger("oxcart.leases")
-
-_encode = msgspec.json.Encoder().encode
 
 #: Seconds after which ended jobs are told of where no claim takes them along.
 REMIND = 0.5
 #: How much the pipe to the renewer holds, in bytes: it reads twenty times a second, not with every write.
 PIPE = 1 << 20
-#: The longest line of the renewer that is read, in bytes: all leases may be lost at once.
-LINE = 1 << 26
 
 
 class Leases:
@@ -147,7 +143,7 @@ class Leases:
     def _say(self, message: dict[str, Any]) -> None:
         if self._pipe is None:
             return  # the next renewer is told everything when it starts
-        line = _encode(message) + b"\n"
+        line = renewer.frame(message)
         if self._behind:
             self._behind.append(line)
             return
@@ -211,14 +207,11 @@ class Leases:
             os.set_blocking(ours, False)
             _widen(ours)
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "oxcart.engine.renewer",
+                *renewer.command(),
                 *(str(os.getpid()), str(self._lock_ms), str(self._every)),
                 str(0.0 if any(self._held) else self._every),
                 stdin=theirs,
                 stdout=asyncio.subprocess.PIPE,
-                limit=LINE,
                 start_new_session=True,
             )
         except BaseException:
@@ -227,14 +220,17 @@ class Leases:
         finally:
             os.close(theirs)
         self._pipe = ours
+        self._say({"path": [str(place) for place in sys.path]})
         for index, station in enumerate(self._stations):
             self._say({"open": index, **station})
             if self._held[index]:
                 self._tell(index, self._held[index].values())
         assert self._process.stdout is not None
         try:
-            while line := await self._process.stdout.readline():
-                self._hear(msgspec.json.decode(line))
+            while True:
+                size = int.from_bytes(await self._process.stdout.readexactly(4), "big")
+                self._hear(marshal.loads(await self._process.stdout.readexactly(size)))
+        except asyncio.IncompleteReadError:
             await self._process.wait()
         except Exception:
             with contextlib.suppress(ProcessLookupError):

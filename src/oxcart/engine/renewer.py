@@ -6,31 +6,36 @@ standard input), renews all leases of a queue in one call, and reports refusals 
 output. It stops renewing when its worker is gone (the pipe ends), is stopped (as by SIGSTOP), or a job is
 past its deadline; a worker that cannot go on must lose its leases.
 
-Run as ``python -m oxcart.engine.renewer``; one JSON message per line each way:
-in   {"open": station, "url", "folder", "queue", "prefix"},
+Messages each way are dicts of plain values, marshalled behind their length in four bytes:
+in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix"},
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "ids": [...]},
      {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
 Deadlines are seconds of the machine's monotonic clock, or null.
 
 May touch: the server. Imports almost nothing until there is something to renew: most jobs end long before,
-and a worker that has just started needs the processor for them.
+and a worker that has just started needs the processor for them. So it is started without ``site`` (see
+``command``), speaks ``marshal``, and leaves even ``typing`` out: 14 ms of processor time instead of 60.
 """
 
 from __future__ import annotations
 
+import marshal
 import os
 import select
-import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-import msgspec
+try:
+    import _signal as signal  # what ``signal`` is made of, without its enums
+except ImportError:
+    import signal
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
+    from typing import Any
 
     from oxcart.broker.bullmq.broker import BullMQBroker
 
@@ -38,6 +43,22 @@ if TYPE_CHECKING:
 LOOK = 1.0
 #: How long to let messages gather before they are read, in seconds.
 GATHER = 0.05
+
+
+def command() -> list[str]:
+    """The beginning of the command line that runs this process."""
+    if os.path.isfile(__file__):
+        # As a module, so that its compiled form is used; without the packages around it.
+        start = "import sys; here = sys.path.pop(0); sys.path.insert(0, sys.argv.pop(1)); import renewer; "
+        start += "sys.path[0] = here; renewer.main()"
+        return [sys.executable, "-S", "-c", start, os.path.dirname(__file__)]
+    return [sys.executable, "-m", __name__]
+
+
+def frame(message: dict[str, Any]) -> bytes:
+    """A message as it goes over the pipe."""
+    body = marshal.dumps(message)
+    return len(body).to_bytes(4, "big") + body
 
 
 def is_stopped(pid: int) -> bool:
@@ -75,6 +96,8 @@ class Renewer:
                 held.pop(job_id, None)
             for job_id, token, starts, deadline in message["leases"]:
                 held[job_id] = (token, starts, deadline)
+        elif "path" in message:
+            sys.path[:] = message["path"]
         elif "open" in message:
             self._facts[message["open"]] = message
             self._held[message["open"]] = {}
@@ -151,11 +174,12 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
         every: Seconds between renewals.
         first: Seconds until the first one; none where leases are taken over from a renewer that died.
     """
-    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+    out = os.dup(1)
+    os.dup2(2, 1)  # what a library prints must not come between our messages
 
     def report(message: dict[str, Any]) -> None:
         try:
-            os.write(1, encode(message) + b"\n")
+            os.write(out, frame(message))
         except OSError:
             os._exit(0)  # nobody listens any more
 
@@ -169,13 +193,23 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
             chunk = os.read(0, 1 << 20)
             if not chunk:
                 return
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                renewer.take(decode(line))
+            rest = _take(renewer, rest + chunk)
             time.sleep(GATHER)  # a busy worker says much; to be woken by each word would slow it down
         if time.monotonic() >= next_beat:
             renewer.beat()
             next_beat = max(next_beat + every, time.monotonic())
+
+
+def _take(renewer: Renewer, said: bytes) -> bytes:
+    """Hands over the messages that are whole; returns the rest."""
+    at = 0
+    while len(said) >= at + 4:
+        end = at + 4 + int.from_bytes(said[at : at + 4], "big")
+        if end > len(said):
+            break
+        renewer.take(marshal.loads(said[at + 4 : end]))
+        at = end
+    return said[at:]
 
 
 def main() -> None:

@@ -38,24 +38,29 @@ local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
 local sizes = { c = 3, f = 6, r = 4, d = 6, w = 2 }
 
--- The attempts in order: where each one's arguments begin, and its group's; the keys of job and lock, which
--- cost something to make.
-local kind_of, at_of, group_of, key_of, lock_of = {}, {}, {}, {}, {}
+-- The keys of the jobs and of their locks, in order: each costs something to make.
+local ids, key_of, lock_of = {}, {}, {}
+-- Where the `:dependencies` and `:unsuccessful` of completed jobs would be.
+local family = {}
 
 -- What a pipeline is told of failed attempts, by their number.
 local categories, failure_codes = {}, {}
 
-local function read_groups()
-  local at, index = 12, 0
+local function read_items()
+  local at, index, last = 12, 0, 0
   while index < count do
-    local group, kind = at, ARGV[at]
-    local many, size = tonumber(ARGV[at + 1]), sizes[kind]
+    local kind, size = ARGV[at], sizes[ARGV[at]]
+    local behind = index + tonumber(ARGV[at + 1])
     at = at + 5
-    for _ = 1, many do
+    while index < behind do
       index = index + 1
-      local key = P .. ARGV[at]
-      kind_of[index], at_of[index], group_of[index] = kind, at, group
-      key_of[index], lock_of[index] = key, key .. ":lock"
+      local id = ARGV[at]
+      local key = P .. id
+      ids[index], key_of[index], lock_of[index] = id, key, key .. ":lock"
+      if kind == "c" then
+        family[last + 1], family[last + 2] = key .. ":dependencies", key .. ":unsuccessful"
+        last = last + 2
+      end
       at = at + size
     end
   end
@@ -80,16 +85,7 @@ local function read_leases()
   if count > 0 then
     holders = call("MGET", unpack(lock_of))
   end
-  local parents, last = {}, 0
-  for i = 1, count do
-    if kind_of[i] == "c" then
-      local key = key_of[i]
-      parents[last + 1] = key .. ":dependencies"
-      parents[last + 2] = key .. ":unsuccessful"
-      last = last + 2
-    end
-  end
-  children = last > 0 and call("EXISTS", unpack(parents)) > 0
+  children = #family > 0 and call("EXISTS", unpack(family)) > 0
 end
 
 local function release(index, id)
@@ -116,58 +112,58 @@ local function write_releases()
   end
 end
 
--- Ids in `active` as it was read at once, and those that leave it: taken out together, before anything looks
--- at the list again. Nil where they are taken out one by one, which costs a search and a command each.
-local present
-local leavers, leaving = {}, 0
+-- Jobs mostly end in the order in which they were claimed, and so stand side by side in `active`: then they
+-- are taken out together, before anything looks at the list again. Otherwise each one costs a search and a
+-- command. `run_end` is the place of the first; nil where they are taken out one by one.
+local run_end
+local left, leaving = {}, 0
 
-local function read_active()
-  if count >= 4 and active <= 4 * count then
-    present = {}
-    local list = call("LRANGE", active_key, 0, -1)
-    for i = 1, #list do
-      present[list[i]] = true
+local function find_run()
+  if count < 4 then
+    return
+  end
+  -- Not far from the tail, because all that stands behind the run is written anew.
+  local place = call("LPOS", active_key, ids[1], "RANK", -1, "MAXLEN", 4 * count)
+  if not place or place < count - 1 then
+    return
+  end
+  local run = call("LRANGE", active_key, place - count + 1, place)
+  for i = 1, count do
+    if run[count + 1 - i] ~= ids[i] then
+      return
     end
   end
+  run_end = place
 end
 
--- Cuts the list off before the first that leaves, and puts back behind it those that stay.
+-- Cuts the list off before the run, and puts back behind it what stays: of the run, and of those before it.
 local function write_active()
   if leaving == 0 then
     return
   end
-  local list = call("LRANGE", active_key, 0, -1)
-  local stay, cut = {}, #list
-  for i = #list, 1, -1 do
-    local id = list[i]
-    if leavers[id] then
-      leavers[id] = nil
-      cut = i - 1
-    else
-      stay[#stay + 1] = id
+  local stay = {}
+  if leaving < count then
+    for i = count, 1, -1 do
+      if not left[i] then
+        stay[#stay + 1] = ids[i]
+      end
     end
   end
-  local behind = {}
-  for i = #stay - cut, 1, -1 do
-    behind[#behind + 1] = stay[i]
+  local older = call("LRANGE", active_key, run_end + 1, -1)
+  for i = 1, #older do
+    stay[#stay + 1] = older[i]
   end
-  if cut > 0 then
-    call("LTRIM", active_key, 0, cut - 1)
+  if run_end >= count then
+    call("LTRIM", active_key, 0, run_end - count)
   else
     call("DEL", active_key)
   end
-  if #behind > 0 then
-    call("RPUSH", active_key, unpack(behind))
+  for i = 1, #stay, 1000 do
+    call("RPUSH", active_key, unpack(stay, i, math.min(i + 999, #stay)))
   end
-  leavers, leaving = {}, 0
+  leaving, run_end = 0, nil
 end
-
-local function is_active(id)
-  if present then
-    return present[id]
-  end
-  return call("LPOS", active_key, id)
-end
+unwritten.active = write_active
 
 -- In a long list a search from the wrong end is slow. The list is ordered by start: what started before
 -- the middle of the list's age is nearer to the tail.
@@ -213,7 +209,10 @@ local function leave(index, kind, id, token, starts, fields)
   if holder and holder ~= token then
     return -6
   end
-  if not holder and (starts == "" or starts ~= job[4] or not is_active(id)) then
+  if released[id] then
+    write_active() -- the same job twice: by now it is not active any more
+  end
+  if not holder and (starts == "" or starts ~= job[4] or not call("LPOS", active_key, id)) then
     return -2
   end
   if (kind == "c" or kind == "f") and job[1] and job[1] ~= "" then
@@ -224,21 +223,15 @@ local function leave(index, kind, id, token, starts, fields)
   if fields then
     call("HSET", key, unpack(fields))
   end
-  if present and not present[id] then
-    return -3
-  end
-  local is_plain = (kind == "c" or kind == "f") and not job[2] and (not job[1] or job[1] == "")
-  if present and is_plain then
-    leavers[id] = true
+  if run_end and (kind == "c" or kind == "f") and not job[2] and (not job[1] or job[1] == "") then
+    left[index] = true
     leaving = leaving + 1
   else
     write_active()
+    run_end = nil
     if call("LREM", active_key, from_end(key), id) == 0 then
       return -3
     end
-  end
-  if present then
-    present[id] = nil
   end
   active = active - 1
   between = id
@@ -248,7 +241,6 @@ end
 -- Keeps finished jobs within what was asked for; at most `purge` removals in one call.
 local function retain(set, wanted, time)
   write_places()
-  write_active()
   local most, age, limit = string.match(wanted, "^([^:]*):([^:]*):([^:]*)$")
   if age ~= "" then
     local before = string.format("%.0f", time - tonumber(age) * 1000)
@@ -305,7 +297,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
     end
   end
   local ended = (tonumber(job[3]) or 0) + 1
-  if string.sub(wanted, 1, 2) == "0:" then
+  if wanted ~= "" and string.sub(wanted, 1, 2) == "0:" then
     delete_data(key)
     between = nil
     if parent_key and parent_key ~= "" then
@@ -372,7 +364,6 @@ function kinds.f(index, at, id, token, starts, time, retention)
 end
 
 function kinds.r(index, at, id, token, starts, time, front)
-  write_active()
   promote_due(P, read_gate(P), tonumber(time), PROMOTE)
   local job = leave(index, "r", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
   if type(job) == "number" then
@@ -419,25 +410,29 @@ function kinds.w(index, at, id, token, starts, time)
   return 1
 end
 
-read_groups()
+read_items()
 read_leases()
-read_active()
-for i = 1, count do
-  local at, group = at_of[i], group_of[i]
-  local ok, code = pcall(kinds[kind_of[i]], i, at + 2, ARGV[at], ARGV[group + 2], ARGV[at + 1], ARGV[group + 3],
-    ARGV[group + 4])
-  codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
-  -- What is put back has no lease: the stalled check gives it to another worker.
-  if not ok and between then
-    write_active()
-    if put_back(P, between) then
-      active = active + 1
-      if present then
-        present[between] = true
+find_run()
+local at, index = 12, 0
+while index < count do
+  local kind, token, time, shared = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local finish, size = kinds[kind], sizes[kind]
+  local behind = index + tonumber(ARGV[at + 1])
+  at = at + 5
+  while index < behind do
+    index = index + 1
+    local ok, code = pcall(finish, index, at + 2, ARGV[at], token, ARGV[at + 1], time, shared)
+    codes[index] = ok and code or (type(code) == "table" and code.err or tostring(code))
+    -- What is put back has no lease: the stalled check gives it to another worker.
+    if not ok and between then
+      write_active()
+      if put_back(P, between) then
+        active = active + 1
       end
     end
+    between = nil
+    at = at + size
   end
-  between = nil
 end
 write_active()
 write_places()

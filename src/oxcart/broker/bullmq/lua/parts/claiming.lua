@@ -94,13 +94,12 @@ local function claim_jobs(asked)
     full = passed_over >= MOST
   end
   local function take(id)
-    if string.sub(id, 1, 2) == "0:" then
-      return pass_over() -- a wake-up token of ancient peers
-    end
     local key = P .. id
     local fields, starts, size = read_job(key)
     if not fields then
-      answer.orphans[#answer.orphans + 1] = id
+      if string.sub(id, 1, 2) ~= "0:" then -- else a wake-up token of ancient peers
+        answer.orphans[#answer.orphans + 1] = id
+      end
       return pass_over()
     end
     local last = #taken + 1

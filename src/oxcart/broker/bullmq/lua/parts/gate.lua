@@ -39,6 +39,9 @@ local function settle(prefix, paused)
   end
 end
 
+-- `active`: writes what a script holds back; called before somebody counts the list.
+local unwritten = {}
+
 -- Returns a table: `paused`, `closed` (paused or at its concurrency), `target` (list for ready jobs),
 -- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound).
 local function read_gate(prefix)
@@ -51,6 +54,9 @@ local function read_gate(prefix)
   if gate.paused then
     settle(prefix, true)
   elseif meta[2] then
+    if unwritten.active then
+      unwritten.active()
+    end
     gate.room = tonumber(meta[2]) - call("LLEN", prefix .. "active")
     gate.closed = gate.room <= 0
   end
