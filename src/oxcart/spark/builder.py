@@ -147,6 +147,7 @@ class Builder:
             self._carried(base, day, basis, whole=whole),
             earlier=None if whole else self._earlier(old, day, {q: noted[q][day].through for q in queues}),
             through=_by_queue(through),
+            gapless=not old.of("gaps") and not any(one.gaps for one in facts.values()),
         )
         try:
             files = self._write(made, day, basis, through, _skipped(facts, base, day, queues))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 BRONZE = "events"
 OPEN = "open"
 TABLES = (BRONZE, OPEN, *build.SILVER, *build.GOLD)
+#: The columns of tables, of those that are known so far.
+_SCHEMAS = {BRONZE: SCHEMA, OPEN: SCHEMA}
 
 
 class Tables:
@@ -39,7 +41,6 @@ class Tables:
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self.spark = spark
         self.lake = lake
-        self._schemas: dict[str, str] = {BRONZE: SCHEMA, OPEN: SCHEMA}
 
     def read(
         self,
@@ -108,11 +109,11 @@ class Tables:
         return self.lake.take(path, table, day, queue, pending=pending == "true")
 
     def _schema(self, table: str) -> str:
-        if table not in self._schemas:
+        if table not in _SCHEMAS:
             # The transforms say what columns their tables have; nothing is computed.
             nothing = self.spark.createDataFrame([], SCHEMA)
             for name, rows in build.tables(nothing, persist=False).items():
-                self._schemas[name] = ", ".join(
+                _SCHEMAS[name] = ", ".join(
                     f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields
                 )
-        return self._schemas[table]
+        return _SCHEMAS[table]

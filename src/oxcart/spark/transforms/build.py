@@ -54,6 +54,7 @@ def tables(
     *,
     earlier: Earlier | None = None,
     through: Column | None = None,
+    gapless: bool = False,
     persist: bool = True,
 ) -> dict[str, DataFrame]:
     """Silver and gold of a day, or of its next span.
@@ -63,6 +64,7 @@ def tables(
         carried: Events of jobs that were open when they began.
         earlier: What earlier spans of the day have settled, if there were any.
         through: Jobs that ended later are handed on all the same; none unless given.
+        gapless: Whether it is known that there is no gap.
         persist: Whether to keep what several tables need; free it with `release`.
 
     Returns:
@@ -77,13 +79,14 @@ def tables(
     if persist:
         tried = tried.persist()
     lost = gaps(bronze)
+    holes = None if gapless else lost if earlier is None else lost.unionByName(earlier.gaps)
     sampled = counts(bronze)
     made = {
         "lives": lives,
         "tried": tried,
         "attempts": tried,
         "jobs": jobs(lives, tried),
-        "transitions": transitions(lives, lost if earlier is None else lost.unionByName(earlier.gaps)),
+        "transitions": transitions(lives, holes),
         "gaps": lost,
         "counts": sampled,
         "quarantine": events.quarantine(bronze),

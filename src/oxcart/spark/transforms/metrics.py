@@ -8,6 +8,7 @@ gap; the wire does not tell it by name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
@@ -27,10 +28,10 @@ _NAMES = ("p50", "p90", "p99")
 _UNTOLD = "untold"
 _KEY = ("queue", "window", "start_ms", "name")
 _CATEGORIES = (*(str(category) for category in Category), _UNTOLD)
-_NUMBERS = (
-    *("arrivals", "completed", "failed", "retries", "stalls"),
-    *(f"failures_{word}" for word in _CATEGORIES),
-)
+#: Columns that count attempts, and the outcomes that they count.
+_OUTCOMES = {"completed": "completed", "failed": "failed", "retries": "retried", "stalls": "stalled"}
+_NUMBERS = ("arrivals", *_OUTCOMES, *(f"failures_{word}" for word in _CATEGORIES))
+_KINDS = ("wait", "run")
 _BACKLOG = ("ready", "active", "delayed")
 
 
@@ -52,128 +53,110 @@ def queue_metrics(
         since: The time, perhaps another for each queue, at which unknown minutes begin. Attempts are of the
             whole day all the same; hours that were over by then are left out.
     """
+    first = fn.lit(0) if since is None else since
     ended = attempts.filter(fn.col("ended_ms").isNotNull()).select(
         "queue", "name", fn.col("ended_ms").alias("at_ms"), "outcome", "category", "wait_ms", "run_ms"
     )
     added = bronze.filter((fn.col("kind") == ENTRY) & (fn.col("event") == "added"))
-    first = fn.lit(0) if since is None else since
-    minutes = _minutes(
-        added.filter(fn.col("at_ms") >= first),
-        ended.filter(fn.col("at_ms") >= first),
-        counts.filter(fn.col("at_ms") >= first),
-    )
+    minutes = _minutes(added.select("queue", "name", "at_ms"), ended, counts, first)
     known = minutes if before is None else before.select(*minutes.columns).unionByName(minutes)
-    hour = WINDOWS["hour"]
-    spans = _shares(ended, first - first % fn.lit(hour))
-    wider = _summed(known, first - first % fn.lit(hour)).join(spans, [*_KEY], "left")
-    made = minutes.unionByName(wider.select(*minutes.columns))
+    made = minutes.unionByName(_wider(known, ended, first - first % fn.lit(WINDOWS["hour"])))
     return made.select(fn.to_date(fn.timestamp_millis("start_ms")).alias("day"), *minutes.columns)
 
 
-def _minutes(added: DataFrame, ended: DataFrame, counts: DataFrame) -> DataFrame:
-    """One row per minute and name."""
-    arrivals = (
-        _named(_at(added.select("queue", "name", "at_ms"), "minute"))
-        .groupBy(*_KEY)
-        .agg(fn.count(fn.lit(1)).alias("arrivals"))
+def _minutes(added: DataFrame, ended: DataFrame, counts: DataFrame, since: Column) -> DataFrame:
+    """One row per minute and name, from a time on."""
+    ready = fn.col("wait") + fn.col("paused") + fn.col("prioritized")
+    sample = fn.struct("at_ms", ready.alias("ready"), "active", "delayed")
+    # One after the other instead of side by side: sums of all are cheaper than joins of sums.
+    rows = (
+        _named(added)
+        .withColumn("_added", fn.lit(1))
+        .unionByName(_named(ended), allowMissingColumns=True)
+        .unionByName(
+            counts.select("queue", "at_ms", fn.lit(ALL).alias("name"), sample.alias("_sample")),
+            allowMissingColumns=True,
+        )
     )
     outcome, category = fn.col("outcome"), fn.coalesce(fn.col("category"), fn.lit(_UNTOLD))
     failed = outcome.isin(*FAILED)
     sums = (
-        _named(_at(ended, "minute"))
+        _at(rows.filter(fn.col("at_ms") >= since), "minute")
         .groupBy(*_KEY)
         .agg(
-            _count(outcome == "completed").alias("completed"),
-            _count(outcome == "failed").alias("failed"),
-            _count(outcome == "retried").alias("retries"),
-            _count(outcome == "stalled").alias("stalls"),
+            fn.count("_added").alias("arrivals"),
+            *(_count(outcome == word).alias(name) for name, word in _OUTCOMES.items()),
             *(_count(failed & (category == word)).alias(f"failures_{word}") for word in _CATEGORIES),
-            *(
-                fn.percentile(f"{kind}_ms", fn.array(*map(fn.lit, _SHARES))).alias(f"_{kind}")
-                for kind in ("wait", "run")
-            ),
-            fn.max("wait_ms").alias("wait_max"),
-            fn.max("run_ms").alias("run_max"),
+            fn.max("_sample").alias("_sample"),
+            *(_percentiles(f"{kind}_ms").alias(f"_{kind}") for kind in _KINDS),
+            *(fn.max(f"{kind}_ms").alias(f"{kind}_max") for kind in _KINDS),
         )
     )
-    ready = fn.col("wait") + fn.col("paused") + fn.col("prioritized")
-    sample = fn.struct("at_ms", ready.alias("ready"), "active", "delayed")
-    backlog = (
-        _at(counts.withColumn("name", fn.lit(ALL)), "minute")
-        .groupBy(*_KEY)
-        .agg(fn.max(sample).alias("_sample"))
-    )
-    whole = arrivals.join(sums, [*_KEY], "full").join(backlog, [*_KEY], "full")
-    return whole.select(
+    return sums.select(
         *_KEY,
-        *(fn.coalesce(name, fn.lit(0)).alias(name) for name in _NUMBERS),
+        *_NUMBERS,
         *(fn.col(f"_sample.{name}").alias(f"backlog_{name}") for name in _BACKLOG),
-        *(
-            column
-            for kind in ("wait", "run")
-            for column in (
-                *(fn.col(f"_{kind}")[at].alias(f"{kind}_{name}") for at, name in enumerate(_NAMES)),
-                fn.col(f"{kind}_max"),
-            )
-        ),
+        *_told(),
     )
 
 
-def _summed(minutes: DataFrame, since: Column) -> DataFrame:
-    """Hours and days of minutes, all but the percentiles; hours from a time on."""
-    sample = fn.struct(fn.col("_minute"), *(f"backlog_{name}" for name in _BACKLOG))
-    spread = _at(minutes.withColumnRenamed("start_ms", "_minute").drop("window"), "hour", "day", at="_minute")
-    return (
-        spread.filter((fn.col("window") == "day") | (fn.col("start_ms") >= since))
-        .groupBy(*_KEY)
-        .agg(
-            *(fn.sum(name).alias(name) for name in _NUMBERS),
-            fn.max(fn.when(fn.col("backlog_ready").isNotNull(), sample)).alias("_sample"),
-            fn.max("wait_max").alias("wait_max"),
-            fn.max("run_max").alias("run_max"),
-        )
-        .select("*", *(f"_sample.backlog_{name}" for name in _BACKLOG))
-        .drop("_sample")
-    )
+def _wider(minutes: DataFrame, ended: DataFrame, since: Column) -> DataFrame:
+    """Hours from a time on, and days: sums of minutes, and percentiles of the attempts.
 
-
-def _shares(ended: DataFrame, since: Column) -> DataFrame:
-    """The percentiles of hours and days. Equal durations are counted before they are spread."""
+    Equal durations are counted before they are spread over windows and names.
+    """
     measures = fn.array(
+        *(fn.struct(fn.lit(kind).alias("_kind"), fn.col(f"{kind}_ms").alias("_value")) for kind in _KINDS)
+    )
+    hour = fn.col("at_ms") - fn.col("at_ms") % fn.lit(WINDOWS["hour"])
+    durations = (
+        ended.select("queue", "name", hour.alias("_from"), fn.inline(measures))
+        .filter(fn.col("_value").isNotNull())
+        .groupBy("queue", "name", "_from", "_kind", "_value")
+        .agg(fn.count(fn.lit(1)).alias("_times"))
+    )
+    sample = fn.struct("start_ms", *(fn.col(f"backlog_{name}").alias(name) for name in _BACKLOG))
+    sums = minutes.select(
+        "queue",
+        "name",
+        fn.col("start_ms").alias("_from"),
+        *_NUMBERS,
+        *(f"{kind}_max" for kind in _KINDS),
+        fn.when(fn.col("backlog_ready").isNotNull(), sample).alias("_sample"),
+    )
+    rows = _at(
+        sums.unionByName(_named(durations), allowMissingColumns=True), "hour", "day", at="_from"
+    ).filter((fn.col("window") == "day") | (fn.col("start_ms") >= since))
+    found = rows.groupBy(*_KEY).agg(
+        *(fn.sum(name).alias(name) for name in _NUMBERS),
+        fn.max("_sample").alias("_sample"),
         *(
-            fn.struct(fn.lit(kind).alias("kind"), fn.col(f"{kind}_ms").alias("value"))
-            for kind in ("wait", "run")
-        )
-    )
-    hourly = (
-        _at(ended, "hour")
-        .select("queue", "name", "start_ms", fn.inline(measures))
-        .filter(fn.col("value").isNotNull())
-        .groupBy("queue", "name", "start_ms", "kind", "value")
-        .agg(fn.count(fn.lit(1)).alias("times"))
-        .withColumnRenamed("start_ms", "_hour")
-    )
-    spread = _named(_at(hourly, "hour", "day", at="_hour")).filter(
-        (fn.col("window") == "day") | (fn.col("start_ms") >= since)
-    )
-    found = spread.groupBy(*_KEY).agg(
-        *(
-            fn.percentile(
-                fn.when(fn.col("kind") == kind, fn.col("value")),
-                fn.array(*map(fn.lit, _SHARES)),
-                fn.col("times"),
+            _percentiles(
+                fn.when(fn.col("_kind") == kind, fn.col("_value")), fn.coalesce("_times", fn.lit(1))
             ).alias(f"_{kind}")
-            for kind in ("wait", "run")
-        )
-    )
-    return found.select(
-        *_KEY,
-        *(
-            fn.col(f"_{kind}")[at].alias(f"{kind}_{name}")
-            for kind in ("wait", "run")
-            for at, name in enumerate(_NAMES)
+            for kind in _KINDS
         ),
+        *(fn.max(f"{kind}_max").alias(f"{kind}_max") for kind in _KINDS),
     )
+    # A window without a minute is one of which `minutes` are not known: it is none of ours.
+    return found.filter(fn.col("arrivals").isNotNull()).select(
+        *_KEY,
+        *_NUMBERS,
+        *(fn.col(f"_sample.{name}").alias(f"backlog_{name}") for name in _BACKLOG),
+        *_told(),
+    )
+
+
+def _percentiles(value: Column | str, times: Column | int = 1) -> Column:
+    return fn.percentile(value, fn.array(*map(fn.lit, _SHARES)), times)
+
+
+def _told() -> Iterator[Column]:
+    """The columns of what durations there were."""
+    for kind in _KINDS:
+        for at, name in enumerate(_NAMES):
+            yield fn.col(f"_{kind}")[at].alias(f"{kind}_{name}")
+        yield fn.col(f"{kind}_max")
 
 
 def _at(rows: DataFrame, *windows: str, at: str = "at_ms") -> DataFrame:

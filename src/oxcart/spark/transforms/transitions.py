@@ -21,12 +21,12 @@ _REMOVED = "removed"
 MOVES = sorted({f"{move.source}>{move.target}" for move in TRANSITIONS})
 
 
-def transitions(lives: DataFrame, gaps: DataFrame) -> DataFrame:
+def transitions(lives: DataFrame, gaps: DataFrame | None) -> DataFrame:
     """The moves; a state that is entered again without having been left is none.
 
     Args:
         lives: What happened to jobs.
-        gaps: What is missing of the streams.
+        gaps: What is missing of the streams; None for nothing.
     """
     source, target = fn.col("from_state"), fn.col("state")
     first = source.isNull()
@@ -61,6 +61,8 @@ def transitions(lives: DataFrame, gaps: DataFrame) -> DataFrame:
             fn.coalesce("from_ordinal", fn.lit(0)).alias("_after"),
         )
     )
+    if gaps is None:
+        return moves.drop("_after")
     holes = fn.broadcast(
         gaps.filter(fn.col("stream") == "events").select(
             fn.col("queue").alias("_queue"),
