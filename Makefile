@@ -55,12 +55,17 @@ interop: install  ## live with real BullMQ on shared queues: both pins, or BULLM
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
 
-.PHONY: pipeline-kill pipeline-truth bench-pipeline
+.PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-chaos bench-pipeline
 pipeline-kill: install  ## a million events while the pipeline is killed ten times: bronze equals the stream
 	OXCART_KILL_EVENTS=1000000 OXCART_KILLS=10 $(BIN)/pytest -q --timeout 7200 tests/spark/test_kill.py
 
 pipeline-truth: install  ## 50 000 jobs with known outcomes: the tables equal what handlers recorded
 	OXCART_TRUTH_JOBS=50000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_truth.py
+
+pipeline-cluster: install  ## a million events on a Spark cluster that loses an executor: the rows of local mode
+	OXCART_CLUSTER_JOBS=250000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_cluster.py
+
+pipeline-chaos: pipeline-kill pipeline-truth pipeline-cluster  ## the three above at full size
 
 bench-pipeline: install  ## ingest, a day of a million events, and the sink, as ratios in one run
 	$(BIN)/python -m benchmarks.pipeline $(BENCH)
