@@ -43,6 +43,7 @@ soak: install  ## 200 000 jobs through one worker: memory and keys must stay fla
 
 test: install  ## all tests, those against real BullMQ included
 	$(BIN)/python -c "from tests.nodes import installed, versions; [installed(v) for v in versions()]"
+	$(BIN)/python -m tests.browser
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
 
 clean:  ## remove what the targets made
