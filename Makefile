@@ -43,6 +43,7 @@ soak: install  ## 200 000 jobs through one worker: memory and keys must stay fla
 
 test: install  ## all tests, those against real BullMQ included
 	$(BIN)/python -c "from tests.nodes import installed, versions; [installed(v) for v in versions()]"
+	$(BIN)/python -m tests.browser
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
 
 clean:  ## remove what the targets made
@@ -55,12 +56,17 @@ interop: install  ## live with real BullMQ on shared queues: both pins, or BULLM
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
 
-.PHONY: pipeline-kill pipeline-truth bench-pipeline
+.PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-chaos bench-pipeline
 pipeline-kill: install  ## a million events while the pipeline is killed ten times: bronze equals the stream
 	OXCART_KILL_EVENTS=1000000 OXCART_KILLS=10 $(BIN)/pytest -q --timeout 7200 tests/spark/test_kill.py
 
 pipeline-truth: install  ## 50 000 jobs with known outcomes: the tables equal what handlers recorded
 	OXCART_TRUTH_JOBS=50000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_truth.py
+
+pipeline-cluster: install  ## a million events on a Spark cluster that loses an executor: the rows of local mode
+	OXCART_CLUSTER_JOBS=250000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_cluster.py
+
+pipeline-chaos: pipeline-kill pipeline-truth pipeline-cluster  ## the three above at full size
 
 bench-pipeline: install  ## ingest, a day of a million events, the sink, and five minutes live; BENCH=--check
 	$(BIN)/python -m benchmarks.pipeline $(BENCH)

@@ -165,7 +165,7 @@ async def serve(url: str) -> None:
         async def run(i: int) -> int:
             return i
 
-        async with Worker(queue, concurrency=50):
+        async with Worker(queue, concurrency=50).running():
             await asyncio.to_thread(sys.stdin.read)
 
 

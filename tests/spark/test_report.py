@@ -14,6 +14,7 @@ from oxcart.spark.builder import Builder
 from oxcart.spark.lake import Change, Lake
 from oxcart.spark.report import Report, collect, lines, page, shown
 from oxcart.spark.tables import Tables
+from tests.browser import Browser
 from tests.spark.story import the_day
 
 if TYPE_CHECKING:
@@ -77,6 +78,57 @@ def test_charts_show_the_values_of_gold(tables: Tables, report: Report) -> None:
         if row[column] is not None
     }
     assert {key: value for key, value in drawn.points.items() if key in wanted} == wanted
+
+
+def test_a_browser_shows_the_values_of_gold(tables: Tables, report: Report, tmp_path: Path) -> None:
+    """In a real one: nothing on its console, nothing fetched, and what is drawn is in its place."""
+    file = tmp_path / "report.html"
+    file.write_text(page(report), encoding="utf-8")
+    with Browser() as browser:
+        opened = browser.page()
+        opened.goto(file.as_uri())
+        points = opened.evaluate(
+            """[...document.querySelectorAll("circle")].map(point => {
+                const chart = point.closest("svg"), box = point.getBBox();
+                const line = chart.querySelector(`path.${point.dataset.kind}`);
+                const near = line !== null && line.getAttribute("d").includes(
+                    `${point.getAttribute("cx")},${point.getAttribute("cy")}`);
+                return {figure: point.closest("figure").id, series: point.dataset.series,
+                        start: Number(point.dataset.start), value: Number(point.dataset.value),
+                        at: box.y + box.height / 2, near, seen: chart.getBoundingClientRect().height > 50};
+            })"""
+        )
+        cells = opened.evaluate(
+            "[...document.querySelectorAll('#queues tbody td')].map(cell => cell.innerText)"
+        )
+        assert opened.errors == []
+        assert opened.requests == [file.as_uri()], "nothing else was asked for"
+    gold = tables.read("queue_metrics").filter("window = 'minute' and name = '*'").collect()
+    charts = {
+        "q/jobs": ("arrivals", "completed", "failed"),
+        "q/wait": ("wait_p50", "wait_p99"),
+        "q/backlog": ("backlog_ready", "backlog_active", "backlog_delayed"),
+    }
+    wanted = {
+        (figure, column, row.start_ms): float(row[column])
+        for figure, columns in charts.items()
+        for row in gold
+        for column in columns
+        if row[column] is not None
+    }
+    assert {(one["figure"], one["series"], one["start"]): one["value"] for one in points} == wanted
+    assert all(one["near"] and one["seen"] for one in points), "each point is on its line"
+    for figure in charts:
+        heights = [(one["value"], -one["at"]) for one in points if one["figure"] == figure]
+        assert [value for value, _ in sorted(heights)] == [value for value, _ in sorted(heights, key=_height)]
+    assert cells[:4] == [
+        "q",
+        *(shown(report.queues[0][name], name) for name in ("arrivals", "completed", "failed")),
+    ]
+
+
+def _height(point: tuple[float, float]) -> tuple[float, float]:
+    return (point[1], point[0])
 
 
 def test_the_day_in_figures(report: Report, tmp_path: Path) -> None:

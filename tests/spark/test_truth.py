@@ -189,9 +189,14 @@ class Crew:
                 for _, fields in cast(Any, store.xrange(f"bull:{SOLO}:events"))
                 if fields["event"] == "stalled"
             }
+            # A process may stand still more than once: what counts is the job that it began last.
+            last: dict[int, tuple[float, str]] = {}
             for (job, _), attempt in self.diary(SOLO).items():
-                if attempt.step == "freeze" and job in stalled and _is_stopped(attempt.pid):
-                    os.kill(attempt.pid, signal.SIGCONT)
+                last[attempt.pid] = max(last.get(attempt.pid, (0.0, "")), (attempt.began, job))
+            for pid, (_, job) in last.items():
+                if job in stalled and pid in self.frozen and _is_stopped(pid):
+                    self.frozen.discard(pid)
+                    os.kill(pid, signal.SIGCONT)
 
     def goes_on(self, store: redis.Redis) -> bool:
         self.look(store)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.utils import is_remote
 
@@ -252,7 +252,7 @@ class Pipeline:
             yield
         finally:
             if context is not None:
-                context.setLocalProperty("spark.scheduler.pool", None)
+                context.setLocalProperty("spark.scheduler.pool", cast(str, None))  # as documented
 
     def _tidy(self) -> None:
         """Joins the small files that batches and spans leave behind, now and then."""

@@ -220,7 +220,8 @@ def _chart(title: str, name: str, rows: Sequence[Row], series: Sequence[tuple[st
         )
         drawn.append(f"<path class='{kind}' d='{path}'/>")
         drawn += (
-            f"<circle cx='{x(ms):.1f}' cy='{y(value):.1f}' r='5' data-series='{column}' data-start='{ms}' "
+            f"<circle cx='{x(ms):.1f}' cy='{y(value):.1f}' r='5' data-series='{column}' "
+            f"data-kind='{kind}' data-start='{ms}' "
             f"data-value='{value}'><title>{_clock(ms)} {label}: {shown(value, '')}</title></circle>"
             for ms, value in told
         )
