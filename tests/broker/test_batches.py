@@ -128,6 +128,24 @@ async def test_room_under_a_concurrency_counts_those_that_leave(
     assert [job.id for job in claim.jobs] == ["j6", "j7", "j8", "j5"]
 
 
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_lost_among_many_come_back(broker: BullMQBroker, store: redis.Redis, seed: int) -> None:
+    """More than one step of the stalled check: it walks the list from its old end."""
+    jobs = await claimed(broker, 1700)
+    await broker.recover(interval_ms=1)
+    assert store.scard("bull:q:stalled") == 1700
+    chance = random.Random(seed)
+    lost = {job.id for job in jobs if chance.random() < (0.05, 0.5, 1.0)[seed]}
+    store.delete(*(f"bull:q:{job_id}:lock" for job_id in lost))
+    store.sadd("bull:q:stalled", "gone")
+    store.delete("bull:q:stalled-check")
+    found = await broker.recover(interval_ms=1)
+    assert (len(found.ids), set(found.ids)) == (len(lost), lost)
+    assert active(store) == [job.id for job in reversed(jobs) if job.id not in lost]
+    assert set(store.lrange("bull:q:wait", 0, -1)) == lost
+    assert store.smembers("bull:q:stalled") == {job.id for job in jobs} - lost
+
+
 async def test_fields_that_are_no_text_reach_the_worker_as_they_are(
     broker: BullMQBroker, store: redis.Redis
 ) -> None:

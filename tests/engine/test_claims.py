@@ -9,7 +9,7 @@ import pytest
 
 from oxcart.broker.bullmq.broker import LARGE_OUTCOME, BullMQBroker
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Code, Outcome
-from oxcart.engine.claims import BATCH, CROWDED, Claims, Station
+from oxcart.engine.claims import BATCH, SEARCHED, Claims, Station
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable, ScriptError
 from tests.engine.making import make_job
@@ -151,11 +151,11 @@ class TestBatches:
     async def test_smaller_batches_in_a_crowd(self) -> None:
         desk = Desk("q", concurrency=BATCH)
         desk.claims.wake(None)
-        (await desk.next()).reply(BATCH, active=CROWDED)
+        (await desk.next()).reply(BATCH, active=SEARCHED // 10)
         await eventually(lambda: desk.arrived, "arrived")
         desk.end(BATCH)
         call = await desk.next()
-        assert len(call.outcomes) == BATCH // 2
+        assert (len(call.outcomes), call.count) == (10, BATCH)
 
     async def test_a_large_outcome_goes_alone(self) -> None:
         desk = Desk("q", concurrency=10)

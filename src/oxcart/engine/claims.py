@@ -29,8 +29,8 @@ ASK_AGAIN = 0.1
 #: A call that takes longer, in seconds, hangs at a server that is away or silent. The queues of other servers
 #: go on without waiting for it, and without the slots that it asked for.
 STUCK = 1.0
-#: Beyond so many active jobs a call is made smaller, because each search in the list takes longer.
-CROWDED = 5000
+#: Attempts ended in one call times active jobs at most: each of them may cost a search in the list.
+SEARCHED = 100_000
 
 
 class Station:
@@ -209,11 +209,10 @@ class Claims:
                 station.ready = True
 
     def _start(self, station: Station, free: int) -> None:
-        limit = BATCH if station.active < CROWDED else BATCH // 2
-        batch = self._batch(station, limit)
+        batch = self._batch(station, max(1, min(BATCH, SEARCHED // max(1, station.active))))
         if batch and station.closed:
             station.ready = True
-        claim = min(free, limit) if station.ready and free > 0 else 0
+        claim = min(free, BATCH) if station.ready and free > 0 else 0
         call = _Call(station, claim)
         self._asked_for += claim
         if claim:

@@ -20,7 +20,7 @@ from oxcart.model.errors import BrokerError
 
 log = logging.getLogger("oxcart.recovery")
 
-PROMOTE = 250
+PROMOTE = 150
 #: Seconds after the end of the last check's guard at which the next one is tried.
 GUARD_MARGIN = 0.005
 

@@ -37,7 +37,7 @@ SETTLE_CALLS = 1000
 #: to arrive, before the workers could take their leases up again.
 RECOVER_TIMEOUT = 1.0
 #: Leases per renewal call.
-EXTEND_CHUNK = 400
+EXTEND_CHUNK = 300
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 _LISTS = frozenset({"wait", "paused", "active"})

@@ -1,12 +1,13 @@
 -- One step of the stalled check: active jobs without a lease go back to the front of the ready list.
 --
 -- A cycle looks at every id that was active at the last cycle and has not renewed its lease since, and
--- then notes which are active now, for the next cycle. Long sets are worked off in steps of a bounded
--- size; a cycle over few jobs is one step.
+-- then notes which are active now, for the next cycle. A cycle over few jobs is one step. Where many are
+-- active it takes steps of a bounded time: it walks the list from its old end, where what is lost is found
+-- without a search, then looks at those suspects that it did not meet there.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 phase: "start", "check" or "note", 4 now, 5 most stalls allowed,
---          6 ms between cycles, 7 step size, 8 cursor ("note" only)
+-- ARGV     1 "", 2 "", 3 phase: "start", "walk", "check" or "note", 4 now, 5 most stalls allowed,
+--          6 ms between cycles, 7 step size, 8 cursor ("walk" and "note")
 -- Returns  { next phase ("" when the cycle is over, "busy" when another worker made one within the
 --          interval), next cursor (for "busy" the ms until the next cycle), recovered ids... }
 -- Events   per recovered job `waiting` and `stalled`
@@ -27,14 +28,15 @@ if phase == "start" then
     call("SET", P .. "stalled-check", ARGV[4], "PX", ARGV[6]) -- a guard that never ends guards nothing
   end
   trim_events()
-  phase = "check"
+  phase = call("LLEN", active_key) < step and "check" or "walk"
 end
 
 local answer = { "", 0 }
 
--- Taking an id out of a long list means to search it, so a step takes out the fewer the longer the list is:
--- about 2 ms of searching.
-local searches = math.max(20, math.floor(300000 / (call("LLEN", active_key) + 1)))
+-- What a step may still cost, in entries of a list that are looked at: about 2 ms in all. To take an id out
+-- of a list means to search it, and to bring a job back costs as much as a search of 300 entries.
+local budget = 30000
+local BRING_BACK = 300
 
 -- The id that has left `active` and is not yet elsewhere: what fails in between puts it back.
 local between
@@ -48,7 +50,6 @@ local function recover(id)
   if call("EXISTS", key .. ":lock") == 1 then
     return
   end
-  searches = searches - 1
   if call("LREM", active_key, -1, id) == 0 then
     return
   end
@@ -75,7 +76,66 @@ local function recover(id)
   answer[#answer + 1] = id
 end
 
+-- Those of some suspects that nobody holds.
+local function without_lease(suspects)
+  local locks, lost = {}, {}
+  for i, id in ipairs(suspects) do
+    locks[i] = P .. id .. ":lock"
+  end
+  local holders = #locks > 0 and call("MGET", unpack(locks)) or {}
+  for i, id in ipairs(suspects) do
+    lost[id] = not holders[i]
+  end
+  return lost
+end
+
+local function try_to_recover(id)
+  if not pcall(recover, id) and between then
+    put_back(P, between)
+  end
+  between = nil
+end
+
+if phase == "walk" then
+  local behind = tonumber(ARGV[8]) -- so many stay where they are, nearer to the end
+  local many = math.floor(step / 2)
+  local ids = call("LRANGE", active_key, -(behind + many), -(behind + 1))
+  local suspects = {}
+  if #ids > 0 then
+    local suspected = call("SMISMEMBER", stalled_key, unpack(ids))
+    for i = #ids, 1, -1 do
+      if suspected[i] == 1 then
+        suspects[#suspects + 1] = ids[i]
+      end
+    end
+  end
+  local lost, seen = without_lease(suspects), {}
+  answer[1] = #ids == many and "walk" or "check"
+  for i = #ids, 1, -1 do
+    local id = ids[i]
+    if lost[id] then
+      if budget <= 0 then
+        answer[1] = "walk"
+        break
+      end
+      budget = budget - behind - BRING_BACK
+      try_to_recover(id)
+    else
+      behind = behind + 1
+    end
+    if lost[id] ~= nil then
+      seen[#seen + 1] = id
+    end
+  end
+  if #seen > 0 then
+    call("SREM", stalled_key, unpack(seen))
+  end
+  answer[2] = answer[1] == "walk" and behind or 0
+  return answer
+end
+
 if phase == "check" then
+  local length = call("LLEN", active_key)
   local suspects
   if call("SCARD", stalled_key) <= step then
     suspects = call("SMEMBERS", stalled_key)
@@ -84,22 +144,16 @@ if phase == "check" then
     suspects = call("SPOP", stalled_key, step)
     answer[1] = "check"
   end
-  local locks = {}
+  local lost = without_lease(suspects)
   for i, id in ipairs(suspects) do
-    locks[i] = P .. id .. ":lock"
-  end
-  local holders = #locks > 0 and call("MGET", unpack(locks)) or {}
-  for i, id in ipairs(suspects) do
-    if searches == 0 then
+    if budget <= 0 then
       call("SADD", stalled_key, unpack(suspects, i))
       answer[1] = "check"
       break
     end
-    if not holders[i] then
-      if not pcall(recover, id) and between then
-        put_back(P, between)
-      end
-      between = nil
+    if lost[id] then
+      budget = budget - length - BRING_BACK
+      try_to_recover(id)
     end
   end
   if answer[1] == "check" then

@@ -1,7 +1,7 @@
 -- Handing ready jobs to a worker.
 
 -- At most this many due jobs are let through per call, so that a call stays short.
-local PROMOTE = 250
+local PROMOTE = 50
 
 -- At most this many jobs are claimed, and as many ids that lead to no job passed over, per call.
 local MOST = 1000
