@@ -48,7 +48,7 @@ class Driver:
     """A pipeline with a session of its own, so that all its processes can be found."""
 
     def __init__(self, lake: Path, url: str, log: Path) -> None:
-        told = {"lake": str(lake), "url": url, "rows": max(2000, EVENTS // (4 * KILLS)), "delta": True}
+        told = {"lake": str(lake), "url": url, "rows": max(2000, EVENTS // (8 * KILLS)), "delta": True}
         with log.open("ab") as said:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.driver", json.dumps(told)],

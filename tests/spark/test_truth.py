@@ -54,7 +54,7 @@ KILLED = STOPPED = max(2, JOBS // 2500)
 ROUNDING = 2
 TOLERANCE = 3000
 #: Ms that a lease lasts, and between looks for stalled jobs.
-LOCK, CHECK = 5000, 1000
+LOCK, CHECK = 8000, 1000
 
 #: Queues: one for workers that run several jobs at once, one for workers that may die with their job.
 MANY, SOLO = "many", "solo"
