@@ -19,8 +19,8 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 
 install: $(VENV)/.installed  ## create .venv with everything pinned
 
-demo: install  ## a server, a producer, workers, failures and retries, in ten seconds
-	$(BIN)/oxcart demo
+demo: install  ## a server, workers, failures and retries, and Spark's report of it, in a minute
+	$(BIN)/oxcart demo --html build/demo.html $(DEMO)
 
 lint: install  ## ruff, format and rules
 	$(BIN)/ruff format --check .
@@ -43,6 +43,7 @@ soak: install  ## 200 000 jobs through one worker: memory and keys must stay fla
 
 test: install  ## all tests, those against real BullMQ included
 	$(BIN)/python -c "from tests.nodes import installed, versions; [installed(v) for v in versions()]"
+	$(BIN)/python -m tests.browser
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
 
 clean:  ## remove what the targets made
@@ -54,6 +55,21 @@ interop: install  ## live with real BullMQ on shared queues: both pins, or BULLM
 
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
+
+.PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-chaos bench-pipeline
+pipeline-kill: install  ## a million events while the pipeline is killed ten times: bronze equals the stream
+	OXCART_KILL_EVENTS=1000000 OXCART_KILLS=10 $(BIN)/pytest -q --timeout 7200 tests/spark/test_kill.py
+
+pipeline-truth: install  ## 50 000 jobs with known outcomes: the tables equal what handlers recorded
+	OXCART_TRUTH_JOBS=50000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_truth.py
+
+pipeline-cluster: install  ## a million events on a Spark cluster that loses an executor: the rows of local mode
+	OXCART_CLUSTER_JOBS=250000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_cluster.py
+
+pipeline-chaos: pipeline-kill pipeline-truth pipeline-cluster  ## the three above at full size
+
+bench-pipeline: install  ## ingest, a day of a million events, the sink, and five minutes live; BENCH=--check
+	$(BIN)/python -m benchmarks.pipeline $(BENCH)
 
 .PHONY: chaos
 chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answers; takes an hour

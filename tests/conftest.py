@@ -21,8 +21,10 @@ MakeQueue = Callable[..., Queue]
 
 #: Suites that watch the clock. They share one test process, so that only the rest runs beside them.
 CLOCK_WATCHERS = "tests/chaos/"
+#: Suites that share one test process, and with it what is dear to open: a Spark session.
+GROUPS = {CLOCK_WATCHERS: "clock", "tests/spark/": "spark"}
 #: What takes longest begins first.
-FIRST = ("tests/chaos/", "tests/equality/", "tests/interop/")
+FIRST = ("tests/chaos/", "tests/spark/", "tests/equality/", "tests/interop/")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,7 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spreads the tests over processes by file; for ``pytest -n 2 --dist loadgroup``."""
     for item in items:
         file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("clock" if file.startswith(CLOCK_WATCHERS) else file))
+        group = next((name for start, name in GROUPS.items() if file.startswith(start)), file)
+        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(
         key=lambda item: next((i for i, at in enumerate(FIRST) if item.nodeid.startswith(at)), len(FIRST))
     )

@@ -69,17 +69,23 @@ def installed(version: str = "v5") -> Path:
     if version not in _PINNED and not re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", version):
         raise ValueError(f"a BullMQ version is v5, v6 or x.y.z, got {version!r}")
     folder = NODE_FOLDER / version
-    with _locked(folder):
+    with locked(version):
         manifest = folder / "package.json"
         if not manifest.exists():
+            folder.mkdir(parents=True, exist_ok=True)
             manifest.write_text(_manifest(version))
-        lock = folder / "package-lock.json"
-        # npm writes this record last, so an interrupted installation is done again.
-        record = folder / "node_modules" / ".package-lock.json"
-        newest = max(path.stat().st_mtime for path in (manifest, lock) if path.exists())
-        if not record.exists() or record.stat().st_mtime < newest:
-            _npm(folder, locked=lock.exists())
-            record.touch()
+        return install(folder)
+
+
+def install(folder: Path) -> Path:
+    """Install what a folder's `package.json` asks for, unless it is there; hold its lock meanwhile."""
+    lock = folder / "package-lock.json"
+    # npm writes this record last, so an interrupted installation is done again.
+    record = folder / "node_modules" / ".package-lock.json"
+    newest = max(path.stat().st_mtime for path in (folder / "package.json", lock) if path.exists())
+    if not record.exists() or record.stat().st_mtime < newest:
+        _npm(folder, locked=lock.exists())
+        record.touch()
     return folder
 
 
@@ -93,12 +99,11 @@ def _manifest(version: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's install lock; it lives in `node_modules`, which git ignores."""
-    folder.mkdir(parents=True, exist_ok=True)
+def locked(name: str) -> Iterator[None]:
+    """Hold the install lock of a folder; it lives in `node_modules`, which git ignores."""
     place = NODE_FOLDER / "node_modules"
     place.mkdir(exist_ok=True)
-    with (place / f".{folder.name}.lock").open("w") as lock:
+    with (place / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -48,7 +48,7 @@ def processes_of(stage: dict[str, str]) -> list[int]:
 
 
 def test_it_plays_to_its_end(start: Start, stage: dict[str, str]) -> None:
-    program = start("demo", "--jobs", "500", "--workers", "2", **stage)
+    program = start("demo", "--no-report", "--jobs", "500", "--workers", "2", **stage)
     assert program.wait(100) == 0
     text = "\n".join(program.seen)
     assert "embedded Valkey at unix://" in text
@@ -61,7 +61,7 @@ def test_it_plays_to_its_end(start: Start, stage: dict[str, str]) -> None:
 
 
 def test_the_summary_as_json(start: Start, stage: dict[str, str]) -> None:
-    program = start("demo", "--jobs", "250", "--json", **stage)
+    program = start("demo", "--no-report", "--jobs", "250", "--json", **stage)
     assert program.wait(100) == 0
     told = json.loads("\n".join(program.seen))
     assert told["as_expected"] is True
@@ -78,7 +78,7 @@ def test_the_summary_as_json(start: Start, stage: dict[str, str]) -> None:
 def test_an_interruption_takes_everything_down(
     start: Start, stage: dict[str, str], number: signal.Signals
 ) -> None:
-    program = start("demo", "--jobs", "5000", **stage)
+    program = start("demo", "--no-report", "--jobs", "5000", **stage)
     program.wait_for("worker process 1 is")
     program.wait_for("active")
     assert program.end(number) == 130
@@ -87,7 +87,7 @@ def test_an_interruption_takes_everything_down(
 
 
 def test_a_killed_demo_leaves_no_process(start: Start, stage: dict[str, str]) -> None:
-    program = start("demo", "--jobs", "5000", **stage)
+    program = start("demo", "--no-report", "--jobs", "5000", **stage)
     program.wait_for("worker process 1 is")
     program.wait_for("active")
     program.kill()

@@ -97,7 +97,8 @@ class Outcome(msgspec.Struct):
         stack: The stack traces as a JSON list.
         retention: What to keep of finished jobs: ``""`` all, or ``count:age:limit``.
         attempts: Failed: how many attempts the job had.
-        category: Failed: why, as one of the model's categories.
+        category: Failed or to be retried: why, as one of the model's categories.
+        code: Failed or to be retried: the application's own word for the kind of failure.
         delay_ms: Delayed: how long.
         counts: Delayed: whether this was an attempt.
         lifo: Retry now: in front of the others.
@@ -113,6 +114,7 @@ class Outcome(msgspec.Struct):
     retention: str = ""
     attempts: int = 0
     category: str = ""
+    code: str = ""
     delay_ms: int = 0
     counts: bool = True
     lifo: bool = False

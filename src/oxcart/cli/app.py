@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oxcart.cli import demo, doctor, events, exits, jobs, queues, server, work
+from oxcart.cli import demo, doctor, events, exits, jobs, pipeline, queues, server, work
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
@@ -89,6 +89,7 @@ app.command()(jobs.job)
 app.command()(jobs.retry)
 app.command()(jobs.remove)
 app.command()(events.events)
+app.add_typer(pipeline.app)
 app.add_typer(server.app, name="server")
 app.command()(doctor.doctor)
 

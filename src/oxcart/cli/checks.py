@@ -47,7 +47,7 @@ class Finding:
 async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Finding]:
     """Looks at everything; raises ``BrokerUnavailable`` when the server cannot be reached."""
     from oxcart.broker.caller import Caller
-    from oxcart.cli.discovery import find_queues, master_slots
+    from oxcart.broker.discovery import find_queues, master_slots
 
     findings = [_ourselves(), _embedded_or_not(server)]
     names = await find_queues(server, prefix, reconnect)

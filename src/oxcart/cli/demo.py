@@ -1,11 +1,14 @@
-"""``oxcart demo``: the whole of it in ten seconds.
+"""``oxcart demo``: the whole of it in half a minute.
 
 An embedded Valkey in a temporary folder, a producer, a fleet of worker processes, every kind of handler,
-failures, retries, delays and priorities. Nothing is left behind, neither processes nor data.
+failures, retries, delays and priorities; and Spark, which makes tables of all events and a report at the
+end. Nothing is left behind but the report's page, neither processes nor data.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +18,9 @@ from oxcart.cli.exits import FAILED, INTERRUPTED, CommandError
 from oxcart.cli.settings import JsonOption
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from contextlib import AsyncExitStack
 
+    from oxcart.cli.demo_report import Reporter
     from oxcart.cli.demo_story import Story
     from oxcart.cli.demo_view import View
     from oxcart.cli.fleet import Fleet
@@ -27,26 +31,49 @@ WAVES, PAUSE = 20, 0.25
 #: Without any end of a job for so many seconds the demo gives up.
 PATIENCE = 60.0
 CONCURRENCY = 20
+#: The queue.
+QUEUE = "shop"
+_HTML = Path("oxcart-demo.html")
 
 
 def demo(
     jobs: Annotated[int, typer.Option(min=50, max=100_000, help="How many jobs.")] = 2000,
     workers: Annotated[int, typer.Option(min=1, max=16, help="How many worker processes.")] = 2,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="End with Spark's report.")] = True,
+    html: Annotated[Path, typer.Option("--html", help="Where the report's page goes.")] = _HTML,
+    lake: Annotated[
+        Path | None, typer.Option("--lake", help="Keep the tables in this folder.", show_default="not kept")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show it all: a server, a producer, workers, failures and retries, in about ten seconds."""
-    told = settings.run(_demo(jobs, workers, as_json))
+    """Show it all: a server, a producer, workers, failures, retries, and Spark's report of it."""
+    told = settings.run(_demo(Show(jobs, workers, as_json, html.absolute() if report else None, lake)))
     if as_json:
         output.document(told)
-    else:
-        from oxcart.cli.demo_view import show_summary
-
-        show_summary(told)
     if not told["as_expected"]:
         raise CommandError("not every job ended as it should have", FAILED)
 
 
-async def _demo(jobs: int, workers: int, quiet: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Show:
+    """What is to be shown.
+
+    Attributes:
+        jobs: How many jobs.
+        workers: How many worker processes.
+        quiet: Print nothing on the way.
+        html: Where the report's page goes; None for no report.
+        lake: Where the tables go; None for the demo's own folder.
+    """
+
+    jobs: int
+    workers: int
+    quiet: bool
+    html: Path | None
+    lake: Path | None
+
+
+async def _demo(show: Show) -> dict[str, Any]:
     import asyncio
     import signal
 
@@ -55,21 +82,20 @@ async def _demo(jobs: int, workers: int, quiet: bool) -> dict[str, Any]:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, me.cancel)
     try:
-        return await _stage(jobs, workers, quiet)
+        return await _stage(show)
     except asyncio.CancelledError:
         raise CommandError("interrupted; everything was taken down", INTERRUPTED) from None
 
 
-async def _stage(jobs: int, workers: int, quiet: bool) -> dict[str, Any]:
+async def _stage(show: Show) -> dict[str, Any]:
     """Puts everything up, lets it play, and takes everything down again."""
     import asyncio
     import contextlib
     import shutil
     import tempfile
-    from pathlib import Path
 
     from oxcart.broker.embedded import Embedded
-    from oxcart.cli.demo_view import View
+    from oxcart.cli.demo_view import View, show_summary
     from oxcart.queue import Queue
 
     folder = Path(tempfile.mkdtemp(prefix="oxcart-demo-"))
@@ -77,17 +103,86 @@ async def _stage(jobs: int, workers: int, quiet: bool) -> dict[str, Any]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         embedded = Embedded(folder / "data")
         stack.push_async_callback(asyncio.to_thread, embedded.release, 10.0)
-        view = stack.enter_context(View(jobs, quiet=quiet))
-        location = await embedded.ensure_async()
-        view.say(f"embedded Valkey at {location}")
-        queue = Queue("shop", folder=folder / "data")
-        stack.callback(queue.server.release)
-        stack.push_async_callback(queue.close)
-        log = stack.enter_context((folder / "workers.log").open("wb"))
-        fleet = _fleet(folder / "data", workers, log, view)
-        playing = asyncio.create_task(fleet.run())
-        stack.push_async_callback(_take_down, fleet, playing)
-        return await _play(queue, jobs, view, playing, folder / "workers.log")
+        with View(show.jobs, quiet=show.quiet) as view:
+            location = await embedded.ensure_async()
+            view.say(f"embedded Valkey at {location}")
+            reporter = await _reporter(show, folder, str(location), stack)
+            queue = Queue(QUEUE, folder=folder / "data")
+            stack.callback(queue.server.release)
+            stack.push_async_callback(queue.close)
+            told = await _run(show, queue, reporter, view, folder)
+        if not show.quiet:
+            show_summary(told)
+        if reporter is not None:
+            told["report"] = await _told(reporter, told, show.quiet)
+        return told
+
+
+async def _reporter(show: Show, folder: Path, url: str, stack: AsyncExitStack) -> Reporter | None:
+    """Starts Spark beside the jobs: it takes as long to get ready as they do."""
+    from oxcart.cli.demo_report import Reporter
+    from oxcart.cli.demo_spark import Task
+
+    if show.html is None:
+        return None
+    lake = (show.lake or folder / "lake").absolute()
+    task = Task(url, QUEUE, str(lake), str(show.html), str(folder / "spark"))
+    made = Reporter(task, folder / "spark.log", say=lambda text: None if show.quiet else output.text(text))
+    stack.push_async_callback(made.take_down)
+    await made.start()
+    return made
+
+
+async def _run(
+    show: Show, queue: Queue, reporter: Reporter | None, view: View, folder: Path
+) -> dict[str, Any]:
+    """Runs the jobs, from the first one to the end of the workers."""
+    import asyncio
+
+    from oxcart.cli import demo_app
+
+    async with queue.events() as events:
+        first = show.jobs // WAVES
+        await queue.add_many(list(demo_app.orders(0, first)))
+        if reporter is not None:
+            await _attach(folder / "data")
+            reporter.begin()
+        with (folder / "workers.log").open("wb") as log:
+            fleet = _fleet(folder / "data", show.workers, log, view)
+            playing = asyncio.create_task(fleet.run())
+            try:
+                return await _play(queue, events, show.jobs, view, playing, folder / "workers.log")
+            finally:
+                fleet.stop()
+                await asyncio.gather(playing, return_exceptions=True)
+
+
+async def _attach(data: Path) -> None:
+    """Lets the queue keep all its events, and the workers record what events do not tell."""
+    import asyncio
+
+    from oxcart.spark.access import Access
+    from oxcart.spark.attach import attach
+
+    await asyncio.to_thread(attach, Access(folder=str(data)), QUEUE, "main")
+
+
+async def _told(reporter: Reporter, told: dict[str, Any], quiet: bool) -> dict[str, Any]:
+    """Waits for the report and shows it; says so where Spark cannot run here."""
+    report = await reporter.finish()
+    if quiet:
+        report.pop("tables", None)
+    if "absent" in report:
+        if not quiet:
+            output.text(f"\nno report: {report['absent']}")
+        return report
+    told["as_expected"] &= (report["completed"], report["failed"]) == (told["completed"], told["failed"])
+    if not quiet:
+        for title, columns, rows in report.pop("tables"):
+            if rows:
+                output.table(columns, rows, title=title)
+        output.text(f"the same with charts: {report['html']}")
+    return report
 
 
 def _fleet(data: Path, workers: int, log: Any, view: View) -> Fleet:
@@ -109,14 +204,7 @@ def _fleet(data: Path, workers: int, log: Any, view: View) -> Fleet:
     )
 
 
-async def _take_down(fleet: Fleet, playing: Any) -> None:
-    import asyncio
-
-    fleet.stop()
-    await asyncio.gather(playing, return_exceptions=True)
-
-
-async def _play(queue: Queue, jobs: int, view: View, fleet: Any, log: Path) -> dict[str, Any]:
+async def _play(queue: Queue, events: Any, jobs: int, view: View, fleet: Any, log: Path) -> dict[str, Any]:
     import asyncio
     import time
 
@@ -124,29 +212,28 @@ async def _play(queue: Queue, jobs: int, view: View, fleet: Any, log: Path) -> d
     from oxcart.cli.demo_story import Story
 
     story = Story()
-    added = 0
+    added = jobs // WAVES
 
     async def produce() -> None:
         nonlocal added
-        for wave in range(WAVES):
+        for wave in range(1, WAVES):
+            await asyncio.sleep(PAUSE)
             share = jobs * (wave + 1) // WAVES - jobs * wave // WAVES
             await queue.add_many(list(demo_app.orders(added, share)))
             added += share
-            await asyncio.sleep(PAUSE)
 
-    async with queue.events() as events:
-        started = time.monotonic()
-        producing = asyncio.create_task(produce())
-        listening = asyncio.create_task(_listen(events, story))
-        try:
-            await _watch(queue, jobs, view, story, lambda: added, (producing, listening, fleet))
-        except CommandError as error:
-            raise CommandError(f"{error}\n{await asyncio.to_thread(log.read_text)}".rstrip()) from None
-        finally:
-            for task in (producing, listening):
-                task.cancel()
-            await asyncio.gather(producing, listening, return_exceptions=True)
-        seconds = time.monotonic() - started
+    started = time.monotonic()
+    producing = asyncio.create_task(produce())
+    listening = asyncio.create_task(_listen(events, story))
+    try:
+        await _watch(queue, jobs, view, story, lambda: added, (producing, listening, fleet))
+    except CommandError as error:
+        raise CommandError(f"{error}\n{await asyncio.to_thread(log.read_text)}".rstrip()) from None
+    finally:
+        for task in (producing, listening):
+            task.cancel()
+        await asyncio.gather(producing, listening, return_exceptions=True)
+    seconds = time.monotonic() - started
     counts = await queue.counts()
     told = story.summary(jobs, seconds)
     failing = demo_app.failing(jobs)

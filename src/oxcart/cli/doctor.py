@@ -64,7 +64,7 @@ def _show(findings: list[Finding]) -> None:
 async def _rescue(using: Settings, names: list[str], dry_run: bool, as_json: bool) -> dict[str, Any]:
     from oxcart.broker.bullmq.broker import BullMQBroker
     from oxcart.broker.bullmq.rescue import rescue
-    from oxcart.cli.discovery import find_queues
+    from oxcart.broker.discovery import find_queues
 
     found: dict[str, Any] = {}
     for name in names or await find_queues(using.server, using.prefix, using.reconnect):

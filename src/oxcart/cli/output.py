@@ -41,7 +41,7 @@ def text(message: str) -> None:
     _write(message.encode("utf-8", "backslashreplace"))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Prints a table; columns whose name ends in ``#`` are numbers.
 
     The first column is what the reader copies, so it is kept whole where the others give way.
@@ -51,7 +51,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.text import Text
 
     cells = [[show(cell) for cell in row] for row in rows]
-    made = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    made = Table(
+        box=SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for place, name in enumerate(columns):
         if name.endswith("#"):
             made.add_column(name[:-1], justify="right", no_wrap=True)

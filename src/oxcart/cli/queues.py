@@ -86,7 +86,7 @@ def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -
 async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
     from oxcart.broker.bullmq.broker import BullMQBroker
     from oxcart.broker.caller import Caller
-    from oxcart.cli.discovery import find_queues
+    from oxcart.broker.discovery import find_queues
 
     server = using.server
     # On a single server one connection is enough for all; on a cluster each slot has its own.

@@ -157,6 +157,8 @@ class Verdict:
             self._clock(),
             _text(reason),
             self._stack(job, reason, error),
+            category=category.value,
+            code=_code(error),
             delay_ms=delay,
             lifo=options.lifo,
         )
@@ -180,6 +182,7 @@ class Verdict:
             # Peers compare ended attempts alone; where stalls used up the rest, the last ended one was it.
             attempts=min(options.attempts, ended) if used >= options.attempts else options.attempts,
             category=category.value,
+            code=_code(error),
         )
 
     def _stack(self, job: RunningJob, reason: str, error: BaseException | None) -> bytes:
@@ -204,6 +207,14 @@ class Verdict:
             traces.append(trace)
         kept = traces[-limit:] if limit else []
         return _json.encode([_text(trace).decode() for trace in kept])
+
+
+def _code(error: BaseException | None) -> str:
+    """The application's own word for a failure, else the class of the error."""
+    if error is None:
+        return ""
+    code = getattr(error, "code", None)
+    return code if isinstance(code, str) and code else type(error).__name__
 
 
 def _text(text: str) -> bytes:

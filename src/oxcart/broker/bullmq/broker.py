@@ -173,8 +173,11 @@ class BullMQBroker:
         args.append(len(outcomes))
         group: tuple[str, str, int, str] | None = None
         size_at = 0
-        for o in outcomes:
+        told: list[bytes | str | int] = []
+        for number, o in enumerate(outcomes, 1):
             kind = o.kind
+            if o.category:
+                told += (number, o.category, o.code)
             more = ("L" if o.lifo else "") if kind == "r" else o.retention
             shared = (kind, o.token, o.at_ms, more)
             if shared != group:
@@ -191,6 +194,7 @@ class BullMQBroker:
                 args += (o.value, o.stack)
             elif kind == "d":
                 args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
+        args += told
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
         return codes, self._claimed(answer, token, now)

@@ -12,6 +12,7 @@
 --          w give back  (nothing)
 --          Behind the time stands what else a group shares: of c and f the retention, "" to keep all, or
 --          "count:age:limit" with empty parts for what is not asked; of r "L" or ""; of d and w "".
+--          Behind them, for those that failed: number of the item, category, code (told to a pipeline).
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
 --          -9 a child failed, or an error text where the server refused that item alone
@@ -19,7 +20,7 @@
 --          `drained` when nothing is left to do
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
--- include: base gate insert store parent removal deduplication claiming
+-- include: base gate insert store parent removal deduplication claiming attempts
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -42,6 +43,9 @@ local ids, key_of, lock_of = {}, {}, {}
 -- Where the `:dependencies` and `:unsuccessful` of completed jobs would be.
 local family = {}
 
+-- What a pipeline is told of failed attempts, by their number.
+local categories, failure_codes = {}, {}
+
 local function read_items()
   local at, index, last = 12, 0, 0
   while index < count do
@@ -59,6 +63,9 @@ local function read_items()
       end
       at = at + size
     end
+  end
+  for i = at, #ARGV - 2, 3 do
+    categories[tonumber(ARGV[i])], failure_codes[tonumber(ARGV[i])] = ARGV[i + 1], ARGV[i + 2]
   end
 end
 
@@ -211,6 +218,7 @@ local function leave(index, kind, id, token, starts, fields)
   if (kind == "c" or kind == "f") and job[1] and job[1] ~= "" then
     read_parent(job, key)
   end
+  job.told = read_attempt(key)
   release(index, id)
   if fields then
     call("HSET", key, unpack(fields))
@@ -312,7 +320,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
       retain(P .. set, wanted, now)
     end
   end
-  call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
+  job.ended_by = call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
   finished = finished + 1
   return ended
 end
@@ -336,6 +344,7 @@ function kinds.c(index, at, id, token, starts, time, retention)
     return job
   end
   settle_job(job, key_of[index], id, time, "completed", "returnvalue", ARGV[at], retention)
+  record_attempt(job.told, job.ended_by, id, "completed", time)
   return end_of_item()
 end
 
@@ -349,6 +358,8 @@ function kinds.f(index, at, id, token, starts, time, retention)
   if ended >= tonumber(ARGV[at + 2]) then
     call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
   end
+  record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
+    failure_codes[index])
   return end_of_item()
 end
 
@@ -360,7 +371,10 @@ function kinds.r(index, at, id, token, starts, time, front)
   end
   call("HINCRBY", P .. id, "atm", 1)
   insert_waiting(P, read_gate(P), id, priority_of(id), front == "L")
-  call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
+  local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
+    "event", "waiting", "jobId", id, "prev", "active")
+  record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
+    failure_codes[index])
   return 1
 end
 
@@ -377,18 +391,22 @@ function kinds.d(index, at, id, token, starts, time)
     call("HINCRBY", P .. id, "atm", 1)
   end
   call("HSET", P .. id, "delay", ARGV[at + 2])
-  insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
+  local entry = insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
   wake_later(P)
+  record_attempt(job.told, entry, id, ARGV[at + 3] == "1" and "snoozed" or "retried", time, ARGV[at],
+    ARGV[at + 1], categories[index], failure_codes[index])
   return 1
 end
 
-function kinds.w(index, at, id, token, starts)
+function kinds.w(index, at, id, token, starts, time)
   local job = leave(index, "w", id, token, starts)
   if type(job) == "number" then
     return job
   end
   insert_front(P, read_gate(P), id, priority_of(id))
-  call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
+  local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
+    "event", "waiting", "jobId", id, "prev", "active")
+  record_attempt(job.told, entry, id, "given_back", time)
   return 1
 end
 

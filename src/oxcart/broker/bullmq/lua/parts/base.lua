@@ -67,12 +67,34 @@ local function peek(key, field)
   return type(value) == "string" and value or nil
 end
 
+-- Whether the time until which a pipeline reads the queue is still to come. Asks the clock only where there is
+-- such a time.
+local function is_ahead(till)
+  till = tonumber(till or nil)
+  return till ~= nil and till > tonumber(call("TIME")[1]) * 1000
+end
+
+local function is_attached(prefix)
+  return is_ahead(call("HGET", prefix .. "meta", "ox:until"))
+end
+
+-- A pipeline wants more events kept than peers do, and every constructor of a Node queue sets the number back:
+-- where it was, it is set again.
+local function asserted(prefix, kept, keep, till)
+  if keep and kept and (tonumber(kept) or 0) < tonumber(keep) and is_ahead(till) then
+    call("HSET", prefix .. "meta", "opts.maxLenEvents", keep)
+    return keep
+  end
+  return kept
+end
+
 -- The approximate length the event stream is kept at; written down where no peer did so yet.
 local known_max_events = {}
 local function max_events(prefix)
   local kept = known_max_events[prefix]
   if not kept then
-    kept = call("HGET", prefix .. "meta", "opts.maxLenEvents")
+    local meta = call("HMGET", prefix .. "meta", "opts.maxLenEvents", "ox:keep", "ox:until")
+    kept = asserted(prefix, meta[1], meta[2], meta[3])
     if not kept then
       kept = "10000"
       call("HSET", prefix .. "meta", "opts.maxLenEvents", kept)

@@ -45,8 +45,9 @@ local unwritten = {}
 -- Returns a table: `paused`, `closed` (paused or at its concurrency), `target` (list for ready jobs),
 -- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound).
 local function read_gate(prefix)
-  local meta = call("HMGET", prefix .. "meta", "paused", "concurrency", "max", "duration", "opts.maxLenEvents")
-  known_max_events[prefix] = meta[5] or nil
+  local meta = call("HMGET", prefix .. "meta", "paused", "concurrency", "max", "duration", "opts.maxLenEvents",
+    "ox:keep", "ox:until")
+  known_max_events[prefix] = asserted(prefix, meta[5], meta[6], meta[7]) or nil
   local gate = { paused = meta[1] and true or false, max = meta[3], duration = meta[4] }
   gate.closed = gate.paused
   gate.target = prefix .. (gate.paused and "paused" or "wait")

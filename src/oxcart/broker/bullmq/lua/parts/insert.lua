@@ -64,11 +64,11 @@ local function delayed_score(prefix, now, delay)
   return low, due
 end
 
--- The caller wakes later workers once, when all its jobs are in.
+-- The caller wakes later workers once, when all its jobs are in. Returns the id of the event.
 local function insert_delayed(prefix, id, now, delay)
   local score, due = delayed_score(prefix, now, delay)
   call("ZADD", prefix .. "delayed", score, id)
-  call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*",
+  return call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*",
     "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))
 end
 

@@ -1,0 +1,315 @@
+"""The pipeline's figures, as ratios in one run: ingest against a plain loop, the sink against ``add_many``.
+
+    python -m benchmarks.pipeline [--events 1000000] [--jobs 50000] [--seconds 300] [--rate 1000] [--check]
+
+Everything is measured warm, against the same private server, one after another:
+
+- ingest: one process that reads pages by XRANGE and writes Parquet, and the pipeline's bronze;
+- day: all tables of the day that was read;
+- sink: ``Queue.add_many`` from plain Python, and ``df.write.format("oxcart")``;
+- live: a producer and a worker at a steady rate on the same machine, and ``pipeline run`` beside them. How
+  old the newest row of bronze is, how old the newest settled minute, and the memory of driver, JVM and
+  Python workers, looked at twice a second.
+
+``--check`` ends with 1 where a bound is missed; ``--seconds 0`` leaves the live part out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.servers import ValkeyServer
+
+from oxcart import Queue, Worker
+from oxcart.spark.access import Access, Choice
+from oxcart.spark.attach import attach
+from oxcart.spark.entries import page_rows
+from oxcart.spark.position import Position
+from oxcart.spark.session import open_session
+from oxcart.spark.stream import Page, Piece
+from oxcart.spark.streams import Streams
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What the figures must reach, and what they must not exceed. Memory is the most that the second half of the
+#: live part takes over the most of the first.
+FLOORS = {"ingest": 0.60, "sink": 0.75, "live_rate": 0.95}
+CEILINGS = {"day_seconds": 60.0, "bronze_age_s": 5.0, "minute_age_s": 60.0, "memory_growth": 1.25}
+#: The live part is looked at from here on: until then the JVM compiles.
+WARM_SECONDS = 45.0
+_LIFE = (
+    {"event": "added", "name": "n"},
+    {"event": "waiting"},
+    {"event": "active", "prev": "waiting"},
+    {"event": "completed", "returnvalue": '{"ok":true}', "prev": "active"},
+)
+
+
+def fill(server: ValkeyServer, queue: str, events: int) -> None:
+    """Jobs of four events each, as a worker's would be."""
+    with server.client() as store:
+        store.hset(f"bull:{queue}:meta", "opts.maxLenEvents", str(10 * events))
+        for start in range(0, events // 4, 5000):
+            pipe = store.pipeline(transaction=False)
+            for number in range(start, min(start + 5000, events // 4)):
+                for event in _LIFE:
+                    fields: Any = {"event": event["event"], "jobId": f"job-{number}", **event}
+                    pipe.xadd(f"bull:{queue}:events", fields)
+            pipe.execute()
+
+
+def plain_ingest(access: Access, queue: str, folder: Path) -> int:
+    """The limit of one process: pages to Parquet, with the same columns."""
+    from pyarrow import parquet
+
+    with Streams(access) as streams:
+        stream = streams.at(queue)
+        through = stream.end()
+        rows = 0
+        writer = None
+        for part in stream.read(Piece(Position(life=1), through)):
+            assert isinstance(part, Page)
+            batch = page_rows(part, queue, "events")
+            writer = writer or parquet.ParquetWriter(
+                folder / "plain.parquet", batch.schema, compression="zstd"
+            )
+            writer.write_batch(batch)
+            rows += batch.num_rows
+        assert writer is not None
+        writer.close()
+    return rows
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds, and the result."""
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+def measure_ingest(spark: SparkSession, server: ValkeyServer, folder: Path, events: int) -> dict[str, float]:
+    """Bronze against a plain loop, and the day of what was read."""
+    from oxcart.spark.pipeline import Pipeline, Plan
+
+    access = Access(url=server.url)
+    fill(server, "warm", 40_000)
+    fill(server, "q", events)
+    warm = Pipeline(spark, Plan(folder / "warm", access, Choice(("warm",)), samples=False))
+    warm.once()
+    seconds, rows = timed(lambda: plain_ingest(access, "q", folder))
+    found = {"plain_rows_per_s": rows / seconds}
+    pipeline = Pipeline(spark, Plan(folder / "lake", access, Choice(("q",)), samples=False))
+    seconds, rows = timed(pipeline.ingest)
+    found["ingest_rows_per_s"] = rows / seconds
+    found["ingest"] = found["ingest_rows_per_s"] / found["plain_rows_per_s"]
+    found["day_seconds"], _ = timed(pipeline.builder.refresh)
+    with server.client() as store:
+        store.flushall()
+    return found
+
+
+def measure_sink(spark: SparkSession, server: ValkeyServer, jobs: int) -> dict[str, float]:
+    """The sink against ``add_many``."""
+    rows = [("n", {"i": i}, {"job_id": f"p-{i}"}) for i in range(jobs)]
+
+    async def add() -> None:
+        async with Queue("plain", url=server.url) as queue:
+            await queue.add_many(rows)
+
+    def write(queue: str, count: int) -> None:
+        df = spark.range(count).withColumnRenamed("id", "i")
+        writer = df.write.format("oxcart").option("url", server.url).option("queue", queue)
+        writer.option("name", "n").option("key", "i").mode("append").save()
+
+    write("warm", 2000)
+    seconds, _ = timed(lambda: asyncio.run(add()))
+    found = {"add_many_per_s": jobs / seconds}
+    seconds, _ = timed(lambda: write("sink", jobs))
+    found["sink_per_s"] = jobs / seconds
+    found["sink"] = found["sink_per_s"] / found["add_many_per_s"]
+    with server.client() as store:
+        store.flushall()
+    return found
+
+
+async def produce(url: str, rate: int, seconds: float) -> None:
+    """Adds jobs at a steady rate; tells how many there were."""
+    began, told = time.monotonic(), 0
+    async with Queue("live", url=url) as queue:
+        while (passed := time.monotonic() - began) < seconds:
+            due = int(passed * rate) - told
+            if due:
+                await queue.add_many([("n", {"i": told + i}) for i in range(due)])
+                told += due
+            await asyncio.sleep(0.05)
+    print(told, flush=True)
+
+
+async def serve(url: str) -> None:
+    """Runs those jobs until its input ends."""
+    async with Queue("live", url=url) as queue:
+
+        @queue.job(name="n")
+        async def run(i: int) -> int:
+            return i
+
+        async with Worker(queue, concurrency=50).running():
+            await asyncio.to_thread(sys.stdin.read)
+
+
+def measure_live(
+    spark: SparkSession, server: ValkeyServer, folder: Path, seconds: float, rate: int
+) -> dict[str, float]:
+    """How old bronze and minutes get while jobs run, and what memory that takes."""
+    from oxcart.spark.builder import BUILT
+    from oxcart.spark.pipeline import Pipeline, Plan
+
+    access = Access(url=server.url)
+    asyncio.run(_touch(server.url))
+    attach(access, "live", "main")
+    plan = Plan(folder / "live", access, Choice(("live",)), spool=folder / "spool")
+    pipeline = Pipeline(spark, plan)
+    me = [sys.executable, "-m", "benchmarks.pipeline", "--url", server.url]
+    worker = subprocess.Popen([*me, "--role", "serve"], stdin=subprocess.PIPE)
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            pipeline.run(20.0, until=done.is_set)
+        except BaseException as error:
+            failed.append(error)
+
+    running = threading.Thread(target=run, name="pipeline")
+    bronze, minutes, memory = [], [], []
+    producer = subprocess.Popen(
+        [*me, "--role", "produce", "--rate", str(rate), "--seconds", str(seconds + WARM_SECONDS)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        running.start()
+        began = time.monotonic()
+        while producer.poll() is None and not failed:
+            time.sleep(0.5)
+            if time.monotonic() - began < WARM_SECONDS:
+                continue
+            marks, now = pipeline.lake.head().marks, time.time() * 1000
+            at = marks.get("ingest:main", {}).get("live", {}).get("id", "0-0")
+            bronze.append((now - int(at.partition("-")[0])) / 1000)
+            built = marks.get(BUILT, {}).get("live", {})
+            through = max((day["through"] for day in built.values()), default=0)
+            minutes.append((now - through) / 1000)
+            memory.append(_resident())
+        told = int(producer.stdout.read()) if producer.stdout else 0
+    finally:
+        done.set()
+        running.join(120)
+        for process in (worker, producer):
+            if process.stdin is not None:
+                process.stdin.close()
+            process.wait(30)
+    if failed:
+        raise failed[0]
+    with server.client() as store:
+        wanted = store.xinfo_stream("bull:live:events")["entries-added"]
+    pipeline.once()
+    rows = sum(file.rows for file in pipeline.lake.head().of("events"))
+    found = pipeline.query("select count(*) as n from jobs where state = 'completed'").collect()[0].n
+    assert found == told, f"{told} jobs were added, {found} are in the table"
+    assert rows >= wanted, f"{wanted} events were written, bronze has {rows} rows"
+    half = len(memory) // 2
+    return {
+        "live_jobs": told,
+        "live_rate": told / ((seconds + WARM_SECONDS) * rate),
+        "bronze_age_s": max(bronze),
+        "bronze_age_p50_s": sorted(bronze)[len(bronze) // 2],
+        "minute_age_s": max(minutes),
+        "memory_mb": max(memory),
+        "memory_growth": max(memory[half:]) / max(memory[:half]),
+    }
+
+
+async def _touch(url: str) -> None:
+    """Makes the queue: there must be one to attach to."""
+    async with Queue("live", url=url) as queue:
+        await queue.pause()
+        await queue.resume()
+
+
+def _resident() -> float:
+    """Memory of this process and all it started but the server and the load, in MB."""
+    total, wanted = 0.0, [os.getpid()]
+    while wanted:
+        process = Path("/proc", str(wanted.pop()))
+        try:
+            command = (process / "cmdline").read_bytes()
+            if b"valkey" in command or b"--role" in command:
+                continue
+            total += int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+            for task in (process / "task").iterdir():
+                wanted += map(int, (task / "children").read_text().split())
+        except OSError:
+            continue
+    return total
+
+
+def main() -> int:
+    """Measures and prints; writes build/pipeline.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--jobs", type=int, default=50_000)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--role", choices=["produce", "serve"])
+    parser.add_argument("--url")
+    asked = parser.parse_args()
+    if asked.role:
+        asyncio.run(
+            serve(asked.url) if asked.role == "serve" else produce(asked.url, asked.rate, asked.seconds)
+        )
+        return 0
+    found: dict[str, float] = {}
+    with ValkeyServer() as server, tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        spark = open_session(asked.master)
+        if asked.events:
+            found |= measure_ingest(spark, server, folder, asked.events)
+        if asked.jobs:
+            found |= measure_sink(spark, server, asked.jobs)
+        if asked.seconds:
+            found |= measure_live(spark, server, folder, asked.seconds, asked.rate)
+        spark.stop()
+    missed = False
+    for name, value in found.items():
+        said = ""
+        if name in FLOORS:
+            said, bad = f" at least {FLOORS[name]:g}", value < FLOORS[name]
+        elif name in CEILINGS:
+            said, bad = f" at most {CEILINGS[name]:g}", value > CEILINGS[name]
+        if said:
+            said += ": MISSED" if bad else ": held"
+            missed |= bad
+        print(f"{name:>20} {value:12,.2f}{said}")
+    target = Path("build")
+    target.mkdir(exist_ok=True)
+    (target / "pipeline.json").write_text(json.dumps(found, indent=2))
+    return 1 if missed and asked.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

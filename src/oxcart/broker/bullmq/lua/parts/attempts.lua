@@ -1,0 +1,44 @@
+-- What a pipeline wants to know of an ended attempt and no event carries: one record in the stream `ox:attempts`,
+-- under the id of the event that ended the attempt. Only while a pipeline is attached; else nothing is written.
+
+local ATTACHED = is_attached(P)
+-- A stack longer than this is cut at its beginning: what failed is at its end.
+local LONGEST_STACK = 4000
+local LONGEST_REASON = 1000
+
+-- Reads what a record needs, before the job may be deleted.
+local function read_attempt(key)
+  if not ATTACHED then
+    return nil
+  end
+  return call("HMGET", key, "name", "processedOn", "pb", "ats")
+end
+
+local function newest_stack(text)
+  local fine, stacks = pcall(cjson.decode, text or "")
+  local newest = fine and type(stacks) == "table" and stacks[#stacks]
+  return type(newest) == "string" and string.sub(newest, -LONGEST_STACK) or nil
+end
+
+-- An error here must not touch the attempt, which has ended: it costs the record alone.
+local function record_attempt(told, entry_id, id, outcome, time, reason, stack, category, code)
+  if not told then
+    return
+  end
+  local fields = { "event", outcome, "jobId", id, "ended", time }
+  local function add(name, value)
+    if value and value ~= "" then
+      fields[#fields + 1] = name
+      fields[#fields + 1] = value
+    end
+  end
+  add("name", told[1])
+  add("began", told[2])
+  add("worker", told[3])
+  add("starts", told[4])
+  add("failedReason", reason and string.sub(reason, 1, LONGEST_REASON))
+  add("category", category)
+  add("code", code)
+  add("stack", stack and newest_stack(stack))
+  redis.pcall("XADD", P .. "ox:attempts", "MAXLEN", "~", max_events(P), entry_id, unpack(fields))
+end

@@ -1,0 +1,317 @@
+"""``oxcart pipeline …``: the history of jobs as tables."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.exits import FAILED, USAGE, CommandError
+from oxcart.cli.settings import JsonOption
+
+if TYPE_CHECKING:
+    from oxcart.spark.access import Access, Choice
+    from oxcart.spark.delta import Delta
+    from oxcart.spark.pipeline import Pipeline
+
+app = typer.Typer(
+    name="pipeline",
+    help="Keep the history of jobs as tables, through Spark.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+LakeOption = Annotated[Path, typer.Option("--lake", help="The folder of the tables.", envvar="OXCART_LAKE")]
+MasterOption = Annotated[
+    str | None, typer.Option("--master", help="A Spark cluster, or local[n].", show_default="this machine")
+]
+RemoteOption = Annotated[str | None, typer.Option("--remote", help="A Spark Connect server, sc://host:port.")]
+QueuesOption = Annotated[
+    list[str] | None,
+    typer.Option("--queue", "-q", help="Only this queue; may be given again.", show_default="all"),
+]
+NameOption = Annotated[str, typer.Option("--name", help="The pipeline's name.")]
+DayOption = Annotated[str | None, typer.Option("--day", help="YYYY-MM-DD.", show_default="the last")]
+_LAKE = Path("lake")
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    lake: LakeOption = _LAKE,
+    queues: QueuesOption = None,
+    once: Annotated[bool, typer.Option("--once", help="End when all is read that is there now.")] = False,
+    every: Annotated[str, typer.Option("--every", help="How often silver and gold are built.")] = "30s",
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    name: NameOption = "main",
+    keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
+    delta: Annotated[bool, typer.Option("--delta", help="Make the tables Delta tables too.")] = False,
+) -> None:
+    """Read the event streams, and keep the tables up to date."""
+    from oxcart.model.duration import parse_ms
+
+    pause = parse_ms(every, "every", minimum=1000) / 1000
+    _attach(ctx, queues, name, keep)
+    near = remote is None and (master is None or master.startswith("local"))
+    if delta:
+        _delta(lake)  # says at once what is missing
+    made = _pipeline(
+        ctx,
+        lake,
+        queues,
+        name,
+        master,
+        remote,
+        spool=_spool(lake, name) if near else None,
+        keep=keep,
+        delta=delta,
+    )
+    if once:
+        days = made.once()
+        output.text(f"bronze is up to date; built: {', '.join(days) or 'nothing new'}")
+    else:
+        output.text(f"reading into {lake}; silver and gold every {every}; end with Ctrl-C")
+        made.run(pause)
+
+
+@app.command()
+def tail(
+    ctx: typer.Context,
+    lake: LakeOption = _LAKE,
+    queues: QueuesOption = None,
+    name: NameOption = "main",
+    keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
+) -> None:
+    """Follow the event streams into the lake's spool, so that nothing is forgotten while Spark is away."""
+    import threading
+
+    from oxcart.spark.lake import Lake
+    from oxcart.spark.spool import Spool
+    from oxcart.spark.tail import Tailer
+
+    access, choice = _access(ctx, queues)
+    begin = Lake(lake).head().marks.get(f"ingest:{name}", {})
+    tailer = Tailer(access, choice, Spool(_spool(lake, name)), name=name, keep=keep, begin=begin)
+    output.text(f"following into {_spool(lake, name)}; end with Ctrl-C")
+    tailer.run(threading.Event())
+
+
+@app.command()
+def attach(
+    ctx: typer.Context,
+    queues: QueuesOption = None,
+    name: NameOption = "main",
+    keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
+) -> None:
+    """Let queues keep more events, and workers record attempts, for a pipeline."""
+    for queue, kept in _attach(ctx, queues, name, keep).items():
+        output.text(f"{queue}: keeps {kept} events" if kept else f"{queue}: no such queue yet")
+
+
+@app.command()
+def detach(ctx: typer.Context, queues: QueuesOption = None, name: NameOption = "main") -> None:
+    """Let queues be as they were before the pipeline."""
+    from oxcart.spark.attach import detach as let_go
+
+    access, choice = _access(ctx, queues)
+    for queue in _found(access, choice):
+        left = let_go(access, queue, name)
+        output.text(f"{queue}: {f'{left} other readers' if left else 'as before'}")
+
+
+@app.command()
+def status(
+    ctx: typer.Context, lake: LakeOption = _LAKE, name: NameOption = "main", as_json: JsonOption = False
+) -> None:
+    """Tell how far the tables are behind, and how long until something would be lost."""
+    import msgspec
+
+    from oxcart.spark.lake import Lake
+    from oxcart.spark.status import standings
+
+    access, _ = _access(ctx, None)
+    found = standings(access, Lake(lake).head().marks.get(f"ingest:{name}", {}))
+    if as_json:
+        output.document([msgspec.to_builtins(one) for one in found])
+        return
+    if not found:
+        output.text("nothing has been read yet")
+        return
+    output.table(
+        ["queue", "stream", "read#", "lag#", "lag ms#", "kept#", "lost in ms#", "per s#"],
+        ([o.queue, o.stream, o.read, o.lag, o.lag_ms, o.kept, o.lost_in_ms, o.rate] for o in found),
+    )
+
+
+@app.command()
+def rebuild(
+    ctx: typer.Context,
+    first: Annotated[str, typer.Option("--from", help="The first day, YYYY-MM-DD.")],
+    last: Annotated[str | None, typer.Option("--to", help="The last day.", show_default="the first")] = None,
+    lake: LakeOption = _LAKE,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+) -> None:
+    """Build silver and gold of some days anew, from bronze."""
+    begin, end = _day(first, "--from"), _day(last or first, "--to")
+    if end < begin:
+        raise CommandError(f"--to {end} is before --from {begin}", USAGE)
+    days = _pipeline(ctx, lake, None, "main", master, remote).builder.rebuild(begin, end)
+    output.text(f"built: {', '.join(days) or 'no such days'}")
+
+
+@app.command()
+def compact(lake: LakeOption = _LAKE) -> None:
+    """Make few large files of many small ones; the rows stay the same."""
+    from oxcart.spark.lake import Lake
+    from oxcart.spark.upkeep import compact as make_fewer
+
+    output.text(f"{make_fewer(Lake(lake))} files fewer")
+
+
+@app.command()
+def delta(lake: LakeOption = _LAKE) -> None:
+    """Make Delta tables of the tables, over the same files, or bring them up to date."""
+    moved = _delta(lake).follow()
+    for table, files in moved.items():
+        output.text(f"{table}: {files} files came or went")
+    if not moved:
+        output.text("nothing new")
+
+
+@app.command()
+def expire(
+    lake: LakeOption = _LAKE,
+    keep: Annotated[int, typer.Option("--keep", help="How many versions stay at least.")] = 100,
+    older_than: Annotated[str, typer.Option("--older-than", help="Younger versions stay too.")] = "1d",
+) -> None:
+    """Forget old versions of the tables, and delete files that no version needs."""
+    from oxcart.model.duration import parse_ms
+    from oxcart.spark.lake import Lake
+    from oxcart.spark.upkeep import expire as forget
+
+    gone = forget(Lake(lake), keep=keep, older_than_ms=parse_ms(older_than, "older-than"))
+    output.text(f"{gone} files deleted")
+
+
+@app.command()
+def query(
+    ctx: typer.Context,
+    text: Annotated[str, typer.Argument(metavar="SQL", help="For example: SELECT * FROM jobs LIMIT 10")],
+    lake: LakeOption = _LAKE,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the tables a question."""
+    answer = _pipeline(ctx, lake, None, "main", master, remote).query(text)
+    rows = [row.asDict(recursive=True) for row in answer.collect()]
+    if as_json:
+        output.document(rows)
+    else:
+        output.table(answer.columns, ([row[column] for column in answer.columns] for row in rows))
+
+
+@app.command()
+def report(
+    ctx: typer.Context,
+    lake: LakeOption = _LAKE,
+    day: DayOption = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with charts here.")] = None,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+) -> None:
+    """Show what a day was like."""
+    from oxcart.spark.report import collect, lines, page
+
+    told = collect(_pipeline(ctx, lake, None, "main", master, remote).tables, day and _day(day, "--day"))
+    if not told.day:
+        raise CommandError("there is no day yet: run 'oxcart pipeline run --once' first", FAILED)
+    if html is not None:
+        html.write_text(page(told), encoding="utf-8")
+        output.text(f"written: {html}")
+        return
+    for title, columns, rows in lines(told):
+        if rows:
+            output.text(title)
+            output.table(columns, rows)
+
+
+def _pipeline(
+    ctx: typer.Context,
+    lake: Path,
+    queues: list[str] | None,
+    name: str,
+    master: str | None,
+    remote: str | None,
+    **more: Any,
+) -> Pipeline:
+    from oxcart.spark.session import open_session
+
+    access, choice = _access(ctx, queues)
+    spark = open_session(master, remote=remote)
+    from oxcart.spark.pipeline import Pipeline, Plan
+
+    return Pipeline(spark, Plan(lake, access, choice, name, **more), progress=_tell)
+
+
+def _delta(lake: Path) -> Delta:
+    from oxcart.spark.delta import Delta
+    from oxcart.spark.lake import Lake
+
+    return Delta(Lake(lake))
+
+
+def _spool(lake: Path, name: str) -> Path:
+    return lake / "_spool" / name
+
+
+def _tell(what: str, done: int, whole: int) -> None:
+    if whole > 1:
+        typer.echo(f"{what}: {done} of {whole} days", err=True)
+
+
+def _access(ctx: typer.Context, queues: list[str] | None) -> tuple[Access, Choice]:
+    import os
+
+    from oxcart.spark.access import Access, Choice
+
+    using = settings.of(ctx)
+    if using.url:
+        # Spark shows options; the address may hold a password, so it goes by the environment.
+        os.environ["OXCART_URL"] = using.url
+    choice = Choice(tuple(queues)) if queues else Choice(pattern="*")
+    return Access(prefix=using.prefix), choice
+
+
+def _found(access: Access, choice: Choice) -> list[str]:
+    import asyncio
+
+    from oxcart.broker.discovery import find_queues
+
+    if choice.pattern is None:
+        return list(choice.names)
+    return choice.pick(asyncio.run(find_queues(access.server(), access.prefix)))
+
+
+def _attach(ctx: typer.Context, queues: list[str] | None, name: str, keep: int) -> dict[str, int]:
+    from oxcart.spark.attach import attach as hold
+
+    access, choice = _access(ctx, queues)
+    made: dict[str, Any] = {queue: hold(access, queue, name, keep=keep) for queue in _found(access, choice)}
+    return {queue: one.kept if one else 0 for queue, one in made.items()}
+
+
+def _day(text: str, option: str) -> str:
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        raise CommandError(f"{option} must be a day like 2026-11-02, got {text!r}", USAGE)
+    try:
+        datetime.strptime(text, "%Y-%m-%d")
+    except ValueError:
+        raise CommandError(f"{option} must be a day of the calendar, got {text!r}", USAGE) from None
+    return text

@@ -1,0 +1,294 @@
+"""The pipeline: streams → bronze → silver and gold, once or for ever.
+
+Bronze is exactly once. Every batch is published together with the offset it ends at, as a mark of the lake;
+a batch that was published before (Spark repeats one whose end it could not note) is known by that offset and
+left out, and one that does not begin where the lake ends is refused. So the lake and not Spark's checkpoint
+is the truth: without a checkpoint the pipeline goes on from the lake's own mark.
+
+May touch: the server, the lake, and Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.utils import is_remote
+
+from oxcart.spark.access import Access, Choice
+from oxcart.spark.attach import KEEP
+from oxcart.spark.builder import Builder, Progress
+from oxcart.spark.delta import Delta
+from oxcart.spark.lake import Change, Lake, LakeConflict, LakeError
+from oxcart.spark.position import read_position
+from oxcart.spark.reader import MAX_ROWS
+from oxcart.spark.spool import Spool
+from oxcart.spark.tables import BRONZE, Tables
+from oxcart.spark.tail import MOST, Tailer, Tailing
+from oxcart.spark.trouble import spoken
+from oxcart.spark.upkeep import compact
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_CHECKPOINTS = "_checkpoints"
+#: Files of fewer bytes are joined when a part has so many of them.
+SMALL = 32 << 20
+MOST_SMALL = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a pipeline reads and where it writes.
+
+    Attributes:
+        lake: The lake's folder.
+        access: The server.
+        choice: The queues.
+        name: Pipelines of different names may share a lake, each with queues of its own.
+        max_rows: Rows per batch at most.
+        samples: Whether to sample the queues' lengths every minute.
+        spool: The folder of a tailer's spool, on this machine; None to read the server in every batch.
+        keep: Events that a queue shall keep for us.
+        delta: Whether the tables are Delta tables too.
+    """
+
+    lake: Path
+    access: Access = field(default_factory=Access)
+    choice: Choice = field(default_factory=lambda: Choice(pattern="*"))
+    name: str = "main"
+    max_rows: int = MAX_ROWS
+    samples: bool = True
+    spool: Path | None = None
+    keep: int = KEEP
+    delta: bool = False
+
+
+class Pipeline:
+    """A pipeline in a session.
+
+    Args:
+        spark: The session.
+        plan: What to read and where to write.
+        progress: Told about long work.
+    """
+
+    def __init__(self, spark: SparkSession, plan: Plan, *, progress: Progress | None = None) -> None:
+        self.spark = spark
+        self.plan = plan
+        self.lake = Lake(plan.lake)
+        self.tables = Tables(spark, self.lake)
+        self.builder = Builder(spark, self.lake, progress=progress)
+        self._delta = Delta(self.lake) if plan.delta else None
+        self._mark = f"ingest:{plan.name}"
+        self._checkpoint = self.lake.root / _CHECKPOINTS / plan.name
+
+    # -- bronze
+
+    def offsets(self) -> dict[str, Any]:
+        """Where bronze ends: one position per stream."""
+        found: dict[str, Any] = self.lake.head().marks.get(self._mark, {})
+        return found
+
+    def ingest(self) -> int:
+        """Brings bronze up to the present end of the streams; returns the number of new rows.
+
+        Raises:
+            AccessDenied: The server does not let us in.
+            BrokerUnavailable: The server cannot be reached.
+            LakeError: The lake cannot grow, or the checkpoint cannot be used.
+        """
+        before = _rows(self.lake)
+        if self.plan.spool is not None:
+            tailer = self.tailer(self.plan.spool)
+            while tailer.step() >= MOST:
+                pass  # a pass that reads less has been at the end of every stream
+        self._await(self.start(once=True))
+        return _rows(self.lake) - before
+
+    def _await(self, query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            raise spoken(error, self.lake.root) from error
+
+    def start(self, *, once: bool = False, every: float = 2.0) -> StreamingQuery:
+        """Begins to fill bronze.
+
+        Args:
+            once: Whether to end at the present end of the streams.
+            every: Seconds between batches otherwise.
+
+        Raises:
+            LakeError: The checkpoint cannot be used.
+        """
+        begin = self.offsets()
+        self._show()  # what a run that was killed has published
+        reader = (
+            self.spark.readStream.format("oxcart")
+            .option("content", "events")
+            .option("maxRowsPerBatch", str(self.plan.max_rows))
+            .option("samples", str(self.plan.samples).lower())
+            .option("startingOffsets", json.dumps(begin) if begin else "earliest")
+        )
+        for name, value in _options(self.plan).items():
+            reader = reader.option(name, value)
+        self._checkpoint.mkdir(parents=True, exist_ok=True)
+        self._check_checkpoint()
+        writer = (
+            reader.load()
+            .writeStream.foreachBatch(self._publish)
+            .queryName(f"oxcart-{self.plan.name}")
+            .option("checkpointLocation", str(self._checkpoint))
+        )
+        writer = (
+            writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
+        )
+        with self._pool("ingest"):
+            return writer.start()
+
+    def _publish(self, batch: DataFrame, number: int) -> None:
+        ends, begins = self._noted_offset(number), self._noted_offset(number - 1)
+        at = self.offsets()
+        if at == ends:
+            return  # published before, but Spark could not note it
+        if at != (begins if begins is not None else at):
+            raise LakeError(
+                f"the checkpoint {self._checkpoint} does not fit the lake: its batch {number} does not begin "
+                "where bronze ends; move it away and run again: the pipeline goes on from the lake's own mark"
+            )
+        files = self.tables.write(batch, BRONZE, True)
+        self.lake.publish(
+            Change("ingest", add=files, marks={self._mark: ends}, expects={self._mark: at or None})
+        )
+        self._show()
+
+    def _show(self) -> None:
+        """Lets the Delta tables follow, where there shall be any."""
+        if self._delta is not None:
+            self._delta.follow()
+
+    def _noted_offset(self, number: int) -> dict[str, Any] | None:
+        """The offset at which a batch ends, from Spark's own log, which is written before the batch runs."""
+        path = self._checkpoint / "offsets" / str(number)
+        if not path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text().splitlines()[-1])
+            for position in found.values():
+                read_position(position)
+        except (ValueError, IndexError, AttributeError) as error:
+            raise self._unreadable(path, error) from error
+        return found
+
+    def _check_checkpoint(self) -> None:
+        for folder in ("offsets", "commits"):
+            for path in (self._checkpoint / folder).glob("[0-9]*"):
+                if folder == "offsets":
+                    self._noted_offset(int(path.name))
+                elif not path.read_text().startswith("v"):
+                    raise self._unreadable(path, ValueError("no version"))
+        metadata = self._checkpoint / "metadata"
+        if metadata.exists():
+            try:
+                json.loads(metadata.read_text())
+            except ValueError as error:
+                raise self._unreadable(metadata, error) from error
+
+    def _unreadable(self, path: Path, error: Exception) -> LakeError:
+        return LakeError(
+            f"the checkpoint cannot be read ({path.name}: {error}): move {self._checkpoint} away and run "
+            "again; the pipeline goes on from the lake's own mark, so that nothing is lost or doubled"
+        )
+
+    # -- all of it
+
+    def once(self) -> list[str]:
+        """Bronze up to the present end, then silver and gold; returns the days that were built."""
+        self.ingest()
+        return self._refresh()
+
+    def _refresh(self) -> list[str]:
+        days = self.builder.refresh()
+        self._show()
+        return days
+
+    def run(self, every: float = 30.0, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Bronze all the time, silver and gold every so many seconds, until told to end."""
+        tailing = None if self.plan.spool is None else Tailing(self.tailer(self.plan.spool))
+        query = self.start()
+        try:
+            due = time.monotonic()
+            while not until():
+                if not query.isActive:
+                    self._await(query)  # raises what ended it
+                    return
+                if tailing is not None:
+                    tailing.check()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + every
+                    self._refresh()
+                    self._tidy()
+                time.sleep(0.2)
+        finally:
+            query.stop()
+            if tailing is not None:
+                tailing.stop()
+
+    @contextlib.contextmanager
+    def _pool(self, name: str) -> Iterator[None]:
+        """Work that is begun inside shares executors fairly with other work; Spark Connect decides alone."""
+        context = None if is_remote() else self.spark.sparkContext
+        if context is not None:
+            context.setLocalProperty("spark.scheduler.pool", name)
+        try:
+            yield
+        finally:
+            if context is not None:
+                context.setLocalProperty("spark.scheduler.pool", cast(str, None))  # as documented
+
+    def _tidy(self) -> None:
+        """Joins the small files that batches and spans leave behind, now and then."""
+        head = self.lake.head()
+        parts = Counter(file.part for file in head.files.values() if not file.pending and file.size < SMALL)
+        if parts and max(parts.values()) >= MOST_SMALL:
+            with contextlib.suppress(LakeConflict):  # then it is for the next time
+                compact(self.lake, least=MOST_SMALL, below=SMALL)
+
+    def tailer(self, spool: Path) -> Tailer:
+        """What fills the spool; it begins where bronze ends."""
+        plan = self.plan
+        return Tailer(
+            plan.access, plan.choice, Spool(spool), name=plan.name, keep=plan.keep, begin=self.offsets()
+        )
+
+    def query(self, text: str) -> DataFrame:
+        """The answer to a question in SQL, over all tables of one version."""
+        self.tables.register()
+        return self.spark.sql(text)
+
+
+def _rows(lake: Lake) -> int:
+    return sum(file.rows for file in lake.head().of(BRONZE))
+
+
+def _options(plan: Plan) -> Mapping[str, str]:
+    access, choice = plan.access, plan.choice
+    told = {
+        "url": access.url,
+        "urlEnv": access.url_env,
+        "passwordEnv": access.password_env,
+        "folder": access.folder,
+        "prefix": access.prefix,
+        "queues": ",".join(choice.names),
+        "pattern": choice.pattern,
+        "spool": None if plan.spool is None else str(Path(plan.spool).absolute()),
+    }
+    return {name: value for name, value in told.items() if value}

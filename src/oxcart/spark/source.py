@@ -1,0 +1,114 @@
+"""``format("oxcart")``: what Spark knows of queues.
+
+    spark.read.format("oxcart").option("pattern", "*").load()                      # the jobs there are
+    spark.readStream.format("oxcart").option("content", "events").option("queues", "emails,video").load()
+    df.write.format("oxcart").option("queue", "emails").option("key", "user").mode("append").save()
+
+Spark asks a source for its columns before it says whether it will be read as a table or as a stream, so a
+stream must say that it wants events.
+
+A session of `oxcart.spark.session` has it registered; others by ``spark.dataSource.register(OxcartSource)``.
+
+May touch: nothing itself; its readers and writers touch the server.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from oxcart.model.errors import ValidationError
+from oxcart.spark.access import Access, Choice, check_options
+from oxcart.spark.entries import SCHEMA
+from oxcart.spark.jobs import JOB_SCHEMA, JobReader
+from oxcart.spark.reader import MAX_ROWS, EventReader
+from oxcart.spark.sink import SINK_OPTIONS, Aim, JobStreamWriter, JobWriter
+
+_SERVER = ("url", "urlEnv", "passwordEnv", "folder", "prefix")
+_QUEUES = ("queue", "queues", "pattern", "path")
+_STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples", "spool")
+_KIND = "content"
+
+READ_OPTIONS = (*_SERVER, *_QUEUES, *_STREAM, _KIND)
+WRITE_OPTIONS = (*_SERVER, *SINK_OPTIONS, "checkpointLocation")
+
+
+class OxcartSource(DataSource):
+    """Queues as a source and a sink.
+
+    Options for all: ``url`` (without a password), ``urlEnv`` and ``passwordEnv`` (names of environment
+    variables), ``folder`` (an embedded server's), ``prefix``. For reading: ``queue``, ``queues`` or
+    ``pattern``, and ``content``: ``jobs`` (the default) or ``events``. For streams of events:
+    ``startingOffsets`` (``earliest``, ``latest`` or JSON), ``maxRowsPerBatch``, ``attempts`` and
+    ``samples`` (``true`` or ``false``), ``spool`` (a tailer's folder). For writing: ``queue``, ``name``,
+    ``key``, ``quarantine``; see `oxcart.spark.sink`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "oxcart"
+
+    def schema(self) -> str:
+        """The columns of jobs, or of events."""
+        content = self.options.get(_KIND, "jobs")
+        if content not in ("jobs", "events"):
+            raise ValidationError(_KIND, "jobs or events", content)
+        return SCHEMA if content == "events" else JOB_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The jobs there are."""
+        check_options(self.options, READ_OPTIONS)
+        if self.options.get(_KIND, "jobs") != "jobs":
+            raise ValidationError(_KIND, "jobs", "events", "events are a stream: use spark.readStream")
+        return JobReader(Access.read(self.options), Choice.read(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """What happens."""
+        options = self.options
+        check_options(options, READ_OPTIONS)
+        if options.get(_KIND) != "events":
+            raise ValidationError(
+                _KIND, "events", options.get(_KIND), 'a stream has events: add .option("content", "events")'
+            )
+        return EventReader(
+            Access.read(options),
+            Choice.read(options),
+            starting=options.get("startingOffsets", "earliest"),
+            max_rows=_whole(options.get("maxRowsPerBatch", str(MAX_ROWS)), "maxRowsPerBatch"),
+            attempts=_yes(options.get("attempts", "true"), "attempts"),
+            samples=_yes(options.get("samples", "false"), "samples"),
+            spool=options.get("spool") or None,
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """New jobs from a table."""
+        return JobWriter(*self._aim(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """New jobs from a stream."""
+        return JobStreamWriter(*self._aim(schema, overwrite))
+
+    def _aim(self, schema: StructType, overwrite: bool) -> tuple[Access, Aim]:
+        check_options(self.options, WRITE_OPTIONS)
+        if overwrite:
+            raise ValidationError("mode", "append", "overwrite", 'jobs are added: use .mode("append")')
+        return Access.read(self.options), Aim.read(self.options, schema)
+
+
+def _yes(text: str, name: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValidationError(name, "true or false", text)
+    return text.lower() == "true"
+
+
+def _whole(text: str, name: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValidationError(name, "a whole number from 1", text)
+    return int(text)

@@ -1,0 +1,119 @@
+"""The lake's tables in Spark: read by manifest, written so that nothing shows before it is published.
+
+May touch: the lake's files, through Spark.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from pyspark.sql import functions as fn
+
+from oxcart.model.errors import ValidationError
+from oxcart.spark.entries import SCHEMA
+from oxcart.spark.lake import File, Lake, Version
+from oxcart.spark.transforms import build
+from oxcart.spark.trouble import spoken
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Bronze, silver and gold, and `open`: the events of jobs that a day hands on to the next.
+BRONZE = "events"
+OPEN = "open"
+TABLES = (BRONZE, OPEN, *build.SILVER, *build.GOLD)
+#: The columns of tables, of those that are known so far.
+_SCHEMAS = {BRONZE: SCHEMA, OPEN: SCHEMA}
+
+
+class Tables:
+    """Tables of a lake.
+
+    Args:
+        spark: The session.
+        lake: The lake.
+    """
+
+    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        self.spark = spark
+        self.lake = lake
+
+    def read(
+        self,
+        table: str,
+        version: Version | None = None,
+        *,
+        days: Iterable[str] | None = None,
+        queues: Iterable[str] | None = None,
+    ) -> DataFrame:
+        """A table as it is in a version, the newest unless given.
+
+        Raises:
+            ValidationError: There is no such table.
+        """
+        if table not in TABLES:
+            raise ValidationError("table", f"one of {', '.join(TABLES)}", table)
+        return self.load(table, (version or self.lake.head()).of(table, days=days, queues=queues))
+
+    def load(self, table: str, files: Iterable[File]) -> DataFrame:
+        """The rows of some files of a table."""
+        files = list(files)
+        if not files:
+            return self.spark.createDataFrame([], self._schema(table))
+        reader = self.spark.read.schema(self._schema(table)).option("recursiveFileLookup", "true")
+        return reader.parquet(*self.lake.paths(files))
+
+    def write(self, rows: DataFrame, table: str, pending: Column | bool = False) -> list[File]:
+        """Writes rows into new files, by day and queue. They show when they are published.
+
+        Args:
+            rows: The rows.
+            table: Their table.
+            pending: Which of them go into files that the next build takes away.
+
+        Raises:
+            LakeError: The file system takes no more.
+        """
+        stage = self.lake.staging()
+        apart = rows.withColumns(
+            {
+                "p_day": fn.col("day").cast("string"),
+                "p_queue": fn.col("queue"),
+                "p_pending": fn.lit(pending) if isinstance(pending, bool) else pending,
+            }
+        )
+        try:
+            writer = apart.write.option("compression", "zstd").partitionBy("p_day", "p_queue", "p_pending")
+            writer.mode("append").parquet(str(stage))
+            return [self._take(path, table) for path in sorted(stage.rglob("*.parquet"))]
+        except Exception as error:
+            raise spoken(error, self.lake.root) from error
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+    def register(self, version: Version | None = None) -> Mapping[str, DataFrame]:
+        """Makes every table a view of its name, all of one version; for SQL."""
+        version = version or self.lake.head()
+        found = {table: self.read(table, version) for table in TABLES}
+        for table, rows in found.items():
+            rows.createOrReplaceTempView(table)
+        return found
+
+    def _take(self, path: Path, table: str) -> File:
+        folders = (path.parents[2], path.parents[1], path.parents[0])
+        day, queue, pending = (unquote(folder.name.partition("=")[2]) for folder in folders)
+        return self.lake.take(path, table, day, queue, pending=pending == "true")
+
+    def _schema(self, table: str) -> str:
+        if table not in _SCHEMAS:
+            # The transforms say what columns their tables have; nothing is computed.
+            nothing = self.spark.createDataFrame([], SCHEMA)
+            for name, rows in build.tables(nothing, persist=False).items():
+                _SCHEMAS[name] = ", ".join(
+                    f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields
+                )
+        return _SCHEMAS[table]

@@ -1,0 +1,94 @@
+"""One row per job and attempt: when it was ready, begun and ended, how, and what for.
+
+An attempt begins with ``active`` and ends with the next event that takes the job out of a worker's hands.
+What only a worker knows (its name, the failure's category and code) is null where no record of ours tells it.
+``told_by`` says whether the outcome was recorded, or concluded from events: Node's wire shows a retry, a
+snooze and a job given back in the same way, and all three are then called ``retried``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+
+from oxcart.spark.transforms.events import PLACES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Events that end an attempt.
+_ENDS = tuple(place for place in PLACES if place != "active")
+
+
+def attempts(lives: DataFrame) -> DataFrame:
+    """The attempts in the lives of jobs; ``day`` is that of the end, null while it runs."""
+    of_life = Window.partitionBy("queue", "job_id", "first_id").orderBy("life", "ordinal")
+    event = fn.col("event")
+    marked = (
+        lives.withColumn("_ready", fn.last(fn.when(event == "waiting", fn.col("at_ms")), True).over(of_life))
+        .withColumn("_name", fn.max("name").over(Window.partitionBy("queue", "job_id", "first_id")))
+        .filter(fn.col("attempt") > 0)
+    )
+    ending = fn.struct(
+        "ordinal",
+        "event",
+        "at_ms",
+        "entry_id",
+        "reason",
+        *(
+            f"r_{name}"
+            for name in (
+                "outcome",
+                "name",
+                "reason",
+                "began",
+                "ended",
+                "worker",
+                "category",
+                "code",
+                "stack",
+            )
+        ),
+    )
+    grouped = marked.groupBy("queue", "job_id", "first_id", "attempt").agg(
+        fn.max("_name").alias("_name"),
+        fn.max(fn.when(event == "active", fn.col("_ready"))).alias("queued_ms"),
+        fn.max(fn.when(event == "active", fn.col("at_ms"))).alias("started_ms"),
+        fn.min(fn.when(event.isin(*_ENDS), ending)).alias("end"),
+        fn.max(fn.when(event == "stalled", True)).alias("_stalled"),
+    )
+    end = fn.col("end.event")
+    concluded = (
+        fn.when(end.isin("completed", "failed", "removed"), end)
+        .when((end == "waiting") & fn.col("_stalled"), "stalled")
+        .when(end.isin("waiting", "delayed"), "retried")
+        .when(end == "waiting-children", "waits_for_children")
+    )
+    run = fn.coalesce(
+        fn.col("end.r_ended") - fn.col("end.r_began"), fn.col("end.at_ms") - fn.col("started_ms")
+    )
+    return grouped.select(
+        fn.to_date(fn.timestamp_millis("end.at_ms")).alias("day"),
+        "queue",
+        "job_id",
+        "first_id",
+        "attempt",
+        fn.coalesce("_name", "end.r_name").alias("name"),
+        "queued_ms",
+        "started_ms",
+        fn.col("end.at_ms").alias("ended_ms"),
+        fn.greatest(fn.lit(0), fn.col("started_ms") - fn.col("queued_ms")).alias("wait_ms"),
+        run.alias("run_ms"),
+        fn.coalesce("end.r_outcome", concluded).alias("outcome"),
+        fn.when(fn.col("end.r_outcome").isNotNull(), "record")
+        .when(end.isNotNull(), "events")
+        .alias("told_by"),
+        fn.coalesce("end.r_reason", "end.reason").alias("reason"),
+        fn.col("end.r_category").alias("category"),
+        fn.col("end.r_code").alias("code"),
+        fn.col("end.r_worker").alias("worker"),
+        fn.col("end.r_stack").alias("stack"),
+        fn.col("end.entry_id").alias("end_id"),
+    )

@@ -1,0 +1,115 @@
+"""All tables of some bronze, each computed once.
+
+A day may be built at one go or in spans, one after the other. A span has rows of its own, and begins with the
+events of jobs that were open at the end of the one before. Its rows are those that end in it; so the spans of
+a day together have the rows that the day has as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as fn
+
+from oxcart.spark.transforms import events
+from oxcart.spark.transforms.attempts import attempts
+from oxcart.spark.transforms.failures import failures
+from oxcart.spark.transforms.gaps import counts, gaps
+from oxcart.spark.transforms.jobs import jobs
+from oxcart.spark.transforms.metrics import WINDOWS, queue_metrics
+from oxcart.spark.transforms.transitions import transitions
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SILVER = ("quarantine", "attempts", "jobs", "transitions", "gaps", "counts")
+GOLD = ("queue_metrics", "failures")
+#: The column that says when a row ends, of tables whose rows may be open.
+ENDS = {"attempts": "ended_ms", "jobs": "ended_ms", "transitions": "at_ms"}
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What earlier spans of the same day have settled.
+
+    Attributes:
+        after: The time by which a row must have ended to be among it; it may differ by queue.
+        bronze: Their rows, from the minute of that time on at least.
+        attempts: Their attempts.
+        metrics: Their minutes.
+        gaps: Their gaps.
+    """
+
+    after: Column
+    bronze: DataFrame
+    attempts: DataFrame
+    metrics: DataFrame
+    gaps: DataFrame
+
+
+def tables(
+    bronze: DataFrame,
+    carried: DataFrame | None = None,
+    *,
+    earlier: Earlier | None = None,
+    through: Column | None = None,
+    gapless: bool = False,
+    persist: bool = True,
+) -> dict[str, DataFrame]:
+    """Silver and gold of a day, or of its next span.
+
+    Args:
+        bronze: The new rows.
+        carried: Events of jobs that were open when they began.
+        earlier: What earlier spans of the day have settled, if there were any.
+        through: Jobs that ended later are handed on all the same; none unless given.
+        gapless: Whether it is known that there is no gap.
+        persist: Whether to keep what several tables need; free it with `release`.
+
+    Returns:
+        The tables by name, and ``open``: what the next day or span begins with. Rows that end on other days,
+        and those that have not ended (``day`` is null), are among them.
+    """
+    whole = bronze if carried is None else carried.unionByName(bronze)
+    lives = events.lives(whole)
+    if persist:
+        lives = lives.persist()
+    tried = attempts(lives)
+    if persist:
+        tried = tried.persist()
+    lost = gaps(bronze)
+    holes = None if gapless else lost if earlier is None else lost.unionByName(earlier.gaps)
+    sampled = counts(bronze)
+    made = {
+        "lives": lives,
+        "tried": tried,
+        "attempts": tried,
+        "jobs": jobs(lives, tried),
+        "transitions": transitions(lives, holes),
+        "gaps": lost,
+        "counts": sampled,
+        "quarantine": events.quarantine(bronze),
+        "open": events.open_events(whole, lives, through),
+    }
+    if earlier is None:
+        return {
+            **made,
+            "queue_metrics": queue_metrics(bronze, tried, sampled),
+            "failures": failures(tried),
+        }
+    for name, column in ENDS.items():
+        made[name] = made[name].filter(fn.col(column).isNull() | (fn.col(column) > earlier.after))
+    since = earlier.after - earlier.after % fn.lit(WINDOWS["minute"])
+    minutes = earlier.metrics.filter((fn.col("window") == "minute") & (fn.col("start_ms") < since))
+    known = earlier.attempts.unionByName(made["attempts"])
+    recent = earlier.bronze.filter(fn.col("at_ms") >= since).unionByName(bronze)
+    made["queue_metrics"] = queue_metrics(recent, known, counts(recent), before=minutes, since=since)
+    made["failures"] = failures(known)
+    return made
+
+
+def release(made: dict[str, DataFrame]) -> None:
+    """Frees what `tables` kept."""
+    for name in ("lives", "tried"):
+        made[name].unpersist()

@@ -1,0 +1,110 @@
+"""Failures that are the same but for their particulars, found together.
+
+A message is normalised by replacing what differs from case to case: numbers, ids, addresses, quoted words,
+paths. A stack counts by its last frames without line numbers. What then is equal is one cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as fn
+
+from oxcart.spark.transforms.jobs import FAILED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Patterns and what they become, in this order.
+PARTICULARS = (
+    (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<id>"),
+    (r"[\w.+-]+@[\w-]+(\.[\w-]+)+", "<email>"),
+    (r"[a-z][a-z0-9+]*://[^\s'\"]+", "<url>"),
+    (r"\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?", "<time>"),
+    (r"\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b", "<address>"),
+    (r"(?<![\w<])/[\w.-]+(/[\w.-]+)+", "<path>"),
+    (r"'[^']*'|\"[^\"]*\"", "<text>"),
+    (r"\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{16,}\b", "<hex>"),
+    (r"[-+]?\b\d+(\.\d+)?([eE][-+]?\d+)?", "<n>"),
+    (r"\s+", " "),
+)
+#: The longest message that is compared.
+LONGEST = 500
+#: Frames of the stack that count.
+FRAMES = 5
+
+
+def failures(attempts: DataFrame) -> DataFrame:
+    """One row per day and cluster: what it looks like, how often, first and last."""
+    failed = attempts.filter(fn.col("outcome").isin(*FAILED) & fn.col("reason").isNotNull())
+    marked = (
+        failed.withColumn("message", normalised(fn.col("reason")))
+        .withColumn("frames", frames(fn.col("stack")))
+        .withColumn(
+            "cluster",
+            fn.substring(
+                fn.sha2(fn.concat_ws("\n", "message", fn.coalesce(fn.col("frames"), fn.lit(""))), 256), 1, 16
+            ),
+        )
+    )
+    return marked.groupBy("day", "queue", "cluster").agg(
+        fn.min("message").alias("message"),
+        fn.min("frames").alias("frames"),
+        fn.min_by("reason", fn.struct("ended_ms", "job_id")).alias("example"),
+        fn.min_by("job_id", fn.struct("ended_ms", "job_id")).alias("example_job"),
+        fn.array_sort(fn.collect_set("name")).alias("names"),
+        fn.array_sort(fn.collect_set("category")).alias("categories"),
+        fn.min("ended_ms").alias("first_ms"),
+        fn.max("ended_ms").alias("last_ms"),
+        fn.count(fn.lit(1)).alias("count"),
+        fn.sum(fn.when(fn.col("outcome") == "failed", 1).otherwise(0)).alias("fatal"),
+    )
+
+
+def failure_trends(failures: DataFrame, day: str, span: int = 7) -> DataFrame:
+    """Clusters over all days: first and last seen, count, and the trend.
+
+    Args:
+        failures: Rows of any days.
+        day: The last day to look at.
+        span: The trend is the count of that day over the mean of so many days before; null without any.
+    """
+    last = fn.lit(day).cast("date")
+    known = failures.filter(fn.col("day") <= last)
+    before = (fn.col("day") < last) & (fn.col("day") >= fn.date_sub(last, span))
+    on_day = fn.coalesce(fn.sum(fn.when(fn.col("day") == last, fn.col("count"))), fn.lit(0))
+    mean = fn.sum(fn.when(before, fn.col("count"))) / span
+    return known.groupBy("queue", "cluster").agg(
+        fn.max_by("message", "last_ms").alias("message"),
+        fn.max_by("example", "last_ms").alias("example"),
+        fn.min("first_ms").alias("first_ms"),
+        fn.max("last_ms").alias("last_ms"),
+        fn.sum("count").alias("count"),
+        on_day.alias("on_day"),
+        (on_day / mean).alias("trend"),
+    )
+
+
+def normalised(message: Column) -> Column:
+    """A message without its particulars."""
+    made = fn.substring(message, 1, LONGEST)
+    for pattern, word in PARTICULARS:
+        made = fn.regexp_replace(made, pattern, word)
+    return fn.trim(made)
+
+
+def frames(stack: Column) -> Column:
+    """The last frames of a stack: file and function, without lines and folders."""
+    found = fn.regexp_extract_all(
+        stack, fn.lit(r'(?:File "(?:[^"]*/)?([^"/]+)", line \d+, in (\S+))|(?:at ([^\n(]+) \()'), fn.lit(0)
+    )
+    lines = fn.transform(
+        found,
+        lambda line: fn.regexp_replace(
+            fn.regexp_replace(line, r'^File "(?:[^"]*/)?([^"/]+)", line \d+, in (\S+)$', "$1:$2"),
+            r"^at |\s*\($",
+            "",
+        ),
+    )
+    last = fn.when(fn.size(lines) > FRAMES, fn.slice(lines, -FRAMES, FRAMES)).otherwise(lines)
+    return fn.when(fn.size(lines) > 0, fn.array_join(last, " > "))

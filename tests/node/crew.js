@@ -1,0 +1,73 @@
+'use strict';
+/*
+ * A real BullMQ worker that keeps a diary, for the tests of the data pipeline:
+ *
+ *   node crew.js '{"folder": …, "url": …, "queue": …, "name": …, "diary": …, "concurrency": …}'
+ *
+ * What an attempt does is said by the job's data: `steps[n]` is what its (n+1)th start does, after `take`
+ * ms of work. Begin and end of every attempt go to the diary, one line each, written before anything else
+ * can happen.
+ */
+const fs = require('fs');
+const path = require('path');
+
+const told = JSON.parse(process.argv[2]);
+const bullmq = require(path.join(told.folder, 'node_modules', 'bullmq'));
+const { Worker, UnrecoverableError, DelayedError } = bullmq;
+const address = new URL(told.url);
+const diary = fs.openSync(told.diary, 'a');
+
+function note(what, job, step) {
+  const line = {
+    what,
+    job: job.id,
+    queue: told.queue,
+    start: job.attemptsStarted,
+    step,
+    at: performance.timeOrigin + performance.now(),
+    side: 'node',
+    worker: told.name,
+    pid: process.pid,
+  };
+  fs.writeSync(diary, JSON.stringify(line) + '\n');
+}
+
+async function run(job, token) {
+  const steps = job.data.steps;
+  const step = steps[Math.min(job.attemptsStarted, steps.length) - 1];
+  note('began', job, step);
+  if (step === 'die') {
+    process.kill(process.pid, 'SIGKILL');
+  }
+  if (step === 'freeze') {
+    process.kill(process.pid, 'SIGSTOP');
+  }
+  await new Promise(done => setTimeout(done, job.data.take));
+  note('ended', job, step);
+  if (step === 'bad') {
+    throw new UnrecoverableError(`row ${job.data.row} is bad`);
+  }
+  if (step === 'fail') {
+    throw new Error(`row ${job.data.row} not yet`);
+  }
+  if (step === 'snooze') {
+    await job.moveToDelayed(Date.now() + 20, token);
+    throw new DelayedError();
+  }
+  return job.data.row;
+}
+
+const worker = new Worker(told.queue, run, {
+  connection: { host: address.hostname, port: Number(address.port) },
+  concurrency: told.concurrency,
+  name: told.name,
+  lockDuration: told.lock,
+  stalledInterval: told.check,
+  maxStalledCount: 10,
+  drainDelay: 1,
+});
+worker.on('error', error => console.error(String(error)));
+worker.on('ready', () => console.error('ready'));
+process.stdin.resume();
+// Never outlives the test.
+process.stdin.on('end', () => process.exit(0));

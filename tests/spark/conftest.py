@@ -1,0 +1,96 @@
+"""One Spark session for all tests of a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import redis
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+#: Passwords by the variables that hold them. Spark's processes have the environment of their start.
+SECRETS = {"OXCART_TEST_RIGHT": "correct-horse-battery", "OXCART_TEST_WRONG": "hunter2-is-wrong"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A JVM on a busy machine takes its time."""
+    for item in items:
+        if item.nodeid.startswith("tests/spark/"):
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session made for short queries."""
+    pytest.importorskip("pyspark")
+    from oxcart.spark.session import QUICK_SETTINGS, open_session
+
+    os.environ.update(SECRETS)
+    folder = tmp_path_factory.mktemp("spark")
+    session = open_session(
+        "local[1]", settings={**QUICK_SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def emit(store: redis.Redis) -> Callable[..., list[str]]:
+    """Writes events as peers do: ``emit("q", {"event": …}, …)``; returns their ids."""
+
+    def write(
+        queue: str, *events: dict[str, Any], suffix: str = "events", at: int | None = None
+    ) -> list[str]:
+        store.hset(f"bull:{queue}:meta", "opts.maxLenEvents", "10000")
+        pipe = store.pipeline()
+        for number, event in enumerate(events):
+            pipe.xadd(
+                f"bull:{queue}:{suffix}", cast(Any, event), id="*" if at is None else f"{at + number}-0"
+            )
+        return [str(entry_id) for entry_id in pipe.execute()]
+
+    return write
+
+
+class Sunk:
+    """A stream's rows in memory, each batch with its number."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[dict[str, Any]]] = {}
+
+    def __call__(self, batch: Any, number: int) -> None:
+        self.batches[number] = [row.asDict() for row in batch.collect()]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+
+@pytest.fixture
+def drain(spark: SparkSession, url: str, tmp_path: Path) -> Callable[..., Sunk]:
+    """Runs the stream to its present end, with a checkpoint that a second run goes on from."""
+
+    def run(queues: str = "q", checkpoint: str = "checkpoint", **options: Any) -> Sunk:
+        sunk = Sunk()
+        reader = spark.readStream.format("oxcart").option("content", "events").option("url", url)
+        if queues:
+            reader = reader.option("queues", queues)
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        query = (
+            reader.load()
+            .writeStream.foreachBatch(sunk)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300), "the stream did not end"
+        return sunk
+
+    return run

@@ -1,0 +1,80 @@
+"""A worker of ours that keeps a diary: ``python -m tests.spark.crew JSON``. Its peer is `tests/node/crew.js`.
+
+What an attempt does is said by the job's data: ``steps[n]`` is what its (n+1)th start does, after ``take``
+ms of work. Begin and end of every attempt go to the diary, one line each, written before anything else can
+happen. The process ends when its standard input does, so that it never outlives the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from oxcart import PermanentError, Queue, RunningJob, Snooze, TemporaryError, Worker
+
+
+async def main(told: dict[str, Any]) -> None:
+    """Works until it is killed."""
+    diary = os.open(told["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    queue = Queue(told["queue"], url=told["url"])
+
+    def note(what: str, job: RunningJob, step: str) -> None:
+        line = {
+            "what": what,
+            "job": job.id,
+            "queue": told["queue"],
+            "start": job.fencing,
+            "step": step,
+            "at": time.time() * 1000,
+            "side": "oxcart",
+            "worker": told["name"],
+            "pid": os.getpid(),
+        }
+        os.write(diary, json.dumps(line).encode() + b"\n")
+
+    @queue.process
+    async def run(job: RunningJob) -> Any:
+        data: Any = job.data
+        step = data["steps"][min(job.fencing, len(data["steps"])) - 1]
+        note("began", job, step)
+        if step == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        await asyncio.sleep(data["take"] / 1000)
+        note("ended", job, step)
+        if step == "bad":
+            raise PermanentError(f"row {data['row']} is bad", code="E_ROW")
+        if step == "fail":
+            raise TemporaryError(f"row {data['row']} not yet")
+        if step == "snooze":
+            return Snooze(0.02)
+        return data["row"]
+
+    worker = Worker(
+        queue,
+        name=told["name"],
+        concurrency=told["concurrency"],
+        lock_duration=told["lock"] / 1000,
+        stalled_interval=told["check"] / 1000,
+        max_stalled=10,
+    )
+    async with worker.running():
+        await asyncio.Event().wait()
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(70)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,38 @@
+"""A pipeline in a process of its own, to be killed: ``python -m tests.spark.driver JSON``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from oxcart.spark.access import Access, Choice
+from oxcart.spark.session import QUICK_SETTINGS, open_session
+
+
+def main(told: dict[str, Any]) -> None:
+    """Reads to the present end of the streams, and builds the tables where that is asked for."""
+    spark = open_session(
+        told.get("master", "local[1]"), settings={**QUICK_SETTINGS, **told.get("settings", {})}
+    )
+    from oxcart.spark.pipeline import Pipeline, Plan
+
+    plan = Plan(
+        Path(told["lake"]),
+        Access(url=told["url"]),
+        Choice(("q",)),
+        max_rows=told["rows"],
+        samples=False,
+        delta=told.get("delta", False),
+    )
+    pipeline = Pipeline(spark, plan)
+    if told.get("build"):
+        pipeline.once()
+    else:
+        pipeline.ingest()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

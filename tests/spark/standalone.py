@@ -1,0 +1,133 @@
+"""A real Spark cluster on loopback: a master and workers, started from the installed package.
+
+with Standalone(workers=2) as cluster:
+    open_session(cluster.url)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import pyspark
+
+from oxcart.spark.session import find_java, prepare_environment
+from tests.servers import free_port, wait_until
+
+_LIMIT = 120.0
+
+
+class Standalone:
+    """One master and some workers, each with a core and a log of its own.
+
+    Args:
+        folder: Where logs and working folders go.
+        workers: How many workers.
+    """
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        self._folder = folder
+        self._count = workers
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        try:
+            port = free_port()
+            self.url = f"spark://127.0.0.1:{port}"
+            host = ("--host", "127.0.0.1")
+            self._start("master", "Master", *host, "--port", str(port), "--webui-port", str(free_port()))
+            self._until("master", "started")
+            for number in range(self._count):
+                name = f"worker-{number}"
+                self._start(
+                    name,
+                    "Worker",
+                    *host,
+                    *("--cores", "1", "--memory", "700m", "--webui-port", str(free_port())),
+                    *("--work-dir", str(self._folder / name), self.url),
+                )
+            for number in range(self._count):
+                self._until(f"worker-{number}", "Successfully registered with master")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self._processes:
+            for pid in (*self._family(process.pid), process.pid):
+                _kill(pid)
+            process.wait(30)
+
+    def executors(self) -> list[int]:
+        """The processes that run tasks."""
+        return [pid for process in self._processes for pid in self._family(process.pid, "ExecutorBackend")]
+
+    def kill_executor(self) -> int:
+        """Ends one as a crash would, and its Python workers with it."""
+        victim = self.executors()[0]
+        for pid in (victim, *_children(victim)):
+            _kill(pid)
+        return victim
+
+    def log(self, name: str) -> str:
+        """What one of its processes said."""
+        path = self._folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _start(self, name: str, kind: str, *arguments: str) -> None:
+        environ: dict[str, str] = {**os.environ, "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_MEMORY": "256m"}
+        prepare_environment(find_java(), environ, local=True)
+        home = Path(pyspark.__file__).parent
+        with (self._folder / f"{name}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [
+                        str(home / "bin" / "spark-class"),
+                        f"org.apache.spark.deploy.{kind.lower()}.{kind}",
+                        *arguments,
+                    ],
+                    env={**environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    def _until(self, name: str, words: str) -> None:
+        wait_until(
+            lambda: words in self.log(name), f"{name} says {words!r}: {self.log(name)[-2000:]}", _LIMIT
+        )
+
+    def _family(self, session: int, words: str = "") -> list[int]:
+        return [pid for pid, _, sid, text in _all() if sid == session and words in text]
+
+
+def _all() -> list[tuple[int, int, int, str]]:
+    """Every process: its number, parent, session and command, whole: that of an executor is long."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found.append((int(folder.name), int(fields[1]), int(fields[3]), command))
+    return found
+
+
+def _children(parent: int) -> list[int]:
+    direct = [pid for pid, ppid, _, _ in _all() if ppid == parent]
+    return [found for pid in direct for found in (pid, *_children(pid))]
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

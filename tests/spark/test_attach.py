@@ -1,0 +1,169 @@
+"""Attaching: more events are kept, attempts are recorded, and without a reader nothing is different."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+import redis
+
+from oxcart import PermanentError, Queue, Retry, Snooze, TemporaryError, Worker
+from oxcart.model.errors import ValidationError
+from oxcart.spark.access import Access
+from oxcart.spark.attach import attach, detach, readers
+from tests.signals import eventually
+
+META = "bull:q:meta"
+
+
+def meta(store: redis.Redis) -> dict[str, str]:
+    return cast(dict[str, str], store.hgetall(META))
+
+
+def records(store: redis.Redis) -> list[tuple[str, dict[str, str]]]:
+    return cast(list[tuple[str, dict[str, str]]], store.xrange("bull:q:ox:attempts"))
+
+
+@pytest.fixture
+def access(url: str) -> Access:
+    return Access(url=url)
+
+
+def test_a_queue_that_does_not_exist_is_not_made(access: Access, store: redis.Redis) -> None:
+    assert attach(access, "q", "main") is None
+    assert store.keys("*") == []
+
+
+def test_attaching_raises_what_is_kept_and_detaching_restores_it(access: Access, store: redis.Redis) -> None:
+    store.hset(META, "opts.maxLenEvents", "5000")
+    before = meta(store)
+    made = attach(access, "q", "main", keep=50_000)
+    assert made is not None
+    assert (made.kept, made.before, made.was_reset) == (50_000, 5000, True)
+    assert meta(store)["opts.maxLenEvents"] == "50000"
+    again = attach(access, "q", "main", keep=50_000)
+    assert again is not None
+    assert (again.was_reset, again.life) == (False, made.life)
+    assert detach(access, "q", "main") == 0
+    assert meta(store) == before
+    assert store.keys("*") == [META]
+
+
+def test_the_last_of_several_readers_restores(access: Access, store: redis.Redis) -> None:
+    store.hset(META, "opts.maxLenEvents", "10000")
+    attach(access, "q", "a", keep=20_000)
+    attach(access, "q", "b", keep=30_000)
+    assert set(readers(access, "q")) == {"a", "b"}
+    assert detach(access, "q", "b") == 1
+    assert meta(store)["opts.maxLenEvents"] == "30000"
+    assert detach(access, "q", "a") == 0
+    assert meta(store) == {"opts.maxLenEvents": "10000"}
+
+
+def test_a_reader_that_does_not_renew_is_forgotten(access: Access, store: redis.Redis) -> None:
+    store.hset(META, "opts.maxLenEvents", "10000")
+    attach(access, "q", "gone", term_ms=1000, clock=lambda: 1_000_000)
+    attach(access, "q", "here")
+    assert set(readers(access, "q")) == {"here"}
+
+
+def test_bounds_are_told(access: Access) -> None:
+    with pytest.raises(ValidationError, match="keep must be at least 1000, got 10"):
+        attach(access, "q", "main", keep=10)
+
+
+async def test_our_scripts_set_again_what_a_node_constructor_set_back(
+    queue: Queue, access: Access, store: redis.Redis
+) -> None:
+    await queue.add("n")
+    await asyncio.to_thread(attach, access, "q", "main", keep=50_000)
+    store.hset(META, "opts.maxLenEvents", "10000")
+    await queue.add("n")
+    assert meta(store)["opts.maxLenEvents"] == "50000"
+
+
+async def test_an_attachment_that_is_over_is_not_asserted(
+    queue: Queue, access: Access, store: redis.Redis
+) -> None:
+    await queue.add("n")
+    await asyncio.to_thread(attach, access, "q", "main", keep=50_000)
+    store.hset(META, mapping={"ox:until": "1000", "opts.maxLenEvents": "10000"})
+    await queue.add("n")
+    assert meta(store)["opts.maxLenEvents"] == "10000"
+
+
+class Bad(PermanentError):
+    pass
+
+
+def handlers(queue: Queue) -> None:
+    tries: dict[str, int] = {}
+
+    @queue.process
+    async def run(job: Any) -> Any:
+        tries[job.name] = tries.get(job.name, 0) + 1
+        if job.name == "fails":
+            raise Bad("never", code="E7")
+        if tries[job.name] == 1:
+            if job.name == "later":
+                raise TemporaryError("not now", retry_after=0.01)
+            if job.name == "now":
+                return Retry(after=0, reason="again")
+            if job.name == "snoozes":
+                return Snooze(0.01)
+        return tries[job.name]
+
+
+async def work(queue: Queue, store: redis.Redis, ended: int) -> None:
+    async with Worker(queue, name="w1").running():
+        await eventually(
+            lambda: int(store.zcard("bull:q:completed")) + int(store.zcard("bull:q:failed")) == ended,
+            "all jobs have ended",
+        )
+
+
+async def test_every_ended_attempt_is_recorded_under_the_id_of_its_event(
+    queue: Queue, access: Access, store: redis.Redis
+) -> None:
+    names = ("fine", "fails", "later", "now", "snoozes")
+    for name in names:
+        await queue.add(name, job_id=name)
+    await asyncio.to_thread(attach, access, "q", "main")
+    handlers(queue)
+    await work(queue, store, len(names))
+    events = dict(cast(Any, store.xrange("bull:q:events")))
+    found: dict[str, list[dict[str, str]]] = {}
+    for entry_id, fields in records(store):
+        assert events[entry_id]["jobId"] == fields["jobId"], "the id is that of the event that ended it"
+        assert fields["name"] == fields["jobId"]
+        assert fields["worker"] == "w1"
+        assert int(fields["began"]) <= int(fields["ended"])
+        found.setdefault(fields["jobId"], []).append(fields)
+    outcomes = {job: [fields["event"] for fields in told] for job, told in found.items()}
+    assert outcomes == {
+        "fine": ["completed"],
+        "fails": ["failed"],
+        "later": ["retried", "completed"],
+        "now": ["retried", "completed"],
+        "snoozes": ["snoozed", "completed"],
+    }
+    failed = found["fails"][0]
+    assert (failed["failedReason"], failed["category"], failed["code"]) == ("never", "permanent", "E7")
+    assert "Bad: never" in failed["stack"]
+    later = found["later"][0]
+    assert (later["failedReason"], later["category"], later["code"]) == (
+        "not now",
+        "temporary",
+        "TemporaryError",
+    )
+    assert [int(told["starts"]) for told in found["later"]] == [1, 2]
+
+
+async def test_unattached_no_record_and_no_further_key_is_written(queue: Queue, store: redis.Redis) -> None:
+    for name in ("fine", "fails", "later"):
+        await queue.add(name, job_id=name)
+    handlers(queue)
+    await work(queue, store, 3)
+    assert [key for key in cast(Any, store.keys("bull:q:ox:*")) if "ox:call" not in key] == []
+    assert [name for name in meta(store) if name.startswith("ox:")] == []

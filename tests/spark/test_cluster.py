@@ -1,0 +1,112 @@
+"""A real standalone cluster, one of whose executors dies in a batch, gives the rows of local mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import redis
+
+from oxcart.spark.access import Access, Choice
+from tests.servers import wait_until
+
+pytest.importorskip("pyspark")
+
+from oxcart.spark.lake import Lake
+from oxcart.spark.pipeline import Pipeline, Plan
+from oxcart.spark.tables import TABLES, Tables
+from tests.spark.standalone import Standalone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+#: A short form here, the full size by ``make pipeline-cluster``.
+JOBS = int(os.environ.get("OXCART_CLUSTER_JOBS", "2000"))
+DAY_MS = 86_400_000
+FIRST = 1_793_577_600_000  # 2026-11-02
+
+
+def fill(store: redis.Redis, jobs: int) -> None:
+    """Completed, failed and retried jobs, and some that stay open; at full size they go on past midnight."""
+    store.hset("bull:q:meta", "opts.maxLenEvents", str(100 * jobs))
+    pipe, at = store.pipeline(transaction=False), FIRST + (DAY_MS // 2 if jobs > 10_000 else 0)
+
+    def tell(**fields: Any) -> None:
+        nonlocal at
+        at += max(1, DAY_MS // (6 * jobs))
+        pipe.xadd("bull:q:events", cast(Any, fields), id=f"{at}-0")
+
+    for number in range(jobs):
+        job = str(number)
+        tell(event="added", jobId=job, name=f"n{number % 3}")
+        tell(event="waiting", jobId=job)
+        if number % 7 == 0:
+            continue
+        tell(event="active", jobId=job, prev="waiting")
+        if number % 5 == 0:
+            tell(event="delayed", jobId=job, delay=str(at + 50))
+            tell(event="waiting", jobId=job, prev="delayed")
+            tell(event="active", jobId=job, prev="waiting")
+        if number % 11 == 0:
+            tell(event="failed", jobId=job, failedReason=f"no {number}", prev="active")
+        else:
+            tell(event="completed", jobId=job, returnvalue=job, prev="active")
+        if number % 1000 == 0:
+            pipe.execute()
+    pipe.execute()
+
+
+def rows(spark: SparkSession, lake: Path) -> dict[str, list[str]]:
+    tables = Tables(spark, Lake(lake))
+    return {
+        name: sorted(
+            json.dumps(row.asDict(), default=str, sort_keys=True) for row in tables.read(name).collect()
+        )
+        for name in TABLES
+    }
+
+
+@pytest.mark.timeout(3600)
+def test_a_cluster_that_loses_an_executor_gives_the_rows_of_local_mode(
+    spark: SparkSession, url: str, store: redis.Redis, tmp_path: Path
+) -> None:
+    fill(store, JOBS)
+    near, far = tmp_path / "near", tmp_path / "far"
+    Pipeline(spark, Plan(near, Access(url=url), Choice(("q",)), samples=False)).once()
+    log = tmp_path / "driver.log"
+    with Standalone(tmp_path, workers=2) as cluster, log.open("wb") as said:
+        told = {
+            "lake": str(far),
+            "url": url,
+            "rows": max(4000, JOBS // 2),
+            "master": cluster.url,
+            "build": True,
+            "settings": {
+                "spark.driver.host": "127.0.0.1",
+                "spark.executor.memory": "512m",
+                "spark.sql.shuffle.partitions": "2",
+            },
+        }
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.driver", json.dumps(told)], cwd=ROOT, stdout=said, stderr=said
+        )
+        try:
+            wait_until(lambda: len(cluster.executors()) == 2, "both executors run", 300)
+            # In the middle of a batch: what it writes lies in the staging folder, not yet published.
+            wait_until(lambda: list(far.glob("_staging/*/*")), "a batch is being written", 300)
+            victim = cluster.kill_executor()
+            code = driver.wait(1200)
+        finally:
+            driver.kill()
+            driver.wait()
+        assert code == 0, log.read_text()[-3000:]
+        lost = [cluster.log(f"worker-{number}") for number in range(2)]
+        assert any("exitStatus 137" in text or "code 137" in text for text in lost), "an executor was killed"
+        assert victim not in cluster.executors()
+    assert rows(spark, far) == rows(spark, near)

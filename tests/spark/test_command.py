@@ -1,0 +1,97 @@
+"""``oxcart pipeline …`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+pytest.importorskip("pyspark")
+
+Emit = Callable[..., list[str]]
+DAY_MS = 86_400_000
+FIRST = 1_793_577_600_000  # 2026-11-02
+
+
+class Shell:
+    """Runs commands with a lake and a server."""
+
+    def __init__(self, lake: Path, url: str) -> None:
+        self.lake = lake
+        self._env = {**os.environ, "OXCART_URL": url, "OXCART_LAKE": str(lake)}
+
+    def run(self, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "oxcart.cli", "pipeline", *words],
+            env=self._env,
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture
+def shell(url: str, tmp_path: Path) -> Shell:
+    return Shell(tmp_path / "lake", url)
+
+
+def life(job: str) -> list[dict[str, str]]:
+    return [
+        {"event": "added", "jobId": job, "name": "welcome"},
+        {"event": "waiting", "jobId": job},
+        {"event": "active", "jobId": job, "prev": "waiting"},
+        {"event": "completed", "jobId": job, "returnvalue": "1", "prev": "active"},
+    ]
+
+
+def test_from_a_queue_to_a_report(shell: Shell, emit: Emit, store: redis.Redis, tmp_path: Path) -> None:
+    emit("mail", *life("1"), *life("2"), at=FIRST)
+    assert "built: 2026-11-02" in shell.run("run", "--once", "--delta", "--master", "local[1]")
+    assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "500000"
+    (standing,) = json.loads(shell.run("status", "--json"))
+    assert (standing["queue"], standing["read"], standing["lag"], standing["kept"]) == ("mail", 8, 0, 500000)
+    page = tmp_path / "report.html"
+    assert "written" in shell.run("report", "--html", str(page), "--master", "local[1]")
+    assert "mail: jobs a minute" in page.read_text()
+    text = "SELECT name, state, count(*) AS n FROM jobs GROUP BY 1, 2"
+    assert json.loads(shell.run("query", text, "--json", "--master", "local[1]")) == [
+        {"name": "welcome", "state": "completed", "n": 2}
+    ]
+    assert shell.run("delta") == "nothing new\n"
+    shell.run("compact")
+    shell.run("expire")
+    jobs = pytest.importorskip("deltalake").DeltaTable(shell.lake / "jobs").to_pyarrow_table()
+    assert sorted(jobs["job_id"].to_pylist()) == ["1", "2"]
+    assert "as before" in shell.run("detach")
+    assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "10000"
+
+
+def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) -> None:
+    emit("mail", *life("1"))
+    assert "mail: keeps 20000 events" in shell.run("attach", "--keep", "20000")
+    assert "nothing has been read yet" in shell.run("status")
+    assert "mail: as before" in shell.run("detach")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rebuild", "--from", "yesterday"), "--from must be a day like 2026-11-02, got 'yesterday'"),
+        (("rebuild", "--from", "2026-02-30"), "--from must be a day of the calendar"),
+        (("rebuild", "--from", "2026-11-02", "--to", "2026-11-01"), "is before --from"),
+        (("attach", "--keep", "5"), "keep must be at least 1000, got 5"),
+    ],
+)
+def test_what_is_written_wrongly_is_told_at_once(
+    shell: Shell, emit: Emit, words: tuple[str, ...], said: str
+) -> None:
+    emit("mail", *life("1"))
+    assert said in shell.run(*words, code=2)

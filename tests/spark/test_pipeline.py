@@ -1,0 +1,137 @@
+"""From the server to gold: bronze exactly once, days that close, and what goes wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from oxcart.spark.access import Access, Choice
+
+pytest.importorskip("pyspark")
+
+from oxcart.spark.lake import Change
+from oxcart.spark.pipeline import Pipeline, Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Emit = Callable[..., list[str]]
+DAY_MS = 86_400_000
+FIRST = 1_793_577_600_000  # 2026-11-02
+
+
+def life(job: str) -> list[dict[str, str]]:
+    return [
+        {"event": "added", "jobId": job, "name": "n"},
+        {"event": "waiting", "jobId": job},
+        {"event": "active", "jobId": job, "prev": "waiting"},
+        {"event": "completed", "jobId": job, "returnvalue": "1", "prev": "active"},
+    ]
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, url: str, tmp_path: Path) -> Pipeline:
+    plan = Plan(tmp_path / "lake", Access(url=url), Choice(pattern="*"), samples=False)
+    return Pipeline(spark, plan)
+
+
+def ordinals(pipeline: Pipeline, queue: str = "q") -> list[int]:
+    found = pipeline.tables.read("events", queues=[queue]).select("ordinal").collect()
+    return sorted(row.ordinal for row in found)
+
+
+def rows(pipeline: Pipeline, table: str, *columns: str) -> list[Any]:
+    return sorted(tuple(row) for row in pipeline.tables.read(table).select(*columns).collect())
+
+
+def test_from_events_to_tables(pipeline: Pipeline, emit: Emit) -> None:
+    emit("q", *life("1"), *life("2")[:3], at=FIRST)
+    emit("other", *life("1"), at=FIRST)
+    assert pipeline.once() == ["2026-11-02"]
+    assert rows(pipeline, "jobs", "queue", "job_id", "state") == [
+        ("other", "1", "completed"),
+        ("q", "1", "completed"),
+        ("q", "2", "running"),
+    ]
+    (answer,) = pipeline.query(
+        "select sum(arrivals) as n from queue_metrics where window = 'day' and name = '*'"
+    ).collect()
+    assert answer.n == 3
+    version = pipeline.lake.head().number
+    assert pipeline.once() == []
+    assert pipeline.lake.head().number == version, "nothing new, nothing published"
+    emit("q", *life("2")[3:], at=FIRST + 1000)
+    assert pipeline.once() == ["2026-11-02"]
+    assert rows(pipeline, "jobs", "queue", "job_id", "state")[-1] == ("q", "2", "completed")
+    assert ordinals(pipeline) == list(range(1, 9))
+
+
+def test_a_day_that_is_over_hands_its_open_jobs_on(pipeline: Pipeline, emit: Emit) -> None:
+    emit("q", *life("1"), *life("2")[:3], at=FIRST)
+    pipeline.once()
+    emit("q", *life("2")[3:], at=FIRST + DAY_MS)
+    assert pipeline.once() == ["2026-11-02", "2026-11-03"]
+    found = [(str(day), job, state) for day, job, state in rows(pipeline, "jobs", "day", "job_id", "state")]
+    assert found == [("2026-11-02", "1", "completed"), ("2026-11-03", "2", "completed")]
+    before = {table: rows(pipeline, table, "*") for table in ("jobs", "attempts", "transitions")}
+    pipeline.builder.rebuild("2026-11-02", "2026-11-03")
+    assert {table: rows(pipeline, table, "*") for table in before} == before
+
+
+def test_a_batch_that_was_published_but_not_noted_is_not_doubled(pipeline: Pipeline, emit: Emit) -> None:
+    emit("q", *life("1"), at=FIRST)
+    pipeline.ingest()
+    commits = pipeline.lake.root / "_checkpoints" / "main" / "commits"
+    for path in (commits / "0", commits / ".0.crc"):
+        path.unlink()
+    emit("q", *life("2"), at=FIRST + 1000)
+    pipeline.ingest()
+    assert ordinals(pipeline) == list(range(1, 9))
+
+
+def test_a_lost_checkpoint_is_no_loss(pipeline: Pipeline, emit: Emit) -> None:
+    emit("q", *life("1"), at=FIRST)
+    pipeline.ingest()
+    shutil.rmtree(pipeline.lake.root / "_checkpoints")
+    emit("q", *life("2"), at=FIRST + 1000)
+    pipeline.ingest()
+    assert ordinals(pipeline) == list(range(1, 9))
+
+
+def test_a_checkpoint_of_before_is_refused(pipeline: Pipeline, emit: Emit, tmp_path: Path) -> None:
+    emit("q", *life("1"), at=FIRST)
+    pipeline.ingest()
+    shutil.copytree(pipeline.lake.root / "_checkpoints", tmp_path / "old")
+    emit("q", *life("2"), at=FIRST + 1000)
+    pipeline.ingest()
+    shutil.rmtree(pipeline.lake.root / "_checkpoints")
+    shutil.copytree(tmp_path / "old", pipeline.lake.root / "_checkpoints")
+    emit("q", *life("3"), at=FIRST + 2000)
+    with pytest.raises(Exception, match="does not fit the lake"):
+        pipeline.ingest()
+    assert ordinals(pipeline) == list(range(1, 9))
+
+
+def test_gaps_are_in_their_table(pipeline: Pipeline, emit: Emit, store: redis.Redis) -> None:
+    emit("q", *life("1"), at=FIRST)
+    pipeline.once()
+    emit("q", *life("2"), *life("3"), at=FIRST + 1000)
+    store.xtrim("bull:q:events", maxlen=2, approximate=False)
+    pipeline.once()
+    assert rows(pipeline, "gaps", "queue", "first_lost", "last_lost", "count", "cause") == [
+        ("q", 5, 10, 6, "trimmed")
+    ]
+
+
+def test_another_writer_on_the_same_mark_is_noticed(pipeline: Pipeline, emit: Emit) -> None:
+    emit("q", *life("1"), at=FIRST)
+    pipeline.ingest()
+    pipeline.lake.publish(Change("other", marks={"ingest:main": {"q": {"id": "1-1", "n": 7, "life": 1}}}))
+    emit("q", *life("2"), at=FIRST + 1000)
+    with pytest.raises(Exception, match="does not fit the lake"):
+        pipeline.ingest()

