@@ -58,3 +58,7 @@ pause-all: install  ## every sequence of pause, resume and add by two BullMQs an
 .PHONY: chaos
 chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answers; takes an hour
 	OXCART_CHAOS=full $(BIN)/pytest -q --durations 10 tests/chaos tests/cluster
+
+.PHONY: cron
+cron: install  ## next times of 5 000 random expressions and instants against the cron-parser of BullMQ
+	OXCART_CRON=5000 $(BIN)/pytest -q -rP tests/interop/test_cron.py

@@ -434,6 +434,54 @@ const ops = {
     return (await queueOf(queue)).removeDeduplicationKey(key);
   },
 
+  // ------------------------------------------------------------------------------- schedulers
+
+  // The id of the job that the scheduler made, or null where it made none.
+  async upsertScheduler({ queue, key, repeat, template }) {
+    const job = await (await queueOf(queue)).upsertJobScheduler(key, repeat, template);
+    return job ? job.id : null;
+  },
+
+  async removeScheduler({ queue, key }) {
+    return (await queueOf(queue)).removeJobScheduler(key);
+  },
+
+  async getScheduler({ queue, key }) {
+    return (await (await queueOf(queue)).getJobScheduler(key)) || null;
+  },
+
+  async getSchedulers({ queue, start = 0, end = -1, asc = true }) {
+    return (await queueOf(queue)).getJobSchedulers(start, end, asc);
+  },
+
+  async countSchedulers({ queue }) {
+    return (await queueOf(queue)).getJobSchedulersCount();
+  },
+
+  // For each case the next time in ms, null where there is none, or the text of the refusal.
+  async cronNext({ cases }) {
+    const { parseExpression } = require(
+      require.resolve('cron-parser', { paths: [path.join(folder, 'node_modules', 'bullmq'), folder] }),
+    );
+    return cases.map(({ pattern, after, tz, end }) => {
+      let interval;
+      try {
+        interval = parseExpression(pattern, {
+          currentDate: new Date(after),
+          tz,
+          ...(end === null ? {} : { endDate: new Date(end) }),
+        });
+      } catch (error) {
+        return String(error.message);
+      }
+      try {
+        return interval.next().getTime();
+      } catch (error) {
+        return null;
+      }
+    });
+  },
+
   async obliterate({ queue, force = true }) {
     await (await queueOf(queue)).obliterate({ force });
   },
