@@ -484,11 +484,26 @@ class TestChanges:
         assert store.hmget("bull:q:a", *gone) == [None] * 4
         assert store.hget("bull:q:a", "atm") == "1"
 
-    async def test_retry_from_the_beginning(self, q: Q) -> None:
+    async def test_retry_from_the_beginning(self, q: Q, store: redis.Redis) -> None:
         await q.end(await q.active())
+        store.hset("bull:q:a", mapping={"stc": 1, "attemptsMade": 1})
         await q.broker.retry_job("a", "completed", reset=True)
         (job,) = await q.claim()
-        assert (job.starts, job.fields.get(b"atm")) == (1, None)
+        assert [job.fields.get(name) for name in (b"atm", b"stc", b"attemptsMade")] == [None] * 3
+
+    async def test_retry_from_the_beginning_keeps_the_fencing_number_growing(self, q: Q) -> None:
+        first = await q.active()
+        await q.end(first, "f")
+        await q.broker.retry_job("a", "failed", reset=True)
+        (again,) = await q.claim()
+        assert again.starts == first.starts + 1
+
+    @pytest.mark.parametrize("garbage", ["many", "", "nan", "1e999", "-"])
+    async def test_a_queue_wide_concurrency_that_is_no_number_bounds_nothing(
+        self, q: Q, store: redis.Redis, garbage: str
+    ) -> None:
+        store.hset("bull:q:meta", "concurrency", garbage)
+        assert len([await q.active("a"), await q.active("b")]) == 2
 
     async def test_remove_of_a_held_job(self, q: Q, whole: Callable[[], Any]) -> None:
         await q.active()

@@ -11,7 +11,7 @@ import pytest
 
 from oxcart.broker.port import Outcome
 from oxcart.engine.running import RunningJob
-from oxcart.engine.verdict import LONGEST_TRACE, TRACES, Verdict
+from oxcart.engine.verdict import LONGEST_REASON, LONGEST_TRACE, TRACES, Verdict
 from oxcart.model.backoff import Backoff
 from oxcart.model.failure import Category, Classifier, PermanentError, Rule, TemporaryError
 from oxcart.model.outcome import Cancel, Retry, Snooze
@@ -226,6 +226,20 @@ class TestReasons:
         assert len(trace) < LONGEST_TRACE + 100
         assert "characters left out" in trace
         assert trace.endswith("end")
+
+    @pytest.mark.parametrize("attempts", [1, 5])
+    def test_a_long_reason_is_cut_in_the_middle(self, attempts: int) -> None:
+        outcome = verdict.of_error(make_job(attempts=attempts), ValueError("begin" + "ü" * 100_000 + "end"))
+        reason = outcome.value.decode()
+        assert len(reason) < LONGEST_REASON + 100
+        assert reason.startswith("begin")
+        assert "characters left out" in reason
+        assert reason.endswith("end")
+
+    def test_a_long_reason_without_an_error_is_cut_in_the_trace_too(self) -> None:
+        outcome = verdict.of_result(make_job(attempts=1), Retry(reason="x" * 100_000))
+        assert len(outcome.value) < LONGEST_REASON + 100
+        assert len(outcome.stack) < LONGEST_REASON + 200
 
     @pytest.mark.parametrize("before", ["not json", "{}", "5", '"text"', "[1,null]"])
     def test_traces_that_a_peer_spoilt(self, before: str) -> None:

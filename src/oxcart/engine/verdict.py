@@ -30,6 +30,8 @@ log = logging.getLogger("oxcart.worker")
 
 #: A trace longer than this is cut in the middle; what matters is at both ends.
 LONGEST_TRACE = 16_384
+#: The same for a reason: it stands in the job, in an event, and in the memory of whoever lists failed jobs.
+LONGEST_REASON = 16_384
 #: How many traces are kept where the job does not say.
 TRACES = 10
 
@@ -155,7 +157,7 @@ class Verdict:
             job.token,
             job.fencing,
             self._clock(),
-            _text(reason),
+            _text(_cut(reason, LONGEST_REASON)),
             self._stack(job, reason, error),
             delay_ms=delay,
             lifo=options.lifo,
@@ -174,7 +176,7 @@ class Verdict:
             job.token,
             job.fencing,
             self._clock(),
-            _text(reason),
+            _text(_cut(reason, LONGEST_REASON)),
             self._stack(job, reason, error),
             retention_argument(self._failed if kept is None else kept),
             # Peers compare ended attempts alone; where stalls used up the rest, the last ended one was it.
@@ -194,16 +196,18 @@ class Verdict:
                 traces = [str(trace) for trace in before] if isinstance(before, list) else []
             except (msgspec.DecodeError, UnicodeError):
                 log.warning("job %s: its stack traces cannot be read and are replaced", job.id)
-        if error is None:
-            traces.append(reason)
-        else:
-            trace = "".join(traceback.format_exception(error)).rstrip()
-            if len(trace) > LONGEST_TRACE:
-                half = LONGEST_TRACE // 2
-                trace = f"{trace[:half]}\n… {len(trace) - 2 * half} characters left out …\n{trace[-half:]}"
-            traces.append(trace)
+        trace = reason if error is None else "".join(traceback.format_exception(error)).rstrip()
+        traces.append(_cut(trace, LONGEST_TRACE))
         kept = traces[-limit:] if limit else []
         return _json.encode([_text(trace).decode() for trace in kept])
+
+
+def _cut(text: str, longest: int) -> str:
+    """A text without its middle, where it is too long."""
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
 def _text(text: str) -> bytes:

@@ -259,7 +259,7 @@ class MemoryBroker:
         if record.state != state:
             raise error_for_code(-3, job_id, "retry_job")
         dropped = [b"finishedOn", b"processedOn", b"failedReason", b"returnvalue", b"ox:category"]
-        for name in [*dropped, b"atm", b"ats", b"stc"] if reset else dropped:
+        for name in [*dropped, b"atm", b"stc"] if reset else dropped:
             record.fields.pop(name, None)
         record.state, record.error = "wait", None
         if self.at_once and not self._paused:

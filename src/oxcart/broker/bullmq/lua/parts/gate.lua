@@ -49,9 +49,12 @@ local function read_gate(prefix)
   gate.target = prefix .. (gate.paused and "paused" or "wait")
   if gate.paused then
     settle(prefix, true)
-  elseif meta[2] then
-    gate.room = tonumber(meta[2]) - call("LLEN", prefix .. "active")
-    gate.closed = gate.room <= 0
+  else
+    local most = meta[2] and tonumber(meta[2])
+    if most and most == most then -- what is no number bounds nothing, rather than stopping every call
+      gate.room = most - call("LLEN", prefix .. "active")
+      gate.closed = gate.room <= 0
+    end
   end
   return gate
 end
