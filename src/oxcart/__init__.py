@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from oxcart.engine.running import RunningJob, current_job
     from oxcart.engine.worker import Worker
     from oxcart.events import QueueEvents
+    from oxcart.flow import Flow
     from oxcart.handle import JobHandle
     from oxcart.model import (
         Backoff,
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
         Retry,
         Snooze,
         TemporaryError,
+        WaitForChildren,
     )
     from oxcart.queue import Queue
 
     __version__: str
 
 _PLACES = {
+    "Flow": "oxcart.flow",
     "JobHandle": "oxcart.handle",
     "Queue": "oxcart.queue",
     "QueueEvents": "oxcart.events",
@@ -41,6 +44,7 @@ __all__ = [
     "Backoff",
     "Cancel",
     "Event",
+    "Flow",
     "Job",
     "JobHandle",
     "JobOptions",
@@ -52,6 +56,7 @@ __all__ = [
     "RunningJob",
     "Snooze",
     "TemporaryError",
+    "WaitForChildren",
     "Worker",
     "current_job",
 ]

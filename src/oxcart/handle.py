@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.flows import Parent
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import JobNotFound
 from oxcart.model.job import Job
@@ -19,14 +21,15 @@ if TYPE_CHECKING:
 R = TypeVar("R", covariant=True)
 
 
-class JobHandle(Generic[R]):
+class JobHandle(Parent, Generic[R]):
     """A job of a queue, by its id.
 
     Attributes:
         id: The job's id.
         name: Its name.
         queue: The queue it is in.
-        created: Whether this add made the job; False when a job of this id existed.
+        created: Whether this add made the job; False when a job of this id existed, or when a deduplication
+            window kept it out: the handle is then on the job that owns the window.
     """
 
     __slots__ = ("created", "id", "name", "queue")
@@ -39,6 +42,9 @@ class JobHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"JobHandle({self.queue.name}/{self.id})"
+
+    def _storage(self) -> BullMQBroker:
+        return self.queue.broker
 
     async def get(self) -> Job:
         """The job as it is now.
@@ -106,3 +112,8 @@ class JobHandle(Generic[R]):
     async def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless a worker holds it."""
         await self.queue.remove(self.id, children=children)
+
+    async def release_deduplication(self) -> bool:
+        """Closes the deduplication window that this job owns; says whether it owned one."""
+        name = (await self.get()).dedup_id
+        return name is not None and await self.queue.broker.release_window(name, self.id)

@@ -536,7 +536,7 @@ class TestChanges:
 
 #: Verb and arguments behind (slot, number), for the jobs of ``prepare``.
 CALLS: list[tuple[str, tuple[Any, ...]]] = [
-    ("add", (1, "new", "n", "{}", "{}", 5, 0, 0, "", 0)),
+    ("add", (1, 0, "new", "n", "{}", "{}", 5, 0, 0, "", 0)),
     ("claim", (1_700_000_000_000, 1, "tok", 30000, "", "", "", 1000)),
     ("pause", ()),
     ("resume", ()),
@@ -547,6 +547,8 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("promote_job", ("later",)),
     ("retry_job", ("done", "completed", "", "")),
     ("remove_job", ("later", "")),
+    ("add_flow", ("", "", 1, "bull:q:", 1, 1, "top", "n", "{}", "{}", 5, 0, 0, "TP", 0)),
+    ("release_window", ("window", "")),
 ]
 
 
@@ -556,7 +558,7 @@ class TestRepeatable:
     async def prepare(self, q: Q) -> None:
         await q.add("ready")
         await q.add("later", delay=60)
-        await q.add("log", delay=60)
+        await q.add("log", delay=60, deduplication="window")
         job = await q.active("done", lifo=True)
         await q.end(job)
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.keys import slot_of
 from oxcart.broker.bullmq.rescue import rescue
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.options import JobOptions
 from tests.servers import ValkeyServer
 
@@ -120,6 +122,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
         Ask(5),
     )
     await _children(broker, there, client)
+    await _flows(broker, other)
     # Lost workers.
     client.delete(*client.keys(f"{at}:*:lock"))
     await broker.recover(interval_ms=1)
@@ -161,6 +164,35 @@ async def _children(broker: BullMQBroker, there: str, client: Any) -> None:
     await _add(broker, "family")
     client.sadd(f"{at}:family:dependencies", f"{at}:requeued")
     await broker.remove_job("family", children=True)
+
+
+async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
+    """Trees over both queues, children of a running job, and deduplication windows."""
+
+    def tree(at: BullMQBroker, name: str, *children: Tree, **options: Any) -> Tree:
+        built = JobOptions.build(job_id=name, **options)
+        return Tree(at.queue, at.keys.prefix, "job", 1, built, OnFailure.IGNORE, children)
+
+    leaves = [tree(other, "leaf"), tree(broker, "late-leaf", delay=60), tree(other, "low-leaf", priority=2)]
+    top = tree(broker, "top", tree(other, "middle", *leaves), deduplication="tree")
+    await flows.add_tree(broker, top)
+    await flows.add_tree(broker, tree(broker, "again", tree(broker, "plain"), deduplication="tree"))
+    [leaf] = (await other.claim(Ask(1))).jobs
+    await flows.add_children(other, leaf.id, [tree(broker, "below")], token=leaf.token)
+    await other.finish([_outcome("h", leaf)])
+    await flows.add_tree(broker, tree(broker, "adopts", tree(broker, "plain")))
+    await flows.view(broker, "top")
+    for rule in (
+        {"id": "a", "keep_last_if_active": True},
+        {"id": "b", "ttl": 60, "extend": True},
+        {"id": "c", "replace": True},
+    ):
+        await _add(broker, f"{rule['id']}1", f"{rule['id']}2", deduplication=rule, delay=60)
+    await broker.promote_job("a1")
+    await broker.claim(Ask(20))
+    await _add(broker, "a3", deduplication={"id": "a", "keep_last_if_active": True})
+    await broker.release_window("b")
+    await broker.remove_job("top", children=False)
 
 
 @pytest.mark.parametrize("prefix", ["bull", "{bull}"])

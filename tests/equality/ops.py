@@ -13,22 +13,18 @@ QUEUE = "q"
 PARENTS = "p"
 QUEUES = (QUEUE, PARENTS)
 
-# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with.
+# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with. Of other kinds,
+# those operations are that say so (`by`).
 PEER_KINDS = frozenset(
     {
         "add_auto",
-        "add_child",
-        "add_flow",
         "add_peer",
         "clear_logs",
-        "add_deduplicated",
-        "remove_deduplication",
         "set_concurrency",
         "remove_concurrency",
         "set_rate_limit",
         "remove_rate_limit",
         "rate_limit",
-        "wait_for_children",
     }
 )
 # Done by hand on both sides: what the servers' own clocks would do, and a blocked worker that is woken up.
@@ -124,6 +120,10 @@ class View:
     def deduplication(self, queue: str) -> list[str]:
         head = f"{PREFIX}:{queue}:de:"
         return sorted(key[len(head) :] for key in self._dump if key.startswith(head))
+
+    def owner(self, queue: str, name: str) -> str | None:
+        entry = self._dump.get(f"{PREFIX}:{queue}:de:{name}")
+        return entry.value if entry is not None and isinstance(entry.value, str) else None
 
     def next_due(self, queue: str) -> int | None:
         entry = self._dump.get(f"{PREFIX}:{queue}:delayed")

@@ -13,11 +13,12 @@ from typing import Any
 import redis
 
 from oxcart.broker import port
-from oxcart.broker.bullmq import BullMQBroker
-from oxcart.broker.bullmq.codec import options_of, retention_argument
+from oxcart.broker.bullmq import BullMQBroker, flows
+from oxcart.broker.bullmq.codec import ParentLink, encode_job, options_of, retention_argument
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, Lease
 from oxcart.model.errors import JobError, JobLocked, JobNotFound, ScriptError
+from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.retention import Retention
@@ -119,6 +120,7 @@ class OxcartSide:
                 found[f"state {queue} {job_id}"] = state
             for job_id, job in zip(ids, await broker.get(ids), strict=True):
                 found[f"job {queue} {job_id}"] = _described(job)
+                found[f"children {queue} {job_id}"] = await _family(broker, job_id)
         return found
 
     # ------------------------------------------------------------------------------------- adding
@@ -132,6 +134,41 @@ class OxcartSide:
     async def _add_jobs(self, broker: BullMQBroker, jobs: list[dict[str, Any]]) -> list[str]:
         encoded = [broker.encode(job["name"], job["data"], _options(job)) for job in jobs]
         return [added.id for added in await broker.add(encoded)]
+
+    # ------------------------------------------------------------------------------------- flows and windows
+
+    async def _add_flow(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
+        tree = _tree(op.args["flow"])
+        added = await flows.add_tree(self._brokers[tree.queue], tree)
+        if not added.created and not added.children:
+            # A window kept it out. Node does not tell, and shows the tree that it wanted to add.
+            return _wanted(op.args["flow"])
+        return _ids(added)
+
+    async def _add_children(self, broker: BullMQBroker, op: Op) -> list[dict[str, Any]]:
+        trees = [_tree(node) for node in op.args["flows"]]
+        return [_ids(one) for one in await flows.add_children(broker, op.args["id"], trees)]
+
+    async def _add_child(self, broker: BullMQBroker, op: Op) -> str:
+        opts = dict(op.args["opts"])
+        above = opts.pop("parent")
+        link = ParentLink(above["id"], above["queue"], _FLAGS.get(_policy(opts), ""))
+        options = _options({"opts": opts, "id": op.args["id"]})
+        job = encode_job(op.args["name"], op.args["data"], options, self._now, parent=link)
+        return (await broker.add([job]))[0].id
+
+    async def _add_deduplicated(self, broker: BullMQBroker, op: Op) -> str:
+        return await self._add(broker, op)
+
+    async def _remove_deduplication(self, broker: BullMQBroker, op: Op) -> int:
+        return int(await broker.release_window(op.args["key"]))
+
+    async def _wait_for_children(self, broker: BullMQBroker, op: Op) -> bool:
+        (code,), _ = await broker.finish([_ended("h", op)], _ask(op, 0))
+        assert isinstance(code, int), code
+        if code < 0:
+            raise JobError(op.args["id"], code=code)
+        return code == 1
 
     # ------------------------------------------------------------------------------------- running
 
@@ -250,6 +287,58 @@ class OxcartSide:
         return 1
 
 
+#: Node's words for the policies, ours, and the wire's.
+_POLICIES = {
+    "failParentOnFailure": OnFailure.FAIL,
+    "continueParentOnFailure": OnFailure.CONTINUE,
+    "ignoreDependencyOnFailure": OnFailure.IGNORE,
+    "removeDependencyOnFailure": OnFailure.REMOVE,
+}
+_FLAGS = {
+    OnFailure.FAIL: "fpof",
+    OnFailure.CONTINUE: "cpof",
+    OnFailure.IGNORE: "idof",
+    OnFailure.REMOVE: "rdof",
+}
+
+
+def _policy(opts: dict[str, Any]) -> OnFailure:
+    """Takes the policy out of Node's options."""
+    found = [ours for theirs, ours in _POLICIES.items() if opts.pop(theirs, False)]
+    return found[0] if found else OnFailure.WAIT
+
+
+def _tree(node: dict[str, Any]) -> Tree:
+    opts = dict(node["opts"])
+    policy, job_id = _policy(opts), opts.pop("jobId")
+    children = tuple(_tree(child) for child in node.get("children", []))
+    options = _options({"opts": opts, "id": job_id})
+    return Tree(node["queueName"], PREFIX, node["name"], node["data"], options, policy, children)
+
+
+def _ids(added: flows.AddedTree) -> dict[str, Any]:
+    return {"id": added.id, "children": [_ids(child) for child in added.children]}
+
+
+def _wanted(node: dict[str, Any]) -> dict[str, Any]:
+    return {"id": node["opts"]["jobId"], "children": [_wanted(child) for child in node.get("children", [])]}
+
+
+async def _family(broker: BullMQBroker, job_id: str) -> dict[str, Any]:
+    counts = await flows.counts(broker, job_id)
+    found = {kind: await flows.every(broker, job_id, kind) for kind in _KINDS}
+    return {
+        "processed": {key: child.value for key, child in found["processed"].items()},
+        "unprocessed": sorted(found["unprocessed"]),
+        "ignored": {key: child.reason for key, child in found["ignored"].items()},
+        "failed": list(found["failed"]),
+        "counts": {kind: getattr(counts, kind) for kind in _KINDS},
+    }
+
+
+_KINDS = ("processed", "unprocessed", "ignored", "failed")
+
+
 def _options(job: dict[str, Any]) -> JobOptions:
     names = {
         "removeOnComplete": "remove_on_complete",
@@ -261,6 +350,9 @@ def _options(job: dict[str, Any]) -> JobOptions:
     # A bare number is a duration in seconds here, and milliseconds in Node.
     if "delay" in given:
         given["delay"] = f"{given['delay']}ms"
+    if "ttl" in given.get("deduplication", {}):
+        rule = given["deduplication"]
+        given["deduplication"] = {**rule, "ttl": f"{rule['ttl']}ms"}
     return JobOptions.build(**given, job_id=job["id"])
 
 

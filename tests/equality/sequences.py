@@ -193,7 +193,7 @@ class Generator:
         if not self._plan and self._random.random() < 0.6:
             # Its parent is anywhere: ready, running, delayed, finished.
             self._plan += [self._claim, self._fail]
-        return self._op("add_child", **job)
+        return self._op("add_child", **job, by="peer")
 
     def _add_deduplicated(self) -> Op:
         rule: dict[str, Any] = {"id": self._random.choice(("d1", "d2"))}
@@ -205,14 +205,14 @@ class Generator:
             rule["replace"] = True
         job = self._job(peer=True)
         job["opts"]["deduplication"] = rule
-        return self._op("add_deduplicated", **job)
+        return self._op("add_deduplicated", **job, by="peer")
 
     def _add_flow(self) -> Op:
         if not self._plan and self._random.random() < 0.6:
             # Work it off: a flow that nobody runs shows nothing.
             for _ in range(self._random.randint(2, 5)):
                 self._plan += [self._claim, self._pick(self._complete, self._fail, self._fail)]
-        return self._op("add_flow", flow=self._node(2 if self._random.random() < 0.25 else 1))
+        return self._op("add_flow", flow=self._node(2 if self._random.random() < 0.25 else 1), by="peer")
 
     def _node(self, depth: int, child: bool = False) -> dict[str, Any]:
         self._numbers += 1
@@ -373,7 +373,7 @@ class Generator:
         if held is None:
             return None
         del held["doomed"]
-        return self._op("wait_for_children", **held)
+        return self._op("wait_for_children", **held, by="peer")
 
     def _extend(self) -> Op | None:
         held = self._held()
@@ -479,7 +479,7 @@ class Generator:
 
     def _remove_deduplication(self) -> Op | None:
         keys = self._view.deduplication(QUEUE)
-        return self._op("remove_deduplication", key=self._random.choice(keys)) if keys else None
+        return self._op("remove_deduplication", key=self._random.choice(keys), by="peer") if keys else None
 
     # ------------------------------------------------------------------------------------- the server's clock
 

@@ -81,6 +81,8 @@ class NodeSide:
                 commands.append(("getState", {"queue": queue, "jobId": job_id}))
                 names.append(f"job {queue} {job_id}")
                 commands.append(("getJob", {"queue": queue, "jobId": job_id}))
+                names.append(f"children {queue} {job_id}")
+                commands.append(("getDependencies", {"queue": queue, "jobId": job_id}))
         answers: dict[str, Any] = dict(zip(names, await self._driver.batch(commands), strict=True))
         for name, answer in answers.items():
             if name.startswith("job "):
@@ -141,6 +143,7 @@ def _command(op: Op) -> tuple[str, dict[str, Any]]:
 _NAMES = {
     "add_auto": "add",
     "add_flow": "addFlow",
+    "add_children": "addChildren",
     "move_to_delayed": "moveToDelayed",
     "give_back": "giveBack",
     "wait_for_children": "moveToWaitingChildren",

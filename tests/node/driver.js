@@ -115,6 +115,13 @@ async function workerOf(name, options = {}) {
   return worker;
 }
 
+function producer() {
+  if (!flows) {
+    flows = quiet(new FlowProducer({ connection, prefix }));
+  }
+  return flows;
+}
+
 // The scripts have another name since 6.0.
 function scriptsOf(owner) {
   return owner.backend || owner.scripts;
@@ -253,14 +260,50 @@ const ops = {
   },
 
   async addFlow({ flow }) {
-    if (!flows) {
-      flows = quiet(new FlowProducer({ connection, prefix }));
-    }
     const ids = node => ({
       id: node.job.id,
       children: (node.children || []).map(ids),
     });
-    return ids(await flows.add(flow));
+    return ids(await producer().add(flow));
+  },
+
+  // Trees as children of a job of the queue.
+  async addChildren({ queue, jobId, flows: nodes }) {
+    const parent = { id: jobId, queue: `${prefix}:${queue}` };
+    const added = [];
+    for (const node of nodes) {
+      added.push(await ops.addFlow({ flow: { ...node, opts: { ...node.opts, parent } } }));
+    }
+    return added;
+  },
+
+  // The children of a job by what became of them, and how many.
+  async getDependencies({ queue, jobId }) {
+    const job = await jobOf(await queueOf(queue), jobId);
+    const { processed, unprocessed, ignored, failed } = await job.getDependencies();
+    return {
+      processed,
+      unprocessed: unprocessed.sort(),
+      ignored,
+      failed,
+      counts: await job.getDependenciesCount(),
+    };
+  },
+
+  async getFlow({ queue, jobId, depth, maxChildren }) {
+    const flows = producer();
+    const shape = node =>
+      node && {
+        id: node.job.id,
+        queue: node.job.queueName,
+        children: (node.children || []).map(shape).filter(Boolean),
+      };
+    const opts = { queueName: queue, id: jobId, prefix };
+    return shape(await flows.getFlow({ ...opts, ...(depth ? { depth } : {}), ...(maxChildren ? { maxChildren } : {}) }));
+  },
+
+  async getDeduplicationJobId({ queue, key }) {
+    return (await queueOf(queue)).getDeduplicationJobId(key);
   },
 
   async claim(args) {

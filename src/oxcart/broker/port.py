@@ -4,7 +4,8 @@ A broker is one queue on one server. Every verb that takes several items answers
 and no item's fault touches another. Verbs that change something may be repeated after a lost answer:
 the broker does so by itself and the server answers a repeat from memory (DESIGN §4).
 
-Codes that stand for an item: 1 done, 0 nothing to do (an id that exists), below zero a refusal
+Codes that stand for an item: 1 done, 2 done but the job's parent could not be told, 0 nothing to do (an id
+that exists, no children to wait for), below zero a refusal
 (``oxcart.model.errors.error_for_code``), a text where the server refused that one item.
 
 May touch: nothing; values and a protocol.
@@ -88,7 +89,8 @@ class Outcome(msgspec.Struct):
     """How an attempt ended.
 
     Attributes:
-        kind: ``c`` completed, ``f`` failed for good, ``r`` retry now, ``d`` delay, ``w`` give back.
+        kind: ``c`` completed, ``f`` failed for good, ``r`` retry now, ``d`` delay, ``w`` give back,
+            ``h`` wait for its children.
         id: The job.
         token: The lease under which it ran.
         starts: The fencing number of the claim; -1 to insist on a live lease.

@@ -23,7 +23,7 @@ from oxcart.model.backoff import Strategy
 from oxcart.model.duration import parse_ms
 from oxcart.model.errors import FailedChildren, PayloadError
 from oxcart.model.failure import Category, Classifier, PermanentError, TemporaryError
-from oxcart.model.outcome import Cancel, Retry, Snooze
+from oxcart.model.outcome import Cancel, Retry, Snooze, WaitForChildren
 from oxcart.model.retention import Retention
 
 log = logging.getLogger("oxcart.worker")
@@ -72,6 +72,8 @@ class Verdict:
         kind = type(result)
         if kind is Snooze:
             return self.snoozed(job, parse_ms(result.delay, "delay"))
+        if kind is WaitForChildren:
+            return Outcome("h", job.id, job.token, job.fencing, self._clock())
         if kind is Cancel:
             return self._final(job, result.reason or "cancelled", Category.CANCELLED, None)
         if kind is Retry:

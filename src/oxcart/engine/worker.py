@@ -421,9 +421,22 @@ class Worker:
         self._claims.submit(job.station, job, outcome)
 
     def _ended(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
+        if code == 2:
+            code = 1
+            log.error(
+                "queue %s: job %s has ended, but its parent could not be told and waits for it",
+                station.broker.queue,
+                job.id,
+                extra={"job_id": job.id, "worker_id": self.id},
+            )
         if code == 1:
             self.processed += 1
-        elif code in (-4, -9) and outcome.kind == "c":
+        elif code == 0 and outcome.kind == "h":
+            # Its children ended before it began to wait: it goes on at once.
+            self._leases.hold(station.index, [job], [None])
+            self._claims.submit(station, job, self._verdict.given_back(job))
+            return
+        elif code in (-4, -9) and outcome.kind in ("c", "h"):
             # The lease is still ours: the refusal came before it was touched.
             self._leases.hold(station.index, [job], [None])
             self._claims.submit(station, job, self._verdict.children_not_ready(job, int(code)))

@@ -151,6 +151,13 @@ class FailedChildren(JobError):
     reason = "at least one of its children failed"
 
 
+class TreeTooLarge(JobError):
+    """There are more generations or more jobs below the job than one call may touch."""
+
+    default_code = -12
+    reason = "there are too many jobs below it"
+
+
 class JobLocked(JobError):
     """A worker runs the job right now, so it cannot be removed or moved."""
 
@@ -170,6 +177,7 @@ _CODES: dict[int, tuple[type[JobError], str | None]] = {
     -9: (FailedChildren, None),
     -10: (JobError, "a job for this run of the schedule already exists"),
     -11: (JobError, "this run of the schedule and the next one are both taken"),
+    -12: (TreeTooLarge, None),
 }
 
 

@@ -129,8 +129,8 @@ class BullMQBroker:
         added: list[Added | OxcartError] = []
         start, total = 0, len(jobs)
         while start < total:
-            args: list[bytes | str | int] = [0]
-            size = count = 0
+            args: list[bytes | str | int] = [0, 0]
+            size = count = tied = 0
             for _, job in islice(jobs, start, start + ADD_CHUNK):
                 weight = len(job[2])  # type: ignore[arg-type]
                 if count and size + weight > ADD_BYTES:
@@ -138,7 +138,8 @@ class BullMQBroker:
                 args += job
                 size += weight
                 count += 1
-            args[0] = count
+                tied += job[codec.FLAGS] not in codec.UNTIED
+            args[:2] = count, tied
             try:
                 codes = await self.caller.once(script, self._meta, *args, timeout=timeout)
             except BrokerError as error:
@@ -147,6 +148,8 @@ class BullMQBroker:
             for (job_id, _), code in zip(islice(jobs, start, start + count), codes, strict=True):
                 if isinstance(code, bytes):
                     added.append(script_error("add", code.decode("utf-8", "replace")))
+                elif isinstance(code, list):  # kept out by a deduplication window: the job that owns it
+                    added.append(Added(_id(code[0]), False))
                 elif code < 0:
                     added.append(error_for_code(code, job_id, "add"))
                 else:
@@ -336,6 +339,16 @@ class BullMQBroker:
         """
         if await self._change("remove_job", job_id, "1" if children else "") == 0:
             raise JobLocked(job_id)
+
+    async def release_window(self, name: str, owner: str = "") -> bool:
+        """Closes a deduplication window, if this job owns it; says whether it was open."""
+        closed = await self.caller.once(load("release_window"), self._meta, name, owner)
+        return bool(closed)
+
+    async def window_owner(self, name: str) -> str | None:
+        """The id of the job that owns a deduplication window."""
+        raw = await self.caller.command("GET", self.keys.deduplication(name))
+        return None if raw is None else _id(raw)
 
     # -- looking
 

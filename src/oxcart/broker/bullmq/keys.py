@@ -158,6 +158,26 @@ class Keys:
         """Set: children that a job still waits for."""
         return self.key(f"{job_id}:dependencies")
 
+    def processed(self, job_id: str) -> str:
+        """Hash: children that completed, with their results."""
+        return self.key(f"{job_id}:processed")
+
+    def ignored(self, job_id: str) -> str:
+        """Hash: children that failed without failing the job, with the reasons."""
+        return self.key(f"{job_id}:failed")
+
+    def unsuccessful(self, job_id: str) -> str:
+        """Sorted set: children whose failure fails the job."""
+        return self.key(f"{job_id}:unsuccessful")
+
+    def deduplication(self, name: str) -> str:
+        """String: the id of the job that owns a deduplication window."""
+        return self.key(f"de:{name}")
+
+    def kept(self, name: str) -> str:
+        """Hash: the last add to a window whose owner runs."""
+        return self.key(f"dn:{name}")
+
     def call(self, slot: str) -> str:
         """String: the answer to the last call of a caller's slot (ours alone, short-lived)."""
         return self.key(f"ox:call:{slot}")

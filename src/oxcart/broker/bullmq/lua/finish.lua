@@ -9,11 +9,13 @@
 --          r retry now  reason, stacktrace, "L" or ""
 --          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
 --          w give back  (nothing)
+--          h wait for its children  (nothing)
 --          retention is "" to keep all, or "count:age:limit" with empty parts for what is not asked
--- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, or
+-- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, 2 as 1
+--          but its parent could not be told, 0 it has no children to wait for (nothing changed), or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
 --          -9 a child failed, or an error text where the server refused that item alone
--- Events   `completed`; `failed`, `retries-exhausted`; `waiting`; `delayed`; then those of claim;
+-- Events   `completed`; `failed`, `retries-exhausted`; `waiting`; `delayed`; `waiting-children`; then those of claim;
 --          `drained` when nothing is left to do
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
@@ -33,7 +35,7 @@ end
 local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
-local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0 }
+local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0, h = 0 }
 
 -- What all items need alike is read before them and written behind them, in one command instead of one
 -- per item: the leases, and the places of finished jobs.
@@ -106,14 +108,26 @@ local function from_end(key)
   return (tonumber(call("HGET", key, "processedOn")) or 0) > middle and 1 or -1
 end
 
--- Reads what the end of a child will change in its parent, before anything is written: a parent in another
--- slot of a cluster, or one that cannot be read, refuses the item here.
+-- Reads what the end of a child will change in its parent, before anything is written.
 local function read_parent(job, key)
   call("SCARD", job[1] .. ":dependencies")
   local parent = call("HGET", key, "parent")
   if parent then
-    job.parent = cjson.decode(parent)
-    call("SCARD", job.parent.queueKey .. ":" .. job.parent.id .. ":dependencies")
+    parent = cjson.decode(parent)
+    local prefix = parent.queueKey .. ":"
+    call("SCARD", prefix .. parent.id .. ":dependencies")
+    call("ZCARD", prefix .. "waiting-children")
+    job.parent = parent
+  end
+end
+
+-- A parent in another slot of a cluster, or one that cannot be read, cannot be told. Its child ends all the
+-- same: refused at every end, it would run again and again. Its hash says why the parent was not told.
+local function find_parent(job, key)
+  local ok, fault = pcall(read_parent, job, key)
+  if not ok then
+    job[1] = nil
+    job.untold = type(fault) == "table" and fault.err or tostring(fault)
   end
 end
 
@@ -139,7 +153,7 @@ local function leave(index, kind, id, token, starts, fields)
     return -2
   end
   if (kind == "c" or kind == "f") and job[1] and job[1] ~= "" then
-    read_parent(job, key)
+    find_parent(job, key)
   end
   release(id)
   if fields then
@@ -230,6 +244,9 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
     if set == "failed" then
       call("HDEL", key, "defa")
     end
+    if job.untold then
+      call("HSET", key, "ox:untold", job.untold)
+    end
     if wanted ~= "" then
       retain(P .. set, wanted, now)
     end
@@ -239,11 +256,11 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
   return ended
 end
 
-local function end_of_item()
+local function end_of_item(job)
   if asked.count == 0 and active == 0 then
     drained()
   end
-  return 1
+  return job.untold and 2 or 1
 end
 
 local function priority_of(id)
@@ -258,7 +275,7 @@ function kinds.c(index, at, id, token, starts, time)
     return job
   end
   settle_job(job, id, time, "completed", "returnvalue", ARGV[at], ARGV[at + 1])
-  return end_of_item()
+  return end_of_item(job)
 end
 
 function kinds.f(index, at, id, token, starts, time)
@@ -270,7 +287,7 @@ function kinds.f(index, at, id, token, starts, time)
   if ended >= tonumber(ARGV[at + 3]) then
     call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
   end
-  return end_of_item()
+  return end_of_item(job)
 end
 
 function kinds.r(index, at, id, token, starts, time)
@@ -310,6 +327,25 @@ function kinds.w(index, at, id, token, starts)
   end
   insert_front(P, read_gate(P), id, priority_of(id))
   call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", "active")
+  return 1
+end
+
+function kinds.h(index, at, id, token, starts, time)
+  local key = P .. id
+  if call("EXISTS", key) == 0 then
+    return -1
+  elseif call("ZCARD", key .. ":unsuccessful") > 0 then
+    return -9
+  elseif call("SCARD", key .. ":dependencies") == 0 then
+    return 0
+  end
+  local job = leave(index, "h", id, token, starts)
+  if type(job) == "number" then
+    return job
+  end
+  call("ZADD", P .. "waiting-children", time, id)
+  between = nil
+  call("XADD", events, "*", "event", "waiting-children", "jobId", id, "prev", "active")
   return 1
 end
 

@@ -13,7 +13,8 @@ local function retry_one(gate, id, state, front, reset)
   if call("ZREM", P .. state, id) == 0 then
     return -3
   end
-  call("HDEL", key, "finishedOn", "processedOn", state == "failed" and "failedReason" or "returnvalue", "ox:category")
+  call("HDEL", key, "finishedOn", "processedOn", state == "failed" and "failedReason" or "returnvalue", "ox:category",
+    "ox:untold")
   if reset then
     call("HDEL", key, "atm", "attemptsMade", "stc")
     local starts = call("HGET", key, "ats")
