@@ -27,11 +27,13 @@ from oxcart.engine.running import RunningJob
 from oxcart.events import QueueEvents, Results
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
+from oxcart.limits import Limits
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.schedulers import Schedulers
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -294,6 +296,16 @@ class Queue:
             names: Only events of these names.
         """
         return QueueEvents(self.open_broker(), since, names)
+
+    @property
+    def schedulers(self) -> Schedulers:
+        """Jobs that are made again and again: make, list and remove their schedules."""
+        return Schedulers(self)
+
+    @property
+    def limits(self) -> Limits:
+        """How many jobs run at once and in a time, over all workers."""
+        return Limits(self)
 
     # -- life
 

@@ -15,6 +15,7 @@ from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease, Outcome
 from oxcart.model.errors import JobLocked, JobNotFound, ScriptError, WrongState
 from oxcart.model.options import JobOptions
+from oxcart.model.schedule import Schedule
 
 
 class Clock:
@@ -549,6 +550,9 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("remove_job", ("later", "")),
     ("add_flow", ("", "", 1, "bull:q:", 1, 1, "top", "n", "{}", "{}", 5, 0, 0, "TP", 0)),
     ("release_window", ("window", "")),
+    ("upsert_scheduler", (5, "new", "n", "{}", "{}", '{"repeat":{}}', "", 9, *[""] * 6)),
+    ("advance", (5, 1, "s", "s", "repeat:s:4000000000000", "", '{"repeat":{}}', "{}", "")),
+    ("remove_scheduler", ("s",)),
 ]
 
 
@@ -561,6 +565,7 @@ class TestRepeatable:
         await q.add("log", delay=60, deduplication="window")
         job = await q.active("done", lifo=True)
         await q.end(job)
+        await q.broker.schedulers.upsert("s", Schedule(every=9, start=4_000_000_000_000), "n", b"{}", {})
 
     def call(self, store: redis.Redis, verb: str, slot: str, number: int, args: tuple[Any, ...]) -> Any:
         script = load(verb)
@@ -631,7 +636,7 @@ class TestRepeatable:
         assert self.call(store, "claim", "s", 1, args)[1] == []
 
     def test_every_verb_that_changes_something_is_here_or_safe_by_itself(self) -> None:
-        safe = {"extend", "recover", "promote", "update_data", "page", "job_state", "finish"}
+        safe = {"extend", "recover", "promote", "update_data", "page", "job_state", "finish", "limited"}
         assert set(verbs()) == {verb for verb, _ in CALLS} | safe | (set(verbs()) & {"rescue"})
 
     async def test_update_data_may_be_applied_twice(self, q: Q, whole: Callable[[], Any]) -> None:

@@ -18,11 +18,13 @@ from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.keys import slot_of
 from oxcart.broker.bullmq.rescue import rescue
+from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
 from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.options import JobOptions
+from oxcart.model.schedule import Schedule
 from tests.servers import ValkeyServer
 
 _LINE = re.compile(r"^[0-9.]+ \[\d+ (\S+)\] (.*)$")
@@ -121,6 +123,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
         ],
         Ask(5),
     )
+    await _schedules(broker, client)
     await _children(broker, there, client)
     await _flows(broker, other)
     # Lost workers.
@@ -129,6 +132,30 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await asyncio.sleep(0.01)
     await broker.recover(interval_ms=1, max_stalled=0)
     await broker.retry_job("kept", "failed", reset=True)
+
+
+async def _schedules(broker: BullMQBroker, client: Any) -> None:
+    """Schedules of both kinds and a repeatable job; and a queue that is held."""
+    store, at = broker.schedulers, broker.keys.base
+    for key, schedule in {
+        "e": Schedule(every=60_000),
+        "c": Schedule(cron="* * * * *", immediately=True),
+    }.items():
+        await store.upsert(key, schedule, "run", b"{}", {"priority": 1}, ["ox:timeout", "5"])
+        await store.upsert(key, schedule, "run", b"[1]", {"lifo": True})
+    old = "name:::UTC:* * * * *"
+    client.zadd(f"{at}:repeat", {old: 1})
+    opts = '{"repeat":{"pattern":"* * * * *","tz":"UTC","count":1}}'
+    client.hset(f"{at}:repeat:x:1", mapping={"name": "name", "data": "{}", "opts": opts, "rjk": old})
+    client.rpush(f"{at}:wait", "repeat:x:1")
+    jobs = (await broker.claim(Ask(20))).jobs
+    runs = [Claim(job.id, job.fields[b"rjk"].decode(), job.fields) for job in jobs if b"rjk" in job.fields]
+    assert len(runs) == 3
+    assert all(await store.advance(runs))
+    await broker.finish([_outcome("l", job, delay_ms=1) for job in jobs])
+    assert await broker.limits.wait_ms() >= 0
+    await broker.limits.release()
+    await store.remove("c")
 
 
 async def _children(broker: BullMQBroker, there: str, client: Any) -> None:

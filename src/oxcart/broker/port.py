@@ -90,7 +90,7 @@ class Outcome(msgspec.Struct):
 
     Attributes:
         kind: ``c`` completed, ``f`` failed for good, ``r`` retry now, ``d`` delay, ``w`` give back,
-            ``h`` wait for its children.
+            ``h`` wait for its children, ``l`` give back and hold the queue.
         id: The job.
         token: The lease under which it ran.
         starts: The fencing number of the claim; -1 to insist on a live lease.
@@ -100,7 +100,7 @@ class Outcome(msgspec.Struct):
         retention: What to keep of finished jobs: ``""`` all, or ``count:age:limit``.
         attempts: Failed: how many attempts the job had.
         category: Failed: why, as one of the model's categories.
-        delay_ms: Delayed: how long.
+        delay_ms: Delayed: how long. Held: for how long.
         counts: Delayed: whether this was an attempt.
         lifo: Retry now: in front of the others.
     """

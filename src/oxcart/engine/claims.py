@@ -26,6 +26,8 @@ BATCH = 50
 #: A queue found empty is asked again after so many seconds while others keep the slots busy; with a free
 #: slot its marker is waited for instead.
 ASK_AGAIN = 0.1
+#: A queue at its rate limit is asked again after so many ms at most: somebody may have lifted the limit.
+LIMITED = 5_000
 #: A call that takes longer, in seconds, hangs at a server that is away or silent. The queues of other servers
 #: go on without waiting for it, and without the slots that it asked for.
 STUCK = 1.0
@@ -313,19 +315,33 @@ class Claims:
             )
         if claimed.limited_ms:
             station.ready = False
-            station.until_ms = self._clock() + claimed.limited_ms
-            self._wake_at(claimed.limited_ms)
+            station.until_ms = self._clock() + min(claimed.limited_ms, LIMITED)
+            self._set_alarm()
+            self._starved()  # there may be room for the jobs of other queues
         elif len(claimed.jobs) < asked and not claimed.repeated and station.wakes == wakes:
             # Fewer than asked for: the queue is empty, unless payloads alone made the batch short.
             station.ready = not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
             if not station.ready:
                 self._starved()
 
-    def _wake_at(self, in_ms: int) -> None:
-        loop = asyncio.get_running_loop()
+    def _set_alarm(self) -> None:
+        """Rings when the first of the limits is over."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = loop.call_later(in_ms / 1000 + 0.001, self.wake, None)
+            self._alarm = None
+        times = [station.until_ms for station in self._stations if station.until_ms and not station.ready]
+        if times and self._claiming:
+            wait = max(0, min(times) - self._clock()) / 1000
+            self._alarm = asyncio.get_running_loop().call_later(wait + 0.001, self._ring)
+
+    def _ring(self) -> None:
+        now = self._clock()
+        for station in self._stations:
+            if 0 < station.until_ms <= now:
+                station.until_ms = 0
+                station.wake()
+        self._set_alarm()  # for the others, and where this clock is behind the loop's
+        self._pump_soon()
 
 
 def _with_count(ask: Ask, count: int) -> Ask:

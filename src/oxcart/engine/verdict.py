@@ -22,7 +22,7 @@ from oxcart.model import payload
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import parse_ms
 from oxcart.model.errors import FailedChildren, PayloadError
-from oxcart.model.failure import Category, Classifier, PermanentError, TemporaryError
+from oxcart.model.failure import Category, Classifier, PermanentError, RateLimited, TemporaryError
 from oxcart.model.outcome import Cancel, Retry, Snooze, WaitForChildren
 from oxcart.model.retention import Retention
 
@@ -79,6 +79,8 @@ class Verdict:
         if kind is Retry:
             after = None if result.after is None else parse_ms(result.after, "after")
             return self._retry(job, result.reason or "retry asked for", Category.TEMPORARY, None, after)
+        if kind is RateLimited:
+            return self.limited(job, result)
         try:
             value = payload.encode(result, field="return value")
         except PayloadError as error:
@@ -96,6 +98,8 @@ class Verdict:
 
     def of_error(self, job: RunningJob, error: BaseException, category: Category | None = None) -> Outcome:
         """The outcome of a handler that raised."""
+        if isinstance(error, RateLimited):
+            return self.limited(job, error)
         after = None
         try:
             reason = str(error) or type(error).__name__
@@ -132,6 +136,12 @@ class Verdict:
     def given_back(self, job: RunningJob) -> Outcome:
         """Back to the front of the queue, as if it had not been claimed."""
         return Outcome("w", job.id, job.token, job.fencing, self._clock())
+
+    def limited(self, job: RunningJob, limit: RateLimited) -> Outcome:
+        """Back to the front of the queue, which is held for a while."""
+        log.info("queue %s is held for %d ms: %s", job.queue, limit.after_ms, limit, extra={"job_id": job.id})
+        at_ms = self._clock()
+        return Outcome("l", job.id, job.token, job.fencing, at_ms, delay_ms=limit.after_ms, counts=False)
 
     def children_not_ready(self, job: RunningJob, code: int) -> Outcome:
         """A completion refused because of the job's children becomes a failure."""

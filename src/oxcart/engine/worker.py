@@ -31,6 +31,7 @@ from oxcart.engine.leases import Leases
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import Recovery
 from oxcart.engine.running import RunningJob
+from oxcart.engine.scheduler import Scheduler
 from oxcart.engine.verdict import Verdict
 from oxcart.engine.waiter import Waiter
 from oxcart.model.backoff import Strategy
@@ -288,12 +289,13 @@ class Worker:
             renewed=self._leases_renewed,
             failed=self._leases_failed,
         )
+        self._scheduler = Scheduler(ready=self._dispatch, put_off=self._put_off)
         observer = self._observer
         self._claims = Claims(
             self._stations,
             self.concurrency,
             self._ask,
-            load=lambda: self._executor.load,
+            load=self._load,
             arrived=self._arrived,
             leaving=lambda station, ids: self._leases.drop(station.index, ids),
             ended=self._ended,
@@ -327,9 +329,12 @@ class Worker:
         finally:
             await asyncio.shield(asyncio.ensure_future(self._shut_down(loops, brokers)))
 
+    def _load(self) -> int:
+        return self._executor.load + self._scheduler.load
+
     def _is_holding(self) -> bool:
         """Whether somebody waits for what this worker has; a call under way carries outcomes, or claims."""
-        return self._executor.load > 0 or any(one.calls or one.outcomes for one in self._stations)
+        return self._load() > 0 or any(one.calls or one.outcomes for one in self._stations)
 
     def _make_waiters(self, brokers: list[BullMQBroker]) -> list[Waiter]:
         """One blocking wait per server slot: on a cluster a call cannot span slots."""
@@ -342,7 +347,12 @@ class Worker:
         def wanted() -> tuple[list[int], int | None]:
             if not self._claims.has_room:
                 return [], None
-            idle = [place for place, index in enumerate(indexes) if not self._stations[index].ready]
+            now = self._clock()
+            idle = [
+                place
+                for place, index in enumerate(indexes)
+                if not self._stations[index].ready and self._stations[index].until_ms <= now
+            ]
             dues = [due for place in idle if (due := self._stations[indexes[place]].due_ms)]
             return idle, min(dues, default=None)
 
@@ -376,7 +386,7 @@ class Worker:
 
     def _arrived(self, station: Station, claimed: Claimed) -> None:
         registry = self.queues[station.index].registry
-        jobs, timeouts = [], []
+        jobs, timeouts, runs = [], [], []
         for claim in claimed.jobs:
             job = RunningJob(station.broker, claim, self.id, self._state)
             job.station = station
@@ -384,6 +394,8 @@ class Worker:
             job.limit = self._executor.limit_of(job)
             jobs.append(job)
             timeouts.append(job.limit)
+            if b"rjk" in claim.fields:
+                runs.append(job)
         if self._stopping.is_set():
             # The claim was under way when the worker was told to end.
             for job in jobs:
@@ -391,6 +403,12 @@ class Worker:
             return
         # Before any handler runs: one of them may never let this process speak again.
         self._leases.hold(station.index, jobs, timeouts)
+        if runs:
+            self._scheduler.take(station, runs)
+            jobs = [job for job in jobs if job not in runs]
+        self._dispatch(station, jobs)
+
+    def _dispatch(self, station: Station, jobs: list[RunningJob]) -> None:
         ready = []
         for job in jobs:
             if job.handler is None:
@@ -400,6 +418,9 @@ class Worker:
                 if self._observer is not None:
                     self._observer.job_started(job)
         self._executor.give(ready)
+
+    def _put_off(self, station: Station, job: RunningJob, delay_ms: int) -> None:
+        self._claims.submit(station, job, self._verdict.snoozed(job, delay_ms))
 
     def _no_handler(self, station: Station, job: RunningJob) -> None:
         early = self._verdict.before_start(job)
@@ -511,7 +532,7 @@ class Worker:
         """No new jobs; running ones may end in their time; what is left is given back."""
         self._stopping.set()  # also where the task was cancelled: what a late claim brings is given back
         self._claims.stop_claiming()
-        for job in self._executor.take_back():
+        for job in self._scheduler.take_back() + self._executor.take_back():
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         give_up = time.monotonic() + (0 if self._failure else self._shutdown_timeout)
         await self._executor.idle(max(0.0, give_up - time.monotonic()))

@@ -35,7 +35,15 @@ from oxcart.model.errors import (
     error_for_code,
 )
 from oxcart.model.event import EVENT_NAMES, Event
-from oxcart.model.failure import Category, Classifier, PermanentError, Rule, TemporaryError, classify
+from oxcart.model.failure import (
+    Category,
+    Classifier,
+    PermanentError,
+    RateLimited,
+    Rule,
+    TemporaryError,
+    classify,
+)
 from oxcart.model.flow import DependencyCounts, DependencyPage, FlowView, OnFailure
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_id, check_job_name, check_queue_name
@@ -44,6 +52,7 @@ from oxcart.model.outcome import Cancel, Outcome, Retry, Snooze, WaitForChildren
 from oxcart.model.payload import check_size, decode, encode
 from oxcart.model.progress import check_progress
 from oxcart.model.retention import KEEP, REMOVE, Retention, RetentionWarning
+from oxcart.model.schedule import Schedule, Scheduler
 from oxcart.model.state import (
     TERMINAL,
     TRANSITIONS,
@@ -101,11 +110,14 @@ __all__ = [
     "PayloadTooLarge",
     "PendingChildren",
     "PermanentError",
+    "RateLimited",
     "ResultTimeout",
     "Retention",
     "RetentionWarning",
     "Retry",
     "Rule",
+    "Schedule",
+    "Scheduler",
     "SchedulerOwned",
     "ScriptError",
     "Snooze",

@@ -21,6 +21,7 @@ from oxcart.queue import ADD_TIMEOUT, Row
 from oxcart.sync._events import QueueEvents
 from oxcart.sync._handle import JobHandle
 from oxcart.sync._portal import close_soon, is_running, portal
+from oxcart.sync._steering import Limits, Schedulers
 from oxcart.sync._task import Task, TaskMaker
 
 P = ParamSpec("P")
@@ -240,6 +241,16 @@ class Queue:
             names: Only events of these names.
         """
         return QueueEvents(self, self.asynchronous.events(since, names=names))
+
+    @property
+    def schedulers(self) -> Schedulers:
+        """Jobs that are made again and again: make, list and remove their schedules."""
+        return Schedulers(self)
+
+    @property
+    def limits(self) -> Limits:
+        """How many jobs run at once and in a time, over all workers."""
+        return Limits(self)
 
     # -- life
 

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import STATES, now_ms
@@ -154,7 +154,7 @@ class MemoryBroker:
             for told in (self._ended, self.also):
                 if told is not None:
                     told(job, outcome, 1, seconds)
-            snoozes += outcome.kind == "d" and not outcome.counts
+            snoozes += outcome.kind in "dl" and not outcome.counts
             if snoozes > MOST_SNOOZES:
                 record.state = "delayed"
                 raise EndlessJobs(f"job {record.id} ({handler.name!r}) snoozed {snoozes} times in a row")
@@ -188,6 +188,16 @@ class MemoryBroker:
                 self._gone[record.id] = self.records.pop(record.id)
 
     # -- the queue
+
+    @property
+    def schedulers(self) -> NoReturn:
+        """Schedules need a server."""
+        raise OxcartError(f"queue {self.queue!r} is inline or manual: it has no server, so no schedules")
+
+    @property
+    def limits(self) -> NoReturn:
+        """Limits need a server."""
+        raise OxcartError(f"queue {self.queue!r} is inline or manual: it has no server, so no limits")
 
     async def pause(self) -> None:
         """Jobs that are added from now on wait."""

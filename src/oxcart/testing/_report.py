@@ -129,5 +129,5 @@ def _end(outcome: Outcome, code: Code) -> End:
         return "cancelled" if outcome.category == Category.CANCELLED.value else "failed"
     if outcome.kind == "d" and not outcome.counts:
         return "snoozed"
-    ends: dict[str, End] = {"c": "completed", "r": "retried", "d": "retried", "w": "given back"}
-    return ends[outcome.kind]
+    ends: dict[str, End] = {"c": "completed", "r": "retried", "d": "retried"}
+    return ends.get(outcome.kind, "given back")

@@ -13,6 +13,8 @@ from typing import Any
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.bullmq.limits import LimitStore
+from oxcart.broker.bullmq.schedulers import SchedulerStore
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.connection import Reconnect, Server
@@ -84,6 +86,8 @@ class BullMQBroker:
         self._meta = self.keys.meta()
         self._claims = 0
         self._new_token = new_token or self._next_token
+        self.schedulers = SchedulerStore(self)
+        self.limits = LimitStore(self)
 
     @property
     def queue(self) -> str:
@@ -183,6 +187,8 @@ class BullMQBroker:
                 args += (o.value, o.stack, "L" if o.lifo else "")
             elif kind == "d":
                 args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
+            elif kind == "l":
+                args.append(o.delay_ms)
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
         return codes, self._claimed(answer, token, now)

@@ -138,6 +138,14 @@ class Keys:
         """String: the rate limit's counter in the current window."""
         return self.key("limiter")
 
+    def schedulers(self) -> str:
+        """Sorted set: schedules by the time of their next run."""
+        return self.key("repeat")
+
+    def scheduler(self, scheduler_id: str) -> str:
+        """Hash: a schedule."""
+        return self.key(f"repeat:{scheduler_id}")
+
     def events(self) -> str:
         """Stream: what happened to the queue's jobs."""
         return self.key("events")

@@ -10,6 +10,7 @@
 --          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
 --          w give back  (nothing)
 --          h wait for its children  (nothing)
+--          l give back  how many ms the queue is held: its rate limit lets no job start
 --          retention is "" to keep all, or "count:age:limit" with empty parts for what is not asked
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, 2 as 1
 --          but its parent could not be told, 0 it has no children to wait for (nothing changed), or
@@ -35,7 +36,7 @@ end
 local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
-local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0, h = 0 }
+local sizes = { c = 2, f = 5, r = 3, d = 4, w = 0, h = 0, l = 1 }
 
 -- What all items need alike is read before them and written behind them, in one command instead of one
 -- per item: the leases, and the places of finished jobs.
@@ -347,6 +348,12 @@ function kinds.h(index, at, id, token, starts, time)
   between = nil
   call("XADD", events, "*", "event", "waiting-children", "jobId", id, "prev", "active")
   return 1
+end
+
+-- What made it give the job back is true of the whole queue, whoever holds the job by now.
+function kinds.l(index, at, id, token, starts)
+  call("SET", P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
+  return kinds.w(index, at, id, token, starts)
 end
 
 read_leases()

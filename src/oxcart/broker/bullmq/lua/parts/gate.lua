@@ -4,6 +4,9 @@
 -- version 6 never use `paused`, so both lists can hold jobs; `settle` restores "at most one of them is
 -- non-empty" by merging, and renames only onto an absent key.
 
+-- The rate limit's counter of a queue that was told to hold all jobs back: above every limit.
+local HELD = 9007199254740991
+
 -- Moves at most `most` ids from one list into the other. The list whose oldest job (the tail) is older
 -- is served first, so its ids stay nearer to the tail.
 local function merge_lists(prefix, from, to, most)
