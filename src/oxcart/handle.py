@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import Parent
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import JobNotFound
+from oxcart.model.errors import JobNotFound, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
@@ -83,6 +83,12 @@ class JobHandle(Parent, Generic[R]):
     async def log(self, *lines: str) -> int:
         """Appends to the job's log; returns how many lines it has."""
         return await self.queue.broker.add_log(self.id, list(lines), DEFAULT_KEEP_LOGS)
+
+    async def clear_logs(self, keep: int = 0) -> None:
+        """Drops the job's log but for the newest lines."""
+        if type(keep) is not int or keep < 0:
+            raise ValidationError("keep", "an integer, at least 0", keep)
+        await self.queue.broker.clear_logs(self.id, keep)
 
     async def update_progress(self, progress: Any) -> None:
         """Writes the job's progress: a number from 0 to 100, or an object."""

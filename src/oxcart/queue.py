@@ -33,6 +33,7 @@ from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.operations import Operations
 from oxcart.schedulers import Schedulers
 
 P = ParamSpec("P")
@@ -56,7 +57,7 @@ LISTABLE: Mapping[str, tuple[str, ...]] = {
 Row = tuple[str, Any] | tuple[str, Any, Mapping[str, Any]]
 
 
-class Queue:
+class Queue(Operations):
     """A named queue.
 
     Args:

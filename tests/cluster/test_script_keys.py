@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.bullmq import flows
+from oxcart.broker.bullmq import flows, operations
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.keys import slot_of
-from oxcart.broker.bullmq.rescue import rescue
+from oxcart.broker.bullmq.rescue import remove_orphans, rescue
 from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
@@ -222,6 +222,32 @@ async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
     await broker.remove_job("top", children=False)
 
 
+async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
+    """Through the operations on many jobs; one of them is the last child of a waiting parent."""
+    at = broker.keys.base
+    await _add(broker, "orphan", "only")
+    client.delete(f"{at}:wait")
+    await remove_orphans(broker)
+    await _add(broker, "last", "more", "most")
+    client.hset(f"{there}:upper", mapping={"name": "p", "opts": "{}", "data": "1", "timestamp": 1})
+    client.zadd(f"{there}:waiting-children", {"upper": 1})
+    client.sadd(f"{there}:upper:dependencies", f"{at}:last")
+    client.hset(f"{at}:last", mapping={**_parent(there, "upper"), "deid": "window"})
+    client.set(f"{at}:de:window", "last")
+    await operations.clean(broker, "wait", 2**53, limit=1)
+    jobs = (await broker.claim(Ask(2))).jobs
+    await broker.finish([_outcome("f", job) for job in jobs], Ask(0, metrics=5))
+    await operations.retry_all(broker, "failed")
+    await broker.add_log("more", ["a", "b"], None)
+    await broker.clear_logs("more", 1)
+    await broker.clear_logs("more")
+    await operations.counts_per_priority(broker)
+    await operations.publish(broker, "own", {"field": "value"})
+    client.hset(f"{at}:repeat:daily", "name", "n")
+    client.zadd(f"{at}:repeat", {"daily": 1})
+    await operations.obliterate(broker, force=True)
+
+
 @pytest.mark.parametrize("prefix", ["bull", "{bull}"])
 async def test_every_key_is_in_the_slot_of_the_first(server: ValkeyServer, prefix: str) -> None:
     with server.client() as client:
@@ -237,6 +263,7 @@ async def test_every_key_is_in_the_slot_of_the_first(server: ValkeyServer, prefi
         await _add(broker, "lost", "lost-low", priority=3)
         client.delete(f"{broker.keys.base}:prioritized", f"{broker.keys.base}:wait")
         assert {"lost", "lost-low"} <= set((await rescue(broker)).rescued)
+        await _operate(broker, there=other.keys.base, client=client)
         await broker.close()
         await other.close()
         lines = monitor.stop(server)

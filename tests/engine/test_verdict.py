@@ -274,6 +274,20 @@ class TestBeforeStart:
         """Its attempts are used up, but none by a lost worker: an operator wants it to run."""
         assert verdict.before_start(make_job(attempts=3, fields={"atm": "3"})) is None
 
+    def test_a_job_that_was_started_too_often(self) -> None:
+        bounded = make_verdict(max_started=3)
+        assert bounded.before_start(make_job(starts=3)) is None
+        outcome = bounded.before_start(make_job(starts=4, attempts=9))
+        assert outcome is not None
+        assert (outcome.kind, outcome.value.decode()) == ("f", "job started more than allowable limit")
+        assert verdict.before_start(make_job(starts=1000)) is None
+
+    def test_starts_before_a_retry_from_the_beginning_do_not_count(self) -> None:
+        bounded = make_verdict(max_started=3)
+        assert bounded.before_start(make_job(starts=13, fields={"ox:forgiven": "10"})) is None
+        assert bounded.before_start(make_job(starts=14, fields={"ox:forgiven": "10"})) is not None
+        assert bounded.before_start(make_job(starts=4, fields={"ox:forgiven": "garbage"})) is not None
+
 
 class TestOthers:
     def test_given_back(self) -> None:

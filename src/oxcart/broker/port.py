@@ -34,6 +34,7 @@ class Ask(msgspec.Struct, frozen=True):
         limit_max: At most so many jobs ...
         limit_duration: ... in so many ms over all workers; None for no limit of the worker's own.
         max_bytes: Stop claiming when payloads reach this size.
+        metrics: For so many minutes it is kept how many jobs ended in each; 0 counts nothing.
     """
 
     count: int = 1
@@ -42,6 +43,7 @@ class Ask(msgspec.Struct, frozen=True):
     limit_max: int | None = None
     limit_duration: int | None = None
     max_bytes: int = 1_048_576
+    metrics: int = 0
 
 
 class ClaimedJob(msgspec.Struct):
@@ -194,6 +196,9 @@ class Broker(Protocol):
 
     async def logs(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
         """Reads a job's log."""
+
+    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
+        """Drops a job's log but for the newest lines."""
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""

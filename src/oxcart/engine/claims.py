@@ -132,6 +132,8 @@ class Claims:
         self._turn = 0
         self._pumping = False
         self._claiming = True
+        #: Whether no jobs are claimed for now.
+        self.paused = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -139,7 +141,7 @@ class Claims:
     @property
     def has_room(self) -> bool:
         """Whether a job could be taken now."""
-        return self._claiming and self._load() + self._asked_for < self._concurrency
+        return self._claiming and not self.paused and self._load() + self._asked_for < self._concurrency
 
     def submit(self, station: Station, job: RunningJob, outcome: Outcome) -> None:
         """Takes an ended attempt; it is committed with the next call."""
@@ -191,7 +193,11 @@ class Claims:
         if count > 1:
             self._ask_again()
         while len(self._calls) - self._stuck < self._most_calls:
-            free = self._concurrency - self._load() - self._asked_for if self._claiming else 0
+            free = (
+                self._concurrency - self._load() - self._asked_for
+                if self._claiming and not self.paused
+                else 0
+            )
             for step in range(count):
                 station = stations[(self._turn + step) % count]
                 if not station.stuck and (station.outcomes or (free > 0 and station.ready)):
@@ -345,7 +351,7 @@ class Claims:
 
 
 def _with_count(ask: Ask, count: int) -> Ask:
-    return Ask(count, ask.lock_ms, ask.worker, ask.limit_max, ask.limit_duration, ask.max_bytes)
+    return Ask(count, ask.lock_ms, ask.worker, ask.limit_max, ask.limit_duration, ask.max_bytes, ask.metrics)
 
 
 def _bytes(claimed: Claimed) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.codec import retention_argument
 from oxcart.broker.port import Outcome
 from oxcart.engine.running import RunningJob
@@ -32,6 +33,8 @@ log = logging.getLogger("oxcart.worker")
 LONGEST_TRACE = 16_384
 #: The same for a reason: it stands in the job, in an event, and in the memory of whoever lists failed jobs.
 LONGEST_REASON = 16_384
+#: The reason that peers write too.
+STARTED_TOO_OFTEN = "job started more than allowable limit"
 #: How many traces are kept where the job does not say.
 TRACES = 10
 
@@ -46,6 +49,7 @@ class Verdict:
         strategies: Backoff functions by name, for jobs whose policy is ``custom``.
         remove_on_complete: What to keep of completed jobs that do not say.
         remove_on_fail: The same for failed ones.
+        max_started: How often a job may be started; None for no limit.
         rand: Randomness for jitter, from 0 to 1.
         clock: The time in ms.
     """
@@ -59,6 +63,7 @@ class Verdict:
         strategies: Mapping[str, Strategy] | None = None,
         remove_on_complete: Retention | None = None,
         remove_on_fail: Retention | None = None,
+        max_started: int | None = None,
     ) -> None:
         self._clock = clock
         self._rand = rand
@@ -66,6 +71,7 @@ class Verdict:
         self._strategies = strategies or {}
         self._completed = remove_on_complete
         self._failed = remove_on_fail
+        self._max_started = max_started
 
     def of_result(self, job: RunningJob, result: Any) -> Outcome:
         """The outcome of a handler that returned."""
@@ -122,6 +128,10 @@ class Verdict:
             reason = deferred.decode("utf-8", "replace")
             category = Category.SYSTEM if reason.startswith("job stalled") else Category.PERMANENT
             return self._final(job, reason, category, PermanentError(reason))
+        if self._max_started is not None:
+            forgiven = codec.count_of(fields.get(b"ox:forgiven"))
+            if job.fencing - forgiven > self._max_started:
+                return self._final(job, STARTED_TOO_OFTEN, Category.SYSTEM, PermanentError(STARTED_TOO_OFTEN))
         if b"stc" in fields and job.options.attempts > 0:
             used = job.attempts_made + job.stalls
             if used >= job.options.attempts:

@@ -19,7 +19,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.connection import Reconnect
@@ -28,6 +28,7 @@ from oxcart.engine.claims import Claims, Station
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.handler import Registry
 from oxcart.engine.leases import Leases
+from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import Recovery
 from oxcart.engine.running import RunningJob
@@ -67,43 +68,6 @@ class Source(Protocol):
         """What the renewer needs to find the queue."""
 
 
-class Observer(Protocol):
-    """The seam for metrics and traces: told what happens, never asked."""
-
-    def job_started(self, job: RunningJob) -> None:
-        """A handler is about to run."""
-
-    def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
-        """An attempt ended; ``code`` says whether the server took it."""
-
-    def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
-        """A call ended so many attempts and claimed so many jobs."""
-
-    def scripted(self, verb: str, seconds: float) -> None:
-        """A script was answered."""
-
-    def renewed(self, queue: str, leases: int, seconds: float) -> None:
-        """Leases were renewed."""
-
-    def renewal_failed(self, queue: str, leases: int) -> None:
-        """Leases could not be renewed."""
-
-    def stalled(self, queue: str, count: int) -> None:
-        """Jobs were taken back from lost workers."""
-
-    def check_skipped(self, queue: str) -> None:
-        """A stalled check was skipped."""
-
-    def reconnecting(self) -> None:
-        """An attempt is made to reach a lost server."""
-
-    def connection(self, up: bool) -> None:
-        """The server can be reached, or not."""
-
-    def workers(self, change: int) -> None:
-        """A worker started (1) or ended (-1)."""
-
-
 def _check_count(value: object, field: str, least: int) -> None:
     if type(value) is not int:  # bool is a subclass of int, and concurrency=True is a mistake
         raise ValidationError(field, f"an integer, at least {least}", value)
@@ -138,6 +102,10 @@ class Worker:
         remove_on_fail: The same for failed ones.
         reconnect: Pauses and limit of attempts to reach a lost server.
         recover: Whether this worker looks for jobs of lost workers.
+        max_started: How often a job may be started, retries, stalls and give-backs included, before it is
+            failed without being run; None for no limit.
+        metrics: For so many minutes the queue keeps how many jobs ended in each, for ``Queue.metrics`` and
+            Node's ``getMetrics``; 0 counts nothing.
         observer: Told what happens, for metrics and traces.
         clock: The time in ms.
         rand: Randomness, from 0 to 1.
@@ -163,6 +131,8 @@ class Worker:
         remove_on_fail: bool | int | Mapping[str, Any] | None = None,
         reconnect: Reconnect | None = None,
         recover: bool = True,
+        max_started: int | None = None,
+        metrics: int = 0,
         observer: Observer | None = None,
         clock: Callable[[], int] = now_ms,
         rand: Callable[[], float] = random.random,
@@ -171,6 +141,9 @@ class Worker:
             raise ValidationError("queues", "at least one queue", ())
         _check_count(concurrency, "concurrency", 1)
         _check_count(max_stalled, "max_stalled", 0)
+        _check_count(metrics, "metrics", 0)
+        if max_started is not None:
+            _check_count(max_started, "max_started", 1)
         if limiter is not None:
             if not isinstance(limiter, tuple | list) or len(limiter) != 2:
                 raise ValidationError("limiter", "(jobs, duration)", limiter)
@@ -195,7 +168,7 @@ class Worker:
         self._lifespan = lifespan
         self._reconnect = reconnect or Reconnect()
         self._recover = recover
-        self._observer = None if observer is None else cast(Observer, _Careful(observer))
+        self._observer = None if observer is None else careful(observer)
         self._clock = clock
         self._middleware = tuple(middleware)
         self._verdict = Verdict(
@@ -205,6 +178,7 @@ class Worker:
             strategies=strategies,
             remove_on_complete=Retention.parse(remove_on_complete, "remove_on_complete"),
             remove_on_fail=Retention.parse(remove_on_fail, "remove_on_fail"),
+            max_started=max_started,
         )
         limit_max, limit_duration = (None, None) if limiter is None else limiter
         self._ask = Ask(
@@ -213,10 +187,14 @@ class Worker:
             worker=self.name,
             limit_max=limit_max,
             limit_duration=None if limit_duration is None else parse_ms(limit_duration, "limiter", minimum=1),
+            metrics=metrics,
         )
         self._stations: list[Station] = []
         self._state: Any = None
         self._stopping = asyncio.Event()
+        self._eased = asyncio.Event()
+        #: Whether the worker takes no jobs until ``resume``.
+        self.is_paused = False
         self._given_up: set[RunningJob] = set()
         self._failure: BaseException | None = None
         self._unknown: set[str] = set()
@@ -249,10 +227,37 @@ class Worker:
             now: Do not wait for running jobs; also when the worker is already waiting for them.
         """
         self._stopping.set()
+        self._eased.set()
         if now:
             self._shutdown_timeout = 0.0
             if self.started.is_set():
                 self._executor.hurry()
+
+    async def pause(self, *, wait: bool = True) -> None:
+        """Takes no more jobs until ``resume``. Other workers of the queues go on.
+
+        What is in hand is run to its end. A worker that has not started yet will start paused.
+
+        Args:
+            wait: Whether to return only when nothing is in hand any more.
+        """
+        self.is_paused = True
+        if not self.started.is_set():
+            return
+        self._claims.paused = True
+        if wait:
+            await self._claims.drained()  # a claim under way may still bring jobs
+            while self._executor.load and not self._stopping.is_set():
+                self._eased.clear()
+                await self._eased.wait()
+            await self._claims.drained()
+
+    def resume(self) -> None:
+        """Takes jobs again after ``pause``."""
+        self.is_paused = False
+        if self.started.is_set():
+            self._claims.paused = False
+            self._claims.wake(None)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Worker]:
@@ -304,6 +309,7 @@ class Worker:
             broken=self._break,
             observe=None if observer is None else self._called,
         )
+        self._claims.paused = self.is_paused
         for broker in brokers:
             broker.caller.holding = self._is_holding
             if observer is not None:
@@ -442,6 +448,7 @@ class Worker:
         self._claims.submit(job.station, job, outcome)
 
     def _ended(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
+        self._eased.set()
         if code == 2:
             code = 1
             log.error(
@@ -561,29 +568,6 @@ class Worker:
         if self._observer is not None:
             self._observer.workers(-1)
         log.info("worker %s ended after %d jobs", self.name, self.processed)
-
-
-class _Careful:
-    """An observer whose errors cost no job: the first of each kind is logged."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        tell = getattr(self._observer, name)
-        broken = False
-
-        def told(*args: Any) -> None:
-            nonlocal broken
-            try:
-                tell(*args)
-            except Exception:
-                if not broken:
-                    broken = True
-                    log.exception("the observer failed to take %r; said once", name)
-
-        setattr(self, name, told)  # found without a search from now on
-        return told
 
 
 _REFUSALS = {

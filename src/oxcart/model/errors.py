@@ -164,6 +164,24 @@ class JobLocked(JobError):
     reason = "a worker holds it"
 
 
+class QueueBusy(OxcartError):
+    """Workers hold jobs of the queue, so it cannot be removed.
+
+    Attributes:
+        queue: The queue.
+        active: How many jobs they hold.
+    """
+
+    def __init__(self, queue: str, active: int) -> None:
+        super().__init__(queue, active)
+        self.queue = queue
+        self.active = active
+
+    def __str__(self) -> str:
+        held = "a job" if self.active == 1 else f"{self.active} jobs"
+        return f"workers hold {held} of queue {self.queue}; stop them first, or remove it by force"
+
+
 #: Every code a script may answer with: the error, and its own words where the class's do not fit.
 _CODES: dict[int, tuple[type[JobError], str | None]] = {
     -1: (JobNotFound, None),

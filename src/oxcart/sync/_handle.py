@@ -78,6 +78,10 @@ class JobHandle(Generic[R_co]):
         """Appends to the job's log; returns how many lines it has."""
         return self.queue.run(self._handle.log(*lines))
 
+    def clear_logs(self, keep: int = 0) -> None:
+        """Drops the job's log but for the newest lines."""
+        self.queue.run(self._handle.clear_logs(keep))
+
     def update_progress(self, progress: Any) -> None:
         """Writes the job's progress: a number from 0 to 100, or an object."""
         self.queue.run(self._handle.update_progress(progress))

@@ -20,6 +20,7 @@ from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
 from oxcart.sync._events import QueueEvents
 from oxcart.sync._handle import JobHandle
+from oxcart.sync._operations import Operations
 from oxcart.sync._portal import close_soon, is_running, portal
 from oxcart.sync._steering import Limits, Schedulers
 from oxcart.sync._task import Task, TaskMaker
@@ -29,7 +30,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Queue:
+class Queue(Operations):
     """A named queue, for code without an event loop.
 
     Args:
@@ -56,7 +57,7 @@ class Queue:
         server: Server | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
-        self.asynchronous = _queue.Queue(
+        self.asynchronous: _queue.Queue = _queue.Queue(
             name,
             url=url,
             prefix=prefix,

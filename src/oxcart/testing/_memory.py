@@ -238,6 +238,11 @@ class MemoryBroker:
         record = self.records.get(job_id)
         return [] if record is None else record.log[first : None if last == -1 else last + 1]
 
+    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
+        """Drops a job's log but for the newest lines."""
+        record = self._find(job_id, "clear_logs")
+        record.log = record.log[-keep:] if keep else []
+
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
         body = payload.encode(data)

@@ -189,6 +189,8 @@ class BullMQBroker:
                 args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
             elif kind == "l":
                 args.append(o.delay_ms)
+        if ask.metrics:
+            args.append(ask.metrics)
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
         return codes, self._claimed(answer, token, now)
@@ -312,6 +314,12 @@ class BullMQBroker:
         """Reads a job's log."""
         lines = await self.caller.command("LRANGE", self.keys.logs(job_id), first, last)
         return [line.decode("utf-8", "replace") for line in lines]
+
+    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
+        """Drops a job's log but for the newest lines."""
+        code = await self.caller.again(load("clear_logs"), self._meta, job_id, keep)
+        if code < 0:
+            raise error_for_code(code, job_id, "clear_logs")
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""

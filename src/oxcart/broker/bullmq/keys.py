@@ -150,6 +150,10 @@ class Keys:
         """Stream: what happened to the queue's jobs."""
         return self.key("events")
 
+    def metrics(self, state: str) -> str:
+        """Hash: how many jobs ended in this state; with ``:data`` behind it the list of minutes."""
+        return self.key(f"metrics:{state}")
+
     def job(self, job_id: str) -> str:
         """Hash: a job."""
         return self.key(job_id)

@@ -11,7 +11,8 @@
 --          w give back  (nothing)
 --          h wait for its children  (nothing)
 --          l give back  how many ms the queue is held: its rate limit lets no job start
---          retention is "" to keep all, or "count:age:limit" with empty parts for what is not asked
+--          retention is "" to keep all, or "count:age:limit" with empty parts for what is not asked;
+--          behind the last of them for how many minutes to keep counts of ended jobs, or nothing
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, 2 as 1
 --          but its parent could not be told, 0 it has no children to wait for (nothing changed), or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
@@ -20,7 +21,7 @@
 --          `drained` when nothing is left to do
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
--- include: base gate insert store parent removal deduplication claiming
+-- include: base gate insert store parent removal deduplication metrics claiming
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -47,6 +48,8 @@ local places = { completed = {}, failed = {} }
 -- Whether any job that completes here might have children: nearly always none has.
 local children
 
+local minutes
+
 local function read_leases()
   -- Sets that are none refuse the call here, before anything is written.
   call("ZCARD", P .. "completed")
@@ -61,6 +64,7 @@ local function read_leases()
     end
     at = at + 5 + sizes[ARGV[at]]
   end
+  minutes = ARGV[at] and tonumber(ARGV[at])
   if count > 0 then
     holders = call("MGET", unpack(keys))
   end
@@ -253,6 +257,9 @@ local function settle_job(job, id, time, set, field, value, wanted, category)
     end
   end
   call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
+  if minutes then
+    count_end(set, now, minutes)
+  end
   finished = finished + 1
   return ended
 end
@@ -371,6 +378,9 @@ for i = 1, count do
 end
 write_places()
 write_releases()
+if minutes then
+  write_counts(minutes)
+end
 
 if asked.count == 0 then
   return answer_claim(codes, { jobs = {}, orphans = {}, limited = 0, count = 0 })
