@@ -127,6 +127,7 @@ class Families(Generator):
 
     def _add_child(self) -> Op | None:
         op = super()._add_child()
+        assert op is not None
         who = self._who()
         args = {name: value for name, value in op.args.items() if name != "by"}
         if who == "us":

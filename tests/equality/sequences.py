@@ -179,7 +179,7 @@ class Generator:
     def _add_auto(self) -> Op:
         return self._op("add_auto", name="auto", data=self._data(), opts=self._options(peer=True))
 
-    def _add_child(self) -> Op:
+    def _add_child(self) -> Op | None:
         queue, job = self._some_queue(), self._job(peer=True)
         self._policy(job["opts"])
         parent = self._any_id(queue)
@@ -195,7 +195,7 @@ class Generator:
             self._plan += [self._claim, self._fail]
         return self._op("add_child", **job, by="peer")
 
-    def _add_deduplicated(self) -> Op:
+    def _add_deduplicated(self) -> Op | None:
         rule: dict[str, Any] = {"id": self._random.choice(("d1", "d2"))}
         if self._random.random() < 0.5:
             rule["ttl"] = self._random.choice((60_000, 600_000))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oxcart import handle as _handle
 from oxcart.model.duration import Duration
+from oxcart.model.flow import DependencyCounts, DependencyPage
 from oxcart.model.job import Job
 
 if TYPE_CHECKING:
@@ -109,3 +110,31 @@ class JobHandle(Generic[R_co]):
     def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless a worker holds it."""
         self.queue.run(self._handle.remove(children=children))
+
+    def release_deduplication(self) -> bool:
+        """Closes the deduplication window that this job owns; says whether it owned one."""
+        return self.queue.run(self._handle.release_deduplication())
+
+    # -- children
+
+    def children_values(self) -> dict[str, Any]:
+        """The results of the children that completed, by the children's keys (``bull:images:page-1``)."""
+        return self.queue.run(self._handle.children_values())
+
+    def ignored_failures(self) -> dict[str, str]:
+        """Why children failed whose failure did not fail the job, by the children's keys."""
+        return self.queue.run(self._handle.ignored_failures())
+
+    def dependency_counts(self) -> DependencyCounts:
+        """How many children the job has, by what became of them."""
+        return self.queue.run(self._handle.dependency_counts())
+
+    def dependencies(self, kind: str, *, cursor: str = "0", limit: int = 100) -> DependencyPage:
+        """About so many of the job's children of a kind.
+
+        Args:
+            kind: ``processed``, ``unprocessed``, ``ignored`` or ``failed``, as in `DependencyCounts`.
+            cursor: That of the page before.
+            limit: About how many; a small family comes at once.
+        """
+        return self.queue.run(self._handle.dependencies(kind, cursor=cursor, limit=limit))

@@ -15,6 +15,7 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.engine.handler import Registry, RunKind
 from oxcart.engine.running import RunningJob
+from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
@@ -198,6 +199,20 @@ class Queue(Operations):
         """
         return self.run(self.asynchronous.jobs(state, first=first, limit=limit, oldest=oldest))
 
+    def get_flow(self, job_id: str, *, depth: int = 10, limit: int = 20) -> FlowView | None:
+        """A job with the jobs below it as they are now, or None.
+
+        Args:
+            job_id: The job at the top.
+            depth: How many generations, the first included.
+            limit: How many children of one job at most.
+        """
+        return self.run(self.asynchronous.get_flow(job_id, depth=depth, limit=limit))
+
+    def deduplicated_by(self, dedup_id: str) -> str | None:
+        """The id of the job that keeps others of this deduplication id out, or None."""
+        return self.run(self.asynchronous.deduplicated_by(dedup_id))
+
     def is_paused(self) -> bool:
         """Whether the queue is paused."""
         return self.run(self.asynchronous.is_paused())
@@ -233,6 +248,10 @@ class Queue(Operations):
             WrongState: It is neither failed nor completed.
         """
         self.run(self.asynchronous.retry(job_id, reset=reset))
+
+    def release_deduplication(self, dedup_id: str) -> bool:
+        """Lets the next add of this deduplication id be a job again; says whether others were kept out."""
+        return self.run(self.asynchronous.release_deduplication(dedup_id))
 
     def events(self, since: str = "$", names: Iterable[str] | None = None) -> QueueEvents:
         """What happens in the queue, as an iterator.

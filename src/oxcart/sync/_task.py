@@ -10,6 +10,7 @@ from oxcart import queue as _queue
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
 from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.sync._flow import Flow
 from oxcart.sync._handle import JobHandle
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ class Task(Generic[P, C, R]):
             ValidationError: The arguments do not fit the signature; nothing was written.
         """
         return JobHandle(self.queue, self.queue.run(self._task.enqueue(*args, **kwargs)))
+
+    def flow(self, *args: P.args, **kwargs: P.kwargs) -> Flow:
+        """A job that will call the function with these arguments, as part of a flow.
+
+        Raises:
+            ValidationError: The arguments do not fit the signature.
+        """
+        return Flow.of(self.queue, self._task.flow(*args, **kwargs))
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The payload of a call with these arguments, checked."""

@@ -98,7 +98,7 @@ local function remove(key, parent_key)
   end
   if parent_key then
     detach_child(parent_key, key)
-  else
+  elseif not peek(key, "ox:untold") then -- else its parent cannot be told of this either
     detach_from_living_parent(key)
   end
   for _, child in ipairs(families[key] or {}) do
