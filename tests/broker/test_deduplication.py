@@ -47,7 +47,8 @@ class Windows:
 
     def told(self) -> list[tuple[str, str, str]]:
         """The events of windows: name, the job that is kept, the one that is not."""
-        entries = [fields for _, fields in self._store.xrange("bull:q:events")]  # type: ignore[union-attr]
+        stream: Any = self._store.xrange("bull:q:events")
+        entries = [fields for _, fields in stream]
         assert [e["jobId"] for e in entries if e["event"] == "debounced"] == [
             e["jobId"] for e in entries if e["event"] == "deduplicated"
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from oxcart import Flow, Queue, RunningJob, WaitForChildren, Worker
@@ -47,7 +49,7 @@ async def test_in_one_slot(masters: Masters, prefix: str) -> None:
         return n
 
     @parents.job
-    async def parent(job: RunningJob) -> int | WaitForChildren:
+    async def parent(job: RunningJob) -> Any:
         if (await job.dependency_counts()).total < 3:
             await job.add_children(child.flow(3))
             return WaitForChildren()

@@ -29,7 +29,14 @@ PEER_KINDS = frozenset(
 )
 # Done by hand on both sides: what the servers' own clocks would do, and a blocked worker that is woken up.
 SERVER_KINDS = frozenset(
-    {"expire_lock", "expire_limiter", "expire_stalled_check", "expire_deduplication", "pop_marker"}
+    {
+        "expire_lock",
+        "expire_limiter",
+        "expire_stalled_check",
+        "expire_deduplication",
+        "lose_job",
+        "pop_marker",
+    }
 )
 
 

@@ -350,9 +350,13 @@ def _options(job: dict[str, Any]) -> JobOptions:
     # A bare number is a duration in seconds here, and milliseconds in Node.
     if "delay" in given:
         given["delay"] = f"{given['delay']}ms"
-    if "ttl" in given.get("deduplication", {}):
-        rule = given["deduplication"]
-        given["deduplication"] = {**rule, "ttl": f"{rule['ttl']}ms"}
+    if "deduplication" in given:
+        rule = dict(given["deduplication"])
+        if "ttl" in rule:
+            rule["ttl"] = f"{rule['ttl']}ms"
+        if "keepLastIfActive" in rule:
+            rule["keep_last_if_active"] = rule.pop("keepLastIfActive")
+        given["deduplication"] = rule
     return JobOptions.build(**given, job_id=job["id"])
 
 

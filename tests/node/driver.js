@@ -535,7 +535,7 @@ const ops = {
   //   fail: n        throw in the first n attempts      message: the text of that error
   //   unrecoverable  throw UnrecoverableError           delay: ms of work before the end
   //   progress: v    report it                          log: a row, or several
-  //   result: v      return it
+  //   result: v      return it                          children: return their values, sorted
   async workerStart({ handle, queue, options = {} }) {
     const record = { runs: [], completed: [], failed: [], errors: [], waits: [] };
     const settle = () => {
@@ -561,6 +561,9 @@ const ops = {
         }
         if (data.fail && job.attemptsMade < data.fail) {
           throw new Error(data.message || `attempt ${job.attemptsMade + 1} failed`);
+        }
+        if (data.children) {
+          return Object.values(await job.getChildrenValues()).sort();
         }
         return data.result === undefined ? null : data.result;
       },
