@@ -34,7 +34,6 @@ SERVER_KINDS = frozenset(
         "expire_limiter",
         "expire_stalled_check",
         "expire_deduplication",
-        "lose_job",
         "pop_marker",
     }
 )
