@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 import redis
 
+from oxcart.broker.bullmq import broker as broker_module
 from oxcart.broker.bullmq import operations, rescue
 from oxcart.broker.bullmq.operations import Progress
 from oxcart.broker.bullmq.scripts import load
@@ -626,3 +627,21 @@ class TestRepeats:
 
     def call(self, store: redis.Redis, verb: str, number: int, args: tuple[Any, ...]) -> Any:
         return store.eval(load(verb).text.decode(), 1, "bull:q:meta", "s", number, *args)
+
+
+class TestPages:
+    async def test_a_long_page_is_read_in_parts(self, q: Q, monkeypatch: pytest.MonkeyPatch) -> None:
+        ids = [f"j{number:04}" for number in range(600)]
+        await add(q, *ids)
+        for most in (5000, 130, 600):
+            monkeypatch.setattr(broker_module, "PAGE", most)
+            assert [job.id for job in await q.broker.page("wait", 0, 599, oldest=True)] == ids
+            assert [job.id for job in await q.broker.page("wait", 100, 450)] == ids[::-1][100:451]
+            assert len(await q.broker.page("wait", 0, 10_000)) == 600
+
+    async def test_large_jobs_are_read_one_by_one(self, q: Q) -> None:
+        big = "x" * 700_000
+        for number in range(4):
+            await q.add(f"j{number}", big)
+        found = await q.broker.page("wait", 0, 9, oldest=True)
+        assert [(job.id, len(job.data)) for job in found] == [(f"j{n}", 700_000) for n in range(4)]

@@ -369,6 +369,7 @@ def _ask(op: Op, count: int) -> Ask:
         worker=worker.get("name", ""),
         limit_max=limiter.get("max"),
         limit_duration=limiter.get("duration"),
+        metrics=worker.get("metrics", {}).get("maxDataPoints", 0),
     )
 
 

@@ -690,6 +690,9 @@ const ops = {
     if (flows) {
       await flows.close();
     }
+    for (const other of others.values()) {
+      await other.close();
+    }
     for (const queue of queues.values()) {
       await queue.close();
     }
@@ -698,6 +701,18 @@ const ops = {
     }
   },
 };
+
+// One object of a class of BullMQ per queue.
+const others = new Map();
+function opened(kind, queue) {
+  const key = `${kind} ${queue}`;
+  if (!others.has(key)) {
+    others.set(key, quiet(new bullmq[kind](queue, { connection, prefix })));
+  }
+  return others.get(key);
+}
+
+Object.assign(ops, require('./operations.js')({ queueOf, opened }));
 
 // ---------------------------------------------------------------------------------- the pipe
 

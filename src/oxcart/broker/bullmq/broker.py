@@ -36,6 +36,8 @@ SETTLE_CALLS = 1000
 #: Seconds after which a stalled check gives a lost server up. One that waited for it would be the first call
 #: to arrive, before the workers could take their leases up again.
 RECOVER_TIMEOUT = 1.0
+#: Ids that one call of a page lists at most; a longer page is read in parts.
+PAGE = 5000
 #: Leases per renewal call.
 EXTEND_CHUNK = 400
 
@@ -378,9 +380,19 @@ class BullMQBroker:
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
-        flat = await self.caller.again(load("page"), self._meta, state, first, last, "1" if oldest else "")
-        found = (self._job(_id(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2))
-        return [job for job in found if job is not None]
+        found: list[Job] = []
+        order = "1" if oldest else ""
+        for start in range(first, last + 1, PAGE):
+            end = min(last, start + PAGE - 1)
+            flat = await self.caller.again(load("page"), self._meta, state, start, end, order)
+            pairs = [(_id(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
+            later = [job_id for job_id, fields in pairs if fields == 0]
+            read = iter(await self.get(later) if later else ())
+            jobs = (next(read) if fields == 0 else self._job(job_id, fields) for job_id, fields in pairs)
+            found += (job for job in jobs if job is not None)
+            if len(pairs) <= end - start:
+                break
+        return found
 
     def _job(self, job_id: str, flat: list[bytes]) -> Job | None:
         if not flat:
