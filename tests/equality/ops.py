@@ -20,11 +20,6 @@ PEER_KINDS = frozenset(
         "add_auto",
         "add_peer",
         "clear_logs",
-        "set_concurrency",
-        "remove_concurrency",
-        "set_rate_limit",
-        "remove_rate_limit",
-        "rate_limit",
     }
 )
 # Done by hand on both sides: what the servers' own clocks would do, and a blocked worker that is woken up.
@@ -130,6 +125,16 @@ class View:
     def owner(self, queue: str, name: str) -> str | None:
         entry = self._dump.get(f"{PREFIX}:{queue}:de:{name}")
         return entry.value if entry is not None and isinstance(entry.value, str) else None
+
+    def is_held(self, queue: str) -> bool:
+        """Whether the queue was told to let no job start, and has no rate by which Node would obey."""
+        entry = self._dump.get(f"{PREFIX}:{queue}:limiter")
+        return entry is not None and entry.value == "9007199254740991" and "max" not in self.meta(queue)
+
+    def schedulers(self, queue: str) -> dict[str, int]:
+        """The next time of each schedule."""
+        entry = self._dump.get(f"{PREFIX}:{queue}:repeat")
+        return {} if entry is None else {name: int(float(score)) for name, score in entry.value}
 
     def next_due(self, queue: str) -> int | None:
         entry = self._dump.get(f"{PREFIX}:{queue}:delayed")

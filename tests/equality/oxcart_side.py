@@ -10,11 +10,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import redis
 
 from oxcart.broker import port
 from oxcart.broker.bullmq import BullMQBroker, flows
 from oxcart.broker.bullmq.codec import ParentLink, encode_job, options_of, retention_argument
+from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, Lease
 from oxcart.model.errors import JobError, JobLocked, JobNotFound, ScriptError
@@ -22,6 +24,7 @@ from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.retention import Retention
+from oxcart.model.schedule import Schedule
 from tests.equality.dump import Dump, take_dump
 from tests.equality.ops import PEER_KINDS, PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
 from tests.equality.sides import STATES, NodeSide, expire, known_ids
@@ -173,11 +176,15 @@ class OxcartSide:
     # ------------------------------------------------------------------------------------- running
 
     async def _claim(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
-        return self._claimed(op, await broker.claim(_ask(op, 1)))
+        return await self._claimed(broker, op, await broker.claim(_ask(op, 1)))
 
-    def _claimed(self, op: Op, claimed: Claimed) -> dict[str, Any]:
+    async def _claimed(self, broker: BullMQBroker, op: Op, claimed: Claimed) -> dict[str, Any]:
         described = None
         for job in claimed.jobs:
+            if b"rjk" in job.fields:
+                run = Claim(job.id, job.fields[b"rjk"].decode(), job.fields)
+                (made,) = await broker.schedulers.advance([run])
+                assert isinstance(made, str), made
             held = Held.of(job.fields)
             self._held[op.queue, job.id, job.token] = held
             described = {
@@ -200,7 +207,7 @@ class OxcartSide:
         assert isinstance(code, int), code
         if code < 0:
             raise JobError(outcome.id, code=code)
-        return self._claimed(op, claimed) if fetch else None
+        return await self._claimed(broker, op, claimed) if fetch else None
 
     async def _complete(self, broker: BullMQBroker, op: Op) -> Any:
         held = self._holding(op)
@@ -230,6 +237,11 @@ class OxcartSide:
     async def _give_back(self, broker: BullMQBroker, op: Op) -> Any:
         return await self._finish(broker, op, _ended("w", op))
 
+    async def _give_back_held(self, broker: BullMQBroker, op: Op) -> Any:
+        outcome = _ended("l", op)
+        outcome.delay_ms = op.args["hold"]
+        return await self._finish(broker, op, outcome)
+
     async def _extend(self, broker: BullMQBroker, op: Op) -> int:
         refused = await broker.extend([Lease(op.args["id"], op.args["token"])], op.args["duration"])
         return 0 if refused else 1
@@ -244,6 +256,42 @@ class OxcartSide:
             max_stalled=worker.get("maxStalledCount", 1), interval_ms=worker.get("stalledInterval", 30_000)
         )
         return recovered.ids
+
+    # ----------------------------------------------------------------------------------- schedules and limits
+
+    async def _upsert_scheduler(self, broker: BullMQBroker, op: Op) -> str | None:
+        repeat, template = op.args["repeat"], op.args["template"]
+        schedule = msgspec.structs.replace(
+            Schedule.from_wire(repeat),
+            immediately=repeat.get("immediately", False),
+            offset=repeat.get("offset"),
+        )
+        data = json.dumps(template.get("data", {}), separators=(",", ":")).encode()
+        opts = {"kl" if name == "keepLogs" else name: one for name, one in template.get("opts", {}).items()}
+        run = await broker.schedulers.upsert(
+            op.args["key"], schedule, template.get("name", op.args["key"]), data, opts
+        )
+        if run is None and repeat.get("endDate", op.now) < op.now:
+            raise ScriptError("Node's queue refuses an end that is past, as ours does; its scheduler does not")
+        return None if run is None else run[0]
+
+    async def _remove_scheduler(self, broker: BullMQBroker, op: Op) -> bool:
+        return await broker.schedulers.remove(op.args["key"])
+
+    async def _set_concurrency(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.set_concurrency(op.args["concurrency"])
+
+    async def _remove_concurrency(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.remove_concurrency()
+
+    async def _set_rate_limit(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.set_rate(op.args["max"], op.args["duration"])
+
+    async def _remove_rate_limit(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.remove_rate()
+
+    async def _rate_limit(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.hold(op.args["duration"])
 
     # ------------------------------------------------------------------------------------- the operator
 

@@ -85,7 +85,7 @@ class Generator:
         token = op.args.get("token")
         # Refused for the lack of a lock, a worker gives up; because of children it may come again.
         ended = not outcome.failed or outcome.code in (-1, -2, -3, -6)
-        if ended and op.kind in ("complete", "fail", "move_to_delayed", "give_back"):
+        if ended and op.kind in ("complete", "fail", "move_to_delayed", "give_back", "give_back_held"):
             self._claims = [c for c in self._claims if (c.job_id, c.token) != (op.args["id"], token)]
         given = outcome.value if op.kind in ("claim", "complete", "fail") else None
         if isinstance(given, dict) and given.get("job") is not None:
@@ -162,7 +162,15 @@ class Generator:
     def _op(self, kind: str, queue: str = QUEUE, **args: Any) -> Op:
         if self._mixed and "by" not in args and kind not in PEER_KINDS | SERVER_KINDS:
             args["by"] = self._pick("us", "peer")
+        if self._is_meant(kind, queue, args):
+            args["by"] = "peer"
         return Op(kind, self._now, {"queue": queue, **args})
+
+    def _is_meant(self, kind: str, queue: str, args: dict[str, Any]) -> bool:
+        """Whether we would do otherwise than 5.62.0 here, and mean to: docs/protocol says where and why."""
+        claims = kind == "claim" or (kind in ("complete", "fail") and args.get("fetch"))
+        # A queue that is held: Node's workers obey where they have a limiter, ours always.
+        return bool(claims) and self._view.is_held(queue) and "limiter" not in args["worker"]
 
     # ------------------------------------------------------------------------------------- adding
 

@@ -146,6 +146,9 @@ _NAMES = {
     "add_children": "addChildren",
     "move_to_delayed": "moveToDelayed",
     "give_back": "giveBack",
+    "give_back_held": "giveBackHeld",
+    "upsert_scheduler": "upsertScheduler",
+    "remove_scheduler": "removeScheduler",
     "wait_for_children": "moveToWaitingChildren",
     "extend": "extendLock",
     "progress": "updateProgress",
@@ -188,7 +191,7 @@ def _neutral(op: Op, answer: Any) -> Any:
                 "deferred_failure": job.get("deferredFailure"),
             }
         return {"job": job, "limited": answer["limited"], "delay_until": answer["delayUntil"]}
-    if op.kind == "give_back":
+    if op.kind in ("give_back", "give_back_held"):
         # The rest of the rate limit, which our engine asks for with its next claim.
         return None
     return answer

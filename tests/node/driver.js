@@ -346,6 +346,13 @@ const ops = {
     return job.moveToWait(args.token);
   },
 
+  // What a worker does when its processor rate limits the queue.
+  async giveBackHeld(args) {
+    const [worker, job] = await claimedJob(args);
+    await worker.rateLimit(args.hold);
+    return job.moveToWait(args.token);
+  },
+
   async moveToWaitingChildren(args) {
     const [, job] = await claimedJob(args);
     return job.moveToWaitingChildren(args.token, args.opts || {});

@@ -213,9 +213,13 @@ def next_run(options: Mapping[str, Any], now_ms: int, key: str) -> NextRun | Non
             return None
     elif schedule.every is None:
         return None
-    # Whatever else a peer wrote is kept as it is.
+    # Whatever else a peer wrote is kept, in the form that its own client gives it.
     kept = {name: value for name, value in repeat.items() if name not in ("immediately", "offset")}
-    return _run(options, kept | {"count": count}, now_ms, key, at_ms)
+    own = {"attempts": 0, **options}
+    backoff = own.get("backoff")
+    if isinstance(backoff, int | float) and not isinstance(backoff, bool):
+        own["backoff"] = {"type": "fixed", "delay": backoff}
+    return _run(own, kept | {"count": count}, now_ms, key, at_ms)
 
 
 def _run(
