@@ -176,15 +176,23 @@ class OxcartSide:
     # ------------------------------------------------------------------------------------- running
 
     async def _claim(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
-        return await self._claimed(broker, op, await broker.claim(_ask(op, 1)))
+        claimed = await broker.claim(_ask(op, 1))
+        await self._schedule(broker, claimed)
+        return self._claimed(op, claimed)
 
-    async def _claimed(self, broker: BullMQBroker, op: Op, claimed: Claimed) -> dict[str, Any]:
+    async def _schedule(self, broker: BullMQBroker, claimed: Claimed) -> None:
+        """Makes the next runs of schedules, as a worker does before it runs what it claimed."""
+        runs = [
+            Claim(job.id, job.fields[b"rjk"].decode(), job.fields)
+            for job in claimed.jobs
+            if b"rjk" in job.fields
+        ]
+        made = await broker.schedulers.advance(runs)
+        assert all(isinstance(one, str) for one in made), made
+
+    def _claimed(self, op: Op, claimed: Claimed) -> dict[str, Any]:
         described = None
         for job in claimed.jobs:
-            if b"rjk" in job.fields:
-                run = Claim(job.id, job.fields[b"rjk"].decode(), job.fields)
-                (made,) = await broker.schedulers.advance([run])
-                assert isinstance(made, str), made
             held = Held.of(job.fields)
             self._held[op.queue, job.id, job.token] = held
             described = {
@@ -207,7 +215,8 @@ class OxcartSide:
         assert isinstance(code, int), code
         if code < 0:
             raise JobError(outcome.id, code=code)
-        return await self._claimed(broker, op, claimed) if fetch else None
+        await self._schedule(broker, claimed)
+        return self._claimed(op, claimed) if fetch else None
 
     async def _complete(self, broker: BullMQBroker, op: Op) -> Any:
         held = self._holding(op)
@@ -272,7 +281,9 @@ class OxcartSide:
             op.args["key"], schedule, template.get("name", op.args["key"]), data, opts
         )
         if run is None and repeat.get("endDate", op.now) < op.now:
-            raise ScriptError("Node's queue refuses an end that is past, as ours does; its scheduler does not")
+            raise ScriptError(
+                "Node's queue refuses an end that is past, as ours does; its scheduler does not"
+            )
         return None if run is None else run[0]
 
     async def _remove_scheduler(self, broker: BullMQBroker, op: Op) -> bool:
