@@ -145,6 +145,19 @@ class TestExactlyOnce:
         assert await desk.broker.schedulers.advance([claim]) == [""]
         assert desk.next_ms() == NOW + 60_000
 
+    async def test_a_run_whose_worker_died_before_it_made_the_next_is_taken_up(self, queue: Queue) -> None:
+        @queue.job
+        async def tick() -> str:
+            return "run by another"
+
+        job = await queue.schedulers.upsert("s", every="1h", name="tick")
+        assert (await queue.broker.claim(Ask(lock_ms=1))).jobs[0].id == job.id
+        async with Worker(queue, stalled_interval="50ms").running():
+            assert await job.result(timeout=20) == "run by another"
+        found = await queue.schedulers.get("s")
+        assert found is not None
+        assert found.runs == 2
+
     async def test_the_run_of_a_removed_schedule_is_the_last(self, desk: Desk) -> None:
         await desk.upsert(Schedule(every=60_000))
         assert await desk.broker.schedulers.remove("s") is True
