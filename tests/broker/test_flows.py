@@ -117,6 +117,15 @@ class TestAdding:
             await two.add(tree("two", tree("fresh"), tree("shared")))
         assert (keys(), store.get("bull:q:id")) == (before, counter)
 
+    async def test_a_job_below_itself(self, two: Two, keys: Callable[[], set[str]]) -> None:
+        await two.add(tree("top", tree("middle", tree("leaf"))))
+        leaf = await two.claim()
+        before = keys()
+        for name in ("leaf", "top"):
+            with pytest.raises(ParentConflict, match="they would wait for each other"):
+                await flows.add_children(two.q, "leaf", [tree("new"), tree(name)], token=leaf.token)
+        assert keys() == before
+
     async def test_a_child_whose_old_parent_is_gone_gets_the_new_one(
         self, two: Two, store: redis.Redis
     ) -> None:

@@ -32,6 +32,11 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("lock", ("42",), "42:lock"),
     ("logs", ("42",), "42:logs"),
     ("dependencies", ("42",), "42:dependencies"),
+    ("processed", ("1",), "1:processed"),
+    ("ignored", ("1",), "1:failed"),
+    ("unsuccessful", ("1",), "1:unsuccessful"),
+    ("deduplication", ("d",), "de:d"),
+    ("kept", ("d",), "dn:d"),
     ("call", ("c:1",), "ox:call:c:1"),
     ("key", ("other",), "other"),
 ]

@@ -79,7 +79,7 @@ class Verdict:
         if kind is Snooze:
             return self.snoozed(job, parse_ms(result.delay, "delay"))
         if kind is WaitForChildren:
-            return Outcome("h", job.id, job.token, job.fencing, self._clock())
+            return Outcome("h", job.id, job.token, job.fencing, self._clock(), counts=False)
         if kind is Cancel:
             return self._final(job, result.reason or "cancelled", Category.CANCELLED, None)
         if kind is Retry:
@@ -155,7 +155,10 @@ class Verdict:
 
     def children_not_ready(self, job: RunningJob, code: int) -> Outcome:
         """A completion refused because of the job's children becomes a failure."""
-        reason = "a child of the job failed" if code == -9 else "the job has children that have not ended"
+        pending = (
+            "the job has children that have not ended; a handler returns WaitForChildren() to wait for them"
+        )
+        reason = "a child of the job failed" if code == -9 else pending
         return self._final(job, reason, Category.PERMANENT, FailedChildren(job.id))
 
     def _retry(

@@ -196,6 +196,7 @@ _CODES: dict[int, tuple[type[JobError], str | None]] = {
     -10: (JobError, "a job for this run of the schedule already exists"),
     -11: (JobError, "this run of the schedule and the next one are both taken"),
     -12: (TreeTooLarge, None),
+    -13: (ParentConflict, "its parent is itself or one of its children, so they would wait for each other"),
 }
 
 

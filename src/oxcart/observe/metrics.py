@@ -40,6 +40,7 @@ STATUSES = {
     "d": "retried",
     "w": "given_back",
     "l": "given_back",
+    "h": "waiting_children",
 }
 SNOOZED = "snoozed"
 REFUSED = "refused"

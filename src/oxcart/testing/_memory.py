@@ -154,7 +154,7 @@ class MemoryBroker:
             for told in (self._ended, self.also):
                 if told is not None:
                     told(job, outcome, 1, seconds)
-            snoozes += outcome.kind in "dl" and not outcome.counts
+            snoozes += outcome.kind in "dlh" and not outcome.counts
             if snoozes > MOST_SNOOZES:
                 record.state = "delayed"
                 raise EndlessJobs(f"job {record.id} ({handler.name!r}) snoozed {snoozes} times in a row")

@@ -7,7 +7,8 @@
 --          as field, value. Flags: "" or "L" for last-in-first-out; those of a tied job begin with "T"
 --          (parts/adding.lua)
 -- Returns  a list with one code per job: 1 added, 0 the id exists already (nothing changed), -5 its parent
---          does not exist, -7 the id belongs to another parent, { id } the job that owns its deduplication
+--          does not exist, -7 the id belongs to another parent, -13 it is above its
+--          parent, { id } the job that owns its deduplication
 --          window, or an error text where the server refused that job alone
 -- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists; `debounced`
 --          and `deduplicated` for one that a window kept out
@@ -70,7 +71,8 @@ local function add_one(at, last)
   return 1
 end
 
--- What was to be pushed so far; a tied job may let a parent through, whose place is behind theirs.
+-- What all jobs so far need is done before a tied one: it may let a parent through, whose place is behind
+-- theirs, or take a delayed job away.
 local function push(command, ids)
   for from = 1, #ids, 5000 do
     call(command, gate.target, unpack(ids, from, math.min(from + 4999, #ids)))
@@ -81,6 +83,10 @@ local function push_all()
   push("LPUSH", head)
   push("RPUSH", tail)
   head, tail = {}, {}
+  if later then
+    wake_later(P)
+    later = false
+  end
 end
 
 local function add_tied_one(at)
@@ -105,8 +111,5 @@ end
 push_all()
 if wake then
   wake_now(P, gate)
-end
-if later then
-  wake_later(P)
 end
 return remember(codes)

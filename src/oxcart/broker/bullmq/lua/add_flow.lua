@@ -11,7 +11,8 @@
 -- Returns  { 1, codes }: one code per job, 1 added, 0 the id existed and is a child now; or nothing was
 --          written and { 0, id } a deduplication window kept the tree out: the job that owns it,
 --          { -1, id } the running job is gone, { -2, id } or { -6, id } its lease is lost, { -5, id } the
---          parent is gone, { -7, id } a job of this id belongs to another living parent
+--          parent is gone, { -7, id } a job of this id belongs to another living parent,
+--          { -13, id } or is above its new one
 -- Events   per job `added`, and `waiting`, `delayed` or `waiting-children`; `duplicated` for an id that exists
 -- Keeps    a parent is let through only when all of the tree is in, also if all its children have completed
 -- include: base gate insert store parent removal window adding
@@ -50,8 +51,9 @@ local function refusal()
       end
       gates[job.prefix] = read_gate(job.prefix)
     end
-    if is_taken(job.prefix, job) then
-      return { -7, job.id }
+    local taken = is_taken(job.prefix, job)
+    if taken then
+      return { taken, job.id }
     end
   end
 end

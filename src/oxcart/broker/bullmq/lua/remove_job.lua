@@ -29,9 +29,9 @@ local function children_of(key)
 end
 
 -- The jobs below a job, each with its children as they were before anything was removed. Jobs can be made
--- their own ancestors by whoever writes to their hashes, so each is visited once, and a tree deeper or wider
--- than anybody makes on purpose is refused before anything is written.
-local DEEPEST, MOST = 1000, 10000
+-- their own ancestors by whoever writes to their hashes, so each is visited once. A tree that is too large for
+-- one call is refused before anything is written: each of its jobs may have to be searched for in a list.
+local DEEPEST, MOST = 1000, 2000
 local families, known = {}, 0
 
 local function survey(key, depth)

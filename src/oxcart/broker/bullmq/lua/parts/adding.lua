@@ -30,18 +30,38 @@ local function read_tied(at)
   return job, at + 9 + 2 * further
 end
 
--- Whether a job of this id belongs to another parent that still exists.
+-- Why a job that exists cannot be the parent's child: -7 it belongs to another parent that still exists, -13 it
+-- is above that parent, so each would wait for the other. nil where it can.
+local GENERATIONS = 100
 local function is_taken(prefix, job)
-  local known = call("HGET", prefix .. job.id, "parentKey")
-  return job.parent_key and known and known ~= job.parent_key and call("EXISTS", known) == 1
+  local key = prefix .. job.id
+  if not job.parent_key or call("EXISTS", key) == 0 then
+    return nil
+  end
+  local above = job.parent_key
+  for _ = 1, GENERATIONS do
+    if above == key then
+      return -13
+    end
+    above = call("HGET", above, "parentKey")
+    if not above or above == "" then
+      break
+    end
+  end
+  local known = call("HGET", key, "parentKey")
+  if known and known ~= job.parent_key and call("EXISTS", known) == 1 then
+    return -7
+  end
+  return nil
 end
 
 -- A job of this id exists: it becomes the parent's child. One that has completed is a value at once; the
 -- parent is then let through, or noted in `later` by whoever adds more children to it.
 local function adopt(prefix, job, later)
   local key = prefix .. job.id
-  if is_taken(prefix, job) then
-    return -7
+  local taken = is_taken(prefix, job)
+  if taken then
+    return taken
   end
   if job.parent_key then
     if call("ZSCORE", prefix .. "completed", job.id) then
@@ -61,8 +81,8 @@ local function adopt(prefix, job, later)
   return 0
 end
 
--- Returns 1 added, 0 the id exists, -5 no parent, -7 the id has another parent, or { owner } where a
--- deduplication window kept it out.
+-- Returns 1 added, 0 the id exists, -5 no parent, -7 or -13 it cannot be the parent's child, or { owner } where
+-- a deduplication window kept it out.
 local function add_tied(prefix, gate, job, later)
   if job.parent_key and call("EXISTS", job.parent_key) == 0 then
     return -5
