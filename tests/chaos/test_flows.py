@@ -29,6 +29,10 @@ def _released(store: Store) -> Counter[str]:
     return Counter(event["jobId"] for event in told)
 
 
+async def _begun(fleet: Fleet, count: int) -> None:
+    await eventually(lambda: len(fleet.starts()) >= count, f"{count} have begun")
+
+
 async def test_every_parent_is_released_once_whoever_is_killed(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
@@ -39,8 +43,7 @@ async def test_every_parent_is_released_once_whoever_is_killed(
             leaves = [Flow(queue, "nap", {"seconds": 0.02}, priority=n % 3) for _ in range(CHILDREN)]
             tops.append(await Flow(queue, "nap", {"seconds": 0}).after(*leaves).add())
         for turn in range(3):
-            wanted = (turn + 1) * TREES * CHILDREN // 5
-            await eventually(lambda most=wanted: len(fleet.starts()) >= most, "some are under way")
+            await _begun(fleet, (turn + 1) * TREES * CHILDREN // 5)
             heir = await fleet.start(concurrency=10, max_stalled=100)
             victim.signal(signal.SIGKILL)
             victim = heir
