@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BULLMQ ?= 5.62.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check clean bench bench-quick bench-limits soak
+.PHONY: help install demo test lint types check clean bench bench-quick bench-limits bench-bounds soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +37,9 @@ bench-quick: install  ## the same in under three minutes: fewer rounds, jobs and
 
 bench-limits: install  ## how long the server is held at worst
 	$(BIN)/python -m benchmarks.limits $(BENCH)
+
+bench-bounds: install  ## how long one call holds the server with 1 000 000 jobs in the queue
+	$(BIN)/python -m benchmarks.bounds $(BENCH)
 
 soak: install  ## 200 000 jobs through one worker: memory and keys must stay flat
 	$(BIN)/python -m benchmarks.soak $(BENCH)
