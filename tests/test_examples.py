@@ -111,7 +111,15 @@ def test_deduplicate(url: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("page", ["flows"])
+def test_operate(url: str) -> None:
+    assert run(sys.executable, "examples/operate.py", url=url).splitlines() == [
+        "5 of 5 will run again",
+        "5 completed",
+        "5 removed",
+    ]
+
+
+@pytest.mark.parametrize("page", ["flows", "operations"])
 def test_code_of_a_guide_is_in_its_examples(page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text()
     examples = [(ROOT / "docs" / name).resolve() for name in re.findall(r"\((../examples/\w+\.py)\)", text)]
@@ -178,7 +186,8 @@ class TestReadme:
         assert len(self.text.splitlines()) < 150
 
     @pytest.mark.parametrize(
-        "file", ["README.md", "CHANGELOG.md", "docs/troubleshooting.md", "docs/flows.md"]
+        "file",
+        ["README.md", "CHANGELOG.md", "docs/troubleshooting.md", "docs/flows.md", "docs/operations.md"],
     )
     def test_its_links_lead_somewhere(self, file: str) -> None:
         page = ROOT / file
@@ -192,13 +201,13 @@ class TestReadme:
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/troubleshooting.md"])
+@pytest.mark.parametrize("file", ["README.md", "docs/troubleshooting.md", "docs/operations.md"])
 def test_every_oxcart_command_that_is_named_exists(file: str) -> None:
     text = (ROOT / file).read_text()
-    named = set(re.findall(r"`oxcart ([a-z]+)", text))
+    named = set(re.findall(r"`oxcart ([a-z-]+)", text))
     assert named
     listed = subprocess.run(
         [sys.executable, "-m", "oxcart.cli", "--help"], capture_output=True, text=True, check=True
     ).stdout
-    known = set(re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE))
+    known = set(re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE))
     assert named <= known

@@ -77,9 +77,13 @@ end
 
 local gone, kept, places = {}, {}, {}
 for i, id in ipairs(ids) do
-  -- One whose parent is in another slot, or that is no job at all, stays and stops none of the others.
+  -- One whose parent is in another slot, or that is no job at all, stays and stops none of the others. Where
+  -- everything goes, it goes too, as far as it can be reached.
   local fine, removed = pcall(sweep_one, id)
-  if fine and removed then
+  if not fine and all then
+    removed = pcall(sweep_data, P .. id)
+  end
+  if (fine or all) and removed then
     gone[#gone + 1] = id
     places[#places + 1] = i
   else
