@@ -10,7 +10,8 @@ from oxcart.broker.bullmq import operations
 from oxcart.broker.bullmq.operations import Progress
 from oxcart.broker.port import Ask, Outcome
 from oxcart.model.errors import JobNotFound
-from tests.broker.test_operations import LATER, Q, add, finish, names, q
+from tests.broker.test_broker import Q
+from tests.broker.test_operations import LATER, add, finish, names, q
 
 __all__ = ["q"]  # a fixture
 

@@ -75,7 +75,8 @@ class TestMetrics:
 class TestOwnEvents:
     async def test_node_hears_ours(self, node: NodeDriver, queue: Queue) -> None:
         handle = f"hears {queue.name}"
-        await node.call("eventsStart", handle=handle, queue=queue.name, **{"from": "0"})
+        listening: dict[str, Any] = {"handle": handle, "queue": queue.name, "from": "0"}
+        await node.call("eventsStart", **listening)
         event_id = await queue.publish("deployed", version="1.2 ✓", hosts=["a", "b"])
         seen = await node.call("eventsWait", handle=handle, event="deployed", count=1)
         await node.call("eventsStop", handle=handle)
