@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BULLMQ ?= 5.62.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check clean bench bench-quick bench-limits soak
+.PHONY: help install demo test lint types check clean bench bench-quick bench-limits bench-bounds soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +37,9 @@ bench-quick: install  ## the same in under three minutes: fewer rounds, jobs and
 
 bench-limits: install  ## how long the server is held at worst
 	$(BIN)/python -m benchmarks.limits $(BENCH)
+
+bench-bounds: install  ## how long one call holds the server with 1 000 000 jobs in the queue
+	$(BIN)/python -m benchmarks.bounds $(BENCH)
 
 soak: install  ## 200 000 jobs through one worker: memory and keys must stay flat
 	$(BIN)/python -m benchmarks.soak $(BENCH)
@@ -74,3 +77,7 @@ bench-pipeline: install  ## ingest, a day of a million events, the sink, and fiv
 .PHONY: chaos
 chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answers; takes an hour
 	OXCART_CHAOS=full $(BIN)/pytest -q --durations 10 tests/chaos tests/cluster
+
+.PHONY: cron
+cron: install  ## next times of 5 000 random expressions and instants against the cron-parser of BullMQ
+	OXCART_CRON=5000 $(BIN)/pytest -q -rP tests/interop/test_cron.py

@@ -55,11 +55,11 @@ def _node_folder(version: str) -> Path:
 
 
 def _pypi() -> list[str]:
-    return [str(_pypi_environment() / "bin" / "python"), str(PEERS / "bullmq_python.py")]
+    return [str(pypi_environment() / "bin" / "python"), str(PEERS / "bullmq_python.py")]
 
 
 @cache
-def _pypi_environment() -> Path:
+def pypi_environment() -> Path:
     """Makes the environment of PyPI bullmq, or makes it anew when its pins have changed."""
     folder = BUILD / "peer-bullmq"
     pins = PEERS / "requirements-bullmq.txt"

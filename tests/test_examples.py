@@ -91,6 +91,44 @@ def test_cpu(url: str) -> None:
     assert lines[4].startswith("timeout - the attempt took longer than 0.5 s")
 
 
+def test_flow(url: str) -> None:
+    lines = run(sys.executable, "examples/flow.py", url=url).splitlines()
+    pages = "['<page 1>', '<page 2>', '<page 3>']"
+    assert lines[0] == f"{{'month': 'May', 'pages': {pages}, 'missing': ['page 4 is empty']}}"
+    assert lines[1] == "DependencyCounts(processed=3, unprocessed=0, ignored=1, failed=0)"
+
+
+def test_steps(url: str) -> None:
+    assert run(sys.executable, "examples/steps.py", url=url) == "14 words\n"
+
+
+def test_deduplicate(url: str) -> None:
+    assert run(sys.executable, "examples/deduplicate.py", url=url).splitlines() == [
+        "simple [True, False] owner: 1",
+        "throttled [True, False, False] owner: 1",
+        "debounced [True, True, True] owner: 3",
+        "True None",
+    ]
+
+
+def test_operate(url: str) -> None:
+    assert run(sys.executable, "examples/operate.py", url=url).splitlines() == [
+        "5 of 5 will run again",
+        "5 completed",
+        "5 removed",
+    ]
+
+
+@pytest.mark.parametrize("page", ["flows", "operations"])
+def test_code_of_a_guide_is_in_its_examples(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    examples = [(ROOT / "docs" / name).resolve() for name in re.findall(r"\((../examples/\w+\.py)\)", text)]
+    lines = {line.strip() for example in examples for line in example.read_text().splitlines()}
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        for line in filter(None, map(str.strip, code.splitlines())):
+            assert any(line in known for known in lines), line
+
+
 def ask(port: int, path: str, body: Any = None) -> tuple[int, Any]:
     data = None if body is None else json.dumps(body).encode()
     try:
@@ -147,7 +185,10 @@ class TestReadme:
     def test_is_short(self) -> None:
         assert len(self.text.splitlines()) < 150
 
-    @pytest.mark.parametrize("file", ["README.md", "CHANGELOG.md", "docs/troubleshooting.md"])
+    @pytest.mark.parametrize(
+        "file",
+        ["README.md", "CHANGELOG.md", "docs/troubleshooting.md", "docs/flows.md", "docs/operations.md"],
+    )
     def test_its_links_lead_somewhere(self, file: str) -> None:
         page = ROOT / file
         targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text())
@@ -160,13 +201,13 @@ class TestReadme:
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/troubleshooting.md"])
+@pytest.mark.parametrize("file", ["README.md", "docs/troubleshooting.md", "docs/operations.md"])
 def test_every_oxcart_command_that_is_named_exists(file: str) -> None:
     text = (ROOT / file).read_text()
-    named = set(re.findall(r"`oxcart ([a-z]+)", text))
+    named = set(re.findall(r"`oxcart ([a-z-]+)", text))
     assert named
     listed = subprocess.run(
         [sys.executable, "-m", "oxcart.cli", "--help"], capture_output=True, text=True, check=True
     ).stdout
-    known = set(re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE))
+    known = set(re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE))
     assert named <= known

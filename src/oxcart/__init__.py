@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from oxcart.engine.running import RunningJob, current_job
     from oxcart.engine.worker import Worker
     from oxcart.events import QueueEvents
+    from oxcart.flow import Flow
     from oxcart.handle import JobHandle
     from oxcart.model import (
         Backoff,
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
         JobOptions,
         OxcartError,
         PermanentError,
+        RateLimited,
         Retry,
         Snooze,
         TemporaryError,
+        WaitForChildren,
     )
     from oxcart.queue import Queue
 
     __version__: str
 
 _PLACES = {
+    "Flow": "oxcart.flow",
     "JobHandle": "oxcart.handle",
     "Queue": "oxcart.queue",
     "QueueEvents": "oxcart.events",
@@ -41,6 +45,7 @@ __all__ = [
     "Backoff",
     "Cancel",
     "Event",
+    "Flow",
     "Job",
     "JobHandle",
     "JobOptions",
@@ -48,10 +53,12 @@ __all__ = [
     "PermanentError",
     "Queue",
     "QueueEvents",
+    "RateLimited",
     "Retry",
     "RunningJob",
     "Snooze",
     "TemporaryError",
+    "WaitForChildren",
     "Worker",
     "current_job",
 ]

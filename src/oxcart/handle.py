@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.flows import Parent
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import JobNotFound
+from oxcart.model.errors import JobNotFound, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
@@ -19,14 +21,15 @@ if TYPE_CHECKING:
 R = TypeVar("R", covariant=True)
 
 
-class JobHandle(Generic[R]):
+class JobHandle(Parent, Generic[R]):
     """A job of a queue, by its id.
 
     Attributes:
         id: The job's id.
         name: Its name.
         queue: The queue it is in.
-        created: Whether this add made the job; False when a job of this id existed.
+        created: Whether this add made the job; False when a job of this id existed, or when a deduplication
+            window kept it out: the handle is then on the job that owns the window.
     """
 
     __slots__ = ("created", "id", "name", "queue")
@@ -39,6 +42,9 @@ class JobHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"JobHandle({self.queue.name}/{self.id})"
+
+    def _storage(self) -> BullMQBroker:
+        return self.queue.broker
 
     async def get(self) -> Job:
         """The job as it is now.
@@ -78,6 +84,12 @@ class JobHandle(Generic[R]):
         """Appends to the job's log; returns how many lines it has."""
         return await self.queue.broker.add_log(self.id, list(lines), DEFAULT_KEEP_LOGS)
 
+    async def clear_logs(self, keep: int = 0) -> None:
+        """Drops the job's log but for the newest lines."""
+        if type(keep) is not int or keep < 0:
+            raise ValidationError("keep", "an integer, at least 0", keep)
+        await self.queue.broker.clear_logs(self.id, keep)
+
     async def update_progress(self, progress: Any) -> None:
         """Writes the job's progress: a number from 0 to 100, or an object."""
         await self.queue.broker.set_progress(self.id, check_progress(progress))
@@ -106,3 +118,8 @@ class JobHandle(Generic[R]):
     async def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless a worker holds it."""
         await self.queue.remove(self.id, children=children)
+
+    async def release_deduplication(self) -> bool:
+        """Closes the deduplication window that this job owns; says whether it owned one."""
+        name = (await self.get()).dedup_id
+        return name is not None and await self.queue.broker.release_window(name, self.id)

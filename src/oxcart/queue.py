@@ -16,6 +16,7 @@ from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.keys import Keys
@@ -24,11 +25,16 @@ from oxcart.broker.port import Added
 from oxcart.engine.handler import Handler, Registry, RunKind
 from oxcart.engine.running import RunningJob
 from oxcart.events import QueueEvents, Results
+from oxcart.flow import Flow
 from oxcart.handle import JobHandle
+from oxcart.limits import Limits
 from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.operations import Operations
+from oxcart.schedulers import Schedulers
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -51,7 +57,7 @@ LISTABLE: Mapping[str, tuple[str, ...]] = {
 Row = tuple[str, Any] | tuple[str, Any, Mapping[str, Any]]
 
 
-class Queue:
+class Queue(Operations):
     """A named queue.
 
     Args:
@@ -84,7 +90,7 @@ class Queue:
         self._url = url
         self._folder = folder
         self._server = server
-        self._add_timeout = add_timeout
+        self.add_timeout = add_timeout
         self._bound: _Bound | None = None  # the one used last
         self._bounds: dict[asyncio.AbstractEventLoop, _Bound] = {}
 
@@ -126,7 +132,7 @@ class Queue:
             own = shared if len(row) == 2 else shared.replace(**cast(OptionKwargs, dict(row[2])))
             encoded.append(encode(row[0], row[1], own))
             names.append(row[0])
-        added = await bound.broker.add(encoded, timeout=self._add_timeout)
+        added = await bound.broker.add(encoded, timeout=self.add_timeout)
         return [JobHandle(self, one.id, name, one.created) for one, name in zip(added, names, strict=True)]
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
@@ -228,6 +234,20 @@ class Queue:
             found += await broker.page(key, first, first + limit - 1, oldest=oldest)
         return found[:limit]
 
+    async def get_flow(self, job_id: str, *, depth: int = 10, limit: int = 20) -> FlowView | None:
+        """A job with the jobs below it as they are now, or None.
+
+        Args:
+            job_id: The job at the top.
+            depth: How many generations, the first included.
+            limit: How many children of one job at most.
+        """
+        return await flows.view(self._bind().broker, job_id, depth=depth, limit=limit)
+
+    async def deduplicated_by(self, dedup_id: str) -> str | None:
+        """The id of the job that keeps others of this deduplication id out, or None."""
+        return await self._bind().broker.window_owner(dedup_id)
+
     async def is_paused(self) -> bool:
         """Whether the queue is paused."""
         return await self._bind().broker.is_paused()
@@ -265,6 +285,10 @@ class Queue:
         state = await self.state(job_id)
         await self._bind().broker.retry_job(job_id, state if state == "completed" else "failed", reset=reset)
 
+    async def release_deduplication(self, dedup_id: str) -> bool:
+        """Lets the next add of this deduplication id be a job again; says whether others were kept out."""
+        return await self._bind().broker.release_window(dedup_id)
+
     def events(self, since: str = "$", names: Iterable[str] | None = None) -> QueueEvents:
         """What happens in the queue, as an async iterator.
 
@@ -273,6 +297,16 @@ class Queue:
             names: Only events of these names.
         """
         return QueueEvents(self.open_broker(), since, names)
+
+    @property
+    def schedulers(self) -> Schedulers:
+        """Jobs that are made again and again: make, list and remove their schedules."""
+        return Schedulers(self)
+
+    @property
+    def limits(self) -> Limits:
+        """How many jobs run at once and in a time, over all workers."""
+        return Limits(self)
 
     # -- life
 
@@ -334,7 +368,7 @@ class Queue:
                 self._bounds.pop(known, None)
         found = self._bounds.get(loop)
         if found is None:
-            found = self._bounds[loop] = _Bound(loop, self.open_broker(), self._add_timeout)
+            found = self._bounds[loop] = _Bound(loop, self.open_broker(), self.add_timeout)
         return found
 
 
@@ -441,6 +475,14 @@ class Task(Generic[P, C, R]):
         return cast(
             JobHandle[R], await self.queue._add(self.name, self.payload(*args, **kwargs), self.options)
         )
+
+    def flow(self, *args: P.args, **kwargs: P.kwargs) -> Flow:
+        """A job that will call the function with these arguments, as part of a flow.
+
+        Raises:
+            ValidationError: The arguments do not fit the signature.
+        """
+        return Flow.of(self.queue, self.name, self.payload(*args, **kwargs), self.options)
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The payload of a call with these arguments, checked."""

@@ -16,6 +16,7 @@ from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease, Outcome
 from oxcart.model.errors import JobLocked, JobNotFound, ScriptError, WrongState
 from oxcart.model.options import JobOptions
+from oxcart.model.schedule import Schedule
 
 
 class Clock:
@@ -485,11 +486,26 @@ class TestChanges:
         assert store.hmget("bull:q:a", *gone) == [None] * 4
         assert store.hget("bull:q:a", "atm") == "1"
 
-    async def test_retry_from_the_beginning(self, q: Q) -> None:
+    async def test_retry_from_the_beginning(self, q: Q, store: redis.Redis) -> None:
         await q.end(await q.active())
+        store.hset("bull:q:a", mapping={"stc": 1, "attemptsMade": 1})
         await q.broker.retry_job("a", "completed", reset=True)
         (job,) = await q.claim()
-        assert (job.starts, job.fields.get(b"atm")) == (1, None)
+        assert [job.fields.get(name) for name in (b"atm", b"stc", b"attemptsMade")] == [None] * 3
+
+    async def test_retry_from_the_beginning_keeps_the_fencing_number_growing(self, q: Q) -> None:
+        first = await q.active()
+        await q.end(first, "f")
+        await q.broker.retry_job("a", "failed", reset=True)
+        (again,) = await q.claim()
+        assert again.starts == first.starts + 1
+
+    @pytest.mark.parametrize("garbage", ["many", "", "nan", "1e999", "-"])
+    async def test_a_queue_wide_concurrency_that_is_no_number_bounds_nothing(
+        self, q: Q, store: redis.Redis, garbage: str
+    ) -> None:
+        store.hset("bull:q:meta", "concurrency", garbage)
+        assert len([await q.active("a"), await q.active("b")]) == 2
 
     async def test_remove_of_a_held_job(self, q: Q, whole: Callable[[], Any]) -> None:
         await q.active()
@@ -522,7 +538,7 @@ class TestChanges:
 
 #: Verb and arguments behind (slot, number), for the jobs of ``prepare``.
 CALLS: list[tuple[str, tuple[Any, ...]]] = [
-    ("add", (1, "new", "n", "{}", "{}", 5, 0, 0, "", 0)),
+    ("add", (1, 0, "new", "n", "{}", "{}", 5, 0, 0, "", 0)),
     ("claim", (1_700_000_000_000, 1, "tok", 30000, "", "", "", 1000)),
     ("pause", ()),
     ("resume", ()),
@@ -533,6 +549,11 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("promote_job", ("later",)),
     ("retry_job", ("done", "completed", "", "")),
     ("remove_job", ("later", "")),
+    ("add_flow", ("", "", 1, "bull:q:", 1, 1, "top", "n", "{}", "{}", 5, 0, 0, "TP", 0)),
+    ("release_window", ("window", "")),
+    ("upsert_scheduler", (5, "new", "n", "{}", "{}", '{"repeat":{}}', "", 9, *[""] * 6)),
+    ("advance", (5, 1, "s", "s", "repeat:s:4000000000000", "", '{"repeat":{}}', "{}", "")),
+    ("remove_scheduler", ("s",)),
 ]
 
 
@@ -548,9 +569,10 @@ class TestRepeatable:
     async def prepare(self, q: Q) -> None:
         await q.add("ready")
         await q.add("later", delay=60)
-        await q.add("log", delay=60)
+        await q.add("log", delay=60, deduplication="window")
         job = await q.active("done", lifo=True)
         await q.end(job)
+        await q.broker.schedulers.upsert("s", Schedule(every=9, start=4_000_000_000_000), "n", b"{}", {})
 
     def call(self, store: redis.Redis, verb: str, slot: str, number: int, args: tuple[Any, ...]) -> Any:
         raw = redis.Redis(port=store.connection_pool.connection_kwargs["port"])
@@ -625,9 +647,10 @@ class TestRepeatable:
         assert self.call(store, "claim", "s", 1, args)[1] == []
 
     def test_every_verb_that_changes_something_is_here_or_safe_by_itself(self) -> None:
-        safe = {"extend", "recover", "promote", "update_data", "page", "job_state", "finish"}
-        safe |= {"attach", "detach", "stride"}
-        assert set(verbs()) == {verb for verb, _ in CALLS} | safe | (set(verbs()) & {"rescue"})
+        safe = {"extend", "recover", "promote", "update_data", "page", "job_state", "finish", "limited"}
+        safe |= {"clear_logs", "priorities", "attach", "detach", "stride"}
+        elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
+        assert set(verbs()) == {verb for verb, _ in CALLS} | safe | elsewhere
 
     async def test_update_data_may_be_applied_twice(self, q: Q, whole: Callable[[], Any]) -> None:
         await q.add("a")

@@ -65,7 +65,7 @@ def faults(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 
 def add_arguments(job_id: str = "a") -> tuple[Any, ...]:
-    return (1, job_id, "n", "{}", "{}", 5, 0, 0, "", 0)
+    return (1, 0, job_id, "n", "{}", "{}", 5, 0, 0, "", 0)
 
 
 class TestOnce:

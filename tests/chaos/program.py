@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-from oxcart import Queue, RunningJob, Worker
+from oxcart import Queue, RunningJob, WaitForChildren, Worker
 from oxcart.broker.connection import Reconnect
 
 
@@ -51,6 +51,14 @@ def _register(queue: Queue, journal: Journal) -> None:
         start(job)
         await asyncio.sleep(seconds)
         return end(job)
+
+    @queue.job
+    async def grow(job: RunningJob, children: int) -> Any:
+        start(job)
+        if not (await job.dependency_counts()).total:
+            await job.add_children(*(nap.flow() for _ in range(children)))
+            return WaitForChildren()
+        return len(await job.children_values())
 
     @queue.job
     async def hold_gil(job: RunningJob, seconds: float) -> dict[str, Any]:

@@ -235,6 +235,15 @@ async def _unmade(broker: BullMQBroker, store: Store, poison: str, kind: str = "
     assert where == ["active"], f"a job must always be in some state: {store.lengths()}"
 
 
+async def _untold(broker: BullMQBroker, store: Store, kind: str) -> None:
+    """Ends `one`, `child`, `two` together: all end, because a refused child would run again and again."""
+    claimed = await broker.claim(Ask(3, lock_ms=60_000))
+    codes, _ = await broker.finish([_outcome(job, kind) for job in claimed.jobs])
+    assert dict(zip(_ids(claimed), codes, strict=True)) == {"one": 1, "child": 2, "two": 1}
+    assert await broker.states(["child"]) == ["completed" if kind == "c" else "failed"]
+    assert store.client.hget(store.prefix + "child", "ox:untold")
+
+
 @pytest.mark.parametrize("kind", ["c", "f"])
 async def test_finish_of_a_child_whose_parent_is_poisoned(
     broker: BullMQBroker, store: Store, kind: str
@@ -243,7 +252,7 @@ async def test_finish_of_a_child_whose_parent_is_poisoned(
     parent = '{"id":"parent","queueKey":"bull:chaos","fpof":true}'
     store.client.hset(store.prefix + "child", mapping={"parentKey": "bull:chaos:parent", "parent": parent})
     store.client.set(store.prefix + "parent:dependencies", STRING)
-    await _unmade(broker, store, "child", kind)
+    await _untold(broker, store, kind)
 
 
 @pytest.mark.parametrize("kind", ["c", "f"])
@@ -252,7 +261,7 @@ async def test_finish_of_a_child_whose_parent_cannot_be_read(
 ) -> None:
     await _add(broker, "one", "child", "two")
     store.client.hset(store.prefix + "child", mapping={"parentKey": "bull:chaos:parent", "parent": "{"})
-    await _unmade(broker, store, "child", kind)
+    await _untold(broker, store, kind)
 
 
 async def test_finish_of_the_owner_of_a_poisoned_window(broker: BullMQBroker, store: Store) -> None:

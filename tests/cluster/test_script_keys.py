@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
+from oxcart.broker.bullmq import flows, operations
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.keys import slot_of
-from oxcart.broker.bullmq.rescue import rescue
+from oxcart.broker.bullmq.rescue import remove_orphans, rescue
+from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.options import JobOptions
+from oxcart.model.schedule import Schedule
 from tests.servers import ValkeyServer
 
 _LINE = re.compile(r"^[0-9.]+ \[\d+ (\S+)\] (.*)$")
@@ -119,13 +123,39 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
         ],
         Ask(5),
     )
+    await _schedules(broker, client)
     await _children(broker, there, client)
+    await _flows(broker, other)
     # Lost workers.
     client.delete(*client.keys(f"{at}:*:lock"))
     await broker.recover(interval_ms=1)
     await asyncio.sleep(0.01)
     await broker.recover(interval_ms=1, max_stalled=0)
     await broker.retry_job("kept", "failed", reset=True)
+
+
+async def _schedules(broker: BullMQBroker, client: Any) -> None:
+    """Schedules of both kinds and a repeatable job; and a queue that is held."""
+    store, at = broker.schedulers, broker.keys.base
+    for key, schedule in {
+        "e": Schedule(every=60_000),
+        "c": Schedule(cron="* * * * *", immediately=True),
+    }.items():
+        await store.upsert(key, schedule, "run", b"{}", {"priority": 1}, ["ox:timeout", "5"])
+        await store.upsert(key, schedule, "run", b"[1]", {"lifo": True})
+    old = "name:::UTC:* * * * *"
+    client.zadd(f"{at}:repeat", {old: 1})
+    opts = '{"repeat":{"pattern":"* * * * *","tz":"UTC","count":1}}'
+    client.hset(f"{at}:repeat:x:1", mapping={"name": "name", "data": "{}", "opts": opts, "rjk": old})
+    client.rpush(f"{at}:wait", "repeat:x:1")
+    jobs = (await broker.claim(Ask(20))).jobs
+    runs = [Claim(job.id, job.fields[b"rjk"].decode(), job.fields) for job in jobs if b"rjk" in job.fields]
+    assert len(runs) == 3
+    assert all(await store.advance(runs))
+    await broker.finish([_outcome("l", job, delay_ms=1) for job in jobs])
+    assert await broker.limits.wait_ms() >= 0
+    await broker.limits.release()
+    await store.remove("c")
 
 
 async def _children(broker: BullMQBroker, there: str, client: Any) -> None:
@@ -163,6 +193,61 @@ async def _children(broker: BullMQBroker, there: str, client: Any) -> None:
     await broker.remove_job("family", children=True)
 
 
+async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
+    """Trees over both queues, children of a running job, and deduplication windows."""
+
+    def tree(at: BullMQBroker, name: str, *children: Tree, **options: Any) -> Tree:
+        built = JobOptions.build(job_id=name, **options)
+        return Tree(at.queue, at.keys.prefix, "job", 1, built, OnFailure.IGNORE, children)
+
+    leaves = [tree(other, "leaf"), tree(broker, "late-leaf", delay=60), tree(other, "low-leaf", priority=2)]
+    top = tree(broker, "top", tree(other, "middle", *leaves), deduplication="tree")
+    await flows.add_tree(broker, top)
+    await flows.add_tree(broker, tree(broker, "again", tree(broker, "plain"), deduplication="tree"))
+    [leaf] = (await other.claim(Ask(1))).jobs
+    await flows.add_children(other, leaf.id, [tree(broker, "below")], token=leaf.token)
+    await other.finish([_outcome("h", leaf)])
+    await flows.add_tree(broker, tree(broker, "adopts", tree(broker, "plain")))
+    await flows.view(broker, "top")
+    for rule in (
+        {"id": "a", "keep_last_if_active": True},
+        {"id": "b", "ttl": 60, "extend": True},
+        {"id": "c", "replace": True},
+    ):
+        await _add(broker, f"{rule['id']}1", f"{rule['id']}2", deduplication=rule, delay=60)
+    await broker.promote_job("a1")
+    await broker.claim(Ask(20))
+    await _add(broker, "a3", deduplication={"id": "a", "keep_last_if_active": True})
+    await broker.release_window("b")
+    await broker.remove_job("top", children=False)
+
+
+async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
+    """Through the operations on many jobs; one of them is the last child of a waiting parent."""
+    at = broker.keys.base
+    await _add(broker, "orphan", "only")
+    client.delete(f"{at}:wait")
+    await remove_orphans(broker)
+    await _add(broker, "last", "more", "most")
+    client.hset(f"{there}:upper", mapping={"name": "p", "opts": "{}", "data": "1", "timestamp": 1})
+    client.zadd(f"{there}:waiting-children", {"upper": 1})
+    client.sadd(f"{there}:upper:dependencies", f"{at}:last")
+    client.hset(f"{at}:last", mapping={**_parent(there, "upper"), "deid": "window"})
+    client.set(f"{at}:de:window", "last")
+    await operations.clean(broker, "wait", 2**53, limit=1)
+    jobs = (await broker.claim(Ask(2))).jobs
+    await broker.finish([_outcome("f", job) for job in jobs], Ask(0, metrics=5))
+    await operations.retry_all(broker, "failed")
+    await broker.add_log("more", ["a", "b"], None)
+    await broker.clear_logs("more", 1)
+    await broker.clear_logs("more")
+    await operations.counts_per_priority(broker)
+    await operations.publish(broker, "own", {"field": "value"})
+    client.hset(f"{at}:repeat:daily", "name", "n")
+    client.zadd(f"{at}:repeat", {"daily": 1})
+    await operations.obliterate(broker, force=True)
+
+
 @pytest.mark.parametrize("prefix", ["bull", "{bull}"])
 async def test_every_key_is_in_the_slot_of_the_first(server: ValkeyServer, prefix: str) -> None:
     with server.client() as client:
@@ -178,6 +263,7 @@ async def test_every_key_is_in_the_slot_of_the_first(server: ValkeyServer, prefi
         await _add(broker, "lost", "lost-low", priority=3)
         client.delete(f"{broker.keys.base}:prioritized", f"{broker.keys.base}:wait")
         assert {"lost", "lost-low"} <= set((await rescue(broker)).rescued)
+        await _operate(broker, there=other.keys.base, client=client)
         await broker.close()
         await other.close()
         lines = monitor.stop(server)

@@ -9,7 +9,7 @@ import pytest
 
 from oxcart.broker.bullmq.broker import LARGE_OUTCOME, BullMQBroker
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Code, Outcome
-from oxcart.engine.claims import BATCH, SEARCHED, Claims, Station
+from oxcart.engine.claims import BATCH, LIMITED, SEARCHED, Claims, Station
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable, ScriptError
 from tests.engine.making import make_job
@@ -256,7 +256,45 @@ class TestWhenToAsk:
         await desk.quiet()
         desk.now += 31
         assert (await desk.next()).count == 5
+        assert desk.starved == 1
+
+    async def test_a_rate_limit_leaves_the_wait_for_other_queues_to_begin(self) -> None:
+        desk = Desk("a", "b", concurrency=1)
+        desk.claims.wake(None)
+        (await desk.next()).reply(1)
+        await eventually(lambda: desk.load == 1, "the slot taken")
         assert desk.starved == 0
+        desk.end()
+        (await desk.next()).reply(0)
+        (await desk.next()).reply(0, limited_ms=30)
+        await eventually(lambda: desk.starved == 2, "told for both queues")
+
+    async def test_a_short_rate_limit_does_not_hide_the_end_of_a_longer_one(self) -> None:
+        desk = Desk("a", "b", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(0, limited_ms=60)
+        (await desk.next()).reply(0, limited_ms=20)
+        await desk.quiet()
+        desk.now += 20
+        assert (await desk.next()).queue == "b"
+        desk.now += 40
+        assert (await desk.next()).queue == "a"
+
+    async def test_a_limit_that_the_loop_thinks_over_before_the_clock_does_is_asked_again(self) -> None:
+        desk = Desk("a", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(0, limited_ms=5)
+        await asyncio.sleep(0.05)  # the alarm has rung, and the clock stands still
+        await desk.quiet()
+        desk.now += 5
+        assert (await desk.next()).count == 5
+
+    async def test_a_long_limit_is_asked_for_again_as_it_may_be_lifted(self) -> None:
+        desk = Desk("a", concurrency=5)
+        desk.claims.wake(None)
+        (await desk.next()).reply(0, limited_ms=3_600_000)
+        await eventually(lambda: desk.stations[0].until_ms > 0, "noted")
+        assert desk.stations[0].until_ms == desk.now + LIMITED
 
     async def test_a_paused_queue_is_left_until_a_marker(self) -> None:
         desk = Desk("q", concurrency=5)

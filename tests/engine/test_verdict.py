@@ -11,7 +11,7 @@ import pytest
 
 from oxcart.broker.port import Outcome
 from oxcart.engine.running import RunningJob
-from oxcart.engine.verdict import LONGEST_TRACE, TRACES, Verdict
+from oxcart.engine.verdict import LONGEST_REASON, LONGEST_TRACE, TRACES, Verdict
 from oxcart.model.backoff import Backoff
 from oxcart.model.failure import Category, Classifier, PermanentError, Rule, TemporaryError
 from oxcart.model.outcome import Cancel, Retry, Snooze
@@ -227,6 +227,20 @@ class TestReasons:
         assert "characters left out" in trace
         assert trace.endswith("end")
 
+    @pytest.mark.parametrize("attempts", [1, 5])
+    def test_a_long_reason_is_cut_in_the_middle(self, attempts: int) -> None:
+        outcome = verdict.of_error(make_job(attempts=attempts), ValueError("begin" + "ü" * 100_000 + "end"))
+        reason = outcome.value.decode()
+        assert len(reason) < LONGEST_REASON + 100
+        assert reason.startswith("begin")
+        assert "characters left out" in reason
+        assert reason.endswith("end")
+
+    def test_a_long_reason_without_an_error_is_cut_in_the_trace_too(self) -> None:
+        outcome = verdict.of_result(make_job(attempts=1), Retry(reason="x" * 100_000))
+        assert len(outcome.value) < LONGEST_REASON + 100
+        assert len(outcome.stack) < LONGEST_REASON + 200
+
     @pytest.mark.parametrize("before", ["not json", "{}", "5", '"text"', "[1,null]"])
     def test_traces_that_a_peer_spoilt(self, before: str) -> None:
         assert self.stacks(make_job(fields={"stacktrace": before}), ValueError("x"))[-1].endswith("x")
@@ -259,6 +273,20 @@ class TestBeforeStart:
     def test_a_job_that_is_run_again_by_hand_may_run(self) -> None:
         """Its attempts are used up, but none by a lost worker: an operator wants it to run."""
         assert verdict.before_start(make_job(attempts=3, fields={"atm": "3"})) is None
+
+    def test_a_job_that_was_started_too_often(self) -> None:
+        bounded = make_verdict(max_started=3)
+        assert bounded.before_start(make_job(starts=3)) is None
+        outcome = bounded.before_start(make_job(starts=4, attempts=9))
+        assert outcome is not None
+        assert (outcome.kind, outcome.value.decode()) == ("f", "job started more than allowable limit")
+        assert verdict.before_start(make_job(starts=1000)) is None
+
+    def test_starts_before_a_retry_from_the_beginning_do_not_count(self) -> None:
+        bounded = make_verdict(max_started=3)
+        assert bounded.before_start(make_job(starts=13, fields={"ox:forgiven": "10"})) is None
+        assert bounded.before_start(make_job(starts=14, fields={"ox:forgiven": "10"})) is not None
+        assert bounded.before_start(make_job(starts=4, fields={"ox:forgiven": "garbage"})) is not None
 
 
 class TestOthers:

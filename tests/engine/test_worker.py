@@ -39,6 +39,8 @@ class TestArguments:
             ({"concurrency": 1.5}, "concurrency must be an integer, at least 1, got 1.5"),
             ({"concurrency": True}, "concurrency must be an integer, at least 1, got True"),
             ({"max_stalled": -1}, "max_stalled must be at least 0, got -1"),
+            ({"max_started": 0}, "max_started must be at least 1, got 0"),
+            ({"metrics": -1}, "metrics must be at least 0, got -1"),
             ({"max_stalled": "x"}, "max_stalled must be an integer, at least 0, got 'x'"),
             ({"limiter": (0, 1)}, "limiter must be at least 1, got 0"),
             ({"limiter": (1.5, 1)}, "limiter must be an integer, at least 1, got 1.5"),

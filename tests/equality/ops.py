@@ -13,27 +13,24 @@ QUEUE = "q"
 PARENTS = "p"
 QUEUES = (QUEUE, PARENTS)
 
-# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with.
+# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with. Of other kinds,
+# those operations are that say so (`by`).
 PEER_KINDS = frozenset(
     {
         "add_auto",
-        "add_child",
-        "add_flow",
         "add_peer",
         "clear_logs",
-        "add_deduplicated",
-        "remove_deduplication",
-        "set_concurrency",
-        "remove_concurrency",
-        "set_rate_limit",
-        "remove_rate_limit",
-        "rate_limit",
-        "wait_for_children",
     }
 )
 # Done by hand on both sides: what the servers' own clocks would do, and a blocked worker that is woken up.
 SERVER_KINDS = frozenset(
-    {"expire_lock", "expire_limiter", "expire_stalled_check", "expire_deduplication", "pop_marker"}
+    {
+        "expire_lock",
+        "expire_limiter",
+        "expire_stalled_check",
+        "expire_deduplication",
+        "pop_marker",
+    }
 )
 
 
@@ -124,6 +121,20 @@ class View:
     def deduplication(self, queue: str) -> list[str]:
         head = f"{PREFIX}:{queue}:de:"
         return sorted(key[len(head) :] for key in self._dump if key.startswith(head))
+
+    def owner(self, queue: str, name: str) -> str | None:
+        entry = self._dump.get(f"{PREFIX}:{queue}:de:{name}")
+        return entry.value if entry is not None and isinstance(entry.value, str) else None
+
+    def is_held(self, queue: str) -> bool:
+        """Whether the queue was told to let no job start, and has no rate by which Node would obey."""
+        entry = self._dump.get(f"{PREFIX}:{queue}:limiter")
+        return entry is not None and entry.value == "9007199254740991" and "max" not in self.meta(queue)
+
+    def schedulers(self, queue: str) -> dict[str, int]:
+        """The next time of each schedule."""
+        entry = self._dump.get(f"{PREFIX}:{queue}:repeat")
+        return {} if entry is None else {name: int(float(score)) for name, score in entry.value}
 
     def next_due(self, queue: str) -> int | None:
         entry = self._dump.get(f"{PREFIX}:{queue}:delayed")

@@ -10,17 +10,21 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import redis
 
 from oxcart.broker import port
-from oxcart.broker.bullmq import BullMQBroker
-from oxcart.broker.bullmq.codec import options_of, retention_argument
+from oxcart.broker.bullmq import BullMQBroker, flows
+from oxcart.broker.bullmq.codec import ParentLink, encode_job, options_of, retention_argument
+from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, Lease
 from oxcart.model.errors import JobError, JobLocked, JobNotFound, ScriptError
+from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.retention import Retention
+from oxcart.model.schedule import Schedule
 from tests.equality.dump import Dump, take_dump
 from tests.equality.ops import PEER_KINDS, PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
 from tests.equality.sides import STATES, NodeSide, expire, known_ids
@@ -119,6 +123,7 @@ class OxcartSide:
                 found[f"state {queue} {job_id}"] = state
             for job_id, job in zip(ids, await broker.get(ids), strict=True):
                 found[f"job {queue} {job_id}"] = _described(job)
+                found[f"children {queue} {job_id}"] = await _family(broker, job_id)
         return found
 
     # ------------------------------------------------------------------------------------- adding
@@ -133,10 +138,57 @@ class OxcartSide:
         encoded = [broker.encode(job["name"], job["data"], _options(job)) for job in jobs]
         return [added.id for added in await broker.add(encoded)]
 
+    # ------------------------------------------------------------------------------------- flows and windows
+
+    async def _add_flow(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
+        tree = _tree(op.args["flow"])
+        added = await flows.add_tree(self._brokers[tree.queue], tree)
+        if not added.created and not added.children:
+            # A window kept it out. Node does not tell, and shows the tree that it wanted to add.
+            return _wanted(op.args["flow"])
+        return _ids(added)
+
+    async def _add_children(self, broker: BullMQBroker, op: Op) -> list[dict[str, Any]]:
+        trees = [_tree(node) for node in op.args["flows"]]
+        return [_ids(one) for one in await flows.add_children(broker, op.args["id"], trees)]
+
+    async def _add_child(self, broker: BullMQBroker, op: Op) -> str:
+        opts = dict(op.args["opts"])
+        above = opts.pop("parent")
+        link = ParentLink(above["id"], above["queue"], _FLAGS.get(_policy(opts), ""))
+        options = _options({"opts": opts, "id": op.args["id"]})
+        job = encode_job(op.args["name"], op.args["data"], options, self._now, parent=link)
+        return (await broker.add([job]))[0].id
+
+    async def _add_deduplicated(self, broker: BullMQBroker, op: Op) -> str:
+        return await self._add(broker, op)
+
+    async def _remove_deduplication(self, broker: BullMQBroker, op: Op) -> int:
+        return int(await broker.release_window(op.args["key"]))
+
+    async def _wait_for_children(self, broker: BullMQBroker, op: Op) -> bool:
+        (code,), _ = await broker.finish([_ended("h", op)], _ask(op, 0))
+        assert isinstance(code, int), code
+        if code < 0:
+            raise JobError(op.args["id"], code=code)
+        return code == 1
+
     # ------------------------------------------------------------------------------------- running
 
     async def _claim(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
-        return self._claimed(op, await broker.claim(_ask(op, 1)))
+        claimed = await broker.claim(_ask(op, 1))
+        await self._schedule(broker, claimed)
+        return self._claimed(op, claimed)
+
+    async def _schedule(self, broker: BullMQBroker, claimed: Claimed) -> None:
+        """Makes the next runs of schedules, as a worker does before it runs what it claimed."""
+        runs = [
+            Claim(job.id, job.fields[b"rjk"].decode(), job.fields)
+            for job in claimed.jobs
+            if b"rjk" in job.fields
+        ]
+        made = await broker.schedulers.advance(runs)
+        assert all(isinstance(one, str) for one in made), made
 
     def _claimed(self, op: Op, claimed: Claimed) -> dict[str, Any]:
         described = None
@@ -163,6 +215,7 @@ class OxcartSide:
         assert isinstance(code, int), code
         if code < 0:
             raise JobError(outcome.id, code=code)
+        await self._schedule(broker, claimed)
         return self._claimed(op, claimed) if fetch else None
 
     async def _complete(self, broker: BullMQBroker, op: Op) -> Any:
@@ -193,6 +246,11 @@ class OxcartSide:
     async def _give_back(self, broker: BullMQBroker, op: Op) -> Any:
         return await self._finish(broker, op, _ended("w", op))
 
+    async def _give_back_held(self, broker: BullMQBroker, op: Op) -> Any:
+        outcome = _ended("l", op)
+        outcome.delay_ms = op.args["hold"]
+        return await self._finish(broker, op, outcome)
+
     async def _extend(self, broker: BullMQBroker, op: Op) -> int:
         refused = await broker.extend([Lease(op.args["id"], op.args["token"])], op.args["duration"])
         return 0 if refused else 1
@@ -207,6 +265,44 @@ class OxcartSide:
             max_stalled=worker.get("maxStalledCount", 1), interval_ms=worker.get("stalledInterval", 30_000)
         )
         return recovered.ids
+
+    # ----------------------------------------------------------------------------------- schedules and limits
+
+    async def _upsert_scheduler(self, broker: BullMQBroker, op: Op) -> str | None:
+        repeat, template = op.args["repeat"], op.args["template"]
+        schedule = msgspec.structs.replace(
+            Schedule.from_wire(repeat),
+            immediately=repeat.get("immediately", False),
+            offset=repeat.get("offset"),
+        )
+        data = json.dumps(template.get("data", {}), separators=(",", ":")).encode()
+        opts = {"kl" if name == "keepLogs" else name: one for name, one in template.get("opts", {}).items()}
+        run = await broker.schedulers.upsert(
+            op.args["key"], schedule, template.get("name", op.args["key"]), data, opts
+        )
+        if run is None and repeat.get("endDate", op.now) < op.now:
+            raise ScriptError(
+                "Node's queue refuses an end that is past, as ours does; its scheduler does not"
+            )
+        return None if run is None else run[0]
+
+    async def _remove_scheduler(self, broker: BullMQBroker, op: Op) -> bool:
+        return await broker.schedulers.remove(op.args["key"])
+
+    async def _set_concurrency(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.set_concurrency(op.args["concurrency"])
+
+    async def _remove_concurrency(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.remove_concurrency()
+
+    async def _set_rate_limit(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.set_rate(op.args["max"], op.args["duration"])
+
+    async def _remove_rate_limit(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.remove_rate()
+
+    async def _rate_limit(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.limits.hold(op.args["duration"])
 
     # ------------------------------------------------------------------------------------- the operator
 
@@ -250,6 +346,58 @@ class OxcartSide:
         return 1
 
 
+#: Node's words for the policies, ours, and the wire's.
+_POLICIES = {
+    "failParentOnFailure": OnFailure.FAIL,
+    "continueParentOnFailure": OnFailure.CONTINUE,
+    "ignoreDependencyOnFailure": OnFailure.IGNORE,
+    "removeDependencyOnFailure": OnFailure.REMOVE,
+}
+_FLAGS = {
+    OnFailure.FAIL: "fpof",
+    OnFailure.CONTINUE: "cpof",
+    OnFailure.IGNORE: "idof",
+    OnFailure.REMOVE: "rdof",
+}
+
+
+def _policy(opts: dict[str, Any]) -> OnFailure:
+    """Takes the policy out of Node's options."""
+    found = [ours for theirs, ours in _POLICIES.items() if opts.pop(theirs, False)]
+    return found[0] if found else OnFailure.WAIT
+
+
+def _tree(node: dict[str, Any]) -> Tree:
+    opts = dict(node["opts"])
+    policy, job_id = _policy(opts), opts.pop("jobId")
+    children = tuple(_tree(child) for child in node.get("children", []))
+    options = _options({"opts": opts, "id": job_id})
+    return Tree(node["queueName"], PREFIX, node["name"], node["data"], options, policy, children)
+
+
+def _ids(added: flows.AddedTree) -> dict[str, Any]:
+    return {"id": added.id, "children": [_ids(child) for child in added.children]}
+
+
+def _wanted(node: dict[str, Any]) -> dict[str, Any]:
+    return {"id": node["opts"]["jobId"], "children": [_wanted(child) for child in node.get("children", [])]}
+
+
+async def _family(broker: BullMQBroker, job_id: str) -> dict[str, Any]:
+    counts = await flows.counts(broker, job_id)
+    found = {kind: await flows.every(broker, job_id, kind) for kind in _KINDS}
+    return {
+        "processed": {key: child.value for key, child in found["processed"].items()},
+        "unprocessed": sorted(found["unprocessed"]),
+        "ignored": {key: child.reason for key, child in found["ignored"].items()},
+        "failed": list(found["failed"]),
+        "counts": {kind: getattr(counts, kind) for kind in _KINDS},
+    }
+
+
+_KINDS = ("processed", "unprocessed", "ignored", "failed")
+
+
 def _options(job: dict[str, Any]) -> JobOptions:
     names = {
         "removeOnComplete": "remove_on_complete",
@@ -261,6 +409,13 @@ def _options(job: dict[str, Any]) -> JobOptions:
     # A bare number is a duration in seconds here, and milliseconds in Node.
     if "delay" in given:
         given["delay"] = f"{given['delay']}ms"
+    if "deduplication" in given:
+        rule = dict(given["deduplication"])
+        if "ttl" in rule:
+            rule["ttl"] = f"{rule['ttl']}ms"
+        if "keepLastIfActive" in rule:
+            rule["keep_last_if_active"] = rule.pop("keepLastIfActive")
+        given["deduplication"] = rule
     return JobOptions.build(**given, job_id=job["id"])
 
 
@@ -273,6 +428,7 @@ def _ask(op: Op, count: int) -> Ask:
         worker=worker.get("name", ""),
         limit_max=limiter.get("max"),
         limit_duration=limiter.get("duration"),
+        metrics=worker.get("metrics", {}).get("maxDataPoints", 0),
     )
 
 

@@ -85,7 +85,7 @@ class Generator:
         token = op.args.get("token")
         # Refused for the lack of a lock, a worker gives up; because of children it may come again.
         ended = not outcome.failed or outcome.code in (-1, -2, -3, -6)
-        if ended and op.kind in ("complete", "fail", "move_to_delayed", "give_back"):
+        if ended and op.kind in ("complete", "fail", "move_to_delayed", "give_back", "give_back_held"):
             self._claims = [c for c in self._claims if (c.job_id, c.token) != (op.args["id"], token)]
         given = outcome.value if op.kind in ("claim", "complete", "fail") else None
         if isinstance(given, dict) and given.get("job") is not None:
@@ -162,7 +162,15 @@ class Generator:
     def _op(self, kind: str, queue: str = QUEUE, **args: Any) -> Op:
         if self._mixed and "by" not in args and kind not in PEER_KINDS | SERVER_KINDS:
             args["by"] = self._pick("us", "peer")
+        if self._is_meant(kind, queue, args):
+            args["by"] = "peer"
         return Op(kind, self._now, {"queue": queue, **args})
+
+    def _is_meant(self, kind: str, queue: str, args: dict[str, Any]) -> bool:
+        """Whether we would do otherwise than 5.62.0 here, and mean to: docs/protocol says where and why."""
+        claims = kind == "claim" or (kind in ("complete", "fail") and args.get("fetch"))
+        # A queue that is held: Node's workers obey where they have a limiter, ours always.
+        return bool(claims) and self._view.is_held(queue) and "limiter" not in args["worker"]
 
     # ------------------------------------------------------------------------------------- adding
 
@@ -179,7 +187,7 @@ class Generator:
     def _add_auto(self) -> Op:
         return self._op("add_auto", name="auto", data=self._data(), opts=self._options(peer=True))
 
-    def _add_child(self) -> Op:
+    def _add_child(self) -> Op | None:
         queue, job = self._some_queue(), self._job(peer=True)
         self._policy(job["opts"])
         parent = self._any_id(queue)
@@ -193,9 +201,9 @@ class Generator:
         if not self._plan and self._random.random() < 0.6:
             # Its parent is anywhere: ready, running, delayed, finished.
             self._plan += [self._claim, self._fail]
-        return self._op("add_child", **job)
+        return self._op("add_child", **job, by="peer")
 
-    def _add_deduplicated(self) -> Op:
+    def _add_deduplicated(self) -> Op | None:
         rule: dict[str, Any] = {"id": self._random.choice(("d1", "d2"))}
         if self._random.random() < 0.5:
             rule["ttl"] = self._random.choice((60_000, 600_000))
@@ -205,14 +213,14 @@ class Generator:
             rule["replace"] = True
         job = self._job(peer=True)
         job["opts"]["deduplication"] = rule
-        return self._op("add_deduplicated", **job)
+        return self._op("add_deduplicated", **job, by="peer")
 
     def _add_flow(self) -> Op:
         if not self._plan and self._random.random() < 0.6:
             # Work it off: a flow that nobody runs shows nothing.
             for _ in range(self._random.randint(2, 5)):
                 self._plan += [self._claim, self._pick(self._complete, self._fail, self._fail)]
-        return self._op("add_flow", flow=self._node(2 if self._random.random() < 0.25 else 1))
+        return self._op("add_flow", flow=self._node(2 if self._random.random() < 0.25 else 1), by="peer")
 
     def _node(self, depth: int, child: bool = False) -> dict[str, Any]:
         self._numbers += 1
@@ -373,7 +381,7 @@ class Generator:
         if held is None:
             return None
         del held["doomed"]
-        return self._op("wait_for_children", **held)
+        return self._op("wait_for_children", **held, by="peer")
 
     def _extend(self) -> Op | None:
         held = self._held()
@@ -479,7 +487,7 @@ class Generator:
 
     def _remove_deduplication(self) -> Op | None:
         keys = self._view.deduplication(QUEUE)
-        return self._op("remove_deduplication", key=self._random.choice(keys)) if keys else None
+        return self._op("remove_deduplication", key=self._random.choice(keys), by="peer") if keys else None
 
     # ------------------------------------------------------------------------------------- the server's clock
 

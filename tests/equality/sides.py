@@ -81,6 +81,8 @@ class NodeSide:
                 commands.append(("getState", {"queue": queue, "jobId": job_id}))
                 names.append(f"job {queue} {job_id}")
                 commands.append(("getJob", {"queue": queue, "jobId": job_id}))
+                names.append(f"children {queue} {job_id}")
+                commands.append(("getDependencies", {"queue": queue, "jobId": job_id}))
         answers: dict[str, Any] = dict(zip(names, await self._driver.batch(commands), strict=True))
         for name, answer in answers.items():
             if name.startswith("job "):
@@ -141,8 +143,12 @@ def _command(op: Op) -> tuple[str, dict[str, Any]]:
 _NAMES = {
     "add_auto": "add",
     "add_flow": "addFlow",
+    "add_children": "addChildren",
     "move_to_delayed": "moveToDelayed",
     "give_back": "giveBack",
+    "give_back_held": "giveBackHeld",
+    "upsert_scheduler": "upsertScheduler",
+    "remove_scheduler": "removeScheduler",
     "wait_for_children": "moveToWaitingChildren",
     "extend": "extendLock",
     "progress": "updateProgress",
@@ -185,7 +191,7 @@ def _neutral(op: Op, answer: Any) -> Any:
                 "deferred_failure": job.get("deferredFailure"),
             }
         return {"job": job, "limited": answer["limited"], "delay_until": answer["delayUntil"]}
-    if op.kind == "give_back":
+    if op.kind in ("give_back", "give_back_held"):
         # The rest of the rate limit, which our engine asks for with its next claim.
         return None
     return answer

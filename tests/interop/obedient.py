@@ -17,7 +17,7 @@ class Obedient:
 
     The data of a job: ``fail: n`` throws in the first n attempts, ``message`` with that text;
     ``unrecoverable`` fails for good; ``delay`` is ms of work; ``progress`` and ``log`` are reported;
-    ``result`` is returned.
+    ``result`` is returned, or with ``children`` the values of the children, sorted.
 
     Attributes:
         runs: Id and ended attempts of every start.
@@ -44,6 +44,8 @@ class Obedient:
         if job.attempts_made < data.get("fail", 0):
             self.failed.append(job.id)
             raise RuntimeError(data.get("message", f"attempt {job.attempts_made + 1} failed"))
+        if data.get("children"):
+            return sorted((await job.children_values()).values())
         return data.get("result")
 
 

@@ -115,6 +115,13 @@ async function workerOf(name, options = {}) {
   return worker;
 }
 
+function producer() {
+  if (!flows) {
+    flows = quiet(new FlowProducer({ connection, prefix }));
+  }
+  return flows;
+}
+
 // The scripts have another name since 6.0.
 function scriptsOf(owner) {
   return owner.backend || owner.scripts;
@@ -253,14 +260,50 @@ const ops = {
   },
 
   async addFlow({ flow }) {
-    if (!flows) {
-      flows = quiet(new FlowProducer({ connection, prefix }));
-    }
     const ids = node => ({
       id: node.job.id,
       children: (node.children || []).map(ids),
     });
-    return ids(await flows.add(flow));
+    return ids(await producer().add(flow));
+  },
+
+  // Trees as children of a job of the queue.
+  async addChildren({ queue, jobId, flows: nodes }) {
+    const parent = { id: jobId, queue: `${prefix}:${queue}` };
+    const added = [];
+    for (const node of nodes) {
+      added.push(await ops.addFlow({ flow: { ...node, opts: { ...node.opts, parent } } }));
+    }
+    return added;
+  },
+
+  // The children of a job by what became of them, and how many.
+  async getDependencies({ queue, jobId }) {
+    const job = await jobOf(await queueOf(queue), jobId);
+    const { processed, unprocessed, ignored, failed } = await job.getDependencies();
+    return {
+      processed,
+      unprocessed: unprocessed.sort(),
+      ignored,
+      failed,
+      counts: await job.getDependenciesCount(),
+    };
+  },
+
+  async getFlow({ queue, jobId, depth, maxChildren }) {
+    const flows = producer();
+    const shape = node =>
+      node && {
+        id: node.job.id,
+        queue: node.job.queueName,
+        children: (node.children || []).map(shape).filter(Boolean),
+      };
+    const opts = { queueName: queue, id: jobId, prefix };
+    return shape(await flows.getFlow({ ...opts, ...(depth ? { depth } : {}), ...(maxChildren ? { maxChildren } : {}) }));
+  },
+
+  async getDeduplicationJobId({ queue, key }) {
+    return (await queueOf(queue)).getDeduplicationJobId(key);
   },
 
   async claim(args) {
@@ -300,6 +343,13 @@ const ops = {
 
   async giveBack(args) {
     const [, job] = await claimedJob(args);
+    return job.moveToWait(args.token);
+  },
+
+  // What a worker does when its processor rate limits the queue.
+  async giveBackHeld(args) {
+    const [worker, job] = await claimedJob(args);
+    await worker.rateLimit(args.hold);
     return job.moveToWait(args.token);
   },
 
@@ -434,6 +484,54 @@ const ops = {
     return (await queueOf(queue)).removeDeduplicationKey(key);
   },
 
+  // ------------------------------------------------------------------------------- schedulers
+
+  // The id of the job that the scheduler made, or null where it made none.
+  async upsertScheduler({ queue, key, repeat, template }) {
+    const job = await (await queueOf(queue)).upsertJobScheduler(key, repeat, template);
+    return job ? job.id : null;
+  },
+
+  async removeScheduler({ queue, key }) {
+    return (await queueOf(queue)).removeJobScheduler(key);
+  },
+
+  async getScheduler({ queue, key }) {
+    return (await (await queueOf(queue)).getJobScheduler(key)) || null;
+  },
+
+  async getSchedulers({ queue, start = 0, end = -1, asc = true }) {
+    return (await queueOf(queue)).getJobSchedulers(start, end, asc);
+  },
+
+  async countSchedulers({ queue }) {
+    return (await queueOf(queue)).getJobSchedulersCount();
+  },
+
+  // For each case the next time in ms, null where there is none, or the text of the refusal.
+  async cronNext({ cases }) {
+    const { parseExpression } = require(
+      require.resolve('cron-parser', { paths: [path.join(folder, 'node_modules', 'bullmq'), folder] }),
+    );
+    return cases.map(({ pattern, after, tz, end }) => {
+      let interval;
+      try {
+        interval = parseExpression(pattern, {
+          currentDate: new Date(after),
+          tz,
+          ...(end === null ? {} : { endDate: new Date(end) }),
+        });
+      } catch (error) {
+        return String(error.message);
+      }
+      try {
+        return interval.next().getTime();
+      } catch (error) {
+        return null;
+      }
+    });
+  },
+
   async obliterate({ queue, force = true }) {
     await (await queueOf(queue)).obliterate({ force });
   },
@@ -444,7 +542,7 @@ const ops = {
   //   fail: n        throw in the first n attempts      message: the text of that error
   //   unrecoverable  throw UnrecoverableError           delay: ms of work before the end
   //   progress: v    report it                          log: a row, or several
-  //   result: v      return it
+  //   result: v      return it                          children: return their values, sorted
   async workerStart({ handle, queue, options = {} }) {
     const record = { runs: [], completed: [], failed: [], errors: [], waits: [] };
     const settle = () => {
@@ -470,6 +568,9 @@ const ops = {
         }
         if (data.fail && job.attemptsMade < data.fail) {
           throw new Error(data.message || `attempt ${job.attemptsMade + 1} failed`);
+        }
+        if (data.children) {
+          return Object.values(await job.getChildrenValues()).sort();
         }
         return data.result === undefined ? null : data.result;
       },
@@ -596,6 +697,9 @@ const ops = {
     if (flows) {
       await flows.close();
     }
+    for (const other of others.values()) {
+      await other.close();
+    }
     for (const queue of queues.values()) {
       await queue.close();
     }
@@ -604,6 +708,18 @@ const ops = {
     }
   },
 };
+
+// One object of a class of BullMQ per queue.
+const others = new Map();
+function opened(kind, queue) {
+  const key = `${kind} ${queue}`;
+  if (!others.has(key)) {
+    others.set(key, quiet(new bullmq[kind](queue, { connection, prefix })));
+  }
+  return others.get(key);
+}
+
+Object.assign(ops, require('./operations.js')({ queueOf, opened }));
 
 // ---------------------------------------------------------------------------------- the pipe
 

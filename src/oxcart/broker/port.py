@@ -4,7 +4,8 @@ A broker is one queue on one server. Every verb that takes several items answers
 and no item's fault touches another. Verbs that change something may be repeated after a lost answer:
 the broker does so by itself and the server answers a repeat from memory (DESIGN §4).
 
-Codes that stand for an item: 1 done, 0 nothing to do (an id that exists), below zero a refusal
+Codes that stand for an item: 1 done, 2 done but the job's parent could not be told, 0 nothing to do (an id
+that exists, no children to wait for), below zero a refusal
 (``oxcart.model.errors.error_for_code``), a text where the server refused that one item.
 
 May touch: nothing; values and a protocol.
@@ -33,6 +34,7 @@ class Ask(msgspec.Struct, frozen=True):
         limit_max: At most so many jobs ...
         limit_duration: ... in so many ms over all workers; None for no limit of the worker's own.
         max_bytes: Stop claiming when payloads reach this size.
+        metrics: For so many minutes it is kept how many jobs ended in each; 0 counts nothing.
     """
 
     count: int = 1
@@ -41,6 +43,7 @@ class Ask(msgspec.Struct, frozen=True):
     limit_max: int | None = None
     limit_duration: int | None = None
     max_bytes: int = 1_048_576
+    metrics: int = 0
 
 
 class ClaimedJob(msgspec.Struct):
@@ -88,7 +91,8 @@ class Outcome(msgspec.Struct):
     """How an attempt ended.
 
     Attributes:
-        kind: ``c`` completed, ``f`` failed for good, ``r`` retry now, ``d`` delay, ``w`` give back.
+        kind: ``c`` completed, ``f`` failed for good, ``r`` retry now, ``d`` delay, ``w`` give back,
+            ``h`` wait for its children, ``l`` give back and hold the queue.
         id: The job.
         token: The lease under which it ran.
         starts: The fencing number of the claim; -1 to insist on a live lease.
@@ -99,7 +103,7 @@ class Outcome(msgspec.Struct):
         attempts: Failed: how many attempts the job had.
         category: Failed or to be retried: why, as one of the model's categories.
         code: Failed or to be retried: the application's own word for the kind of failure.
-        delay_ms: Delayed: how long.
+        delay_ms: Delayed: how long. Held: for how long.
         counts: Delayed: whether this was an attempt.
         lifo: Retry now: in front of the others.
     """
@@ -194,6 +198,9 @@ class Broker(Protocol):
 
     async def logs(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
         """Reads a job's log."""
+
+    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
+        """Drops a job's log but for the newest lines."""
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oxcart.cli import demo, doctor, events, exits, jobs, pipeline, queues, server, work
+from oxcart.cli import demo, doctor, events, exits, jobs, operations, pipeline, queues, server, work
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
@@ -88,7 +88,17 @@ app.command()(jobs.jobs)
 app.command()(jobs.job)
 app.command()(jobs.retry)
 app.command()(jobs.remove)
+app.command()(operations.promote)
+app.command()(operations.clean)
+app.command()(operations.drain)
+app.command()(operations.obliterate)
+app.command()(operations.orphans)
+app.command()(operations.priorities)
+app.command()(operations.metrics)
+app.command()(operations.clear_logs)
 app.command()(events.events)
+app.command()(operations.publish)
+app.command()(operations.trim_events)
 app.add_typer(pipeline.app)
 app.add_typer(server.app, name="server")
 app.command()(doctor.doctor)

@@ -11,14 +11,12 @@ import typer
 
 from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, USAGE, CommandError
+from oxcart.cli.operations import LimitOption, retry_all
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
     from oxcart.model.job import Job
     from oxcart.queue import Queue
-
-#: Jobs read at a time when all failed ones are meant.
-PAGE = 500
 
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)]
 
@@ -149,19 +147,33 @@ def retry(
         list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs.", show_default=False)
     ] = None,
     all_failed: Annotated[bool, typer.Option("--all-failed", help="Every failed job of the queue.")] = False,
+    all_completed: Annotated[
+        bool, typer.Option("--all-completed", help="Every completed job of the queue.")
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(help="With all of them: those that ended since then: 2h, 2026-11-15T12:00Z."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="The same: those that ended until then.")] = None,
+    limit: LimitOption = None,
     reset: Annotated[bool, typer.Option("--reset", help="Count their attempts from the beginning.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Let finished jobs run again."""
-    if bool(job_ids) == all_failed:
-        raise CommandError("name the jobs to retry, or say --all-failed", USAGE)
+    if [bool(job_ids), all_failed, all_completed].count(True) != 1:
+        raise CommandError("name the jobs to retry, or say --all-failed or --all-completed", USAGE)
+    if not job_ids:
+        state = "failed" if all_failed else "completed"
+        retry_all(ctx, queue, state, since, until, limit, reset, as_json)
+        return
+    if since or until or limit:
+        raise CommandError("--since, --until and --limit go with --all-failed or --all-completed", USAGE)
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
-            ids = job_ids or await _failed_ids(source)
-            return await _each(ids, lambda one: source.retry(one, reset=reset))
+            return await each(job_ids, lambda one: source.retry(one, reset=reset))
 
-    _report(settings.run(work()), "will run again", as_json)
+    report(settings.run(work()), "will run again", as_json)
 
 
 def remove(
@@ -175,9 +187,9 @@ def remove(
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await _each(job_ids, lambda one: source.remove(one, children=children))
+            return await each(job_ids, lambda one: source.remove(one, children=children))
 
-    _report(settings.run(work()), "removed", as_json)
+    report(settings.run(work()), "removed", as_json)
 
 
 async def _add(
@@ -245,14 +257,7 @@ def _json_or_text(value: str | None) -> Any:
         return value
 
 
-async def _failed_ids(queue: Queue) -> list[str]:
-    ids: list[str] = []
-    while page := await queue.jobs("failed", first=len(ids), limit=PAGE, oldest=True):
-        ids += (job.id for job in page)
-    return ids
-
-
-async def _each(ids: list[str], act: Callable[[str], Awaitable[None]]) -> list[dict[str, Any]]:
+async def each(ids: list[str], act: Callable[[str], Awaitable[None]]) -> list[dict[str, Any]]:
     """Does something to each job; one that refuses does not stop the others."""
     from oxcart.model.errors import JobError
 
@@ -267,7 +272,8 @@ async def _each(ids: list[str], act: Callable[[str], Awaitable[None]]) -> list[d
     return done
 
 
-def _report(done: list[dict[str, Any]], what: str, as_json: bool) -> None:
+def report(done: list[dict[str, Any]], what: str, as_json: bool) -> None:
+    """Says what became of each job, and ends with a code where one refused."""
     refused = [one for one in done if not one["ok"]]
     if as_json:
         output.document(done)

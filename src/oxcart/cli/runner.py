@@ -46,6 +46,8 @@ class Plan(msgspec.Struct, kw_only=True):
         lock_duration: How long a lease lasts.
         stalled_interval: How often to look for jobs of lost workers.
         shutdown_timeout: How long running jobs may take to end.
+        max_started: How often a job may be started, or None for no limit.
+        metrics_minutes: For how many minutes the queue keeps how many jobs ended in each.
         lifespan: ``module:function`` of an async context manager around the worker, or None.
         middleware: ``module:function`` names of layers around every handler, the first outermost.
         metrics_host: Where metrics and health are served.
@@ -62,6 +64,8 @@ class Plan(msgspec.Struct, kw_only=True):
     lock_duration: str = "30s"
     stalled_interval: str = "30s"
     shutdown_timeout: str = "30s"
+    max_started: int | None = None
+    metrics_minutes: int = 0
     lifespan: str | None = None
     middleware: list[str] = []
     metrics_host: str = "127.0.0.1"
@@ -158,6 +162,8 @@ class _Process:
             lock_duration=plan.lock_duration,
             stalled_interval=plan.stalled_interval,
             shutdown_timeout=plan.shutdown_timeout,
+            max_started=plan.max_started,
+            metrics=plan.metrics_minutes,
             observer=metrics,
             **around,
         )

@@ -51,6 +51,13 @@ def work(
         str, typer.Option(help="How often to look for jobs of lost workers.")
     ] = "30s",
     shutdown_timeout: Annotated[str, typer.Option(help="How long running jobs may take to end.")] = "30s",
+    max_started: Annotated[
+        int | None,
+        typer.Option(min=1, help="How often a job may be started before it is failed.", show_default="off"),
+    ] = None,
+    metrics_minutes: Annotated[
+        int, typer.Option(min=0, help="Keep for so many minutes how many jobs ended in each.")
+    ] = 0,
     lifespan: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +109,8 @@ def work(
         lock_duration=lock_duration,
         stalled_interval=stalled_interval,
         shutdown_timeout=shutdown_timeout,
+        max_started=max_started,
+        metrics_minutes=metrics_minutes,
         lifespan=lifespan,
         middleware=middleware or [],
         metrics_host=metrics_host,

@@ -26,6 +26,8 @@ BATCH = 50
 #: A queue found empty is asked again after so many seconds while others keep the slots busy; with a free
 #: slot its marker is waited for instead.
 ASK_AGAIN = 0.1
+#: A queue at its rate limit is asked again after so many ms at most: somebody may have lifted the limit.
+LIMITED = 5_000
 #: A call that takes longer, in seconds, hangs at a server that is away or silent. The queues of other servers
 #: go on without waiting for it, and without the slots that it asked for.
 STUCK = 1.0
@@ -130,6 +132,8 @@ class Claims:
         self._turn = 0
         self._pumping = False
         self._claiming = True
+        #: Whether no jobs are claimed for now.
+        self.paused = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -137,7 +141,7 @@ class Claims:
     @property
     def has_room(self) -> bool:
         """Whether a job could be taken now."""
-        return self._claiming and self._load() + self._asked_for < self._concurrency
+        return self._claiming and not self.paused and self._load() + self._asked_for < self._concurrency
 
     def submit(self, station: Station, job: RunningJob, outcome: Outcome) -> None:
         """Takes an ended attempt; it is committed with the next call."""
@@ -189,7 +193,11 @@ class Claims:
         if count > 1:
             self._ask_again()
         while len(self._calls) - self._stuck < self._most_calls:
-            free = self._concurrency - self._load() - self._asked_for if self._claiming else 0
+            free = (
+                self._concurrency - self._load() - self._asked_for
+                if self._claiming and not self.paused
+                else 0
+            )
             for step in range(count):
                 station = stations[(self._turn + step) % count]
                 if not station.stuck and (station.outcomes or (free > 0 and station.ready)):
@@ -312,23 +320,37 @@ class Claims:
             )
         if claimed.limited_ms:
             station.ready = False
-            station.until_ms = self._clock() + claimed.limited_ms
-            self._wake_at(claimed.limited_ms)
+            station.until_ms = self._clock() + min(claimed.limited_ms, LIMITED)
+            self._set_alarm()
+            self._starved()  # there may be room for the jobs of other queues
         elif len(claimed.jobs) < asked and not claimed.repeated and station.wakes == wakes:
             # Fewer than asked for: the queue is empty, unless payloads alone made the batch short.
             station.ready = not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
             if not station.ready:
                 self._starved()
 
-    def _wake_at(self, in_ms: int) -> None:
-        loop = asyncio.get_running_loop()
+    def _set_alarm(self) -> None:
+        """Rings when the first of the limits is over."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = loop.call_later(in_ms / 1000 + 0.001, self.wake, None)
+            self._alarm = None
+        times = [station.until_ms for station in self._stations if station.until_ms and not station.ready]
+        if times and self._claiming:
+            wait = max(0, min(times) - self._clock()) / 1000
+            self._alarm = asyncio.get_running_loop().call_later(wait + 0.001, self._ring)
+
+    def _ring(self) -> None:
+        now = self._clock()
+        for station in self._stations:
+            if 0 < station.until_ms <= now:
+                station.until_ms = 0
+                station.wake()
+        self._set_alarm()  # for the others, and where this clock is behind the loop's
+        self._pump_soon()
 
 
 def _with_count(ask: Ask, count: int) -> Ask:
-    return Ask(count, ask.lock_ms, ask.worker, ask.limit_max, ask.limit_duration, ask.max_bytes)
+    return Ask(count, ask.lock_ms, ask.worker, ask.limit_max, ask.limit_duration, ask.max_bytes, ask.metrics)
 
 
 def _bytes(claimed: Claimed) -> int:

@@ -12,8 +12,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oxcart.broker.bullmq import codec
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
 from oxcart.broker.port import Broker, ClaimedJob
 from oxcart.model import payload
+from oxcart.model.errors import OxcartError
+from oxcart.model.flow import HasTree
 from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
 
@@ -26,7 +30,7 @@ T = TypeVar("T")
 _MISSING: Any = object()
 
 
-class RunningJob:
+class RunningJob(Parent):
     """A claimed job. Handlers ask for it with a parameter named ``job``.
 
     Attributes:
@@ -190,6 +194,27 @@ class RunningJob:
         """Replaces the payload, for the next attempt to see."""
         await self._broker.update_data(self.id, data)
         self._data = data
+
+    async def add_children(self, *flows: HasTree) -> list[AddedTree]:
+        """Adds children to this job while it runs; return ``WaitForChildren()`` to wait for them.
+
+        An attempt that is repeated adds them again: give them a ``job_id`` that follows from this job's to
+        make them the same ones.
+
+        Args:
+            *flows: The children, each perhaps with children of its own (``Flow``).
+
+        Raises:
+            ValidationError: Something is wrong with a child; nothing was written.
+            LeaseLost: Another worker runs this job by now; nothing was written.
+        """
+        trees = [flow.tree() for flow in flows]
+        return await add_children(self._storage(), self.id, trees, token=self.token)
+
+    def _storage(self) -> BullMQBroker:
+        if not isinstance(self._broker, BullMQBroker):
+            raise OxcartError("children need a server: oxcart.testing runs single jobs in memory; use drain")
+        return self._broker
 
     def snapshot(self) -> Job:
         """The job as a value of the model."""

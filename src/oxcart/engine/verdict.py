@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.codec import retention_argument
 from oxcart.broker.port import Outcome
 from oxcart.engine.running import RunningJob
@@ -22,14 +23,18 @@ from oxcart.model import payload
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import parse_ms
 from oxcart.model.errors import FailedChildren, PayloadError
-from oxcart.model.failure import Category, Classifier, PermanentError, TemporaryError
-from oxcart.model.outcome import Cancel, Retry, Snooze
+from oxcart.model.failure import Category, Classifier, PermanentError, RateLimited, TemporaryError
+from oxcart.model.outcome import Cancel, Retry, Snooze, WaitForChildren
 from oxcart.model.retention import Retention
 
 log = logging.getLogger("oxcart.worker")
 
 #: A trace longer than this is cut in the middle; what matters is at both ends.
 LONGEST_TRACE = 16_384
+#: The same for a reason: it stands in the job, in an event, and in the memory of whoever lists failed jobs.
+LONGEST_REASON = 16_384
+#: The reason that peers write too.
+STARTED_TOO_OFTEN = "job started more than allowable limit"
 #: How many traces are kept where the job does not say.
 TRACES = 10
 
@@ -44,6 +49,7 @@ class Verdict:
         strategies: Backoff functions by name, for jobs whose policy is ``custom``.
         remove_on_complete: What to keep of completed jobs that do not say.
         remove_on_fail: The same for failed ones.
+        max_started: How often a job may be started; None for no limit.
         rand: Randomness for jitter, from 0 to 1.
         clock: The time in ms.
     """
@@ -57,6 +63,7 @@ class Verdict:
         strategies: Mapping[str, Strategy] | None = None,
         remove_on_complete: Retention | None = None,
         remove_on_fail: Retention | None = None,
+        max_started: int | None = None,
     ) -> None:
         self._clock = clock
         self._rand = rand
@@ -64,17 +71,22 @@ class Verdict:
         self._strategies = strategies or {}
         self._completed = remove_on_complete
         self._failed = remove_on_fail
+        self._max_started = max_started
 
     def of_result(self, job: RunningJob, result: Any) -> Outcome:
         """The outcome of a handler that returned."""
         kind = type(result)
         if kind is Snooze:
             return self.snoozed(job, parse_ms(result.delay, "delay"))
+        if kind is WaitForChildren:
+            return Outcome("h", job.id, job.token, job.fencing, self._clock(), counts=False)
         if kind is Cancel:
             return self._final(job, result.reason or "cancelled", Category.CANCELLED, None)
         if kind is Retry:
             after = None if result.after is None else parse_ms(result.after, "after")
             return self._retry(job, result.reason or "retry asked for", Category.TEMPORARY, None, after)
+        if kind is RateLimited:
+            return self.limited(job, result)
         try:
             value = payload.encode(result, field="return value")
         except PayloadError as error:
@@ -92,6 +104,8 @@ class Verdict:
 
     def of_error(self, job: RunningJob, error: BaseException, category: Category | None = None) -> Outcome:
         """The outcome of a handler that raised."""
+        if isinstance(error, RateLimited):
+            return self.limited(job, error)
         after = None
         try:
             reason = str(error) or type(error).__name__
@@ -114,6 +128,10 @@ class Verdict:
             reason = deferred.decode("utf-8", "replace")
             category = Category.SYSTEM if reason.startswith("job stalled") else Category.PERMANENT
             return self._final(job, reason, category, PermanentError(reason))
+        if self._max_started is not None:
+            forgiven = codec.count_of(fields.get(b"ox:forgiven"))
+            if job.fencing - forgiven > self._max_started:
+                return self._final(job, STARTED_TOO_OFTEN, Category.SYSTEM, PermanentError(STARTED_TOO_OFTEN))
         if b"stc" in fields and job.options.attempts > 0:
             used = job.attempts_made + job.stalls
             if used >= job.options.attempts:
@@ -129,9 +147,18 @@ class Verdict:
         """Back to the front of the queue, as if it had not been claimed."""
         return Outcome("w", job.id, job.token, job.fencing, self._clock())
 
+    def limited(self, job: RunningJob, limit: RateLimited) -> Outcome:
+        """Back to the front of the queue, which is held for a while."""
+        log.info("queue %s is held for %d ms: %s", job.queue, limit.after_ms, limit, extra={"job_id": job.id})
+        at_ms = self._clock()
+        return Outcome("l", job.id, job.token, job.fencing, at_ms, delay_ms=limit.after_ms, counts=False)
+
     def children_not_ready(self, job: RunningJob, code: int) -> Outcome:
         """A completion refused because of the job's children becomes a failure."""
-        reason = "a child of the job failed" if code == -9 else "the job has children that have not ended"
+        pending = (
+            "the job has children that have not ended; a handler returns WaitForChildren() to wait for them"
+        )
+        reason = "a child of the job failed" if code == -9 else pending
         return self._final(job, reason, Category.PERMANENT, FailedChildren(job.id))
 
     def _retry(
@@ -155,7 +182,7 @@ class Verdict:
             job.token,
             job.fencing,
             self._clock(),
-            _text(reason),
+            _text(_cut(reason, LONGEST_REASON)),
             self._stack(job, reason, error),
             category=category.value,
             code=_code(error),
@@ -176,7 +203,7 @@ class Verdict:
             job.token,
             job.fencing,
             self._clock(),
-            _text(reason),
+            _text(_cut(reason, LONGEST_REASON)),
             self._stack(job, reason, error),
             retention_argument(self._failed if kept is None else kept),
             # Peers compare ended attempts alone; where stalls used up the rest, the last ended one was it.
@@ -197,14 +224,8 @@ class Verdict:
                 traces = [str(trace) for trace in before] if isinstance(before, list) else []
             except (msgspec.DecodeError, UnicodeError):
                 log.warning("job %s: its stack traces cannot be read and are replaced", job.id)
-        if error is None:
-            traces.append(reason)
-        else:
-            trace = "".join(traceback.format_exception(error)).rstrip()
-            if len(trace) > LONGEST_TRACE:
-                half = LONGEST_TRACE // 2
-                trace = f"{trace[:half]}\n… {len(trace) - 2 * half} characters left out …\n{trace[-half:]}"
-            traces.append(trace)
+        trace = reason if error is None else "".join(traceback.format_exception(error)).rstrip()
+        traces.append(_cut(trace, LONGEST_TRACE))
         kept = traces[-limit:] if limit else []
         return _json.encode([_text(trace).decode() for trace in kept])
 
@@ -215,6 +236,14 @@ def _code(error: BaseException | None) -> str:
         return ""
     code = getattr(error, "code", None)
     return code if isinstance(code, str) and code else type(error).__name__
+
+
+def _cut(text: str, longest: int) -> str:
+    """A text without its middle, where it is too long."""
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
 def _text(text: str) -> bytes:

@@ -19,7 +19,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.connection import Reconnect
@@ -28,9 +28,11 @@ from oxcart.engine.claims import Claims, Station
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.handler import Registry
 from oxcart.engine.leases import Leases
+from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import Recovery
 from oxcart.engine.running import RunningJob
+from oxcart.engine.scheduler import Scheduler
 from oxcart.engine.verdict import Verdict
 from oxcart.engine.waiter import Waiter
 from oxcart.model.backoff import Strategy
@@ -64,43 +66,6 @@ class Source(Protocol):
 
     def station_facts(self) -> dict[str, Any]:
         """What the renewer needs to find the queue."""
-
-
-class Observer(Protocol):
-    """The seam for metrics and traces: told what happens, never asked."""
-
-    def job_started(self, job: RunningJob) -> None:
-        """A handler is about to run."""
-
-    def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
-        """An attempt ended; ``code`` says whether the server took it."""
-
-    def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
-        """A call ended so many attempts and claimed so many jobs."""
-
-    def scripted(self, verb: str, seconds: float) -> None:
-        """A script was answered."""
-
-    def renewed(self, queue: str, leases: int, seconds: float) -> None:
-        """Leases were renewed."""
-
-    def renewal_failed(self, queue: str, leases: int) -> None:
-        """Leases could not be renewed."""
-
-    def stalled(self, queue: str, count: int) -> None:
-        """Jobs were taken back from lost workers."""
-
-    def check_skipped(self, queue: str) -> None:
-        """A stalled check was skipped."""
-
-    def reconnecting(self) -> None:
-        """An attempt is made to reach a lost server."""
-
-    def connection(self, up: bool) -> None:
-        """The server can be reached, or not."""
-
-    def workers(self, change: int) -> None:
-        """A worker started (1) or ended (-1)."""
 
 
 def _check_count(value: object, field: str, least: int) -> None:
@@ -137,6 +102,10 @@ class Worker:
         remove_on_fail: The same for failed ones.
         reconnect: Pauses and limit of attempts to reach a lost server.
         recover: Whether this worker looks for jobs of lost workers.
+        max_started: How often a job may be started, retries, stalls and give-backs included, before it is
+            failed without being run; None for no limit.
+        metrics: For so many minutes the queue keeps how many jobs ended in each, for ``Queue.metrics`` and
+            Node's ``getMetrics``; 0 counts nothing.
         observer: Told what happens, for metrics and traces.
         clock: The time in ms.
         rand: Randomness, from 0 to 1.
@@ -162,6 +131,8 @@ class Worker:
         remove_on_fail: bool | int | Mapping[str, Any] | None = None,
         reconnect: Reconnect | None = None,
         recover: bool = True,
+        max_started: int | None = None,
+        metrics: int = 0,
         observer: Observer | None = None,
         clock: Callable[[], int] = now_ms,
         rand: Callable[[], float] = random.random,
@@ -170,6 +141,9 @@ class Worker:
             raise ValidationError("queues", "at least one queue", ())
         _check_count(concurrency, "concurrency", 1)
         _check_count(max_stalled, "max_stalled", 0)
+        _check_count(metrics, "metrics", 0)
+        if max_started is not None:
+            _check_count(max_started, "max_started", 1)
         if limiter is not None:
             if not isinstance(limiter, tuple | list) or len(limiter) != 2:
                 raise ValidationError("limiter", "(jobs, duration)", limiter)
@@ -194,7 +168,7 @@ class Worker:
         self._lifespan = lifespan
         self._reconnect = reconnect or Reconnect()
         self._recover = recover
-        self._observer = None if observer is None else cast(Observer, _Careful(observer))
+        self._observer = None if observer is None else careful(observer)
         self._clock = clock
         self._middleware = tuple(middleware)
         self._verdict = Verdict(
@@ -204,6 +178,7 @@ class Worker:
             strategies=strategies,
             remove_on_complete=Retention.parse(remove_on_complete, "remove_on_complete"),
             remove_on_fail=Retention.parse(remove_on_fail, "remove_on_fail"),
+            max_started=max_started,
         )
         limit_max, limit_duration = (None, None) if limiter is None else limiter
         self._ask = Ask(
@@ -212,10 +187,14 @@ class Worker:
             worker=self.name,
             limit_max=limit_max,
             limit_duration=None if limit_duration is None else parse_ms(limit_duration, "limiter", minimum=1),
+            metrics=metrics,
         )
         self._stations: list[Station] = []
         self._state: Any = None
         self._stopping = asyncio.Event()
+        self._eased = asyncio.Event()
+        #: Whether the worker takes no jobs until ``resume``.
+        self.is_paused = False
         self._given_up: set[RunningJob] = set()
         self._failure: BaseException | None = None
         self._unknown: set[str] = set()
@@ -248,10 +227,37 @@ class Worker:
             now: Do not wait for running jobs; also when the worker is already waiting for them.
         """
         self._stopping.set()
+        self._eased.set()
         if now:
             self._shutdown_timeout = 0.0
             if self.started.is_set():
                 self._executor.hurry()
+
+    async def pause(self, *, wait: bool = True) -> None:
+        """Takes no more jobs until ``resume``. Other workers of the queues go on.
+
+        What is in hand is run to its end. A worker that has not started yet will start paused.
+
+        Args:
+            wait: Whether to return only when nothing is in hand any more.
+        """
+        self.is_paused = True
+        if not self.started.is_set():
+            return
+        self._claims.paused = True
+        if wait:
+            await self._claims.drained()  # a claim under way may still bring jobs
+            while self._executor.load and not self._stopping.is_set():
+                self._eased.clear()
+                await self._eased.wait()
+            await self._claims.drained()
+
+    def resume(self) -> None:
+        """Takes jobs again after ``pause``."""
+        self.is_paused = False
+        if self.started.is_set():
+            self._claims.paused = False
+            self._claims.wake(None)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Worker]:
@@ -288,12 +294,13 @@ class Worker:
             renewed=self._leases_renewed,
             failed=self._leases_failed,
         )
+        self._scheduler = Scheduler(ready=self._dispatch, put_off=self._put_off)
         observer = self._observer
         self._claims = Claims(
             self._stations,
             self.concurrency,
             self._ask,
-            load=lambda: self._executor.load,
+            load=self._load,
             arrived=self._arrived,
             leaving=lambda station, ids: self._leases.drop(station.index, ids),
             ended=self._ended,
@@ -302,6 +309,7 @@ class Worker:
             broken=self._break,
             observe=None if observer is None else self._called,
         )
+        self._claims.paused = self.is_paused
         for broker in brokers:
             broker.caller.holding = self._is_holding
             if observer is not None:
@@ -327,9 +335,12 @@ class Worker:
         finally:
             await asyncio.shield(asyncio.ensure_future(self._shut_down(loops, brokers)))
 
+    def _load(self) -> int:
+        return self._executor.load + self._scheduler.load
+
     def _is_holding(self) -> bool:
         """Whether somebody waits for what this worker has; a call under way carries outcomes, or claims."""
-        return self._executor.load > 0 or any(one.calls or one.outcomes for one in self._stations)
+        return self._load() > 0 or any(one.calls or one.outcomes for one in self._stations)
 
     def _make_waiters(self, brokers: list[BullMQBroker]) -> list[Waiter]:
         """One blocking wait per server slot: on a cluster a call cannot span slots."""
@@ -342,7 +353,12 @@ class Worker:
         def wanted() -> tuple[list[int], int | None]:
             if not self._claims.has_room:
                 return [], None
-            idle = [place for place, index in enumerate(indexes) if not self._stations[index].ready]
+            now = self._clock()
+            idle = [
+                place
+                for place, index in enumerate(indexes)
+                if not self._stations[index].ready and self._stations[index].until_ms <= now
+            ]
             dues = [due for place in idle if (due := self._stations[indexes[place]].due_ms)]
             return idle, min(dues, default=None)
 
@@ -376,7 +392,7 @@ class Worker:
 
     def _arrived(self, station: Station, claimed: Claimed) -> None:
         registry = self.queues[station.index].registry
-        jobs, timeouts = [], []
+        jobs, timeouts, runs = [], [], []
         for claim in claimed.jobs:
             job = RunningJob(station.broker, claim, self.id, self._state)
             job.station = station
@@ -384,6 +400,8 @@ class Worker:
             job.limit = self._executor.limit_of(job)
             jobs.append(job)
             timeouts.append(job.limit)
+            if b"rjk" in claim.fields:
+                runs.append(job)
         if self._stopping.is_set():
             # The claim was under way when the worker was told to end.
             for job in jobs:
@@ -391,6 +409,12 @@ class Worker:
             return
         # Before any handler runs: one of them may never let this process speak again.
         self._leases.hold(station.index, jobs, timeouts)
+        if runs:
+            self._scheduler.take(station, runs)
+            jobs = [job for job in jobs if job not in runs]
+        self._dispatch(station, jobs)
+
+    def _dispatch(self, station: Station, jobs: list[RunningJob]) -> None:
         ready = []
         for job in jobs:
             if job.handler is None:
@@ -400,6 +424,9 @@ class Worker:
                 if self._observer is not None:
                     self._observer.job_started(job)
         self._executor.give(ready)
+
+    def _put_off(self, station: Station, job: RunningJob, delay_ms: int) -> None:
+        self._claims.submit(station, job, self._verdict.snoozed(job, delay_ms))
 
     def _no_handler(self, station: Station, job: RunningJob) -> None:
         early = self._verdict.before_start(job)
@@ -421,9 +448,23 @@ class Worker:
         self._claims.submit(job.station, job, outcome)
 
     def _ended(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
+        self._eased.set()
+        if code == 2:
+            code = 1
+            log.error(
+                "queue %s: job %s has ended, but its parent could not be told and waits for it",
+                station.broker.queue,
+                job.id,
+                extra={"job_id": job.id, "worker_id": self.id},
+            )
         if code == 1:
             self.processed += 1
-        elif code in (-4, -9) and outcome.kind == "c":
+        elif code == 0 and outcome.kind == "h":
+            # Its children ended before it began to wait: it goes on at once.
+            self._leases.hold(station.index, [job], [None])
+            self._claims.submit(station, job, self._verdict.given_back(job))
+            return
+        elif code in (-4, -9) and outcome.kind in ("c", "h"):
             # The lease is still ours: the refusal came before it was touched.
             self._leases.hold(station.index, [job], [None])
             self._claims.submit(station, job, self._verdict.children_not_ready(job, int(code)))
@@ -498,7 +539,7 @@ class Worker:
         """No new jobs; running ones may end in their time; what is left is given back."""
         self._stopping.set()  # also where the task was cancelled: what a late claim brings is given back
         self._claims.stop_claiming()
-        for job in self._executor.take_back():
+        for job in self._scheduler.take_back() + self._executor.take_back():
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         give_up = time.monotonic() + (0 if self._failure else self._shutdown_timeout)
         await self._executor.idle(max(0.0, give_up - time.monotonic()))
@@ -527,29 +568,6 @@ class Worker:
         if self._observer is not None:
             self._observer.workers(-1)
         log.info("worker %s ended after %d jobs", self.name, self.processed)
-
-
-class _Careful:
-    """An observer whose errors cost no job: the first of each kind is logged."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        tell = getattr(self._observer, name)
-        broken = False
-
-        def told(*args: Any) -> None:
-            nonlocal broken
-            try:
-                tell(*args)
-            except Exception:
-                if not broken:
-                    broken = True
-                    log.exception("the observer failed to take %r; said once", name)
-
-        setattr(self, name, told)  # found without a search from now on
-        return told
 
 
 _REFUSALS = {

@@ -4,6 +4,7 @@ from msgspec import UNSET as UNSET
 from msgspec import UnsetType as UnsetType
 
 from oxcart.model.backoff import DEFAULT_BACKOFF, NO_BACKOFF, Backoff, Strategy
+from oxcart.model.deduplication import Deduplication
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import (
     AccessDenied,
@@ -25,22 +26,34 @@ from oxcart.model.errors import (
     PayloadError,
     PayloadTooLarge,
     PendingChildren,
+    QueueBusy,
     ResultTimeout,
     SchedulerOwned,
     ScriptError,
+    TreeTooLarge,
     ValidationError,
     WrongState,
     error_for_code,
 )
 from oxcart.model.event import EVENT_NAMES, Event
-from oxcart.model.failure import Category, Classifier, PermanentError, Rule, TemporaryError, classify
+from oxcart.model.failure import (
+    Category,
+    Classifier,
+    PermanentError,
+    RateLimited,
+    Rule,
+    TemporaryError,
+    classify,
+)
+from oxcart.model.flow import DependencyCounts, DependencyPage, FlowView, OnFailure
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_id, check_job_name, check_queue_name
 from oxcart.model.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions, OptionKwargs, merge
-from oxcart.model.outcome import Cancel, Outcome, Retry, Snooze
+from oxcart.model.outcome import Cancel, Outcome, Retry, Snooze, WaitForChildren
 from oxcart.model.payload import check_size, decode, encode
 from oxcart.model.progress import check_progress
 from oxcart.model.retention import KEEP, REMOVE, Retention, RetentionWarning
+from oxcart.model.schedule import Schedule, Scheduler
 from oxcart.model.state import (
     TERMINAL,
     TRANSITIONS,
@@ -72,9 +85,13 @@ __all__ = [
     "Category",
     "Classifier",
     "CrossSlotError",
+    "Deduplication",
+    "DependencyCounts",
+    "DependencyPage",
     "Duration",
     "Event",
     "FailedChildren",
+    "FlowView",
     "Job",
     "JobError",
     "JobFailed",
@@ -83,6 +100,7 @@ __all__ = [
     "JobOptions",
     "LeaseLost",
     "MissingExtra",
+    "OnFailure",
     "OptionKwargs",
     "Outcome",
     "OutcomeUnknown",
@@ -93,11 +111,15 @@ __all__ = [
     "PayloadTooLarge",
     "PendingChildren",
     "PermanentError",
+    "QueueBusy",
+    "RateLimited",
     "ResultTimeout",
     "Retention",
     "RetentionWarning",
     "Retry",
     "Rule",
+    "Schedule",
+    "Scheduler",
     "SchedulerOwned",
     "ScriptError",
     "Snooze",
@@ -105,8 +127,10 @@ __all__ = [
     "Strategy",
     "TemporaryError",
     "Transition",
+    "TreeTooLarge",
     "UnsetType",
     "ValidationError",
+    "WaitForChildren",
     "WireState",
     "WrongState",
     "can_move",

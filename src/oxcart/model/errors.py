@@ -151,10 +151,35 @@ class FailedChildren(JobError):
     reason = "at least one of its children failed"
 
 
+class TreeTooLarge(JobError):
+    """There are more generations or more jobs below the job than one call may touch."""
+
+    default_code = -12
+    reason = "there are too many jobs below it"
+
+
 class JobLocked(JobError):
     """A worker runs the job right now, so it cannot be removed or moved."""
 
     reason = "a worker holds it"
+
+
+class QueueBusy(OxcartError):
+    """Workers hold jobs of the queue, so it cannot be removed.
+
+    Attributes:
+        queue: The queue.
+        active: How many jobs they hold.
+    """
+
+    def __init__(self, queue: str, active: int) -> None:
+        super().__init__(queue, active)
+        self.queue = queue
+        self.active = active
+
+    def __str__(self) -> str:
+        held = "a job" if self.active == 1 else f"{self.active} jobs"
+        return f"workers hold {held} of queue {self.queue}; stop them first, or remove it by force"
 
 
 #: Every code a script may answer with: the error, and its own words where the class's do not fit.
@@ -170,6 +195,8 @@ _CODES: dict[int, tuple[type[JobError], str | None]] = {
     -9: (FailedChildren, None),
     -10: (JobError, "a job for this run of the schedule already exists"),
     -11: (JobError, "this run of the schedule and the next one are both taken"),
+    -12: (TreeTooLarge, None),
+    -13: (ParentConflict, "its parent is itself or one of its children, so they would wait for each other"),
 }
 
 

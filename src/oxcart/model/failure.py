@@ -76,6 +76,27 @@ class PermanentError(OxcartError):
         return self.message
 
 
+class RateLimited(OxcartError):
+    """Raised or returned by a handler: somebody it depends on takes no more for now.
+
+    The job goes back to the front of its queue without having used an attempt, and no worker of ours starts
+    a job of the queue until the time is over.
+
+    Attributes:
+        after: How long.
+        reason: Why, for the log.
+    """
+
+    def __init__(self, after: Duration, reason: str = "") -> None:
+        super().__init__(after, reason)
+        self.after = after
+        self.after_ms = parse_ms(after, "after", minimum=1)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or f"rate limited for {self.after_ms} ms"
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table: it fits an error if any of its conditions does.
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from oxcart.model.backoff import DEFAULT_BACKOFF, Backoff
+from oxcart.model.deduplication import Deduplication
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.names import check_job_id
@@ -36,6 +37,7 @@ class OptionKwargs(TypedDict, total=False):
 
     attempts: int
     backoff: Backoff | Duration | Mapping[str, Any]
+    deduplication: str | Mapping[str, Any] | Deduplication | None
     delay: Duration
     job_id: str | None
     keep_logs: int | None
@@ -70,6 +72,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             worker's default.
         stack_trace_limit: How many stack traces are kept, newest last; None is all.
         size_limit: Limit of data and options in bytes; None is 10 MiB.
+        deduplication: The window that it shares with others of its kind; None for none.
     """
 
     attempts: int = 3
@@ -85,6 +88,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     timeout: int | UnsetType | None = UNSET
     stack_trace_limit: int | None = None
     size_limit: int | None = None
+    deduplication: Deduplication | None = None
 
     @classmethod
     def build(cls, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
@@ -192,6 +196,7 @@ def _timeout(value: Any, field: str) -> int | UnsetType | None:
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "attempts": _attempts,
     "backoff": Backoff.parse,
+    "deduplication": _optional(Deduplication.parse),
     "delay": parse_ms,
     "job_id": _optional(check_job_id),
     "keep_logs": _optional(_integer(1)),

@@ -61,7 +61,14 @@ class Snooze(msgspec.Struct, frozen=True):
         return parse_ms(self.delay, "delay", minimum=1)
 
 
-Outcome = Retry | Cancel | Snooze
+class WaitForChildren(msgspec.Struct, frozen=True):
+    """Return it to run the job again when its children have ended; it uses up no attempt.
+
+    A job that has none to wait for runs again at once.
+    """
+
+
+Outcome = Retry | Cancel | Snooze | WaitForChildren
 
 
 def _check_reason(value: object) -> None:

@@ -33,7 +33,15 @@ from oxcart.observe._tally import BATCH_SIZES, CALL_SECONDS, JOB_SECONDS, Tally
 log = logging.getLogger("oxcart.metrics")
 
 #: How an attempt ended, by the kind of its outcome; ``refused`` where the server did not take it.
-STATUSES = {"c": "completed", "f": "failed", "r": "retried", "d": "retried", "w": "given_back"}
+STATUSES = {
+    "c": "completed",
+    "f": "failed",
+    "r": "retried",
+    "d": "retried",
+    "w": "given_back",
+    "l": "given_back",
+    "h": "waiting_children",
+}
 SNOOZED = "snoozed"
 REFUSED = "refused"
 

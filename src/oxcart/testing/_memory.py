@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import STATES, now_ms
@@ -154,7 +154,7 @@ class MemoryBroker:
             for told in (self._ended, self.also):
                 if told is not None:
                     told(job, outcome, 1, seconds)
-            snoozes += outcome.kind == "d" and not outcome.counts
+            snoozes += outcome.kind in "dlh" and not outcome.counts
             if snoozes > MOST_SNOOZES:
                 record.state = "delayed"
                 raise EndlessJobs(f"job {record.id} ({handler.name!r}) snoozed {snoozes} times in a row")
@@ -188,6 +188,16 @@ class MemoryBroker:
                 self._gone[record.id] = self.records.pop(record.id)
 
     # -- the queue
+
+    @property
+    def schedulers(self) -> NoReturn:
+        """Schedules need a server."""
+        raise OxcartError(f"queue {self.queue!r} is inline or manual: it has no server, so no schedules")
+
+    @property
+    def limits(self) -> NoReturn:
+        """Limits need a server."""
+        raise OxcartError(f"queue {self.queue!r} is inline or manual: it has no server, so no limits")
 
     async def pause(self) -> None:
         """Jobs that are added from now on wait."""
@@ -228,6 +238,11 @@ class MemoryBroker:
         record = self.records.get(job_id)
         return [] if record is None else record.log[first : None if last == -1 else last + 1]
 
+    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
+        """Drops a job's log but for the newest lines."""
+        record = self._find(job_id, "clear_logs")
+        record.log = record.log[-keep:] if keep else []
+
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
         body = payload.encode(data)
@@ -259,7 +274,7 @@ class MemoryBroker:
         if record.state != state:
             raise error_for_code(-3, job_id, "retry_job")
         dropped = [b"finishedOn", b"processedOn", b"failedReason", b"returnvalue", b"ox:category"]
-        for name in [*dropped, b"atm", b"ats", b"stc"] if reset else dropped:
+        for name in [*dropped, b"atm", b"stc"] if reset else dropped:
             record.fields.pop(name, None)
         record.state, record.error = "wait", None
         if self.at_once and not self._paused:

@@ -13,7 +13,7 @@ from oxcart.model.errors import JobFailed
 from oxcart.model.failure import Category
 from oxcart.model.job import Job
 
-End = Literal["completed", "failed", "cancelled", "retried", "snoozed", "given back", "refused"]
+End = Literal["completed", "failed", "cancelled", "retried", "snoozed", "given back", "waiting", "refused"]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,5 +129,5 @@ def _end(outcome: Outcome, code: Code) -> End:
         return "cancelled" if outcome.category == Category.CANCELLED.value else "failed"
     if outcome.kind == "d" and not outcome.counts:
         return "snoozed"
-    ends: dict[str, End] = {"c": "completed", "r": "retried", "d": "retried", "w": "given back"}
-    return ends[outcome.kind]
+    ends: dict[str, End] = {"c": "completed", "r": "retried", "d": "retried", "h": "waiting"}
+    return ends.get(outcome.kind, "given back")

@@ -15,6 +15,8 @@ import msgpack
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.bullmq.limits import LimitStore
+from oxcart.broker.bullmq.schedulers import SchedulerStore
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.connection import Reconnect, Server
@@ -36,6 +38,8 @@ SETTLE_CALLS = 1000
 #: Seconds after which a stalled check gives a lost server up. One that waited for it would be the first call
 #: to arrive, before the workers could take their leases up again.
 RECOVER_TIMEOUT = 1.0
+#: Ids that one call of a page lists at most; a longer page is read in parts.
+PAGE = 5000
 #: Leases per renewal call.
 EXTEND_CHUNK = 300
 
@@ -86,6 +90,8 @@ class BullMQBroker:
         self._meta = self.keys.meta()
         self._claims = 0
         self._new_token = new_token or self._next_token
+        self.schedulers = SchedulerStore(self)
+        self.limits = LimitStore(self)
 
     @property
     def queue(self) -> str:
@@ -131,8 +137,8 @@ class BullMQBroker:
         added: list[Added | OxcartError] = []
         start, total = 0, len(jobs)
         while start < total:
-            args: list[bytes | str | int] = [0]
-            size = count = 0
+            args: list[bytes | str | int] = [0, 0]
+            size = count = tied = 0
             for _, job in islice(jobs, start, start + ADD_CHUNK):
                 weight = len(job[2])  # type: ignore[arg-type]
                 if count and size + weight > ADD_BYTES:
@@ -140,7 +146,8 @@ class BullMQBroker:
                 args += job
                 size += weight
                 count += 1
-            args[0] = count
+                tied += job[codec.FLAGS] not in codec.UNTIED
+            args[:2] = count, tied
             try:
                 codes = await self.caller.once(script, self._meta, *args, timeout=timeout)
             except BrokerError as error:
@@ -149,6 +156,8 @@ class BullMQBroker:
             for (job_id, _), code in zip(islice(jobs, start, start + count), codes, strict=True):
                 if isinstance(code, bytes):
                     added.append(script_error("add", code.decode("utf-8", "replace")))
+                elif isinstance(code, list):  # kept out by a deduplication window: the job that owns it
+                    added.append(Added(_id(code[0]), False))
                 elif code < 0:
                     added.append(error_for_code(code, job_id, "add"))
                 else:
@@ -194,6 +203,9 @@ class BullMQBroker:
                 args += (o.value, o.stack)
             elif kind == "d":
                 args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
+            elif kind == "l":
+                args.append(o.delay_ms)
+        args.append(ask.metrics or "")
         args += told
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
@@ -319,6 +331,12 @@ class BullMQBroker:
         lines = await self.caller.command("LRANGE", self.keys.logs(job_id), first, last)
         return [line.decode("utf-8", "replace") for line in lines]
 
+    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
+        """Drops a job's log but for the newest lines."""
+        code = await self.caller.again(load("clear_logs"), self._meta, job_id, keep)
+        if code < 0:
+            raise error_for_code(code, job_id, "clear_logs")
+
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
         body = payload.encode(data)
@@ -352,6 +370,16 @@ class BullMQBroker:
         if await self._change("remove_job", job_id, "1" if children else "") == 0:
             raise JobLocked(job_id)
 
+    async def release_window(self, name: str, owner: str = "") -> bool:
+        """Closes a deduplication window, if this job owns it; says whether it was open."""
+        closed = await self.caller.once(load("release_window"), self._meta, name, owner)
+        return bool(closed)
+
+    async def window_owner(self, name: str) -> str | None:
+        """The id of the job that owns a deduplication window."""
+        raw = await self.caller.command("GET", self.keys.deduplication(name))
+        return None if raw is None else _id(raw)
+
     # -- looking
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
@@ -366,9 +394,19 @@ class BullMQBroker:
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
-        flat = await self.caller.again(load("page"), self._meta, state, first, last, "1" if oldest else "")
-        found = (self._job(_id(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2))
-        return [job for job in found if job is not None]
+        found: list[Job] = []
+        order = "1" if oldest else ""
+        for start in range(first, last + 1, PAGE):
+            end = min(last, start + PAGE - 1)
+            flat = await self.caller.again(load("page"), self._meta, state, start, end, order)
+            pairs = [(_id(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
+            later = [job_id for job_id, fields in pairs if fields == 0]
+            read = iter(await self.get(later) if later else ())
+            jobs = (next(read) if fields == 0 else self._job(job_id, fields) for job_id, fields in pairs)
+            found += (job for job in jobs if job is not None)
+            if len(pairs) <= end - start:
+                break
+        return found
 
     def _job(self, job_id: str, flat: list[bytes]) -> Job | None:
         if not flat:

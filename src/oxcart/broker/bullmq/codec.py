@@ -20,6 +20,7 @@ from msgspec import UNSET
 
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
+from oxcart.model.deduplication import Deduplication
 from oxcart.model.errors import PayloadError, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
@@ -33,10 +34,18 @@ FIELD_TIMEOUT = "ox:timeout"
 #: Why a job failed for good: a category of the model.
 FIELD_CATEGORY = "ox:category"
 
+#: Why a child's end could not be told to its parent.
+FIELD_UNTOLD = "ox:untold"
+
 _json = msgspec.json.Encoder()
 
 Encoded = tuple[str, list[bytes | str | int]]
 """A job ready to be sent: its id, and its arguments for ``add.lua``."""
+
+#: The flags of a job that belongs to no parent, no children and no deduplication window.
+UNTIED = frozenset({"", "L"})
+#: Where the flags are among a job's arguments.
+FLAGS = 7
 
 
 def new_id() -> str:
@@ -48,9 +57,35 @@ def new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-@lru_cache(maxsize=1024)
-def encode_options(options: JobOptions) -> tuple[bytes, tuple[str, ...]]:
-    """The ``opts`` JSON, and further hash fields as a flat list of names and values."""
+class ParentLink(msgspec.Struct, frozen=True):
+    """What a child knows of its parent.
+
+    Attributes:
+        id: The parent's id.
+        base: The qualified name of its queue, as in its keys.
+        flag: What the child's failure means for it, as the wire says: ``fpof``, ``cpof``, ``idof``, ``rdof``,
+            or empty: the parent goes on waiting.
+    """
+
+    id: str
+    base: str
+    flag: str = ""
+
+    @property
+    def key(self) -> str:
+        """The parent's full key."""
+        return f"{self.base}:{self.id}"
+
+    def fields(self) -> tuple[str, str, str, str]:
+        """The hash fields of the child, as names and values."""
+        known: dict[str, Any] = {"id": self.id, "queueKey": self.base}
+        if self.flag:
+            known[self.flag] = True
+        return "parentKey", self.key, "parent", _json.encode(known).decode()
+
+
+def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
+    """The ``opts`` object, and further hash fields as a flat list of names and values."""
     wire: dict[str, Any] = {"attempts": options.attempts}
     extras: list[str] = []
     wire["backoff"] = options.backoff.wire()
@@ -78,11 +113,37 @@ def encode_options(options: JobOptions) -> tuple[bytes, tuple[str, ...]]:
         wire["sizeLimit"] = options.size_limit
     if options.timeout is not UNSET:
         extras += (FIELD_TIMEOUT, "" if options.timeout is None else str(options.timeout))
+    if options.deduplication is not None:
+        wire["de"] = options.deduplication.wire()
+        extras += ("deid", options.deduplication.id)
+    return wire, extras
+
+
+@lru_cache(maxsize=1024)
+def encode_options(options: JobOptions) -> tuple[bytes, tuple[str, ...]]:
+    """As `wire_options`, with the ``opts`` as JSON."""
+    wire, extras = wire_options(options)
     return _json.encode(wire), tuple(extras)
 
 
-def encode_job(name: str, data: Any, options: JobOptions, now_ms: int) -> Encoded:
+def encode_job(
+    name: str,
+    data: Any,
+    options: JobOptions,
+    now_ms: int,
+    *,
+    parent: ParentLink | None = None,
+    waits: bool = False,
+) -> Encoded:
     """Checks and encodes a job.
+
+    Args:
+        name: Its name.
+        data: Its payload.
+        options: Its options.
+        now_ms: The time.
+        parent: The job that it is a child of.
+        waits: Whether it waits for children that are added with it.
 
     Raises:
         ValidationError: Name or data cannot be stored.
@@ -90,12 +151,20 @@ def encode_job(name: str, data: Any, options: JobOptions, now_ms: int) -> Encode
     """
     check_job_name(name)
     body = payload.encode(data)
-    if options.job_id is None:
+    flags = "L" if options.lifo else ""
+    if parent is not None:
+        wire, further = wire_options(options)
+        wire["parent"] = {"id": parent.id, "queue": parent.base}
+        if parent.flag:
+            wire[parent.flag] = True
+        opts, extras = _json.encode(wire), (*parent.fields(), *further)
+    elif options.job_id is None and options.deduplication is None:
         opts, extras = encode_options(options)
-        job_id = new_id()
     else:  # every job has other options: not worth remembering
         opts, extras = encode_options.__wrapped__(options)
-        job_id = options.job_id
+    job_id = new_id() if options.job_id is None else options.job_id
+    if parent is not None or waits or options.deduplication is not None:
+        flags = f"T{flags}{'D' if options.deduplication else ''}{'P' if waits else ''}"
     payload.check_size(body, opts, options.size_limit)
     args: list[bytes | str | int] = [
         job_id,
@@ -105,7 +174,7 @@ def encode_job(name: str, data: Any, options: JobOptions, now_ms: int) -> Encode
         now_ms if options.timestamp is None else options.timestamp,
         options.delay,
         options.priority,
-        "L" if options.lifo else "",
+        flags,
         len(extras) // 2,
     ]
     if extras:
@@ -154,6 +223,7 @@ def decode_options(raw: bytes, backoff: bytes | None = None, timeout: bytes | No
         timeout=UNSET if timeout is None else _int(timeout, None),
         stack_trace_limit=_int(wire.get("stackTraceLimit"), None),
         size_limit=_int(wire.get("sizeLimit"), None),
+        deduplication=Deduplication.from_wire(wire.get("de")),
     )
 
 

@@ -138,9 +138,21 @@ class Keys:
         """String: the rate limit's counter in the current window."""
         return self.key("limiter")
 
+    def schedulers(self) -> str:
+        """Sorted set: schedules by the time of their next run."""
+        return self.key("repeat")
+
+    def scheduler(self, scheduler_id: str) -> str:
+        """Hash: a schedule."""
+        return self.key(f"repeat:{scheduler_id}")
+
     def events(self) -> str:
         """Stream: what happened to the queue's jobs."""
         return self.key("events")
+
+    def metrics(self, state: str) -> str:
+        """Hash: how many jobs ended in this state; with ``:data`` behind it the list of minutes."""
+        return self.key(f"metrics:{state}")
 
     def job(self, job_id: str) -> str:
         """Hash: a job."""
@@ -157,6 +169,26 @@ class Keys:
     def dependencies(self, job_id: str) -> str:
         """Set: children that a job still waits for."""
         return self.key(f"{job_id}:dependencies")
+
+    def processed(self, job_id: str) -> str:
+        """Hash: children that completed, with their results."""
+        return self.key(f"{job_id}:processed")
+
+    def ignored(self, job_id: str) -> str:
+        """Hash: children that failed without failing the job, with the reasons."""
+        return self.key(f"{job_id}:failed")
+
+    def unsuccessful(self, job_id: str) -> str:
+        """Sorted set: children whose failure fails the job."""
+        return self.key(f"{job_id}:unsuccessful")
+
+    def deduplication(self, name: str) -> str:
+        """String: the id of the job that owns a deduplication window."""
+        return self.key(f"de:{name}")
+
+    def kept(self, name: str) -> str:
+        """Hash: the last add to a window whose owner runs."""
+        return self.key(f"dn:{name}")
 
     def call(self, slot: str) -> str:
         """String: the answer to the last call of a caller's slot (ours alone, short-lived)."""

@@ -1,11 +1,11 @@
-"""Finds jobs that are in no list of their queue, and puts them back.
+"""Finds jobs that are in no list of their queue, and puts them back or removes them.
 
 A job hash that no list or set names is a job that nobody will ever run. A peer can leave one behind: two
 generations of BullMQ that pause and resume the same queue rename one list over another (docs/protocol).
 
 The scan goes in bounded steps and holds no more than ids: first every id that is in some state, then
 every job hash; what is left are suspects. Whether a suspect is really lost is decided by the script that
-puts it back, in the same step, so a job that moved meanwhile is left alone.
+puts it back or removes it, in the same step, so a job that moved meanwhile is left alone.
 
 May touch: the server, through a queue's broker.
 """
@@ -69,12 +69,51 @@ async def rescue(
         dry_run: Only say what would be put back.
         progress: Told after every step.
     """
+    found = Rescued()
+    suspects = await _suspects(broker, found, progress)
+    # Each is put in front of the last: the oldest goes last, and will be the first to run.
+    suspects.sort(reverse=True)
+    ids = [one for _, one in suspects]
+    async for raw, code in _ask(broker, "rescue", ids, dry_run):
+        job_id = raw.decode("utf-8", "replace")
+        if code == 1:
+            found.rescued.append(job_id)
+        elif code == -2:
+            found.leased.append(job_id)
+        elif code == -3:
+            found.ended.append(job_id)
+    found.rescued.reverse()
+    return found
+
+
+async def remove_orphans(
+    broker: BullMQBroker,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> list[str]:
+    """Removes every job of a queue that is in no list, and that no worker holds; returns their ids.
+
+    Args:
+        broker: The queue.
+        dry_run: Only say which would be removed.
+        progress: Told after every step.
+    """
+    suspects = sorted(await _suspects(broker, Rescued(), progress))
+    ids = [one for _, one in suspects]
+    asked = _ask(broker, "remove_orphans", ids, dry_run)
+    return [raw.decode("utf-8", "replace") async for raw, code in asked if code == 1]
+
+
+async def _suspects(
+    broker: BullMQBroker, found: Rescued, progress: Callable[[Progress], None]
+) -> list[tuple[int, bytes]]:
+    """Jobs that no list or set named when it was read: when they were made, and their ids."""
     total = int(await broker.caller.command("DBSIZE"))
     known: set[bytes] = set()
     async for ids in _known(broker):
         known.update(ids)
         progress(Progress("reading the lists", 0, total, 0))
-    found = Rescued()
     base = broker.keys.key("").encode()
     suspects: list[tuple[int, bytes]] = []
     seen = 0
@@ -89,29 +128,22 @@ async def rescue(
             if one not in known:
                 suspects.append((_number(stamp), one))
         progress(Progress("looking for jobs", min(seen, total), total, len(suspects)))
-    # Each is put in front of the last: the oldest goes last, and will be the first to run.
-    suspects.sort(reverse=True)
-    await _put_back(broker, [one for _, one in suspects], dry_run, found)
-    found.rescued.reverse()
-    return found
+    return suspects
 
 
-async def _put_back(broker: BullMQBroker, ids: list[bytes], dry_run: bool, found: Rescued) -> None:
-    script = load("rescue")
+async def _ask(
+    broker: BullMQBroker, verb: str, ids: list[bytes], dry_run: bool
+) -> AsyncIterator[tuple[bytes, int]]:
+    """Lets a script decide about suspects: the id and the answer of each."""
+    script = load(verb)
     start = 0
     while start < len(ids):
         lengths = await broker.caller.pipeline([("LLEN", broker.keys.key(name)) for name in _LISTS])
         batch = ids[start : start + max(1, min(FEW, WALK // (sum(lengths) + 1)))]
         start += len(batch)
         codes = await broker.caller.once(script, broker.keys.meta(), "1" if dry_run else "", *batch)
-        for raw, code in zip(batch, codes, strict=True):
-            job_id = raw.decode("utf-8", "replace")
-            if code == 1:
-                found.rescued.append(job_id)
-            elif code == -2:
-                found.leased.append(job_id)
-            elif code == -3:
-                found.ended.append(job_id)
+        for pair in zip(batch, codes, strict=True):
+            yield pair
 
 
 async def _known(broker: BullMQBroker) -> AsyncIterator[list[bytes]]:

@@ -2,26 +2,33 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call
---          3 how many jobs; then for each:
---          id, name, data, opts, timestamp, delay, priority, "L" for last-in-first-out or "",
---          number of further hash fields, and these as field, value
--- Returns  a list with one code per job: 1 added, 0 the id exists already (nothing changed),
---          or an error text where the server refused that job alone
--- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists
+--          3 how many jobs, 4 how many of them are tied to a parent or a deduplication window; then for each:
+--          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
+--          as field, value. Flags: "" or "L" for last-in-first-out; those of a tied job begin with "T"
+--          (parts/adding.lua)
+-- Returns  a list with one code per job: 1 added, 0 the id exists already (nothing changed), -5 its parent
+--          does not exist, -7 the id belongs to another parent, -13 it is above its
+--          parent, { id } the job that owns its deduplication
+--          window, or an error text where the server refused that job alone
+-- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists; `debounced`
+--          and `deduplicated` for one that a window kept out
 -- Keeps    the counter `id` grows by one per job, as peers expect, although ids come from the caller
--- include: base gate insert store
+-- include: base gate insert store parent removal window adding
 
-local answer = remembered(true)
+local count = tonumber(ARGV[3])
+local plain = count - tonumber(ARGV[4])
+local answer = remembered(plain > 0)
 if answer then
   return answer
 end
 
-local count = tonumber(ARGV[3])
 local gate = read_gate(P)
 call("LLEN", gate.target) -- a list that is none refuses the call here, before anything is written
-call("INCRBY", P .. "id", count) -- refused when the server is out of memory
+if plain > 0 then
+  call("INCRBY", P .. "id", plain) -- refused when the server is out of memory
+end
 local events = P .. "events"
-local limit = max_events(P)
+local limit = plain > 0 and max_events(P)
 local head, tail = {}, {}
 local wake, later, stored = false, false, false
 local codes = {}
@@ -64,10 +71,36 @@ local function add_one(at, last)
   return 1
 end
 
-local at = 4
+-- What all jobs so far need is done before a tied one: it may let a parent through, whose place is behind
+-- theirs, or take a delayed job away.
+local function push(command, ids)
+  for from = 1, #ids, 5000 do
+    call(command, gate.target, unpack(ids, from, math.min(from + 4999, #ids)))
+  end
+end
+
+local function push_all()
+  push("LPUSH", head)
+  push("RPUSH", tail)
+  head, tail = {}, {}
+  if later then
+    wake_later(P)
+    later = false
+  end
+end
+
+local function add_tied_one(at)
+  push_all()
+  local job = read_tied(at)
+  stored = call("EXISTS", P .. job.id) == 0
+  return add_tied(P, gate, job)
+end
+
+local at = 5
 for i = 1, count do
   stored = false
-  local ok, code = pcall(add_one, at, i == count)
+  local tied = string.byte(ARGV[at + 7]) == 84 -- T
+  local ok, code = pcall(tied and add_tied_one or add_one, at, i == count)
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
   if not ok and stored then
     call("DEL", P .. ARGV[at]) -- else a later add of this id would take it for added
@@ -75,17 +108,8 @@ for i = 1, count do
   at = at + 9 + 2 * tonumber(ARGV[at + 8])
 end
 
-local function push(command, ids)
-  for from = 1, #ids, 5000 do
-    call(command, gate.target, unpack(ids, from, math.min(from + 4999, #ids)))
-  end
-end
-push("LPUSH", head)
-push("RPUSH", tail)
+push_all()
 if wake then
   wake_now(P, gate)
-end
-if later then
-  wake_later(P)
 end
 return remember(codes)

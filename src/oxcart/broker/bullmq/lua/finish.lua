@@ -10,17 +10,21 @@
 --          r retry now  reason, stacktrace
 --          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
 --          w give back  (nothing)
+--          h wait for its children  (nothing)
+--          l give back  how many ms the queue is held: its rate limit lets no job start
 --          Behind the time stands what else a group shares: of c and f the retention, "" to keep all, or
---          "count:age:limit" with empty parts for what is not asked; of r "L" or ""; of d and w "".
---          Behind them, for those that failed: number of the item, category, code (told to a pipeline).
--- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, or
+--          "count:age:limit" with empty parts for what is not asked; of r "L" or ""; of the others "".
+--          Behind them for how many minutes to keep counts of ended jobs, or ""; then, for those that
+--          failed: number of the item, category, code (told to a pipeline).
+-- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, 2 as 1
+--          but its parent could not be told, 0 it has no children to wait for (nothing changed), or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
 --          -9 a child failed, or an error text where the server refused that item alone
--- Events   `completed`; `failed`, `retries-exhausted`; `waiting`; `delayed`; then those of claim;
+-- Events   `completed`; `failed`, `retries-exhausted`; `waiting`; `delayed`; `waiting-children`; then those of claim;
 --          `drained` when nothing is left to do
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
--- include: base gate insert store parent removal deduplication claiming attempts
+-- include: base gate insert store parent removal deduplication metrics claiming attempts
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -36,12 +40,15 @@ end
 local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
-local sizes = { c = 3, f = 6, r = 4, d = 6, w = 2 }
+local sizes = { c = 3, f = 6, r = 4, d = 6, w = 2, h = 2, l = 3 }
 
 -- The keys of the jobs and of their locks, in order: each costs something to make.
 local ids, key_of, lock_of = {}, {}, {}
 -- Where the `:dependencies` and `:unsuccessful` of completed jobs would be.
 local family = {}
+
+-- For how many minutes to keep counts of ended jobs, or nil.
+local minutes
 
 -- What a pipeline is told of failed attempts, by their number.
 local categories, failure_codes = {}, {}
@@ -64,7 +71,8 @@ local function read_items()
       at = at + size
     end
   end
-  for i = at, #ARGV - 2, 3 do
+  minutes = ARGV[at] and tonumber(ARGV[at])
+  for i = at + 1, #ARGV - 2, 3 do
     categories[tonumber(ARGV[i])], failure_codes[tonumber(ARGV[i])] = ARGV[i + 1], ARGV[i + 2]
   end
 end
@@ -180,14 +188,26 @@ local function from_end(key)
   return (tonumber(call("HGET", key, "processedOn")) or 0) > middle and 1 or -1
 end
 
--- Reads what the end of a child will change in its parent, before anything is written: a parent in another
--- slot of a cluster, or one that cannot be read, refuses the item here.
+-- Reads what the end of a child will change in its parent, before anything is written.
 local function read_parent(job, key)
   call("SCARD", job[1] .. ":dependencies")
   local parent = call("HGET", key, "parent")
   if parent then
-    job.parent = cjson.decode(parent)
-    call("SCARD", job.parent.queueKey .. ":" .. job.parent.id .. ":dependencies")
+    parent = cjson.decode(parent)
+    local prefix = parent.queueKey .. ":"
+    call("SCARD", prefix .. parent.id .. ":dependencies")
+    call("ZCARD", prefix .. "waiting-children")
+    job.parent = parent
+  end
+end
+
+-- A parent in another slot of a cluster, or one that cannot be read, cannot be told. Its child ends all the
+-- same: refused at every end, it would run again and again. Its hash says why the parent was not told.
+local function find_parent(job, key)
+  local ok, fault = pcall(read_parent, job, key)
+  if not ok then
+    job[1] = nil
+    job.untold = type(fault) == "table" and fault.err or tostring(fault)
   end
 end
 
@@ -216,7 +236,7 @@ local function leave(index, kind, id, token, starts, fields)
     return -2
   end
   if (kind == "c" or kind == "f") and job[1] and job[1] ~= "" then
-    read_parent(job, key)
+    find_parent(job, key)
   end
   job.told = read_attempt(key)
   release(index, id)
@@ -316,20 +336,26 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
     if set == "failed" then
       call("HDEL", key, "defa")
     end
+    if job.untold then
+      call("HSET", key, "ox:untold", job.untold)
+    end
     if wanted ~= "" then
       retain(P .. set, wanted, now)
     end
   end
   job.ended_by = call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
+  if minutes then
+    count_end(set, now, minutes)
+  end
   finished = finished + 1
   return ended
 end
 
-local function end_of_item()
+local function end_of_item(job)
   if asked.count == 0 and active == 0 then
     drained()
   end
-  return 1
+  return job.untold and 2 or 1
 end
 
 local function priority_of(id)
@@ -345,7 +371,7 @@ function kinds.c(index, at, id, token, starts, time, retention)
   end
   settle_job(job, key_of[index], id, time, "completed", "returnvalue", ARGV[at], retention)
   record_attempt(job.told, job.ended_by, id, "completed", time)
-  return end_of_item()
+  return end_of_item(job)
 end
 
 function kinds.f(index, at, id, token, starts, time, retention)
@@ -360,7 +386,7 @@ function kinds.f(index, at, id, token, starts, time, retention)
   end
   record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
     failure_codes[index])
-  return end_of_item()
+  return end_of_item(job)
 end
 
 function kinds.r(index, at, id, token, starts, time, front)
@@ -410,6 +436,31 @@ function kinds.w(index, at, id, token, starts, time)
   return 1
 end
 
+function kinds.h(index, at, id, token, starts, time)
+  local key = key_of[index]
+  if call("EXISTS", key) == 0 then
+    return -1
+  elseif call("ZCARD", key .. ":unsuccessful") > 0 then
+    return -9
+  elseif call("SCARD", key .. ":dependencies") == 0 then
+    return 0
+  end
+  local job = leave(index, "h", id, token, starts)
+  if type(job) == "number" then
+    return job
+  end
+  call("ZADD", P .. "waiting-children", time, id)
+  between = nil
+  call("XADD", events, "*", "event", "waiting-children", "jobId", id, "prev", "active")
+  return 1
+end
+
+-- What made it give the job back is true of the whole queue, whoever holds the job by now.
+function kinds.l(index, at, id, token, starts)
+  call("SET", P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
+  return kinds.w(index, at, id, token, starts)
+end
+
 read_items()
 read_leases()
 find_run()
@@ -437,6 +488,9 @@ end
 write_active()
 write_places()
 write_releases()
+if minutes then
+  write_counts(minutes)
+end
 
 if asked.count == 0 then
   return answer_claim(codes, { jobs = {}, orphans = {}, limited = 0, count = 0 })

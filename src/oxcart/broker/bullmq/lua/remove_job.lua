@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 "1" to remove its children as well
--- Returns  1 removed, 0 it (or a child) is leased, -1 no such job, -8 the current iteration of a scheduler
+-- Returns  1 removed, 0 it (or a child) is leased, -1 no such job, -8 the current iteration of a
+--          scheduler, -12 too many generations or jobs below it
 -- Events   `removed` per job
 -- include: base gate insert removal
 
@@ -27,7 +28,36 @@ local function children_of(key)
   return found
 end
 
+-- The jobs below a job, each with its children as they were before anything was removed. Jobs can be made
+-- their own ancestors by whoever writes to their hashes, so each is visited once. A tree that is too large for
+-- one call is refused before anything is written: each of its jobs may have to be searched for in a list.
+local DEEPEST, MOST = 1000, 2000
+local families, known = {}, 0
+
+local function survey(key, depth)
+  if families[key] then
+    return true
+  end
+  known = known + 1
+  if depth > DEEPEST or known > MOST then
+    return false
+  end
+  families[key] = children_of(key)
+  for _, child in ipairs(families[key]) do
+    if not survey(child, depth + 1) then
+      return false
+    end
+  end
+  return true
+end
+
+-- Whether a worker holds it, or one of those that it still waits for.
+local asked_about = {}
 local function leased(key, deep)
+  if asked_about[key] then
+    return false
+  end
+  asked_about[key] = true
   if call("EXISTS", key .. ":lock") == 1 then
     return true
   end
@@ -56,20 +86,23 @@ local function take_out(prefix, id)
   return "unknown"
 end
 
-local function remove(key, parent_key, deep)
+local removed = {}
+local function remove(key, parent_key)
+  if removed[key] then
+    return
+  end
+  removed[key] = true
   local prefix, id = split_key(key)
   if prefix .. id == P .. ARGV[3] or key == P .. ARGV[3] then
     prefix, id = P, ARGV[3]
   end
   if parent_key then
     detach_child(parent_key, key)
-  else
+  elseif not peek(key, "ox:untold") then -- else its parent cannot be told of this either
     detach_from_living_parent(key)
   end
-  if deep then
-    for _, child in ipairs(children_of(key)) do
-      remove(child, key, true)
-    end
+  for _, child in ipairs(families[key] or {}) do
+    remove(child, key)
   end
   local state = take_out(prefix, id)
   drop_deduplication(prefix, key, id)
@@ -88,12 +121,15 @@ if scheduler then
     return -8
   end
 end
+if deep and not survey(key, 1) then
+  return -12
+end
 if leased(key, deep) then
   return 0
 end
 if call("EXISTS", key) == 0 and take_out(P, id) == "unknown" then
   return -1
 end
-remove(key, nil, deep)
+remove(key, nil)
 remember({ 1 })
 return 1

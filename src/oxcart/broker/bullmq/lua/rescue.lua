@@ -7,7 +7,7 @@
 -- Events   `waiting` per job that was put back
 -- Keeps    a job that is in any state is left alone: looking and putting back are one step. Lost jobs are
 --          older than those that wait, so they go to the front, or to the front of their priority
--- include: base gate insert
+-- include: base gate insert states
 
 local answer = remembered()
 if answer then
@@ -16,20 +16,6 @@ end
 local codes = {}
 local only_look = ARGV[3] == "1"
 local gate = not only_look and read_gate(P)
-
-local function is_in_a_state(id)
-  for _, state in ipairs({ "completed", "failed", "delayed", "prioritized", "waiting-children" }) do
-    if call("ZSCORE", P .. state, id) then
-      return true
-    end
-  end
-  for _, state in ipairs({ "active", "wait", "paused" }) do
-    if call("LPOS", P .. state, id) then
-      return true
-    end
-  end
-  return false
-end
 
 local function put_back(id)
   local key = P .. id

@@ -53,7 +53,7 @@ end
 --   jobs    flat list of id, fields (as before the claim)
 --   orphans ids that stood in a list but have no job; they are dropped
 --   limited ms until the rate limit lets the next job through, or 0
---   closed  the queue is paused or at its concurrency
+--   closed  the queue is paused, or at its concurrency now
 --   due     ms time of the next delayed job where nothing more is ready, or nil
 local function claim_jobs(asked)
   local answer = { jobs = {}, orphans = {}, limited = 0, starts = {} }
@@ -62,9 +62,9 @@ local function claim_jobs(asked)
   promote_due(P, gate, now, call("LLEN", P .. "wait") < PLENTY and PROMOTE or PROMOTE_FEW)
 
   local max = tonumber(gate.max or asked.limit_max)
-  if max then
-    local used = tonumber(call("GET", P .. "limiter") or 0)
-    if used >= max then
+  local used = tonumber(call("GET", P .. "limiter") or 0) or 0
+  if max or used >= HELD then
+    if used >= (max or HELD) then
       local left = call("PTTL", P .. "limiter")
       if left > 0 then
         answer.limited = left
@@ -75,7 +75,7 @@ local function claim_jobs(asked)
         used = 0
       end
     end
-    if used < max then
+    if max and used < max then
       count = math.min(count, max - used)
     end
   end
@@ -176,6 +176,7 @@ local function claim_jobs(asked)
     answer.due = next_due(P)
   end
   answer.count = #taken
+  answer.closed = gate.room and #taken >= gate.room
   return answer
 end
 

@@ -7,7 +7,7 @@ local function requeue_kept(prefix, name, now)
   if call("EXISTS", kept_key) == 0 then
     return
   end
-  local kept = call("HMGET", kept_key, "name", "data", "opts", "pk", "pd", "pdk", "rjk", "jid")
+  local kept = call("HMGET", kept_key, "name", "data", "opts", "pk", "pd", "pdk", "rjk", "jid", "ox:fields")
   local count = call("INCR", prefix .. "id")
   local id = kept[8] or tostring(count)
   local opts = cjson.decode(kept[3])
@@ -17,9 +17,12 @@ local function requeue_kept(prefix, name, now)
   else
     call("SET", prefix .. "de:" .. name, id)
   end
-  local extras = {}
+  local extras = kept[9] and cmsgpack.unpack(kept[9]) or {} -- what an add of ours had beyond a peer's
   if kept[4] then
-    extras = { "parentKey", kept[4], "parent", kept[5] }
+    extras[#extras + 1] = "parentKey"
+    extras[#extras + 1] = kept[4]
+    extras[#extras + 1] = "parent"
+    extras[#extras + 1] = kept[5]
   end
   if kept[7] then
     extras[#extras + 1] = "rjk"

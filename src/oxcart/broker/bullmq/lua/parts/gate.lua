@@ -4,6 +4,9 @@
 -- version 6 never use `paused`, so both lists can hold jobs; `settle` restores "at most one of them is
 -- non-empty" by merging, and renames only onto an absent key.
 
+-- The rate limit's counter of a queue that was told to hold all jobs back: above every limit.
+local HELD = 9007199254740991
+
 -- Moves at most `most` ids from one list into the other. The list whose oldest job (the tail) is older
 -- is served first, so its ids stay nearer to the tail.
 local function merge_lists(prefix, from, to, most)
@@ -53,12 +56,15 @@ local function read_gate(prefix)
   gate.target = prefix .. (gate.paused and "paused" or "wait")
   if gate.paused then
     settle(prefix, true)
-  elseif meta[2] then
-    if unwritten.active then
-      unwritten.active()
+  else
+    local most = meta[2] and tonumber(meta[2])
+    if most and most == most then -- what is no number bounds nothing, rather than stopping every call
+      if unwritten.active then
+        unwritten.active()
+      end
+      gate.room = most - call("LLEN", prefix .. "active")
+      gate.closed = gate.room <= 0
     end
-    gate.room = tonumber(meta[2]) - call("LLEN", prefix .. "active")
-    gate.closed = gate.room <= 0
   end
   return gate
 end

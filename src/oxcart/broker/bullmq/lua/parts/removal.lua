@@ -28,10 +28,11 @@ local function detach_from_living_parent(key)
   end
 end
 
--- Old finished jobs that make room for a new one. A peer leaves their deduplication keys alone.
+-- Old finished jobs that make room for a new one. A peer leaves their deduplication keys alone. A parent that
+-- cannot be read is left alone as well: it must not keep the others.
 local function forget_jobs(prefix, ids)
   for _, id in ipairs(ids) do
-    detach_from_living_parent(prefix .. id)
+    pcall(detach_from_living_parent, prefix .. id)
     delete_data(prefix .. id)
   end
 end

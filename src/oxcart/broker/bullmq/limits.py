@@ -1,0 +1,75 @@
+"""What holds a whole queue back: its concurrency, its rate, and a pause of its rate limit.
+
+All of it is fields of ``meta`` and the counter ``limiter``, obeyed at claim by whoever claims.
+
+May touch: the server, through its queue's broker. Every write may be applied twice without harm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oxcart.broker.bullmq.scripts import load
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+#: The counter of a queue that is held: no limit is higher.
+HELD = 9_007_199_254_740_991
+
+
+class LimitStore:
+    """The limits of one queue."""
+
+    def __init__(self, broker: BullMQBroker) -> None:
+        self._caller = broker.caller
+        self._keys = broker.keys
+
+    async def set_concurrency(self, most: int) -> None:
+        """Lets at most so many jobs be active."""
+        await self._caller.command("HSET", self._keys.meta(), "concurrency", most)
+
+    async def concurrency(self) -> int | None:
+        """How many jobs may be active, or None."""
+        return _number(await self._caller.command("HGET", self._keys.meta(), "concurrency"))
+
+    async def remove_concurrency(self) -> None:
+        """Lets any number of jobs be active."""
+        await self._caller.command("HDEL", self._keys.meta(), "concurrency")
+
+    async def set_rate(self, most: int, duration_ms: int) -> None:
+        """Lets at most so many jobs start in so many ms."""
+        await self._caller.command("HSET", self._keys.meta(), "max", most, "duration", duration_ms)
+
+    async def rate(self) -> tuple[int, int] | None:
+        """How many jobs may start in how many ms, or None."""
+        most, duration = await self._caller.command("HMGET", self._keys.meta(), "max", "duration")
+        number = _number(most)
+        return None if number is None else (number, _number(duration) or 0)
+
+    async def remove_rate(self) -> None:
+        """Lets jobs start at any rate."""
+        await self._caller.command("HDEL", self._keys.meta(), "max", "duration")
+
+    async def hold(self, duration_ms: int) -> None:
+        """Lets no job start for so many ms."""
+        await self._caller.command("SET", self._keys.limiter(), HELD, "PX", duration_ms)
+
+    async def release(self) -> None:
+        """Ends a hold, and begins the present window of a rate anew."""
+        await self._caller.command("DEL", self._keys.limiter())
+
+    async def wait_ms(self, most: int | None = None) -> int:
+        """How many ms the limit lets no job start; 0 where one may.
+
+        Args:
+            most: The limit of a worker, where the queue has none of its own.
+        """
+        return int(await self._caller.again(load("limited"), self._keys.meta(), most or ""))
+
+
+def _number(raw: bytes | None) -> int | None:
+    try:
+        return None if raw is None else int(float(raw))
+    except ValueError:
+        return None

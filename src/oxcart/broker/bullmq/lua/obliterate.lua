@@ -1,0 +1,37 @@
+-- Removes what is left of a queue when its jobs are gone: schedulers, counters, settings, events.
+--
+-- KEYS[1]  meta
+-- ARGV     1 slot, 2 number of the call, 3 how many schedulers to remove at most
+-- Returns  { 0 nothing is left, 1 there are more schedulers, 2 jobs have come meanwhile, -1 not paused;
+--          how many schedulers were removed }
+-- Keeps    a queue that holds a job, or that workers may take jobs from, is not touched
+-- include: base
+
+local answer = remembered()
+if answer then
+  return answer
+end
+if call("HEXISTS", KEYS[1], "paused") == 0 then
+  return { -1, 0 }
+end
+local step = tonumber(ARGV[3])
+local ids = call("ZRANGE", P .. "repeat", 0, step - 1)
+if #ids > 0 then
+  local records = {}
+  for i, id in ipairs(ids) do
+    records[i] = P .. "repeat:" .. id
+  end
+  call("UNLINK", unpack(records))
+  call("ZREM", P .. "repeat", unpack(ids))
+  if #ids == step then
+    return remember({ 1, #ids })
+  end
+end
+if call("EXISTS", P .. "wait", P .. "paused", P .. "active", P .. "prioritized", P .. "delayed",
+    P .. "waiting-children", P .. "completed", P .. "failed") > 0 then
+  return remember({ 2, #ids })
+end
+call("UNLINK", P .. "meta", P .. "events", P .. "id", P .. "pc", P .. "marker", P .. "limiter", P .. "delay",
+  P .. "stalled", P .. "stalled-check", P .. "metrics:completed", P .. "metrics:completed:data",
+  P .. "metrics:failed", P .. "metrics:failed:data")
+return remember({ 0, #ids })

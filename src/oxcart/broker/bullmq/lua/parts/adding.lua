@@ -1,0 +1,116 @@
+-- Adding one job that is tied to others: to a parent, to a deduplication window, or to children it waits for.
+--
+-- A job is a table: `id`, `name`, `data`, `opts`, `timestamp`, `delay`, `priority`, `extras` (a flat list of
+-- further fields and values; `parentKey` and `parent` are among them for a child), `lifo`, `window` (its
+-- options say which) and `waits` (for children that are added next).
+
+-- Reads the job whose arguments begin at `at`: id, name, data, opts, timestamp, delay, priority, flags,
+-- number of further fields, and these. Flags: T tied, L last-in-first-out, D has a window, P waits for
+-- children. Also returns where the next one begins.
+local function read_tied(at)
+  local extras, further = {}, tonumber(ARGV[at + 8])
+  local flags = ARGV[at + 7]
+  local job = {
+    id = ARGV[at], name = ARGV[at + 1], data = ARGV[at + 2], opts = ARGV[at + 3], timestamp = ARGV[at + 4],
+    delay = tonumber(ARGV[at + 5]), priority = tonumber(ARGV[at + 6]), extras = extras,
+    lifo = string.find(flags, "L", 1, true) ~= nil,
+    window = string.find(flags, "D", 1, true) ~= nil,
+    waits = string.find(flags, "P", 1, true) ~= nil,
+  }
+  for i = 1, 2 * further do
+    extras[i] = ARGV[at + 8 + i]
+  end
+  for i = 1, 2 * further, 2 do
+    if extras[i] == "parentKey" then
+      job.parent_key = extras[i + 1]
+    elseif extras[i] == "parent" then
+      job.parent = extras[i + 1]
+    end
+  end
+  return job, at + 9 + 2 * further
+end
+
+-- Why a job that exists cannot be the parent's child: -7 it belongs to another parent that still exists, -13 it
+-- is above that parent, so each would wait for the other. nil where it can.
+local GENERATIONS = 100
+local function is_taken(prefix, job)
+  local key = prefix .. job.id
+  if not job.parent_key or call("EXISTS", key) == 0 then
+    return nil
+  end
+  local above = job.parent_key
+  for _ = 1, GENERATIONS do
+    if above == key then
+      return -13
+    end
+    above = call("HGET", above, "parentKey")
+    if not above or above == "" then
+      break
+    end
+  end
+  local known = call("HGET", key, "parentKey")
+  if known and known ~= job.parent_key and call("EXISTS", known) == 1 then
+    return -7
+  end
+  return nil
+end
+
+-- A job of this id exists: it becomes the parent's child. One that has completed is a value at once; the
+-- parent is then let through, or noted in `later` by whoever adds more children to it.
+local function adopt(prefix, job, later)
+  local key = prefix .. job.id
+  local taken = is_taken(prefix, job)
+  if taken then
+    return taken
+  end
+  if job.parent_key then
+    if call("ZSCORE", prefix .. "completed", job.id) then
+      call("HSET", job.parent_key .. ":processed", key, call("HGET", key, "returnvalue") or "null")
+      local above = cjson.decode(job.parent)
+      if later then
+        later[#later + 1] = { above.queueKey .. ":", above.id, tonumber(job.timestamp) }
+      else
+        release_if_childless(above.queueKey .. ":", above.id, tonumber(job.timestamp))
+      end
+    else
+      call("SADD", job.parent_key .. ":dependencies", key)
+    end
+    call("HSET", key, "parentKey", job.parent_key, "parent", job.parent)
+  end
+  call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*", "event", "duplicated", "jobId", job.id)
+  return 0
+end
+
+-- Returns 1 added, 0 the id exists, -5 no parent, -7 or -13 it cannot be the parent's child, or { owner } where
+-- a deduplication window kept it out.
+local function add_tied(prefix, gate, job, later)
+  if job.parent_key and call("EXISTS", job.parent_key) == 0 then
+    return -5
+  end
+  call("INCR", prefix .. "id")
+  local limit, events, id = max_events(prefix), prefix .. "events", job.id
+  if call("EXISTS", prefix .. id) == 1 then
+    return adopt(prefix, job, later)
+  end
+  if job.window then
+    local owner = enter_window(prefix, cjson.decode(job.opts).de, job)
+    if owner then
+      return { owner }
+    end
+  end
+  store_job(prefix, id, job.name, job.data, job.opts, job.timestamp, job.delay, job.priority, job.extras)
+  if job.waits then
+    call("ZADD", prefix .. "waiting-children", job.timestamp, id)
+    call("XADD", events, "MAXLEN", "~", limit, "*", "event", "waiting-children", "jobId", id)
+  elseif job.delay > 0 then
+    insert_delayed(prefix, id, tonumber(job.timestamp), job.delay)
+    wake_later(prefix)
+  else
+    insert_waiting(prefix, gate, id, job.priority, job.lifo)
+    call("XADD", events, "MAXLEN", "~", limit, "*", "event", "waiting", "jobId", id)
+  end
+  if job.parent_key then
+    call("SADD", job.parent_key .. ":dependencies", prefix .. id)
+  end
+  return 1
+end

@@ -1,0 +1,39 @@
+-- Letting a finished job run again.
+
+-- Moves one job from `failed` or `completed` to the ready list. Returns 1, or -1 no such job, -3 not in that
+-- state. With `reset` its attempts count from the beginning. Its starts do not: they are the fencing number, by
+-- which a store refuses a writer that comes late. How many there were is noted, for those who bound them.
+local function retry_one(gate, id, state, front, reset)
+  local key = P .. id
+  if call("EXISTS", key) == 0 then
+    return -1
+  end
+  local parent_key = call("HGET", key, "parentKey")
+  local has_parent = parent_key and call("EXISTS", parent_key) == 1 -- in another slot: refused before any write
+  if call("ZREM", P .. state, id) == 0 then
+    return -3
+  end
+  call("HDEL", key, "finishedOn", "processedOn", state == "failed" and "failedReason" or "returnvalue", "ox:category",
+    "ox:untold")
+  if reset then
+    call("HDEL", key, "atm", "attemptsMade", "stc")
+    local starts = call("HGET", key, "ats")
+    if starts then
+      call("HSET", key, "ox:forgiven", starts)
+    end
+  end
+  insert_ready(P, gate, id, front)
+  if has_parent then
+    local was
+    if state == "failed" then
+      was = call("ZREM", parent_key .. ":unsuccessful", key) == 1 or call("HDEL", parent_key .. ":failed", key) == 1
+    else
+      was = call("HDEL", parent_key .. ":processed", key) == 1
+    end
+    if was then
+      call("SADD", parent_key .. ":dependencies", key)
+    end
+  end
+  call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", state)
+  return 1
+end

@@ -1,0 +1,84 @@
+-- Making the runs of a schedule.
+--
+-- A schedule `id` has a place in the sorted set `repeat`, whose score is the time of its next run, a record
+-- `repeat:<id>`, and exactly one job that is its next run: `repeat:<id>:<time>`. Stands on base, gate, insert
+-- and store.
+
+local function whole(number)
+  return string.format("%.0f", number)
+end
+
+local function run_id(scheduler, at)
+  return "repeat:" .. scheduler .. ":" .. whole(at)
+end
+
+-- At most so many slots that are taken are passed over.
+local SLOTS = 32
+
+-- Where a run waits to be claimed, or nil.
+local function place_of(id)
+  for _, set in ipairs({ "delayed", "prioritized" }) do
+    if call("ZSCORE", P .. set, id) then
+      return set
+    end
+  end
+  for _, list in ipairs({ "wait", "paused" }) do
+    if call("LPOS", P .. list, id) then
+      return list
+    end
+  end
+end
+
+-- The time of the run after the one at `last` (nil for none), for a schedule by interval; and its offset from
+-- a multiple of the interval, which runs keep when some were missed.
+local function next_by_interval(last, every, now, offset, start)
+  local at
+  if last then
+    at = last + every
+    if at < now then
+      at = math.floor(now / every) * every + offset
+      if at <= now then
+        at = at + every
+      end
+    end
+  elseif start then
+    at = math.max(start, now)
+  elseif offset > 0 then
+    at = math.floor(now / every) * every + offset
+    if at <= now then
+      at = at + every
+    end
+  else
+    at = now
+  end
+  if offset == 0 then
+    offset = at - math.floor(at / every) * every
+  end
+  return math.floor(at), math.floor(offset)
+end
+
+-- Writes the job of a run and puts it where it waits. `opts` is a decoded table, `further` a flat list of
+-- hash fields of ours. Returns the job's id and its delay.
+local function make_run(scheduler, at, now, name, data, opts, further)
+  local id = run_id(scheduler, at)
+  local delay = math.max(0, at - now)
+  opts.delay, opts.jobId = delay, id
+  local priority = tonumber(opts.priority) or 0
+  local extras = { "rjk", scheduler }
+  if type(opts.de) == "table" and opts.de.id then
+    extras[3], extras[4] = "deid", opts.de.id
+  end
+  for _, item in ipairs(further) do
+    extras[#extras + 1] = item
+  end
+  call("INCR", P .. "id")
+  store_job(P, id, name, data, cjson.encode(opts), whole(now), whole(delay), priority, extras)
+  if delay > 0 then
+    insert_delayed(P, id, now, delay)
+    wake_later(P)
+  else
+    insert_waiting(P, read_gate(P), id, priority, opts.lifo and true or false)
+    call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id)
+  end
+  return id, delay
+end

@@ -1,0 +1,17 @@
+-- Where a job is.
+
+-- Whether a job is in any list or set of the queue. In the lists it is searched for by its id, which takes the
+-- longer the longer they are.
+local function is_in_a_state(id)
+  for _, state in ipairs({ "completed", "failed", "delayed", "prioritized", "waiting-children" }) do
+    if call("ZSCORE", P .. state, id) then
+      return true
+    end
+  end
+  for _, state in ipairs({ "active", "wait", "paused" }) do
+    if call("LPOS", P .. state, id) then
+      return true
+    end
+  end
+  return false
+end

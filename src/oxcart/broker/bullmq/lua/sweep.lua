@@ -1,0 +1,122 @@
+-- Removes jobs of one state: a step of clean, drain and obliterate.
+--
+-- KEYS[1]  meta
+-- ARGV     1 slot, 2 number of the call
+--          3 state: wait, paused, active, prioritized, delayed, waiting-children, completed or failed
+--          4 time in ms: only jobs from before it, "" for all
+--          5 how many jobs to look at
+--          6 how many jobs to pass over: those that earlier steps looked at and left
+--          7 "1" to remove also what is leased, and the next runs of schedulers
+--          8 how many jobs earlier steps removed that no event has told of, "" to tell nothing
+--          9 how many jobs may be removed, "" for all; no fewer than are looked at
+-- Returns  { how many were removed, how many were left, 1 while there may be more, 1 when an event told of it }
+-- Events   `cleaned`, for every 10 000 jobs and at the end, when asked for
+-- Keeps    the order of what is left. A list is worked off from its oldest end, and within a step from its
+--          newest, as peers do: that is the order in which parents are let through
+-- include: base gate insert removal sweeping
+
+local answer = remembered()
+if answer then
+  return answer
+end
+
+local REPORT = 10000
+local GONE = "ox:gone"
+
+local state, key = ARGV[3], P .. ARGV[3]
+local cutoff = tonumber(ARGV[4])
+local step, left = tonumber(ARGV[5]), tonumber(ARGV[6])
+local all = ARGV[7] == "1"
+local is_list = state == "wait" or state == "paused" or state == "active"
+local has_ended = state == "completed" or state == "failed"
+
+local ids
+if is_list then
+  ids = call("LRANGE", key, -(left + step), -(left + 1))
+elseif has_ended and cutoff then
+  ids = call("ZRANGEBYSCORE", key, "-inf", ARGV[4], "LIMIT", left, step)
+else
+  ids = call("ZRANGE", key, left, left + step - 1)
+end
+
+-- When a job was last touched: not at all where nothing is known of it, and then it is old.
+local function is_old(job)
+  if not cutoff or has_ended then
+    return true
+  end
+  local at = job[6]
+  if state == "delayed" then
+    at = job[5] or at
+  elseif is_list then
+    at = job[4] or job[5] or at
+  end
+  if not at then
+    return true
+  end
+  at = tonumber(at)
+  return at ~= nil and at <= cutoff
+end
+
+local function sweep_one(id)
+  local job = call("HMGET", P .. id, "parentKey", "deid", "rjk", "finishedOn", "processedOn", "timestamp")
+  if not is_old(job) then
+    return false
+  end
+  if all then
+    if state == "active" then
+      call("UNLINK", P .. id .. ":lock")
+    end
+  elseif state == "active" and call("EXISTS", P .. id .. ":lock") == 1 then
+    return false
+  elseif not has_ended and is_next_run(id, job[3]) then
+    return false
+  end
+  sweep_job(id, job[1], job[2])
+  return true
+end
+
+local gone, kept, places = {}, {}, {}
+for i, id in ipairs(ids) do
+  -- One whose parent is in another slot, or that is no job at all, stays and stops none of the others. Where
+  -- everything goes, it goes too, as far as it can be reached.
+  local fine, removed = pcall(sweep_one, id)
+  if not fine and all then
+    removed = pcall(sweep_data, P .. id)
+  end
+  if (fine or all) and removed then
+    gone[#gone + 1] = id
+    places[#places + 1] = i
+  else
+    kept[#kept + 1] = id
+  end
+end
+
+if #gone > 0 then
+  if not is_list then
+    call("ZREM", key, unpack(gone))
+  elseif left == 0 then
+    call("LTRIM", key, 0, -(#ids + 1))
+    if #kept > 0 then
+      call("RPUSH", key, unpack(kept))
+    end
+  else
+    -- In the middle of a list nothing can be taken out by its place: each place is marked, and the marks are
+    -- searched for from the nearer end.
+    for _, i in ipairs(places) do
+      call("LSET", key, i - 1 - left - #ids, GONE)
+    end
+    local from_tail = left + #ids < call("LLEN", key) - left
+    call("LREM", key, from_tail and -#places or #places, GONE)
+  end
+end
+
+local more = #ids == step and #gone < (tonumber(ARGV[9]) or math.huge)
+local reported = 0
+if ARGV[8] ~= "" then
+  local count = tonumber(ARGV[8]) + #gone
+  if not more or count >= REPORT then
+    call("XADD", P .. "events", "*", "event", "cleaned", "count", count)
+    reported = 1
+  end
+end
+return remember({ #gone, #kept, more and 1 or 0, reported })

@@ -1,0 +1,247 @@
+"""Schedules on BullMQ's layout: the sorted set ``repeat``, a record per schedule, a job per run.
+
+May touch: the server, through its queue's broker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oxcart.broker.bullmq.scripts import load
+from oxcart.model import payload
+from oxcart.model.errors import OxcartError, PayloadError, ScriptError, ValidationError, error_for_code
+from oxcart.model.schedule import Schedule, Scheduler, first_run, is_legacy_id, next_run
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+_json = msgspec.json.Encoder()
+
+#: How often a later time is sought where one is taken.
+LATER = 32
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A claimed run, whose next one is to be made.
+
+    Attributes:
+        id: The job.
+        scheduler: The schedule's id.
+        fields: The job's hash.
+    """
+
+    id: str
+    scheduler: str
+    fields: Mapping[bytes, bytes]
+
+
+class SchedulerStore:
+    """The schedules of one queue."""
+
+    def __init__(self, broker: BullMQBroker) -> None:
+        self._broker = broker
+        self._caller = broker.caller
+        self._keys = broker.keys
+
+    async def upsert(
+        self,
+        scheduler_id: str,
+        schedule: Schedule,
+        name: str,
+        data: bytes,
+        options: Mapping[str, Any],
+        extras: Sequence[str] = (),
+    ) -> tuple[str, int] | None:
+        """Makes or changes a schedule; returns id and delay of its next run, or None where it never fires.
+
+        Args:
+            scheduler_id: The schedule's id.
+            schedule: When it fires.
+            name: The name of its jobs.
+            data: Their payload, as JSON.
+            options: Their options, in the words of the wire.
+            extras: Our further fields of every run, as a flat list of names and values.
+
+        Raises:
+            JobError: A run of that time exists already, or too many slots are taken.
+        """
+        now = self._broker.clock()
+        run = first_run(schedule, options, now, scheduler_id)
+        if run is None:
+            return None
+        answer = await self._caller.once(
+            load("upsert_scheduler"),
+            self._keys.meta(),
+            now,
+            scheduler_id,
+            name,
+            data,
+            _json.encode(options),
+            _json.encode(run.options),
+            *map(_argument, (run.at_ms, schedule.every, schedule.offset, schedule.start, schedule.end)),
+            *map(_argument, (schedule.limit, schedule.tz, schedule.cron)),
+            *extras,
+        )
+        if isinstance(answer, int):
+            raise error_for_code(answer, f"repeat:{scheduler_id}:{_argument(run.at_ms)}", "upsert_scheduler")
+        return answer[0].decode(), int(answer[1])
+
+    async def advance(self, claims: Sequence[Claim]) -> list[str | OxcartError]:
+        """Makes the next runs of claimed ones.
+
+        Returns:
+            For each the id of the run that was made, empty where there was nothing to do; or the error that
+            kept it from being made.
+        """
+        made: list[str | OxcartError] = [""] * len(claims)
+        now = self._broker.clock()
+        left = dict.fromkeys(range(len(claims)), now)
+        for _ in range(LATER):
+            left = await self._advance(claims, left, made)
+            if not left:
+                return made
+        for place in left:
+            made[place] = ScriptError(f"advance: {LATER} further runs of the schedule exist already")
+        return made
+
+    async def _advance(
+        self, claims: Sequence[Claim], left: Mapping[int, int], made: list[str | OxcartError]
+    ) -> dict[int, int]:
+        """One call for all; returns those whose time was taken, with that time."""
+        args: list[bytes | str | int] = []
+        asked = []
+        for place, after in left.items():
+            try:
+                item = self._item(claims[place], after)
+            except ValidationError as error:
+                made[place] = error
+                continue
+            if item is not None:
+                asked.append(place)
+                args += item
+        if not asked:
+            return {}
+        answer = await self._caller.once(
+            load("advance"), self._keys.meta(), self._broker.clock(), len(asked), *args, patient=True
+        )
+        taken = {}
+        for place, raw in zip(asked, answer, strict=True):
+            text = raw.decode("utf-8", "replace")
+            if text.startswith("@"):
+                taken[place] = int(text[1:])
+            elif text.startswith("!"):
+                made[place] = ScriptError(f"advance: {text[1:]}")
+            else:
+                made[place] = text
+        return taken
+
+    def _item(self, claim: Claim, now: int) -> list[bytes | str | int] | None:
+        """A claim as the script's arguments, or None where no run follows."""
+        options = _object(claim.fields.get(b"opts"))
+        if is_legacy_id(claim.scheduler):
+            return self._repeatable(claim, options, now)
+        run = next_run(options, now, claim.scheduler)
+        if run is None:
+            return None
+        data = claim.fields.get(b"data", b"{}")
+        return ["s", claim.scheduler, claim.id, _argument(run.at_ms), _json.encode(run.options), data, ""]
+
+    def _repeatable(self, claim: Claim, options: dict[str, Any], now: int) -> list[bytes | str | int] | None:
+        """The next run of a repeatable job, from before schedulers: its key and its options tell all."""
+        run = next_run(options, now, claim.scheduler)
+        if run is None:
+            return None
+        at_ms = run.at_ms
+        if at_ms is None:
+            every = Schedule.from_wire(run.options["repeat"]).every or 1
+            at_ms = max(now, int(options.get("prevMillis") or 0)) // every * every + every
+        name = claim.fields.get(b"name", b"").decode("utf-8", "replace")
+        data = claim.fields.get(b"data", b"{}")
+        own_id = _object(data).get("id") or ""
+        space = hashlib.md5(claim.scheduler.encode(), usedforsecurity=False).hexdigest()
+        digest = hashlib.md5(f"{name}{own_id}{space}".encode(), usedforsecurity=False).hexdigest()
+        job_id = f"repeat:{digest}:{at_ms}"
+        own = run.options | {"prevMillis": at_ms, "jobId": job_id, "delay": max(1, at_ms - now)}
+        return ["r", claim.scheduler, claim.id, at_ms, _json.encode(own), data, job_id]
+
+    async def remove(self, scheduler_id: str) -> bool:
+        """Removes a schedule and its next run; False if there is none."""
+        return bool(await self._caller.once(load("remove_scheduler"), self._keys.meta(), scheduler_id))
+
+    async def get(self, scheduler_id: str) -> Scheduler | None:
+        """Reads a schedule."""
+        score, flat = await self._caller.pipeline(
+            [
+                ("ZSCORE", self._keys.schedulers(), scheduler_id),
+                ("HGETALL", self._keys.scheduler(scheduler_id)),
+            ]
+        )
+        return None if score is None else _decode(scheduler_id, float(score), flat)
+
+    async def page(self, first: int, last: int, *, latest: bool = False) -> list[Scheduler]:
+        """Reads schedules by the time of their next run, soonest first unless ``latest``."""
+        command = "ZREVRANGE" if latest else "ZRANGE"
+        flat = await self._caller.command(command, self._keys.schedulers(), first, last, "WITHSCORES")
+        ids = [raw.decode("utf-8", "surrogateescape") for raw in flat[::2]]
+        records = await self._caller.pipeline([("HGETALL", self._keys.scheduler(one)) for one in ids])
+        return [
+            _decode(one, float(score), record)
+            for one, score, record in zip(ids, flat[1::2], records, strict=True)
+        ]
+
+    async def count(self) -> int:
+        """How many schedules there are."""
+        return int(await self._caller.command("ZCARD", self._keys.schedulers()))
+
+
+def _argument(value: int | str | None) -> int | str:
+    return "" if value is None else value
+
+
+def _object(raw: bytes | None) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(raw or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
+    """A record as whoever wrote it; a repeatable job has no count, and an old one nothing but its key."""
+    pairs = iter(flat)
+    fields = dict(zip(pairs, pairs, strict=True))
+
+    def text(name: bytes) -> str | None:
+        raw = fields.get(name)
+        return None if raw is None else raw.decode("utf-8", "replace")
+
+    if not fields and is_legacy_id(scheduler_id):
+        name, _, end, tz, pattern = scheduler_id.split(":", 4)
+        repeat: dict[str, Any] = {"endDate": end, "tz": tz or None}
+        repeat["every" if pattern.isdigit() else "pattern"] = pattern
+        return Scheduler(
+            id=scheduler_id, name=name, schedule=Schedule.from_wire(repeat), next_ms=int(next_ms), legacy=True
+        )
+    named = {one: text(one.encode()) for one in ("every", "pattern", "tz", "startDate", "endDate", "limit")}
+    schedule = Schedule.from_wire(named)
+    if b"every" in fields and (offset := text(b"offset")) is not None:
+        schedule = msgspec.structs.replace(schedule, offset=int(float(offset)))
+    runs = text(b"ic")
+    try:
+        data = payload.decode(fields[b"data"]) if b"data" in fields else {}
+    except PayloadError:
+        data = text(b"data")
+    return Scheduler(
+        id=scheduler_id,
+        name=text(b"name") or "",
+        schedule=schedule,
+        next_ms=int(next_ms),
+        runs=None if runs is None else int(runs),
+        data=data,
+        options=_object(fields.get(b"opts")),
+        legacy=runs is None,
+    )

@@ -1,0 +1,350 @@
+"""``oxcart clean``, ``drain``, ``obliterate``, ``promote``, ``orphans`` and more: operations on whole queues.
+
+Each shows a bar on a terminal and prints one line when it is done, or JSON with ``--json``. What cannot be
+undone asks first, and where nobody can be asked it wants ``--yes``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.exits import FAILED, USAGE, CommandError
+from oxcart.cli.progress import Bar
+from oxcart.cli.settings import JsonOption, QueueArgument
+
+if TYPE_CHECKING:
+    from oxcart.operations import Told
+    from oxcart.queue import Queue
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="How many at most.", show_default="all")]
+
+
+def clean(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="completed, failed, waiting, prioritized, delayed or active; repeat for several.",
+            show_default="completed",
+        ),
+    ] = None,
+    grace: Annotated[str, typer.Option(help="Keep jobs younger than this: 30s, 12h, 7d.")] = "0s",
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove old jobs of a queue, finished ones unless told otherwise."""
+
+    async def work(source: Queue, told: Told) -> int:
+        done = 0
+        for one in state or ["completed"]:
+            if limit is None or done < limit:
+                rest = None if limit is None else limit - done
+                done += await source.clean(one, grace=grace, limit=rest, progress=told)
+        return done
+
+    _operate(ctx, queue, "cleaning", work, "{} removed", "removed", as_json)
+
+
+def drain(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    delayed: Annotated[
+        bool, typer.Option("--delayed", help="Also jobs whose time has not come, retries included.")
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove every job that waits; running and finished ones stay."""
+    _ask(f"Remove every {'waiting and delayed' if delayed else 'waiting'} job of queue {queue}?", yes)
+    _operate(
+        ctx,
+        queue,
+        "draining",
+        lambda source, told: source.drain(delayed=delayed, progress=told),
+        "{} removed",
+        "removed",
+        as_json,
+    )
+
+
+def obliterate(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also while workers hold jobs; their results will be refused.")
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a queue with everything in it, for good."""
+    _ask(f"Remove queue {queue} with all its jobs, schedulers and events, for good?", yes)
+    _operate(
+        ctx,
+        queue,
+        "removing",
+        lambda source, told: source.obliterate(force=force, progress=told),
+        "the queue is gone, {} with it",
+        "removed",
+        as_json,
+    )
+
+
+def promote(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs.", show_default=False)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every delayed job of the queue.")] = False,
+    within: Annotated[
+        str | None, typer.Option(help="With --all: only those due within this time: 10m, 2h.")
+    ] = None,
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let delayed jobs run now."""
+    from oxcart.cli.jobs import each, report
+
+    if bool(job_ids) == every:
+        raise CommandError("name the jobs to promote, or say --all", USAGE)
+    if job_ids:
+
+        async def work() -> list[dict[str, Any]]:
+            async with settings.of(ctx).queue(queue) as source:
+                return await each(job_ids, lambda one: source.handle(one).promote())
+
+        report(settings.run(work()), "will run now", as_json)
+        return
+    until = None if within is None else _moment(within, "within", ahead=True)
+    _operate(
+        ctx,
+        queue,
+        "promoting",
+        lambda source, told: source.promote_all(until=until, limit=limit, progress=told),
+        "{} will run now",
+        "promoted",
+        as_json,
+    )
+
+
+def retry_all(
+    ctx: typer.Context,
+    queue: str,
+    state: str,
+    since: str | None,
+    until: str | None,
+    limit: int | None,
+    reset: bool,
+    as_json: bool,
+) -> None:
+    """The part of ``oxcart retry`` that deals with all jobs of a state."""
+    first = None if since is None else _moment(since, "since")
+    last = None if until is None else _moment(until, "until")
+    _operate(
+        ctx,
+        queue,
+        "retrying",
+        lambda source, told: source.retry_all(
+            state, since=first, until=last, limit=limit, reset=reset, progress=told
+        ),
+        "{} will run again",
+        "retried",
+        as_json,
+    )
+
+
+def orphans(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove them; otherwise they are listed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find jobs that are in no state, so that nothing would ever run or remove them.
+
+    `oxcart doctor --rescue` puts those back that have not ended.
+    """
+
+    async def work() -> list[str]:
+        async with settings.of(ctx).queue(queue) as source:
+            with Bar(f"{queue}:", quiet=as_json) as bar:
+                return await source.remove_orphans(dry_run=not remove, progress=bar.update)
+
+    found = settings.run(work())
+    if as_json:
+        output.document({"queue": queue, "orphans": found, "removed": remove})
+        return
+    for job_id in found:
+        output.text(job_id)
+    if not found:
+        output.text(f"{queue}: no orphans")
+
+
+def priorities(ctx: typer.Context, queue: QueueArgument, as_json: JsonOption = False) -> None:
+    """Count the waiting jobs of a queue by their priority."""
+
+    async def work() -> dict[int, int]:
+        async with settings.of(ctx).queue(queue) as source:
+            return await source.counts_per_priority()
+
+    found = settings.run(work())
+    if as_json:
+        output.document([{"priority": priority, "jobs": count} for priority, count in found.items()])
+    else:
+        output.table(["priority#", "jobs#"], found.items())
+
+
+def metrics(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    minutes: Annotated[int, typer.Option(min=1, help="How many of the newest minutes to show.")] = 15,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how many jobs completed and failed per minute, where workers count them."""
+    import msgspec
+
+    async def work() -> dict[str, Any]:
+        async with settings.of(ctx).queue(queue) as source:
+            return {state: await source.metrics(state, last=minutes - 1) for state in ("completed", "failed")}
+
+    found = settings.run(work())
+    if as_json:
+        output.document({state: msgspec.to_builtins(series) for state, series in found.items()})
+        return
+    if not any(series.count for series in found.values()):
+        raise CommandError(f"no worker of queue {queue} counts: start one with --metrics-minutes", FAILED)
+    rows = []
+    for state, series in found.items():
+        for ago, count in enumerate(series.points):
+            rows.append([_minute(series.previous_at, ago), state, count])
+    output.table(["minute", "state", "jobs#"], sorted(rows, reverse=True))
+    output.facts({f"{state} in all": series.count for state, series in found.items()})
+
+
+def trim_events(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    keep: Annotated[int, typer.Option(min=0, help="About how many events stay.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Drop the oldest events of a queue."""
+    _operate(
+        ctx,
+        queue,
+        "trimming",
+        lambda source, told: source.trim_events(keep, progress=told),
+        "{} dropped",
+        "dropped",
+        as_json,
+        noun="event",
+    )
+
+
+def clear_logs(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)],
+    keep: Annotated[int, typer.Option(min=0, help="How many of the newest lines stay.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop the logs of jobs."""
+    from oxcart.cli.jobs import each, report
+
+    async def work() -> list[dict[str, Any]]:
+        async with settings.of(ctx).queue(queue) as source:
+            return await each(job_ids, lambda one: source.handle(one).clear_logs(keep))
+
+    report(settings.run(work()), "log cleared", as_json)
+
+
+def publish(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    event: Annotated[str, typer.Argument(help="The event's name, one of your own.", show_default=False)],
+    fields: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What it tells.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add an event of your own to a queue's events."""
+    told: dict[str, Any] = {}
+    for field in fields or ():
+        name, given, value = field.partition("=")
+        if not name or not given:
+            raise CommandError(f"a field is NAME=VALUE, got {field!r}", USAGE)
+        told[name] = value
+    if "keep_events" in told:
+        raise CommandError("keep_events cannot be the name of a field", USAGE)
+
+    async def work() -> str:
+        async with settings.of(ctx).queue(queue) as source:
+            return await source.publish(event, **told)
+
+    event_id = settings.run(work())
+    if as_json:
+        output.document({"queue": queue, "event": event, "id": event_id})
+    else:
+        output.text(event_id)
+
+
+def _operate(
+    ctx: typer.Context,
+    queue: str,
+    doing: str,
+    work: Callable[[Queue, Told], Awaitable[int]],
+    words: str,
+    field: str,
+    as_json: bool,
+    noun: str = "job",
+) -> None:
+    """Does something with a bar, and says how much was done."""
+
+    async def run() -> int:
+        async with settings.of(ctx).queue(queue) as source:
+            with Bar(f"{queue}: {doing}", quiet=as_json) as bar:
+                return await work(source, bar.update)
+
+    done = settings.run(run())
+    if as_json:
+        output.document({"queue": queue, field: done})
+    else:
+        counted = f"1 {noun}" if done == 1 else f"{done:,} {noun}s"
+        output.text(f"{queue}: {words.format(counted)}")
+
+
+def _ask(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError("this cannot be undone: say --yes", USAGE)
+    if not typer.confirm(question):
+        raise CommandError("nothing was done", FAILED)
+
+
+def _moment(text: str, field: str, *, ahead: bool = False) -> datetime:
+    """A time from now, back unless ``ahead``: ``2h``; or a time of its own: ``2026-11-15T12:00Z``."""
+    from oxcart.model.duration import parse_ms
+    from oxcart.model.errors import ValidationError
+
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            span = timedelta(milliseconds=parse_ms(text, field))
+        except ValidationError as error:
+            bound = "a duration such as 2h, or a time such as 2026-11-15T12:00Z"
+            raise CommandError(f"{field} must be {bound}, got {text!r}", USAGE) from error
+        return datetime.now(UTC) + (span if ahead else -span)
+    return given if given.tzinfo else given.astimezone()
+
+
+def _minute(newest_ms: int, ago: int) -> str:
+    at = datetime.fromtimestamp(newest_ms // 60_000 * 60 - 60 * (ago + 1), UTC)
+    return at.strftime("%Y-%m-%d %H:%MZ")

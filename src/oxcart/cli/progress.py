@@ -1,0 +1,55 @@
+"""A bar that shows how far an operation is, on a terminal; nothing anywhere else.
+
+May touch: standard error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oxcart.operations import Progress
+
+
+class Bar:
+    """Shows how far an operation is while the block lasts.
+
+    Args:
+        what: What is going on, e.g. ``mail: cleaning``.
+        quiet: Show nothing, whatever standard error is.
+    """
+
+    def __init__(self, what: str, *, quiet: bool = False) -> None:
+        self._what = what
+        self._quiet = quiet
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Bar:
+        from rich import progress
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if console.is_terminal and not self._quiet:
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.TextColumn("{task.completed:,.0f} of about {task.total:,.0f}"),
+                progress.TimeElapsedColumn(),
+                console=console,
+                transient=True,
+            )
+            self._task = self._bar.add_task(self._what, total=1)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, at: Progress) -> None:
+        """Takes how far it is."""
+        if self._bar is not None:
+            self._bar.update(
+                self._task, description=f"{self._what} {at.step}", completed=at.done, total=max(at.total, 1)
+            )

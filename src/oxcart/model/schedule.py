@@ -1,0 +1,308 @@
+"""Schedules: when a job is made again and again, and what is known of one that exists.
+
+A schedule fires at fixed intervals (``every``) or by a cron expression. Each run of it is a job of its own;
+whoever claims one first makes the next. ``next_run`` is that step for a cron expression; intervals are
+counted by the server, from the slot of the run before.
+
+May touch: nothing; the time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from oxcart.model.cron import parse_cron, zone_offset
+from oxcart.model.duration import Duration, parse_ms
+from oxcart.model.errors import ValidationError
+from oxcart.model.names import check_job_name
+
+#: A point in time as people write it: a datetime with a zone, ISO text with an offset, or ms since 1970.
+Instant = datetime | str | int
+
+#: Ids with more parts than this are those of repeatable jobs, from before there were schedulers.
+_MOST_PARTS = 4
+
+
+def check_scheduler_id(scheduler_id: str) -> str:
+    """Returns the id of a schedule if every peer takes it for one.
+
+    Raises:
+        ValidationError: It is empty, or has so many colons that peers take it for a repeatable job.
+    """
+    check_job_name(scheduler_id, "scheduler id")
+    if scheduler_id.count(":") >= _MOST_PARTS:
+        raise ValidationError("scheduler id", "at most three ':'", scheduler_id)
+    return scheduler_id
+
+
+def is_legacy_id(scheduler_id: str) -> bool:
+    """Whether an id is that of a repeatable job: name, job id, end, zone and pattern with colons between."""
+    return scheduler_id.count(":") >= _MOST_PARTS
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """When jobs are made.
+
+    ``build`` reads what a user writes and checks it; constructing one directly checks nothing.
+
+    Attributes:
+        every: The interval in ms, or None for a cron expression.
+        cron: The expression, or None for an interval.
+        tz: The zone of the expression; None is that of the machine that computes a run.
+        offset: How far behind a multiple of the interval runs are, in ms; None is wherever the first falls.
+        start: No run before this, in ms.
+        end: No run after this, in ms.
+        limit: How many runs there are at most.
+        immediately: Whether the first run of a cron expression is now.
+    """
+
+    every: int | None = None
+    cron: str | None = None
+    tz: str | None = None
+    offset: int | None = None
+    start: int | None = None
+    end: int | None = None
+    limit: int | None = None
+    immediately: bool = False
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        every: Duration | None = None,
+        cron: str | None = None,
+        tz: str | None = "UTC",
+        offset: Duration | None = None,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+    ) -> Schedule:
+        """Reads a schedule as a user writes it.
+
+        Raises:
+            ValidationError: Something is wrong or does not fit together.
+        """
+        if (every is None) == (cron is None):
+            raise ValidationError("schedule", "either every or cron", {"every": every, "cron": cron})
+        if immediately and (start is not None or every is not None):
+            # An interval begins at once anyway.
+            raise ValidationError("immediately", "with cron and without start", immediately)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValidationError("limit", "an integer, at least 1", limit)
+        interval = None if every is None else parse_ms(every, "every", minimum=1)
+        if offset is not None and interval is None:
+            raise ValidationError("offset", "with every alone", offset)
+        behind = None if offset is None else parse_ms(offset, "offset")
+        if behind is not None and interval is not None and behind >= interval:
+            raise ValidationError("offset", f"less than every ({interval} ms)", offset)
+        if cron is not None:
+            parse_cron(cron)
+            zone_offset(tz)
+        return cls(
+            every=interval,
+            cron=cron,
+            tz=None if cron is None else tz,
+            offset=behind,
+            start=None if start is None else parse_instant(start, "start"),
+            end=None if end is None else parse_instant(end, "end"),
+            limit=limit,
+            immediately=immediately,
+        )
+
+    @classmethod
+    def from_wire(cls, repeat: Mapping[str, Any]) -> Schedule:
+        """Reads the ``repeat`` object in the options of a run, of whatever age."""
+        pattern = repeat.get("pattern") or repeat.get("cron")  # `cron` before version 3
+        return cls(
+            every=_number(repeat.get("every")),
+            cron=str(pattern) if pattern else None,
+            tz="UTC" if repeat.get("utc") else repeat.get("tz"),
+            start=_date(repeat.get("startDate")),
+            end=_date(repeat.get("endDate")),
+            limit=_number(repeat.get("limit")),
+        )
+
+    def wire(self, count: int) -> dict[str, Any]:
+        """The ``repeat`` object of the run of this number."""
+        named = {
+            "every": self.every,
+            "pattern": self.cron,
+            "tz": self.tz,
+            "startDate": self.start,
+            "endDate": self.end,
+            "limit": self.limit,
+            "count": count,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+    def following(self, now_ms: int) -> int | None:
+        """The next time of a cron expression after an instant, or None if there is none.
+
+        Raises:
+            ValidationError: The expression or the zone cannot be read.
+        """
+        if self.cron is None:
+            return None
+        after = max(now_ms, self.start or 0)
+        return parse_cron(self.cron).next_ms(after, self.tz, self.end)
+
+    def is_over(self, now_ms: int, count: int) -> bool:
+        """Whether there is no run of this number any more."""
+        return (self.limit is not None and count > self.limit) or (self.end is not None and now_ms > self.end)
+
+
+class NextRun(msgspec.Struct, frozen=True):
+    """The run after a claimed one.
+
+    Attributes:
+        options: Its options, but for delay and id, which the server adds.
+        at_ms: When; None where the server counts it.
+    """
+
+    options: dict[str, Any]
+    at_ms: int | None
+
+
+def first_run(schedule: Schedule, options: Mapping[str, Any], now_ms: int, key: str) -> NextRun | None:
+    """The run that a new schedule begins with, or None where it never fires.
+
+    Args:
+        schedule: When it fires.
+        options: What every run's options are.
+        now_ms: The time.
+        key: The schedule's id.
+    """
+    if schedule.is_over(now_ms, 1):
+        return None
+    at_ms = None
+    if schedule.cron is not None:
+        at_ms = now_ms if schedule.immediately else schedule.following(now_ms)
+        if at_ms is None:
+            return None
+    return _run(options, schedule.wire(1), now_ms, key, at_ms)
+
+
+def next_run(options: Mapping[str, Any], now_ms: int, key: str) -> NextRun | None:
+    """The run that follows one that was claimed, or None where it was the last.
+
+    Args:
+        options: The claimed run's options, as they are on the wire.
+        now_ms: The time.
+        key: The schedule's id.
+
+    Raises:
+        ValidationError: A peer's expression or zone cannot be read.
+    """
+    repeat = options.get("repeat")
+    if not isinstance(repeat, Mapping):
+        return None
+    schedule = Schedule.from_wire(repeat)
+    count = (_number(repeat.get("count")) or 0) + 1
+    if schedule.is_over(now_ms, count):
+        return None
+    at_ms = None
+    if schedule.cron is not None:
+        now = max(now_ms, _number(options.get("prevMillis")) or 0)
+        at_ms = schedule.following(now)
+        if at_ms is None:
+            return None
+    elif schedule.every is None:
+        return None
+    # Whatever else a peer wrote is kept, in the form that its own client gives it.
+    kept = {name: value for name, value in repeat.items() if name not in ("immediately", "offset")}
+    own = {"attempts": 0, **options}
+    backoff = own.get("backoff")
+    if isinstance(backoff, int | float) and not isinstance(backoff, bool):
+        own["backoff"] = {"type": "fixed", "delay": backoff}
+    return _run(own, kept | {"count": count}, now_ms, key, at_ms)
+
+
+def _run(
+    options: Mapping[str, Any], repeat: dict[str, Any], now_ms: int, key: str, at_ms: int | None
+) -> NextRun:
+    own = {name: value for name, value in options.items() if name != "prevMillis"}
+    own |= {"repeat": repeat, "timestamp": now_ms, "repeatJobKey": key}
+    if at_ms is not None:
+        own["prevMillis"] = at_ms
+    return NextRun(own, at_ms)
+
+
+class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it stands in a queue.
+
+    Attributes:
+        id: Its id.
+        name: The name of the jobs it makes.
+        schedule: When it fires.
+        next_ms: When the next run is due, in ms.
+        runs: How many runs were made; None where a peer did not count.
+        data: Their payload.
+        options: Their options, in the words of the wire.
+        legacy: A repeatable job from before there were schedulers. It runs on with BullMQ 5 and with us;
+            BullMQ 6 makes no further run of it. Make it anew as a scheduler, and remove this one.
+    """
+
+    id: str
+    name: str
+    schedule: Schedule
+    next_ms: int
+    runs: int | None = None
+    data: Any = None
+    options: dict[str, Any] = {}
+    legacy: bool = False
+
+    @property
+    def next_at(self) -> datetime:
+        """When the next run is due, in UTC."""
+        return datetime.fromtimestamp(self.next_ms / 1000, UTC)
+
+    @property
+    def next_job_id(self) -> str:
+        """The id of the next run."""
+        return f"repeat:{self.id}:{self.next_ms}"
+
+
+def parse_instant(value: Instant, field: str) -> int:
+    """A point in time in ms since 1970.
+
+    Raises:
+        ValidationError: It is none, or does not say its zone.
+    """
+    form = "a datetime with a time zone, ISO text with an offset, or ms since 1970"
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValidationError(field, form, value) from None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValidationError(field, form, value)
+        return round(value.timestamp() * 1000)
+    if type(value) is not int or value < 0:
+        raise ValidationError(field, form, value)
+    return value
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return int(float(value))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _date(value: Any) -> int | None:
+    """A date in a peer's options: ms, or the text that JSON makes of one."""
+    number = _number(value)
+    if number is None and isinstance(value, str):
+        try:
+            return round(datetime.fromisoformat(value).timestamp() * 1000)
+        except ValueError:
+            return None
+    return number

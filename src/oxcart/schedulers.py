@@ -1,0 +1,136 @@
+"""The schedules of a queue: jobs that are made again and again, at intervals or by a cron expression.
+
+    await emails.schedulers.upsert("digest", cron="0 7 * * MON-FRI", tz="Europe/Berlin")
+    await emails.schedulers.upsert("poll", every="30s", name="poll_inbox", attempts=1)
+
+There is nothing else to start: whichever worker claims a run, Node's or ours, makes the next one first.
+
+May touch: the server, through the queue's broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+
+from oxcart.broker.bullmq.codec import encode_options
+from oxcart.broker.bullmq.schedulers import SchedulerStore
+from oxcart.handle import JobHandle
+from oxcart.model import payload
+from oxcart.model.duration import Duration
+from oxcart.model.errors import ValidationError
+from oxcart.model.names import check_job_name
+from oxcart.model.options import OptionKwargs
+from oxcart.model.schedule import Instant, Schedule, Scheduler, check_scheduler_id
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+#: Options that are a single job's own.
+_NOT_FOR_RUNS = ("delay", "job_id", "timestamp")
+
+
+class Schedulers:
+    """What ``queue.schedulers`` is."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def upsert(
+        self,
+        scheduler_id: str,
+        *,
+        every: Duration | None = None,
+        cron: str | None = None,
+        tz: str | None = "UTC",
+        offset: Duration | None = None,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+        name: str | None = None,
+        data: Any = None,
+        **options: Unpack[OptionKwargs],
+    ) -> JobHandle[Any]:
+        """Makes a schedule, or changes the one of this id.
+
+        Saying the same again, as every start of a service may do, changes nothing: the run that is due next
+        keeps its time. Payload and options of that run are those said last.
+
+        Args:
+            scheduler_id: The schedule's name; every run is a job ``repeat:<id>:<ms>``.
+            every: The interval. The first run is now, unless ``offset`` or ``start`` say otherwise.
+            cron: Or a cron expression, of five fields or of six with seconds first.
+            tz: The time zone of the expression; None is that of whichever machine computes a run.
+            offset: How far behind a full multiple of the interval runs are: ``every="1h", offset="5m"`` is
+                five minutes past each hour (UTC).
+            start: No run before this.
+            end: No run after this.
+            limit: How many runs there are at most.
+            immediately: Whether the first run of a cron expression is now.
+            name: The name of the jobs; the schedule's id unless given.
+            data: Their payload; an empty object unless given.
+            **options: Their options, as for ``Queue.add``; not delay, job_id and timestamp.
+
+        Returns:
+            A handle on the next run.
+
+        Raises:
+            ValidationError: Something is wrong, or the schedule would never fire; nothing was written.
+            JobError: A run of that time exists already.
+        """
+        check_scheduler_id(scheduler_id)
+        called = check_job_name(scheduler_id if name is None else name)
+        for option in _NOT_FOR_RUNS:
+            if option in options:
+                raise ValidationError(option, "left out: a schedule decides it", options.get(option))
+        schedule = Schedule.build(
+            every=every,
+            cron=cron,
+            tz=tz,
+            offset=offset,
+            start=start,
+            end=end,
+            limit=limit,
+            immediately=immediately,
+        )
+        own = self._queue.defaults.replace(**options)
+        opts, extras = encode_options(own)
+        body = payload.encode({} if data is None else data)
+        payload.check_size(body, opts, own.size_limit)
+        run = await self._store.upsert(
+            scheduler_id, schedule, called, body, msgspec.json.decode(opts), extras
+        )
+        if run is None:
+            raise ValidationError("schedule", "one that fires before its end", cron or every)
+        return JobHandle(self._queue, run[0], called, True)
+
+    async def get(self, scheduler_id: str) -> Scheduler | None:
+        """A schedule as it is now, or None."""
+        return await self._store.get(scheduler_id)
+
+    async def list(self, *, first: int = 0, limit: int = 100, latest: bool = False) -> Sequence[Scheduler]:
+        """A page of schedules, those whose next run is soonest first unless ``latest``.
+
+        Repeatable jobs of BullMQ's older versions are among them, marked ``legacy``.
+        """
+        if limit < 1:
+            return []
+        return await self._store.page(first, first + limit - 1, latest=latest)
+
+    async def count(self) -> int:
+        """How many schedules there are."""
+        return await self._store.count()
+
+    async def remove(self, scheduler_id: str) -> bool:
+        """Removes a schedule and the run that waits for its time; False if there is none.
+
+        A run that is already due, or running, goes on and is the last.
+        """
+        return await self._store.remove(scheduler_id)
+
+    @property
+    def _store(self) -> SchedulerStore:
+        return self._queue.broker.schedulers

@@ -1,0 +1,172 @@
+"""Operations on a whole queue, as a user calls them: words, bounds, errors, and all without await."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from oxcart import Queue, sync
+from oxcart.model.errors import OxcartError, QueueBusy, ValidationError
+from oxcart.operations import CLEANABLE, Operations, Progress
+from oxcart.testing import drain, inline
+from tests.conftest import MakeQueue
+
+OPERATIONS = sorted(name for name in vars(Operations) if not name.startswith("_") and name != "broker")
+
+
+async def fail(queue: Queue, count: int) -> None:
+    def refuse() -> None:
+        raise ValueError("no")
+
+    queue.process(refuse)
+    await queue.add_many([("n", None)] * count, attempts=1)
+    await drain(queue)
+
+
+class TestBadArguments:
+    @pytest.mark.parametrize(
+        ("operation", "arguments", "told"),
+        [
+            ("clean", {"state": "done"}, "state must be one of completed, failed, waiting, "),
+            ("clean", {"state": "waiting-children"}, "state must be one of"),
+            ("clean", {"grace": -1}, "grace must be at least 0"),
+            ("clean", {"limit": 0}, "limit must be an integer, at least 1, got 0"),
+            ("retry_all", {"state": "waiting"}, "state must be one of failed, completed"),
+            ("retry_all", {"since": -5}, "since must be a datetime with a zone, or ms since 1970"),
+            ("retry_all", {"until": datetime(2026, 1, 1)}, "until must be a time with a zone"),
+            ("retry_all", {"limit": "all"}, "limit must be an integer"),
+            ("promote_all", {"until": "soon"}, "until must be a datetime with a zone"),
+            ("promote_all", {"limit": True}, "limit must be an integer"),
+            ("counts_per_priority", {"priorities": [-1]}, "priorities must be integers from 0 to 2097151"),
+            ("metrics", {"state": "waiting"}, "state must be one of failed, completed"),
+            ("trim_events", {"keep": -1}, "keep must be an integer, at least 0"),
+        ],
+    )
+    async def test_are_told(
+        self, queue: Queue, operation: str, arguments: dict[str, Any], told: str, store: redis.Redis
+    ) -> None:
+        with pytest.raises(ValidationError, match=told):
+            await getattr(queue, operation)(**arguments)
+        assert store.dbsize() == 0
+
+    @pytest.mark.parametrize(
+        ("name", "fields", "told"),
+        [
+            ("completed", {}, "event must be a name that the queue itself does not use, got 'completed'"),
+            ("", {}, "event must be a name"),
+            ("mine", {"event": "other"}, "event must be given once"),
+            ("mine", {"x": object()}, "x must be something JSON can hold"),
+            ("mine", {"keep_events": 0}, "keep_events must be an integer, at least 1"),
+        ],
+    )
+    async def test_of_publish(self, queue: Queue, name: str, fields: dict[str, Any], told: str) -> None:
+        with pytest.raises(ValidationError, match=told):
+            await queue.publish(name, **fields)
+
+    @pytest.mark.parametrize("keep", [-1, "all"])
+    async def test_of_clear_logs(self, queue: Queue, keep: Any) -> None:
+        with pytest.raises(ValidationError, match="keep must be an integer, at least 0"):
+            await queue.handle("a").clear_logs(keep)
+
+
+class TestThem:
+    async def test_clean_by_age(self, queue: Queue) -> None:
+        await fail(queue, 3)
+        assert await queue.clean("failed", grace="1h") == 0
+        assert await queue.clean("failed", limit=2) == 2
+        assert await queue.clean("failed") == 1
+
+    async def test_clean_of_waiting_jobs_looks_at_both_lists(self, queue: Queue, store: redis.Redis) -> None:
+        await queue.add_many([("n", None)] * 3)
+        await queue.pause()
+        store.rpush("bull:q:wait", "left-by-another-generation")
+        told: list[Progress] = []
+        assert await queue.clean("waiting", limit=3, progress=told.append) == 3
+        assert told[-1].done == 3
+        assert (await queue.counts())["waiting"] == 1
+        assert set(CLEANABLE) == {*await queue.counts()} - {"waiting-children"}
+
+    async def test_retry_since_a_time(self, queue: Queue) -> None:
+        await fail(queue, 3)
+        assert await queue.retry_all(since=datetime.now(UTC) + timedelta(minutes=1)) == 0
+        assert await queue.retry_all(until=datetime.now(UTC) - timedelta(minutes=1)) == 0
+        assert await queue.retry_all(since=datetime.now(UTC) - timedelta(minutes=1), reset=True) == 3
+        assert (await queue.counts())["waiting"] == 3
+
+    async def test_promote_those_due_within_an_hour(self, queue: Queue) -> None:
+        await queue.add("n", delay="30m")
+        await queue.add("n", delay="2h")
+        assert await queue.promote_all(until=datetime.now(UTC) + timedelta(hours=1)) == 1
+        assert await queue.promote_all() == 1
+
+    async def test_obliterate(self, queue: Queue, store: redis.Redis) -> None:
+        await queue.add_many([("n", None)] * 3)
+        store.lpush("bull:q:active", "busy")
+        with pytest.raises(QueueBusy):
+            await queue.obliterate()
+        assert await queue.obliterate(force=True) == 4
+        assert not any((await queue.counts()).values())
+
+    async def test_publish_and_read(self, queue: Queue) -> None:
+        async with queue.events() as events:
+            event_id = await queue.publish("deployed", version="1.2", hosts=["a", "b"], dry=False)
+            event = await anext(aiter(events))
+        assert (event.id, event.name) == (event_id, "deployed")
+        assert event.fields == {"version": "1.2", "hosts": '["a","b"]', "dry": "false"}
+
+    async def test_orphans(self, queue: Queue, store: redis.Redis) -> None:
+        job = await queue.add("n")
+        store.delete("bull:q:wait")
+        told: list[Progress] = []
+        assert await queue.remove_orphans(dry_run=True) == [job.id]
+        assert await queue.remove_orphans(progress=told.append) == [job.id]
+        assert told[-1].done <= told[-1].total
+
+    async def test_priorities_events_and_logs(self, queue: Queue) -> None:
+        for priority in (0, 3, 3):
+            job = await queue.add("n", priority=priority)
+        assert await queue.counts_per_priority() == {0: 1, 3: 2}
+        assert await queue.counts_per_priority(range(3)) == {0: 1, 1: 0, 2: 0}
+        await job.log("one", "two")
+        await job.clear_logs(1)
+        assert await job.logs() == ["two"]
+        assert await queue.trim_events(0) == 6
+        assert (await queue.metrics()).points == []
+
+    @pytest.mark.parametrize("name", OPERATIONS)
+    async def test_need_a_server(self, make_queue: MakeQueue, name: str) -> None:
+        queue = make_queue()
+        required = {"trim_events": (5,), "publish": ("mine",)}.get(name, ())
+        with inline(queue), pytest.raises(OxcartError, match="needs a server"):
+            await getattr(queue, name)(*required)
+
+
+class TestWithoutAwait:
+    @pytest.mark.parametrize("name", OPERATIONS)
+    def test_takes_the_same_arguments(self, name: str) -> None:
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (sync.Queue, Queue))
+        assert list(ours.parameters.values()) == list(theirs.parameters.values())
+
+    def test_all_of_them(self, url: str, store: redis.Redis) -> None:
+        with sync.Queue("q", url=url) as queue:
+            queue.add_many([("n", None, {"priority": number % 3}) for number in range(6)])
+            assert queue.counts_per_priority(iter([0, 1])) == {0: 2, 1: 2}
+            assert queue.drain() == 6
+            job = queue.add("n", delay=60)
+            job.log("x")
+            job.clear_logs()
+            assert job.logs() == []
+            assert queue.promote_all(limit=1) == 1
+            assert queue.clean("waiting") == 1
+            assert queue.retry_all("completed") == 0
+            assert queue.metrics("failed").count == 0
+            assert queue.publish("mine", by="ada") > "0"
+            assert queue.trim_events(0) > 0
+            assert queue.remove_orphans() == []
+            steps: list[Progress] = []
+            assert queue.obliterate(progress=steps.append) == 0
+            assert steps
