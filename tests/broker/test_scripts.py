@@ -91,6 +91,17 @@ def test_the_parts_are_in_the_order_of_the_include_line() -> None:
     assert first == sorted(first)
 
 
+def test_what_a_script_does_not_use_is_left_out() -> None:
+    text = scripts.load("set_progress").text.decode()
+    assert "local function max_events" in text
+    assert "local known_max_events" in text, "used by what it uses"
+    assert "local function split_key" not in text
+    for verb in verbs():
+        text = scripts.load(verb).text.decode()
+        for name in re.findall(r"^local function (\w+)", text, re.MULTILINE):
+            assert len(re.findall(rf"\b{name}\b", text)) > 1, f"{verb}: nobody uses {name}"
+
+
 def test_no_script_is_unknown() -> None:
     with pytest.raises(FileNotFoundError):
         load("no-such-verb")
