@@ -55,6 +55,11 @@ def test_batches_are_bounded_and_streams_share_them(emit: Emit, drain: Drain) ->
     assert {row["queue"] for row in sunk.batches[0]} == {"a", "b"}
 
 
+def test_a_stream_alone_has_the_whole_batch(emit: Emit, drain: Drain) -> None:
+    emit("q", *many(9000))
+    assert [len(batch) for batch in drain(maxRowsPerBatch=6500).batches.values()] == [6500, 2500]
+
+
 def test_a_pattern_takes_queues_of_any_maker(emit: Emit, drain: Drain) -> None:
     for queue in ("mail-a", "mail-b", "video"):
         emit(queue, *many(2))
