@@ -37,7 +37,7 @@ SETTLE_CALLS = 1000
 #: to arrive, before the workers could take their leases up again.
 RECOVER_TIMEOUT = 1.0
 #: Ids that one call of a page lists at most; a longer page is read in parts.
-PAGE = 5000
+PAGE = 1000
 #: Leases per renewal call.
 EXTEND_CHUNK = 400
 

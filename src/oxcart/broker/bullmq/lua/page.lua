@@ -7,8 +7,8 @@
 --          no time left has 0 instead: the caller reads it by itself
 -- include: base
 
--- What one call reads at most: about 2 ms of the server's time, and as much as it can copy in that time.
-local JOBS, BYTES = 250, 1048576
+-- What one call reads at most: about 2 ms of the server's time.
+local JOBS, BYTES = 100, 1048576
 
 local state, first, last, oldest = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == "1"
 local ids
