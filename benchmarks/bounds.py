@@ -127,6 +127,16 @@ class Bounds:
                 raise SystemExit(f"{count - moved} jobs left to move, and none there")
             moved += found
 
+    def age(self, first: int, end: int, every: int) -> None:
+        """Makes waiting jobs old: those of a range, or every so many of them."""
+        keys = self.broker.keys
+        for start in range(first, end, 10_000):
+            last = min(start + 10_000, end) - 1
+            pipe = self.client.pipeline(transaction=False)
+            for job_id in self.client.lrange(keys.wait(), start, last)[::every]:
+                pipe.hset(keys.job(job_id.decode()), "timestamp", 1)
+            pipe.execute()
+
     def check(self, what: str, found: int, wanted: int) -> None:
         if found != wanted:
             raise SystemExit(f"{what}: {wanted:,} jobs were there, {found:,} were dealt with")
@@ -158,16 +168,18 @@ async def mixed(bounds: Bounds) -> None:
     """Old and young jobs in one list: what is removed is in its middle."""
     broker, jobs = bounds.broker, bounds.jobs
     await bounds.fill()
-    keys, base = broker.keys, broker.keys.key("")
-    for start in range(0, jobs, 10_000):
-        pipe = bounds.client.pipeline(transaction=False)
-        for job_id in bounds.client.lrange(keys.wait(), start, start + 9_999)[::10]:
-            pipe.hset(base + job_id.decode(), "timestamp", 1)
-        pipe.execute()
+    bounds.age(0, jobs, 10)
     done = await bounds.measure(
         "clean of every tenth waiting job", operations.clean(broker, "wait", now_ms() - _HOUR)
     )
-    bounds.check("clean of every tenth waiting job", done, -(-jobs // 10))
+    left = (await broker.counts())["wait"]
+    bounds.check("clean of every tenth waiting job", left, jobs - done)
+    # In the middle, where a place is farthest from both ends.
+    part = jobs // 20
+    bounds.age(left // 2, left // 2 + part, 1)
+    what = f"clean of {part:,} waiting jobs in the middle of young ones"
+    done = await bounds.measure(what, operations.clean(broker, "wait", now_ms() - _HOUR))
+    bounds.check(what, done, part)
 
 
 async def ended(bounds: Bounds) -> None:

@@ -143,3 +143,11 @@ class TestPages:
             await q.add(f"j{number}", big)
         found = await q.broker.page("wait", 0, 9, oldest=True)
         assert [(job.id, len(job.data)) for job in found] == [(f"j{n}", 700_000) for n in range(4)]
+
+    async def test_what_is_no_job_is_left_out_wherever_it_is(self, q: Q, store: redis.Redis) -> None:
+        ids = names(300)
+        await add(q, *ids)
+        store.set("bull:q:strange", "text")
+        for place in ("j010", "j150", "j290"):
+            store.linsert("bull:q:wait", "BEFORE", place, "strange")
+        assert [job.id for job in await q.broker.page("wait", 0, 500, oldest=True)] == ids

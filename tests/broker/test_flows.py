@@ -105,6 +105,9 @@ class TestAdding:
         before = keys()
         with pytest.raises(ScriptError, match="WRONGTYPE"):
             await two.add(tree("top", tree("x"), queue="p"))
+        if place == "x":
+            with pytest.raises(ScriptError, match="WRONGTYPE"):
+                await two.add(tree("x", tree("below")))
         assert keys() == before
 
     async def test_an_id_of_another_parent_refuses_all_of_it(

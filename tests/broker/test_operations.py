@@ -120,6 +120,21 @@ class TestClean:
         assert await operations.clean(q.broker, "wait", q.clock.now, limit=2) == 2
         assert store.lrange("bull:q:wait", 0, -1) == names(4)[:1:-1] + names(4, "y")[::-1]
 
+    async def test_deep_in_a_list_as_well(
+        self, q: Q, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(operations, "STEP", 250)
+        old, young = q.clock.now, q.clock.now + LATER
+        await add(q, *names(1300, "y"), timestamp=young)
+        await add(q, *names(300, "o"), timestamp=old)
+        await add(q, *names(200, "z"), timestamp=young)
+        await add(q, *names(40, "p"), timestamp=old)
+        assert await operations.clean(q.broker, "wait", old + 1, limit=310) == 310
+        stay = names(1300, "y") + names(200, "z") + names(40, "p")[10:]
+        assert store.lrange("bull:q:wait", 0, -1) == stay[::-1]
+        assert await operations.clean(q.broker, "wait", old + 1) == 30
+        assert store.lrange("bull:q:wait", 0, -1) == (names(1300, "y") + names(200, "z"))[::-1]
+
     @pytest.mark.parametrize("state", ["delayed", "prioritized"])
     async def test_a_sorted_set(self, q: Q, store: redis.Redis, state: str) -> None:
         options: dict[str, Any] = {"delay": 60} if state == "delayed" else {"priority": 4}
@@ -567,4 +582,4 @@ class TestBounds:
         await self.prepare(q, store, "wait")
         answer = await q.broker.caller.again(load("page"), "bull:q:meta", "wait", 0, self.COUNT, "")
         assert len(answer) == 2 * self.COUNT
-        assert sum(fields != 0 for fields in answer[1::2]) == 250
+        assert sum(fields != 0 for fields in answer[1::2]) == 100

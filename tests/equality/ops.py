@@ -134,7 +134,8 @@ class View:
     def schedulers(self, queue: str) -> dict[str, int]:
         """The next time of each schedule."""
         entry = self._dump.get(f"{PREFIX}:{queue}:repeat")
-        return {} if entry is None else {name: int(float(score)) for name, score in entry.value}
+        places: list[Any] = [] if entry is None else list(entry.value)
+        return {name: int(float(score)) for name, score in places}
 
     def next_due(self, queue: str) -> int | None:
         entry = self._dump.get(f"{PREFIX}:{queue}:delayed")

@@ -24,7 +24,7 @@ from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.retention import Retention
-from oxcart.model.schedule import Schedule
+from oxcart.model.schedule import Schedule, Scheduler
 from tests.equality.dump import Dump, take_dump
 from tests.equality.ops import PEER_KINDS, PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
 from tests.equality.sides import STATES, NodeSide, expire, known_ids
@@ -114,6 +114,7 @@ class OxcartSide:
             counts = dict(await broker.counts())
             counts["waiting"] = counts.pop("wait")
             found[f"counts {queue}"] = counts
+            found[f"schedulers {queue}"] = [_told(one) for one in await broker.schedulers.page(0, -1)]
             for state in STATES:
                 for asc in (True, False):
                     page = await broker.page(state, 0, 2, oldest=asc)
@@ -439,6 +440,23 @@ def _ended(kind: str, op: Op) -> port.Outcome:
 
 def _retention(job: Retention | None, worker: Any) -> str:
     return retention_argument(Retention.from_wire(worker) if job is None else job)
+
+
+def _told(one: Scheduler) -> dict[str, Any]:
+    schedule = one.schedule
+    named = {
+        "key": one.id,
+        "name": one.name,
+        "next": one.next_ms,
+        "iterationCount": one.runs,
+        "limit": schedule.limit,
+        "startDate": schedule.start,
+        "endDate": schedule.end,
+        "tz": schedule.tz,
+        "pattern": schedule.cron,
+        "every": schedule.every,
+    }
+    return {name: value for name, value in named.items() if value is not None} | {"data": one.data}
 
 
 def _described(job: Job | None) -> dict[str, Any] | None:

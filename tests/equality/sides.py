@@ -68,6 +68,8 @@ class NodeSide:
         commands: list[tuple[str, dict[str, Any]]] = []
         names: list[str] = []
         for queue in QUEUES:
+            names.append(f"schedulers {queue}")
+            commands.append(("getSchedulers", {"queue": queue}))
             names.append(f"counts {queue}")
             commands.append(("getJobCounts", {"queue": queue, "now": now}))
             for state in STATES:
@@ -85,6 +87,8 @@ class NodeSide:
                 commands.append(("getDependencies", {"queue": queue, "jobId": job_id}))
         answers: dict[str, Any] = dict(zip(names, await self._driver.batch(commands), strict=True))
         for name, answer in answers.items():
+            if name.startswith("schedulers "):
+                answers[name] = [_scheduler(one) for one in answer]
             if name.startswith("job "):
                 answers[name] = _described(answer, answers["state " + name.removeprefix("job ")])
         return answers
@@ -163,6 +167,12 @@ _NAMES = {
     "rate_limit": "rateLimit",
     "remove_deduplication": "removeDeduplicationKey",
 }
+
+
+def _scheduler(one: dict[str, Any]) -> dict[str, Any]:
+    """A schedule as Node reads it, but for its template's options, whose words are each side's own."""
+    told = {name: value for name, value in one.items() if name not in ("template", "offset")}
+    return told | {"data": one.get("template", {}).get("data", {})}
 
 
 def _described(job: Any, state: str) -> Any:

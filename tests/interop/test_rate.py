@@ -10,6 +10,7 @@ import asyncio
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.systems import pypi_environment
@@ -27,7 +28,7 @@ WINDOW = 500
 
 def starts(server: ValkeyServer, queue: str) -> list[int]:
     """When jobs became active, in ms by the server's clock."""
-    entries = server.client().xrange(f"bull:{queue}:events")
+    entries: Any = server.client().xrange(f"bull:{queue}:events")
     return [int(entry_id.partition("-")[0]) for entry_id, fields in entries if fields["event"] == "active"]
 
 

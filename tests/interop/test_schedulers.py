@@ -71,8 +71,7 @@ async def test_a_schedule_of_ours_is_fired_by_node(
     node: NodeDriver, queue: Queue, server: ValkeyServer
 ) -> None:
     await queue.schedulers.upsert("o", every="20ms", limit=10, name="tick", data={"result": 5})
-    handle = {"handle": queue.name, "queue": queue.name}
-    await node.call("workerStart", **handle, options={"name": "nd"})
+    await node.call("workerStart", handle=queue.name, queue=queue.name, options={"name": "nd"})
     await all_ended(server.client(), queue.name, 10)
     stats = await node.call("workerStop", handle=queue.name)
     assert stats["errors"] == []
@@ -171,8 +170,7 @@ class TestRepeatables:
         await node.call("add", queue=queue.name, name="old", data={}, opts=opts)
         listed = {one.id: one for one in await queue.schedulers.list()}
         assert (listed[key].name, listed[key].legacy) == ("old", True)
-        handle = {"handle": queue.name, "queue": queue.name}
-        await node.call("workerStart", **handle)
+        await node.call("workerStart", handle=queue.name, queue=queue.name)
         await eventually(lambda: client.zcard(f"bull:{queue.name}:completed") >= 2, "fired by Node", LIMIT)
         await node.call("workerStop", handle=queue.name)
         async with obeying(queue):
@@ -205,7 +203,7 @@ async def test_where_we_leave_5_62_we_do_as_6_7(drivers: Drivers, queue: Queue, 
                     if steps or rand.random() < 0.4:
                         repeat["offset"] = rand.randrange(1, last)
                     steps.append(repeat)
-                    said = {"key": key, "repeat": repeat, "template": {}}
+                    said: dict[str, Any] = {"key": key, "repeat": repeat, "template": {}}
                     await node.call("upsertScheduler", queue=theirs, **said, now=now)
                     schedule = Schedule(every=last, offset=repeat.get("offset"))
                     await broker.schedulers.upsert(key, schedule, key, b"{}", {})

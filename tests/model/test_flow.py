@@ -51,6 +51,13 @@ def test_refused(made: Tree, message: str) -> None:
         arrange([made], below=False)
 
 
+def test_the_same_id_in_two_trees_that_are_added_together() -> None:
+    ids: set[tuple[str, str, str]] = set()
+    arrange([tree("a", tree("b", job_id="x"))], below=True, ids=ids)
+    with pytest.raises(ValidationError, match="different for every job of a flow"):
+        arrange([tree("c", job_id="x")], below=True, ids=ids)
+
+
 def test_the_same_id_in_two_queues_is_two_jobs() -> None:
     assert len(arrange([tree("a", tree("b", job_id="x", queue="r"), job_id="x")], below=False)) == 2
 

@@ -84,19 +84,22 @@ class Placed(msgspec.Struct, frozen=True):
     parent: int
 
 
-def arrange(trees: Sequence[Tree], *, below: bool) -> list[Placed]:
+def arrange(
+    trees: Sequence[Tree], *, below: bool, ids: set[tuple[str, str, str]] | None = None
+) -> list[Placed]:
     """The jobs of trees, generation by generation: the order in which they are added.
 
     Args:
         trees: The trees.
         below: Whether the trees are themselves added below a job.
+        ids: The ids (prefix, queue, id) of other trees that are added with these; theirs are added to it.
 
     Raises:
         ValidationError: There are too many jobs or generations, two of one id, a child with a deduplication
             window, or an id that cannot be part of a tree.
     """
     placed = [Placed(tree, -1) for tree in trees]
-    ids: set[tuple[str, str, str]] = set()
+    ids = set() if ids is None else ids
     start, depth = 0, 0
     while start < len(placed):
         depth += 1

@@ -39,7 +39,9 @@ SETTLE_CALLS = 1000
 #: to arrive, before the workers could take their leases up again.
 RECOVER_TIMEOUT = 1.0
 #: Ids that one call of a page lists at most; a longer page is read in parts.
-PAGE = 5000
+PAGE = 1000
+#: Jobs that one call of it reads at most.
+PAGE_PART = 100
 #: Leases per renewal call.
 EXTEND_CHUNK = 300
 
@@ -399,12 +401,13 @@ class BullMQBroker:
         for start in range(first, last + 1, PAGE):
             end = min(last, start + PAGE - 1)
             flat = await self.caller.again(load("page"), self._meta, state, start, end, order)
-            pairs = [(_id(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)]
-            later = [job_id for job_id, fields in pairs if fields == 0]
-            read = iter(await self.get(later) if later else ())
-            jobs = (next(read) if fields == 0 else self._job(job_id, fields) for job_id, fields in pairs)
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            while later := [job_id for job_id, read in fields.items() if read == 0]:
+                more = await self.caller.again(load("page"), self._meta, "ids", *later[:PAGE_PART])
+                fields.update(zip(more[::2], more[1::2], strict=True))
+            jobs = (self._job(_id(job_id), fields[job_id]) for job_id in flat[::2])
             found += (job for job in jobs if job is not None)
-            if len(pairs) <= end - start:
+            if len(flat) // 2 <= end - start:
                 break
         return found
 

@@ -96,8 +96,9 @@ async def add_children(
         ParentConflict: A job of an id in the trees belongs to another parent.
     """
     batches: list[list[Placed]] = []
+    ids: set[tuple[str, str, str]] = set()
     for tree in trees:
-        placed = arrange([tree], below=True)
+        placed = arrange([tree], below=True, ids=ids)
         if batches and len(batches[-1]) + len(placed) <= CHUNK:
             batches[-1] += _moved(placed, len(batches[-1]))
         else:

@@ -5,7 +5,7 @@
 --          3 key of the job that all trees become children of, or "", 4 the lease under which that job runs,
 --          or "" not to ask for one
 --          5 how many queues, and the prefix of each
---          then how many jobs, parents before their children; for each: number of its queue, and
+--          then how many jobs, each id once, parents before their children; for each: number of its queue, and
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
 --          (as in parts/adding.lua)
 -- Returns  { 1, codes }: one code per job, 1 added, 0 the id existed and is a child now; or nothing was
@@ -62,13 +62,31 @@ local refused = refusal()
 if refused then
   return remember(refused)
 end
+
+-- The first may be kept out by a window, and nothing happens to the others then.
+local function count_others()
+  local counts = {}
+  for i = 2, #jobs do
+    local prefix = jobs[i].prefix
+    counts[prefix] = (counts[prefix] or 0) + 1
+    jobs[i].counted = true
+  end
+  for prefix, number in pairs(counts) do
+    call("INCRBY", prefix .. "id", number)
+  end
+end
+
 local codes, later = {}, {}
 for i, job in ipairs(jobs) do
+  job.has_parent = true -- parents come first, and the one of all trees was looked at
   local code = add_tied(job.prefix, gates[job.prefix], job, later)
   if type(code) == "table" then
     return remember({ 0, code[1] }) -- only the first can have a window: nothing else was added
   end
   codes[i] = code
+  if i == 1 then
+    count_others()
+  end
 end
 for _, parent in ipairs(later) do
   release_if_childless(parent[1], parent[2], parent[3])

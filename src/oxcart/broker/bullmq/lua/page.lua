@@ -2,17 +2,19 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 state (wait, paused, active, prioritized, delayed, waiting-children, completed,
---          failed), 4 first, 5 last (inclusive, from 0), 6 "1" oldest first
+--          failed), 4 first, 5 last (inclusive, from 0), 6 "1" oldest first; or 3 "ids", then ids
 -- Returns  a flat list of id and fields; an id without a job has an empty list, and one for which this call had
---          no time left has 0 instead: the caller reads it by itself
+--          no time left has 0 instead: the caller asks for it again, by its id
 -- include: base
 
--- What one call reads at most: about 2 ms of the server's time, and as much as it can copy in that time.
-local JOBS, BYTES = 250, 1048576
+-- What one call reads at most: about 2 ms of the server's time.
+local JOBS, BYTES = 100, 1048576
 
 local state, first, last, oldest = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == "1"
 local ids
-if state == "wait" or state == "paused" or state == "active" then
+if state == "ids" then
+  ids = { unpack(ARGV, 4) }
+elseif state == "wait" or state == "paused" or state == "active" then
   -- lists hold the newest at the head
   if oldest then
     local turned = call("LRANGE", P .. state, -(last + 1), -(first + 1))

@@ -11,8 +11,8 @@
 --          9 how many jobs may be removed, "" for all; no fewer than are looked at
 -- Returns  { how many were removed, how many were left, 1 while there may be more, 1 when an event told of it }
 -- Events   `cleaned`, for every 10 000 jobs and at the end, when asked for
--- Keeps    the order of what is left. A list is worked off from its oldest end, and within a step from its
---          newest, as peers do: that is the order in which parents are let through
+-- Keeps    the order of what is left. A list is worked off from its oldest end, and within a step at that end from
+--          its newest, as peers do: that is the order in which parents are let through
 -- include: base gate insert removal sweeping
 
 local answer = remembered()
@@ -75,8 +75,14 @@ local function sweep_one(id)
   return true
 end
 
+-- Behind so many jobs that are left at the end of a list, what is removed is marked by its place first, and a
+-- place is found by walking there: then a step removes few.
+local SHALLOW, FEW = 1000, 50
+local deep = is_list and left > SHALLOW
+
 local gone, kept, places = {}, {}, {}
-for i, id in ipairs(ids) do
+local function look(i)
+  local id = ids[i]
   -- One whose parent is in another slot, or that is no job at all, stays and stops none of the others. Where
   -- everything goes, it goes too, as far as it can be reached.
   local fine, removed = pcall(sweep_one, id)
@@ -90,18 +96,31 @@ for i, id in ipairs(ids) do
     kept[#kept + 1] = id
   end
 end
+if deep then
+  for i = #ids, 1, -1 do
+    if #gone < FEW then
+      look(i)
+    end
+  end
+else
+  for i = 1, #ids do
+    look(i)
+  end
+end
 
 if #gone > 0 then
   if not is_list then
     call("ZREM", key, unpack(gone))
-  elseif left == 0 then
-    call("LTRIM", key, 0, -(#ids + 1))
+  elseif not deep then
+    local rest = left > 0 and call("LRANGE", key, -left, -1) or {}
+    call("LTRIM", key, 0, -(#ids + left + 1))
     if #kept > 0 then
       call("RPUSH", key, unpack(kept))
     end
+    if #rest > 0 then
+      call("RPUSH", key, unpack(rest))
+    end
   else
-    -- In the middle of a list nothing can be taken out by its place: each place is marked, and the marks are
-    -- searched for from the nearer end.
     for _, i in ipairs(places) do
       call("LSET", key, i - 1 - left - #ids, GONE)
     end
@@ -110,7 +129,7 @@ if #gone > 0 then
   end
 end
 
-local more = #ids == step and #gone < (tonumber(ARGV[9]) or math.huge)
+local more = (#ids == step or #gone + #kept < #ids) and #gone < (tonumber(ARGV[9]) or math.huge)
 local reported = 0
 if ARGV[8] ~= "" then
   local count = tonumber(ARGV[8]) + #gone

@@ -2,7 +2,8 @@
 --
 -- A job is a table: `id`, `name`, `data`, `opts`, `timestamp`, `delay`, `priority`, `extras` (a flat list of
 -- further fields and values; `parentKey` and `parent` are among them for a child), `lifo`, `window` (its
--- options say which) and `waits` (for children that are added next).
+-- options say which) and `waits` (for children that are added next). Whoever adds many and has looked already
+-- says so: `exists` (whether a job of this id does), `has_parent` (it does) and `counted` (by the queue's `id`).
 
 -- Reads the job whose arguments begin at `at`: id, name, data, opts, timestamp, delay, priority, flags,
 -- number of further fields, and these. Flags: T tied, L last-in-first-out, D has a window, P waits for
@@ -35,7 +36,11 @@ end
 local GENERATIONS = 100
 local function is_taken(prefix, job)
   local key = prefix .. job.id
-  if not job.parent_key or call("EXISTS", key) == 0 then
+  if job.exists == nil then
+    job.exists = call("EXISTS", key) == 1
+  end
+  local known = job.exists and call("HGET", key, "parentKey") -- a key that is no job refuses the call here
+  if not job.parent_key or not job.exists then
     return nil
   end
   local above = job.parent_key
@@ -48,7 +53,6 @@ local function is_taken(prefix, job)
       break
     end
   end
-  local known = call("HGET", key, "parentKey")
   if known and known ~= job.parent_key and call("EXISTS", known) == 1 then
     return -7
   end
@@ -84,12 +88,14 @@ end
 -- Returns 1 added, 0 the id exists, -5 no parent, -7 or -13 it cannot be the parent's child, or { owner } where
 -- a deduplication window kept it out.
 local function add_tied(prefix, gate, job, later)
-  if job.parent_key and call("EXISTS", job.parent_key) == 0 then
+  if job.parent_key and not job.has_parent and call("EXISTS", job.parent_key) == 0 then
     return -5
   end
-  call("INCR", prefix .. "id")
+  if not job.counted then
+    call("INCR", prefix .. "id")
+  end
   local limit, events, id = max_events(prefix), prefix .. "events", job.id
-  if call("EXISTS", prefix .. id) == 1 then
+  if job.exists or (job.exists == nil and call("EXISTS", prefix .. id) == 1) then
     return adopt(prefix, job, later)
   end
   if job.window then
