@@ -236,7 +236,8 @@ class Worker:
     async def pause(self, *, wait: bool = True) -> None:
         """Takes no more jobs until ``resume``. Other workers of the queues go on.
 
-        What is in hand is run to its end. A worker that has not started yet will start paused.
+        What is in hand is run to its end, and so is what a claim brings that is under way. A worker that has
+        not started yet will start paused.
 
         Args:
             wait: Whether to return only when nothing is in hand any more.
