@@ -5,9 +5,11 @@ May touch: the server, through its caller. Holds no state of jobs.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -29,6 +31,8 @@ from oxcart.model.options import JobOptions
 #: Jobs per add call: keeps a call at about 3 ms of the server's time.
 ADD_CHUNK = 250
 ADD_BYTES = 1_048_576
+#: Add calls under way at once: while the server works on one, the next is packed.
+ADD_CALLS = 2
 #: An outcome over this size goes alone.
 LARGE_OUTCOME = 262_144
 #: Ids per step of a stalled check.
@@ -49,6 +53,27 @@ STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-childre
 _LISTS = frozenset({"wait", "paused", "active"})
 
 _NONE = Ask(count=0)
+
+
+def _parts(
+    jobs: Sequence[codec.Encoded],
+) -> Iterator[tuple[Sequence[codec.Encoded], list[bytes | str | int]]]:
+    """What each add call carries: the jobs, and its arguments."""
+    start = 0
+    while start < len(jobs):
+        args: list[bytes | str | int] = [0, 0]
+        size = count = tied = 0
+        for _, job in islice(jobs, start, start + ADD_CHUNK):
+            weight = len(job[2])  # type: ignore[arg-type]
+            if count and size + weight > ADD_BYTES:
+                break
+            args += job
+            size += weight
+            count += 1
+            tied += job[codec.FLAGS] not in codec.UNTIED
+        args[:2] = count, tied
+        yield jobs[start : start + count], args
+        start += count
 
 
 def now_ms() -> int:
@@ -133,38 +158,51 @@ class BullMQBroker:
     ) -> list[Added | OxcartError]:
         """As ``add``, with the error of a refused job in its place.
 
-        A call that fails as such is the error of every job that it and the calls behind it would carry.
+        A call that fails as such is the error of every job that it carries, and of those that were still to
+        be sent.
         """
-        script = load("add")
+        parts = _parts(jobs)
         added: list[Added | OxcartError] = []
-        start, total = 0, len(jobs)
-        while start < total:
-            args: list[bytes | str | int] = [0, 0]
-            size = count = tied = 0
-            for _, job in islice(jobs, start, start + ADD_CHUNK):
-                weight = len(job[2])  # type: ignore[arg-type]
-                if count and size + weight > ADD_BYTES:
+        failed: BrokerError | None = None
+        calls: deque[tuple[int, asyncio.Task[list[Added | OxcartError]]]] = deque()
+        try:
+            while True:
+                while failed is None and len(calls) < ADD_CALLS and (part := next(parts, None)):
+                    sending = self._add_call(*part, timeout)
+                    if len(part[0]) == len(jobs):
+                        return await sending
+                    calls.append((len(part[0]), asyncio.create_task(sending)))
+                if not calls:
                     break
-                args += job
-                size += weight
-                count += 1
-                tied += job[codec.FLAGS] not in codec.UNTIED
-            args[:2] = count, tied
-            try:
-                codes = await self.caller.once(script, self._meta, *args, timeout=timeout)
-            except BrokerError as error:
-                added += [error] * (total - start)
-                return added
-            for (job_id, _), code in zip(islice(jobs, start, start + count), codes, strict=True):
-                if isinstance(code, bytes):
-                    added.append(script_error("add", code.decode("utf-8", "replace")))
-                elif isinstance(code, list):  # kept out by a deduplication window: the job that owns it
-                    added.append(Added(_id(code[0]), False))
-                elif code < 0:
-                    added.append(error_for_code(code, job_id, "add"))
-                else:
-                    added.append(Added(job_id, code == 1))
-            start += count
+                count, first = calls.popleft()
+                try:
+                    added += await first
+                except BrokerError as error:
+                    failed = error
+                    added += [error] * count
+        except BrokerError as error:
+            return [error] * len(jobs)
+        finally:
+            for _, call in calls:
+                call.cancel()
+        if failed is not None:
+            added += [failed] * (len(jobs) - len(added))
+        return added
+
+    async def _add_call(
+        self, jobs: Sequence[codec.Encoded], args: list[bytes | str | int], timeout: float | None
+    ) -> list[Added | OxcartError]:
+        codes = await self.caller.once(load("add"), self._meta, *args, timeout=timeout)
+        added: list[Added | OxcartError] = []
+        for (job_id, _), code in zip(jobs, codes, strict=True):
+            if isinstance(code, bytes):
+                added.append(script_error("add", code.decode("utf-8", "replace")))
+            elif isinstance(code, list):  # kept out by a deduplication window: the job that owns it
+                added.append(Added(_id(code[0]), False))
+            elif code < 0:
+                added.append(error_for_code(code, job_id, "add"))
+            else:
+                added.append(Added(job_id, code == 1))
         return added
 
     # -- running

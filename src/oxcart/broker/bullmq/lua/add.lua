@@ -33,9 +33,21 @@ local head, tail = {}, {}
 local wake, later, stored = false, false, false
 local codes = {}
 
+-- Whether ids must be looked for one by one: mostly none of many is there yet. Those that are made here are
+-- remembered instead.
+local look, made = true, {}
+if plain == count and count > 1 and count <= 5000 then
+  local keys, at = {}, 5
+  for i = 1, count do
+    keys[i] = P .. ARGV[at]
+    at = at + 9 + 2 * tonumber(ARGV[at + 8])
+  end
+  look = call("EXISTS", unpack(keys)) > 0
+end
+
 local function add_one(at, last)
   local id, timestamp = ARGV[at], ARGV[at + 4]
-  if call("EXISTS", P .. id) == 1 then
+  if made[id] or (look and call("EXISTS", P .. id) == 1) then
     call("XADD", events, "MAXLEN", "~", limit, "*", "event", "duplicated", "jobId", id)
     return 0
   end
@@ -48,7 +60,7 @@ local function add_one(at, last)
     end
   end
   local delay, priority = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
-  stored = true
+  stored, made[id] = true, true
   store_job(P, id, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], timestamp, ARGV[at + 5], ARGV[at + 6], extras)
   if delay > 0 then
     insert_delayed(P, id, tonumber(timestamp), delay)
@@ -103,6 +115,7 @@ for i = 1, count do
   local ok, code = pcall(tied and add_tied_one or add_one, at, i == count)
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
   if not ok and stored then
+    made[ARGV[at]] = nil
     call("DEL", P .. ARGV[at]) -- else a later add of this id would take it for added
   end
   at = at + 9 + 2 * tonumber(ARGV[at + 8])
