@@ -150,6 +150,24 @@ def test_a_row_that_comes_late_builds_the_day_anew(spark: SparkSession, tmp_path
     assert (attempt.worker, attempt.category) == ("w", "permanent")
 
 
+def test_a_record_that_is_ahead_waits_for_its_event(spark: SparkSession, tmp_path: Path) -> None:
+    made = Made(spark, tmp_path / "lake")
+    story = Story()
+    story.tell("added", "a", name="n")
+    story.tell("waiting", "a")
+    story.tell("active", "a", prev="waiting")
+    begun = list(story.rows)
+    end = story.tell("completed", "a", prev="active", after=5000)
+    ended = story.rows[-1]
+    story.record(end, "completed", "a", worker="w")
+    made.ingest([*begun, story.rows[-1]])
+    made.builder.refresh()
+    made.ingest([ended])
+    made.builder.refresh()
+    (attempt,) = made.tables.read("attempts").collect()
+    assert (attempt.outcome, attempt.worker) == ("completed", "w")
+
+
 def test_queues_of_one_day_grow_each_at_its_own_pace(spark: SparkSession, tmp_path: Path) -> None:
     made = Made(spark, tmp_path / "lake")
     slow, quick = Story("slow"), Story("quick", MIDNIGHT + 50_000_000)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Rows per batch unless the option ``maxRowsPerBatch`` says otherwise.
-MAX_ROWS = 200_000
+MAX_ROWS = 500_000
 #: Pieces that one task reads, so that tasks are not too small.
 PIECES_PER_TASK = 10
 #: Records that come while events are planned, at most.
@@ -185,16 +185,16 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         records = [key for key in keys if split_key(key)[1] != EVENTS]
         # An event and the record of its attempt have the same id. No batch has the one without the other:
         # records are read further than events, and where they cannot be, events wait for them.
-        behind, left = self._share(streams, records, max(STRIDE, most // 3), end, pieces)
-        self._share(streams, told, max(STRIDE, most - max(STRIDE, most // 3) + left), end, pieces)
+        third = max(1, most // 3)
+        behind, left = self._share(streams, records, third, end, pieces)
+        self._share(streams, told, max(1, most - third + left), end, pieces)
         for key in [key for key in records if key not in behind]:
-            found = streams.at(key).plan(end[key], MOST_LATE, self._until(key))
-            pieces[key] += found
-            end[key] = found[-1].through if found else end[key]
-            if found and found[-1].through.n - found[-1].after.n >= STRIDE:
+            if self._further(streams, key, MOST_LATE, end, pieces) >= MOST_LATE:
                 behind.append(key)
         for key in behind:
             events = split_key(key)[0]
+            if events not in pieces:
+                continue
             kept = [piece for piece in pieces[events] if order(piece.through.id) <= order(end[key].id)]
             pieces[events] = kept
             end[events] = kept[-1].through if kept else begin.get(events, Position())
@@ -221,18 +221,25 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while open_keys and left > 0:
             share = max(STRIDE, left // len(open_keys))
             for key in list(open_keys):
-                found = streams.at(key).plan(end[key], min(share, left), self._until(key))
-                if found:
-                    pieces[key] += found
-                    left -= found[-1].through.n - (
-                        end[key].n if found[-1].through.life == end[key].life else 0
-                    )
-                    end[key] = found[-1].through
-                if not found or found[-1].through.n - found[-1].after.n < STRIDE:
+                asked = min(share, left)
+                found = self._further(streams, key, asked, end, pieces)
+                left -= found
+                if found < asked:
                     open_keys.remove(key)
                 if left <= 0:
                     break
         return open_keys, max(0, left)
+
+    def _further(
+        self, streams: Streams, key: str, most: int, end: Offset, pieces: dict[str, list[Piece]]
+    ) -> int:
+        """Plans the next entries of a stream; returns how many: fewer than asked for where it ends."""
+        found = streams.at(key).plan(end[key], most, self._until(key))
+        if not found:
+            return 0
+        before, end[key] = end[key], found[-1].through
+        pieces[key] += found
+        return end[key].n - (before.n if before.life == end[key].life else 0)
 
     def _plan_spool(self, spool: Spool, begin: Offset, most: int) -> tuple[Offset, list[Slice]]:
         end, slices, left = dict(begin), [], most

@@ -150,7 +150,7 @@ def open_events(
     Args:
         bronze: The rows of a day, with those carried into it.
         known: The lives found in them, where the caller has them.
-        through: Lives that were over later count as open; none unless given.
+        through: Lives that were over later count as open, and later records are kept; none unless given.
     """
     found = lives(bronze) if known is None else known
     over = fn.col("state").isin(*OVER)
@@ -162,7 +162,13 @@ def open_events(
     kept = found.join(ends.filter(fn.col("_over") == 0), ["queue", "job_id", "first_id"], "left_semi").select(
         "queue", "entry_id"
     )
-    return life_events(bronze).join(kept, ["queue", "entry_id"], "left_semi")
+    rows = life_events(bronze)
+    if through is None:
+        return rows.join(kept, ["queue", "entry_id"], "left_semi")
+    # Records may be ahead of their events, so the newest wait for them.
+    marked = rows.join(kept.withColumn("_kept", fn.lit(True)), ["queue", "entry_id"], "left")
+    ahead = (fn.col("stream") == ATTEMPTS) & (fn.col("at_ms") > through)
+    return marked.filter(fn.col("_kept") | ahead).select(*bronze.columns)
 
 
 def _state(event: Column, came: Column, following: Column) -> Column:
