@@ -62,7 +62,11 @@ local function claim_jobs(asked)
   promote_due(P, gate, now, call("LLEN", P .. "wait") < PLENTY and PROMOTE or PROMOTE_FEW)
 
   local max = tonumber(gate.max or asked.limit_max)
-  local used = tonumber(call("GET", P .. "limiter") or 0) or 0
+  local used = tonumber(call("GET", P .. "limiter") or 0)
+  if max and not used then
+    error({ err = "ERR the limiter is no number" }) -- before anything is claimed: it could not be counted
+  end
+  used = used or 0
   if max or used >= HELD then
     if used >= (max or HELD) then
       local left = call("PTTL", P .. "limiter")
