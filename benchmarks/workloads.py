@@ -56,6 +56,7 @@ class Round:
     commands_per_job: dict[str, float]
     p50_ms: float | None = None
     p99_ms: float | None = None
+    number: int = 0
 
     @property
     def words(self) -> str:
