@@ -53,10 +53,16 @@ class TestEveryScript:
             assert f"`{event}`" in described, f"{event} is written but not in the header"
 
     def test_includes_exist_and_come_before_it(self, verb: str) -> None:
-        found = re.search(r"^-- include: (.+)$", source(verb), re.MULTILINE)
-        assert found is not None
-        for part in found.group(1).split():
+        found = re.findall(r"^-- include(?: when needed)?: (.+)$", source(verb), re.MULTILINE)
+        assert found
+        for part in " ".join(found).split():
             assert f"{part}.lua" in PARTS
+
+    def test_what_it_seldom_needs_is_there(self, verb: str) -> None:
+        text = load(verb).text.decode()
+        asked = set(re.findall(r"\bseldom\(\)\.(\w+)", text))
+        assert asked <= set(re.findall(r"^local function (\w+)", text, re.MULTILINE))
+        assert bool(asked) == ("include when needed" in source(verb))
 
     def test_uses_no_other_key_than_those_of_its_queue(self, verb: str) -> None:
         assert set(re.findall(r"KEYS\[(\d)\]", load(verb).text.decode())) <= {"1"}
@@ -78,7 +84,9 @@ class TestEveryScript:
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_is_used_and_says_what_it_is_for(part: str) -> None:
     name = part.removesuffix(".lua")
-    used = [verb for verb in verbs() if re.search(rf"^-- include: .*\b{name}\b", source(verb), re.MULTILINE)]
+    used = [
+        verb for verb in verbs() if re.search(rf"^-- include.*: .*\b{name}\b", source(verb), re.MULTILINE)
+    ]
     assert used, "nobody includes it"
     assert (LUA / "parts" / part).read_text("utf-8").startswith("-- ")
 

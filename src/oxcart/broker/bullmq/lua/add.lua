@@ -13,7 +13,8 @@
 -- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists; `debounced`
 --          and `deduplicated` for one that a window kept out
 -- Keeps    the counter `id` grows by one per job, as peers expect, although ids come from the caller
--- include: base gate insert store parent removal window adding
+-- include: base gate insert store
+-- include when needed: insert parent removal window adding
 
 local count = tonumber(ARGV[3])
 local plain = count - tonumber(ARGV[4])
@@ -63,12 +64,12 @@ local function add_one(at, last)
   stored, made[id] = true, true
   store_job(P, id, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], timestamp, ARGV[at + 5], ARGV[at + 6], extras)
   if delay > 0 then
-    insert_delayed(P, id, tonumber(timestamp), delay)
+    seldom().insert_delayed(P, id, tonumber(timestamp), delay)
     later = true
     return 1
   end
   if priority > 0 then
-    insert_by_priority(P, id, priority)
+    seldom().insert_by_priority(P, id, priority)
   elseif ARGV[at + 7] == "L" then
     tail[#tail + 1] = id
   else
@@ -96,16 +97,16 @@ local function push_all()
   push("RPUSH", tail)
   head, tail = {}, {}
   if later then
-    wake_later(P)
+    seldom().wake_later(P)
     later = false
   end
 end
 
 local function add_tied_one(at)
   push_all()
-  local job = read_tied(at)
+  local job = seldom().read_tied(at)
   stored = call("EXISTS", P .. job.id) == 0
-  return add_tied(P, gate, job)
+  return seldom().add_tied(P, gate, job)
 end
 
 local at = 5

@@ -24,7 +24,8 @@
 --          `drained` when nothing is left to do
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
--- include: base gate insert store parent removal deduplication metrics claiming attempts
+-- include: base gate insert claiming attempts
+-- include when needed: insert store parent removal deduplication metrics
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -268,7 +269,7 @@ local function retain(set, wanted, time)
       (tonumber(limit) or -1) >= 0 and math.min(tonumber(limit), purge) or purge)
     if #old > 0 then
       purge = purge - #old
-      forget_jobs(P, old)
+      seldom().forget_jobs(P, old)
       call("ZREM", set, unpack(old))
     end
   end
@@ -278,7 +279,7 @@ local function retain(set, wanted, time)
     if surplus > 0 then
       purge = purge - surplus
       local old = call("ZRANGE", set, 0, surplus - 1)
-      forget_jobs(P, old)
+      seldom().forget_jobs(P, old)
       call("ZREM", set, unpack(old))
     end
   end
@@ -299,7 +300,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   end
   local now = tonumber(time)
   if job[2] then
-    close_window(P, job[2], id, now)
+    seldom().close_window(P, job[2], id, now)
     children = true -- a kept job may have become the child of one that ends further down
   end
   local parent_key = job[1]
@@ -307,21 +308,21 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
     local parent = job.parent
     if set == "failed" then
       if parent then
-        child_failed(parent, key, value, now)
+        seldom().child_failed(parent, key, value, now)
       end
     elseif parent then
-      child_completed(parent_key, parent.queueKey .. ":", parent.id, key, value, now)
+      seldom().child_completed(parent_key, parent.queueKey .. ":", parent.id, key, value, now)
     else
       local prefix, parent_id = split_key(parent_key)
-      child_completed(parent_key, prefix, parent_id, key, value, now)
+      seldom().child_completed(parent_key, prefix, parent_id, key, value, now)
     end
   end
   local ended = (tonumber(job[3]) or 0) + 1
   if wanted ~= "" and string.sub(wanted, 1, 2) == "0:" then
-    delete_data(key)
+    seldom().delete_data(key)
     between = nil
     if parent_key and parent_key ~= "" then
-      detach_child(parent_key, key)
+      seldom().detach_child(parent_key, key)
     end
   else
     local place = places[set]
@@ -345,7 +346,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   end
   job.ended_by = call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
   if minutes then
-    count_end(set, now, minutes)
+    seldom().count_end(set, now, minutes)
   end
   finished = finished + 1
   return ended
@@ -356,10 +357,6 @@ local function end_of_item(job)
     drained()
   end
   return job.untold and 2 or 1
-end
-
-local function priority_of(id)
-  return tonumber(call("HGET", P .. id, "priority")) or 0
 end
 
 local kinds = {}
@@ -374,91 +371,98 @@ function kinds.c(index, at, id, token, starts, time, retention)
   return end_of_item(job)
 end
 
-function kinds.f(index, at, id, token, starts, time, retention)
-  local job = leave(index, "f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
-  if type(job) == "number" then
-    return job
+-- The other ends, made when the first of them is met.
+local function make_other_kinds()
+  local function priority_of(id)
+    return tonumber(call("HGET", P .. id, "priority")) or 0
   end
-  local ended = settle_job(job, key_of[index], id, time, "failed", "failedReason", ARGV[at], retention,
-    ARGV[at + 3])
-  if ended >= tonumber(ARGV[at + 2]) then
-    call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
-  end
-  record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
-    failure_codes[index])
-  return end_of_item(job)
-end
 
-function kinds.r(index, at, id, token, starts, time, front)
-  promote_due(P, read_gate(P), tonumber(time), PROMOTE)
-  local job = leave(index, "r", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
-  if type(job) == "number" then
-    return job
+  function kinds.f(index, at, id, token, starts, time, retention)
+    local job = leave(index, "f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
+    if type(job) == "number" then
+      return job
+    end
+    local ended = settle_job(job, key_of[index], id, time, "failed", "failedReason", ARGV[at], retention,
+      ARGV[at + 3])
+    if ended >= tonumber(ARGV[at + 2]) then
+      call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
+    end
+    record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
+      failure_codes[index])
+    return end_of_item(job)
   end
-  call("HINCRBY", P .. id, "atm", 1)
-  insert_waiting(P, read_gate(P), id, priority_of(id), front == "L")
-  local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
-    "event", "waiting", "jobId", id, "prev", "active")
-  record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
-    failure_codes[index])
-  return 1
-end
 
-function kinds.d(index, at, id, token, starts, time)
-  local fields
-  if ARGV[at] ~= "" or ARGV[at + 1] ~= "" then
-    fields = { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] }
-  end
-  local job = leave(index, "d", id, token, starts, fields)
-  if type(job) == "number" then
-    return job
-  end
-  if ARGV[at + 3] ~= "1" then
+  function kinds.r(index, at, id, token, starts, time, front)
+    promote_due(P, read_gate(P), tonumber(time), PROMOTE)
+    local job = leave(index, "r", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
+    if type(job) == "number" then
+      return job
+    end
     call("HINCRBY", P .. id, "atm", 1)
+    seldom().insert_waiting(P, read_gate(P), id, priority_of(id), front == "L")
+    local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
+      "event", "waiting", "jobId", id, "prev", "active")
+    record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
+      failure_codes[index])
+    return 1
   end
-  call("HSET", P .. id, "delay", ARGV[at + 2])
-  local entry = insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
-  wake_later(P)
-  record_attempt(job.told, entry, id, ARGV[at + 3] == "1" and "snoozed" or "retried", time, ARGV[at],
-    ARGV[at + 1], categories[index], failure_codes[index])
-  return 1
-end
 
-function kinds.w(index, at, id, token, starts, time)
-  local job = leave(index, "w", id, token, starts)
-  if type(job) == "number" then
-    return job
+  function kinds.d(index, at, id, token, starts, time)
+    local fields
+    if ARGV[at] ~= "" or ARGV[at + 1] ~= "" then
+      fields = { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] }
+    end
+    local job = leave(index, "d", id, token, starts, fields)
+    if type(job) == "number" then
+      return job
+    end
+    if ARGV[at + 3] ~= "1" then
+      call("HINCRBY", P .. id, "atm", 1)
+    end
+    call("HSET", P .. id, "delay", ARGV[at + 2])
+    local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
+    seldom().wake_later(P)
+    record_attempt(job.told, entry, id, ARGV[at + 3] == "1" and "snoozed" or "retried", time, ARGV[at],
+      ARGV[at + 1], categories[index], failure_codes[index])
+    return 1
   end
-  insert_front(P, read_gate(P), id, priority_of(id))
-  local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
-    "event", "waiting", "jobId", id, "prev", "active")
-  record_attempt(job.told, entry, id, "given_back", time)
-  return 1
-end
 
-function kinds.h(index, at, id, token, starts, time)
-  local key = key_of[index]
-  if call("EXISTS", key) == 0 then
-    return -1
-  elseif call("ZCARD", key .. ":unsuccessful") > 0 then
-    return -9
-  elseif call("SCARD", key .. ":dependencies") == 0 then
-    return 0
+  function kinds.w(index, at, id, token, starts, time)
+    local job = leave(index, "w", id, token, starts)
+    if type(job) == "number" then
+      return job
+    end
+    seldom().insert_front(P, read_gate(P), id, priority_of(id))
+    local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
+      "event", "waiting", "jobId", id, "prev", "active")
+    record_attempt(job.told, entry, id, "given_back", time)
+    return 1
   end
-  local job = leave(index, "h", id, token, starts)
-  if type(job) == "number" then
-    return job
-  end
-  call("ZADD", P .. "waiting-children", time, id)
-  between = nil
-  call("XADD", events, "*", "event", "waiting-children", "jobId", id, "prev", "active")
-  return 1
-end
 
--- What made it give the job back is true of the whole queue, whoever holds the job by now.
-function kinds.l(index, at, id, token, starts)
-  call("SET", P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
-  return kinds.w(index, at, id, token, starts)
+  function kinds.h(index, at, id, token, starts, time)
+    local key = key_of[index]
+    if call("EXISTS", key) == 0 then
+      return -1
+    elseif call("ZCARD", key .. ":unsuccessful") > 0 then
+      return -9
+    elseif call("SCARD", key .. ":dependencies") == 0 then
+      return 0
+    end
+    local job = leave(index, "h", id, token, starts)
+    if type(job) == "number" then
+      return job
+    end
+    call("ZADD", P .. "waiting-children", time, id)
+    between = nil
+    call("XADD", events, "*", "event", "waiting-children", "jobId", id, "prev", "active")
+    return 1
+  end
+
+  -- What made it give the job back is true of the whole queue, whoever holds the job by now.
+  function kinds.l(index, at, id, token, starts)
+    call("SET", P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
+    return kinds.w(index, at, id, token, starts)
+  end
 end
 
 read_items()
@@ -467,6 +471,9 @@ find_run()
 local at, index = 12, 0
 while index < count do
   local kind, token, time, shared = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  if not kinds[kind] then
+    make_other_kinds()
+  end
   local finish, size = kinds[kind], sizes[kind]
   local behind = index + tonumber(ARGV[at + 1])
   at = at + 5
@@ -477,7 +484,7 @@ while index < count do
     -- What is put back has no lease: the stalled check gives it to another worker.
     if not ok and between then
       write_active()
-      if put_back(P, between) then
+      if seldom().put_back(P, between) then
         active = active + 1
       end
     end
@@ -489,7 +496,7 @@ write_active()
 write_places()
 write_releases()
 if minutes then
-  write_counts(minutes)
+  seldom().write_counts(minutes)
 end
 
 if asked.count == 0 then
