@@ -17,7 +17,6 @@ May touch: nothing; time zones are data of the system.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -260,7 +259,9 @@ def zone_offset(tz: str | None) -> Offset:
 
 
 def _local_offset(ms: int) -> int:
-    return time.localtime(ms // 1000).tm_gmtoff * 1000
+    offset = datetime.fromtimestamp(ms // 1000, UTC).astimezone().utcoffset()
+    assert offset is not None
+    return round(offset.total_seconds()) * 1000
 
 
 def _nth_of(part: str) -> tuple[str, int]:
