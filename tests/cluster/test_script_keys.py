@@ -235,6 +235,11 @@ async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
     client.hset(f"{at}:last", mapping={**_parent(there, "upper"), "deid": "window"})
     client.set(f"{at}:de:window", "last")
     await operations.clean(broker, "wait", 2**53, limit=1)
+    # What a pipeline asks for, attached and not.
+    meta, now = broker.keys.meta(), broker.clock()
+    await broker.caller.again(load("attach"), meta, "reader", now + 60_000, 20_000, now, "life")
+    await broker.caller.again(load("stride"), meta, "events", "0-0", "+", 10)
+    await broker.caller.again(load("detach"), meta, "reader", now)
     jobs = (await broker.claim(Ask(2))).jobs
     await broker.finish([_outcome("f", job) for job in jobs], Ask(0, metrics=5))
     await operations.retry_all(broker, "failed")

@@ -249,7 +249,7 @@ class TestApart:
             await asyncio.sleep(0)
 
         outcome = await bench.one(cancels)
-        assert (outcome.kind, outcome.category) == ("d", "")
+        assert (outcome.kind, outcome.category) == ("d", "temporary")
         assert (await bench.one(fine)).kind == "c"
 
     async def test_a_pending_cancellation_does_not_hit_the_next_job(self, make_bench: Make) -> None:

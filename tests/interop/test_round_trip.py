@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oxcart import Queue, RunningJob, Worker
+from oxcart.engine.verdict import LONGEST_REASON
 from oxcart.model.errors import JobFailed, PayloadError, ValidationError
 from tests.interop.obedient import LIMIT, obeying
 from tests.nodes import NodeDriver
@@ -182,6 +183,7 @@ async def test_custom_ids(node: NodeDriver, queue: Queue) -> None:
 
 async def test_failures_and_logs_carry_any_text(node: NodeDriver, queue: Queue) -> None:
     texts = [text for text in VALUES.values() if isinstance(text, str) and _is_text(text) and text]
+    texts = [text[:LONGEST_REASON] for text in texts]  # a longer one is cut in its middle
     await node.call("workerStart", handle=queue.name, queue=queue.name)
     jobs = await queue.add_many(
         [("j", {"fail": 1, "message": text, "log": text}) for text in texts], attempts=1
