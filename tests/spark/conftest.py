@@ -14,6 +14,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+#: What takes minutes: fleets, kills, clusters, whole pipelines. `make test-spark` runs it, with the rest.
+SLOW = (
+    "cluster",
+    "command",
+    "demo",
+    "kill",
+    "pipeline",
+    "report",
+    "retention",
+    "rewrite",
+    "spans",
+    "trouble",
+    "truth",
+)
+if not os.environ.get("OXCART_SPARK_ALL"):
+    collect_ignore = [f"test_{name}.py" for name in SLOW]
+
 #: Passwords by the variables that hold them. Spark's processes have the environment of their start.
 SECRETS = {"OXCART_TEST_RIGHT": "correct-horse-battery", "OXCART_TEST_WRONG": "hunter2-is-wrong"}
 
