@@ -7,7 +7,7 @@ operation to both and says what differs, in the answer or in the database, after
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -234,6 +234,21 @@ class Pair:
         self._left = left
         self._right = right
         self._names = names
+
+    async def compare(self, seeds: Iterable[int], make: Callable[[int], Generator] = Generator) -> None:
+        """Run the sequences of some seeds.
+
+        Raises:
+            DivergenceError: The sides differ; it holds as few operations as still show it.
+        """
+        for seed in seeds:
+            try:
+                await self.generate(seed, make)
+            except DivergenceError as found:
+                small = await self.shrink(found.ops, make(seed).metas)
+                small.seed = seed
+                small.lines += ["before operations were dropped:", *found.lines]
+                raise small from None
 
     async def generate(
         self,
