@@ -223,18 +223,6 @@ async def test_finish_with_a_huge_result_between(server: ValkeyServer, store: St
     await queue.close()
 
 
-async def _unmade(broker: BullMQBroker, store: Store, poison: str, kind: str = "c", **more: Any) -> None:
-    """Ends `one`, `poison`, `two` together: the poisoned one is refused as if it had not been sent."""
-    claimed = await broker.claim(Ask(3, lock_ms=60_000))
-    outcomes = [_outcome(job, kind, **more) for job in claimed.jobs]
-    codes, _ = await broker.finish(outcomes)
-    results = dict(zip(_ids(claimed), codes, strict=True))
-    assert results["one"] == results["two"] == 1
-    assert isinstance(results[poison], str), results
-    where = await broker.states([poison])
-    assert where == ["active"], f"a job must always be in some state: {store.lengths()}"
-
-
 async def _untold(broker: BullMQBroker, store: Store, kind: str) -> None:
     """Ends `one`, `child`, `two` together: all end, because a refused child would run again and again."""
     claimed = await broker.claim(Ask(3, lock_ms=60_000))
@@ -264,11 +252,72 @@ async def test_finish_of_a_child_whose_parent_cannot_be_read(
     await _untold(broker, store, kind)
 
 
-async def test_finish_of_the_owner_of_a_poisoned_window(broker: BullMQBroker, store: Store) -> None:
+@pytest.mark.parametrize("kind", ["c", "f"])
+@pytest.mark.parametrize(
+    "kept",
+    [None, HASH, {"name": "n", "data": "{}", "opts": "{"}, {"data": "{}", "opts": "{}"}, STRING],
+    ids=["window alone", "no record", "bad options", "no name", "wrong type"],
+)
+async def test_finish_of_the_owner_of_a_poisoned_window(
+    broker: BullMQBroker, store: Store, kind: str, kept: Any
+) -> None:
+    """Refused at every end it would run again and again: it ends, and what cannot be read is left alone."""
     await _add(broker, "one", "owner", "two")
     store.client.hset(store.prefix + "owner", "deid", "window")
     store.client.hset(store.prefix + "de:window", mapping=HASH)
-    await _unmade(broker, store, "owner")
+    if isinstance(kept, str):
+        store.client.set(store.prefix + "dn:window", kept)
+    elif kept:
+        store.client.hset(store.prefix + "dn:window", mapping=kept)
+    claimed = await broker.claim(Ask(3, lock_ms=60_000))
+    codes, _ = await broker.finish([_outcome(job, kind) for job in claimed.jobs])
+    assert codes == [1, 1, 1]
+    assert store.lengths() == {"completed" if kind == "c" else "failed": 3}
+    assert store.client.hgetall(store.prefix + "de:window") == HASH
+    assert store.client.exists(store.prefix + "dn:window") == bool(kept)
+    assert store.client.get(store.prefix + "id") == "3"
+
+
+async def test_a_window_of_a_wrong_type_is_handed_on_with_the_kept_job(
+    broker: BullMQBroker, store: Store
+) -> None:
+    await _add(broker, "one", "owner", "two")
+    store.client.hset(store.prefix + "owner", "deid", "window")
+    store.client.hset(store.prefix + "de:window", mapping=HASH)
+    kept = {"name": "n", "data": "{}", "opts": '{"de":{"id":"window"}}', "jid": "kept"}
+    store.client.hset(store.prefix + "dn:window", mapping=kept)
+    claimed = await broker.claim(Ask(3, lock_ms=60_000))
+    codes, _ = await broker.finish([_outcome(job) for job in claimed.jobs])
+    assert codes == [1, 1, 1]
+    assert store.lengths() == {"completed": 3, "wait": 1}
+    assert store.client.get(store.prefix + "de:window") == "kept"
+
+
+async def test_finish_that_fails_half_way_puts_the_job_back(broker: BullMQBroker, store: Store) -> None:
+    """The parent could be read, but the list it would wait in cannot be written."""
+    await _add(broker, "one", "child", "two")
+    parent = {"parentKey": "bull:other:parent", "parent": '{"id":"parent","queueKey":"bull:other"}'}
+    store.client.hset(store.prefix + "child", mapping=parent)
+    store.client.hset("bull:other:parent", mapping=HASH)
+    store.client.sadd("bull:other:parent:dependencies", store.prefix + "child")
+    store.client.zadd("bull:other:waiting-children", {"parent": 1})
+    store.client.set("bull:other:wait", STRING)
+    claimed = await broker.claim(Ask(3, lock_ms=60_000))
+    codes, _ = await broker.finish([_outcome(job) for job in claimed.jobs])
+    results = dict(zip(_ids(claimed), codes, strict=True))
+    assert results["one"] == results["two"] == 1
+    assert isinstance(results["child"], str), results
+    where = await broker.states(["child"])
+    assert where == ["active"], f"a job must always be in some state: {store.lengths()}"
+
+
+async def test_removal_of_the_owner_of_a_poisoned_window(broker: BullMQBroker, store: Store) -> None:
+    await _add(broker, "owner")
+    store.client.hset(store.prefix + "owner", "deid", "window")
+    store.client.hset(store.prefix + "de:window", mapping=HASH)
+    await broker.remove_job("owner")
+    assert store.lengths() == {}
+    assert store.client.hgetall(store.prefix + "de:window") == HASH
 
 
 @pytest.mark.parametrize("kind", ["r", "d"])

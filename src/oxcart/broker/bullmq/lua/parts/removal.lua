@@ -40,7 +40,7 @@ end
 -- Drops the deduplication record of a job that is removed, if the job still owns it.
 local function drop_deduplication(prefix, key, id)
   local name = call("HGET", key, "deid")
-  if name and call("GET", prefix .. "de:" .. name) == id then
+  if name and redis.pcall("GET", prefix .. "de:" .. name) == id then
     call("DEL", prefix .. "de:" .. name, prefix .. "dn:" .. name)
   end
 end
