@@ -7,7 +7,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oxcart.cli import demo, doctor, events, exits, jobs, operations, pipeline, queues, server, work
+from oxcart.cli import (
+    dedup,
+    demo,
+    doctor,
+    events,
+    exits,
+    flow,
+    jobs,
+    limits,
+    operations,
+    pipeline,
+    queues,
+    schedulers,
+    server,
+    work,
+)
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
@@ -86,6 +101,8 @@ app.command()(queues.resume)
 app.command()(jobs.add)
 app.command()(jobs.jobs)
 app.command()(jobs.job)
+app.command()(jobs.logs)
+app.command()(flow.flow)
 app.command()(jobs.retry)
 app.command()(jobs.remove)
 app.command()(operations.promote)
@@ -99,6 +116,9 @@ app.command()(operations.clear_logs)
 app.command()(events.events)
 app.command()(operations.publish)
 app.command()(operations.trim_events)
+app.add_typer(schedulers.app)
+app.add_typer(limits.app)
+app.add_typer(dedup.app)
 app.add_typer(pipeline.app)
 app.add_typer(server.app, name="server")
 app.command()(doctor.doctor)

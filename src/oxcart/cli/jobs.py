@@ -1,4 +1,4 @@
-"""``oxcart add``, ``jobs``, ``job``, ``retry``, ``remove``: the jobs of a queue."""
+"""``oxcart add``, ``jobs``, ``job``, ``logs``, ``retry``, ``remove``: the jobs of a queue."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def add(
         "priority": priority,
         "lifo": lifo or None,
         "attempts": attempts,
-        "backoff": _json_or_text(backoff),
+        "backoff": json_or_text(backoff),
         "job_id": job_id,
         "timeout": timeout,
-        "remove_on_complete": _json_or_text(remove_on_complete),
-        "remove_on_fail": _json_or_text(remove_on_fail),
+        "remove_on_complete": json_or_text(remove_on_complete),
+        "remove_on_fail": json_or_text(remove_on_fail),
     }
     options = {option: value for option, value in given.items() if value is not None}
-    payloads = _payloads(data, lines)
+    payloads = read_payloads(data, lines)
     settings.run(_add(settings.of(ctx).queue(queue), name, payloads, options, wait, as_json, lines))
 
 
@@ -93,7 +93,7 @@ def jobs(
 
     found = settings.run(read())
     if as_json:
-        output.document([_as_document(job, one) for one, job in found])
+        output.document([as_document(job, one) for one, job in found])
         return
     output.table(
         ["id", "name", "state", "attempts#", "age#", "reason or result"],
@@ -129,7 +129,7 @@ def job(
     if found is None:
         raise CommandError(f"queue {queue} has no job {job_id}", FAILED)
     if as_json:
-        output.document(_as_document(found, state) | ({"logs": log} if logs else {}))
+        output.document(as_document(found, state) | ({"logs": log} if logs else {}))
         return
     output.facts(_facts(found, state))
     for trace in found.stacktrace:
@@ -138,6 +138,28 @@ def job(
         output.text("")
         for line in log:
             output.text(line)
+
+
+def logs(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Print a job's log, oldest line first."""
+
+    async def read() -> tuple[bool, list[str]]:
+        async with settings.of(ctx).queue(queue) as source:
+            return await source.get(job_id) is not None, await source.handle(job_id).logs()
+
+    known, lines = settings.run(read())
+    if not known:
+        raise CommandError(f"queue {queue} has no job {job_id}", FAILED)
+    if as_json:
+        output.document({"queue": queue, "id": job_id, "logs": lines})
+        return
+    for line in lines:
+        output.text(line)
 
 
 def retry(
@@ -217,7 +239,8 @@ async def _add(
                 output.line(one["result"])
 
 
-def _payloads(data: str | None, lines: bool) -> list[Any]:
+def read_payloads(data: str | None, lines: bool) -> list[Any]:
+    """The payloads that a command was given: as JSON, in a file, or on standard input."""
     if data is None and not lines:
         return [None]
     if data in (None, "-"):
@@ -244,7 +267,7 @@ def _read_json(text: str) -> Any:
         raise CommandError(f"data must be JSON, got {shown!r}", USAGE) from error
 
 
-def _json_or_text(value: str | None) -> Any:
+def json_or_text(value: str | None) -> Any:
     """An option that is JSON where it can be read so, and text otherwise: ``true``, ``100``, ``1s``."""
     if value is None:
         return None
@@ -287,7 +310,8 @@ def report(done: list[dict[str, Any]], what: str, as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _as_document(job: Job, state: str) -> dict[str, Any]:
+def as_document(job: Job, state: str) -> dict[str, Any]:
+    """A job for JSON."""
     import msgspec
 
     document: dict[str, Any] = {"id": job.id, "name": job.name, "state": state}

@@ -1,0 +1,62 @@
+"""``oxcart flow``: a job with the jobs below it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.exits import FAILED, CommandError
+from oxcart.cli.settings import JsonOption, QueueArgument
+
+if TYPE_CHECKING:
+    from oxcart.model.flow import FlowView
+
+
+def flow(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job at the top.", show_default=False)],
+    depth: Annotated[int, typer.Option(min=1, max=100, help="How many generations.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Children of one job at most.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a job with the jobs that it waits for, as a tree."""
+
+    async def read() -> FlowView | None:
+        async with settings.of(ctx).queue(queue) as source:
+            return await source.get_flow(job_id, depth=depth, limit=limit)
+
+    found = settings.run(read())
+    if found is None:
+        raise CommandError(f"queue {queue} has no job {job_id}", FAILED)
+    if as_json:
+        output.document(_as_document(found))
+        return
+    for line in _lines(found, "", ""):
+        output.text(line)
+
+
+def _as_document(view: FlowView) -> dict[str, Any]:
+    from oxcart.cli.jobs import as_document
+
+    return as_document(view.job, view.state) | {
+        "children": [_as_document(child) for child in view.children],
+        "more": view.more,
+    }
+
+
+def _lines(view: FlowView, before: str, under: str) -> list[str]:
+    job = view.job
+    why = f": {job.failed_reason}" if job.failed_reason else ""
+    made = [f"{before}{job.name} {job.queue}/{job.id} {view.state}{why}"]
+    below: list[FlowView | None] = [*view.children, *([None] if view.more else [])]
+    for at, child in enumerate(below):
+        last = at == len(below) - 1
+        branch, next_under = under + ("└─ " if last else "├─ "), under + ("   " if last else "│  ")
+        if child is None:
+            made.append(f"{branch}{view.more:,} more")
+        else:
+            made += _lines(child, branch, next_under)
+    return made

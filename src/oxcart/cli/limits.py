@@ -1,0 +1,136 @@
+"""``oxcart limits …``: how many jobs of a queue run at once and in a time, over all its workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.exits import USAGE, CommandError
+from oxcart.cli.settings import JsonOption, QueueArgument
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+app = typer.Typer(
+    name="limits",
+    help="Show and change what holds a whole queue back.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def show(ctx: typer.Context, queue: QueueArgument, as_json: JsonOption = False) -> None:
+    """Show a queue's limits, and for how long they let no job start now."""
+    _show(ctx, queue, as_json)
+
+
+@app.command("set")
+def set_(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    concurrency: Annotated[int | None, typer.Option(help="How many jobs may run at once.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N/TIME", help="How many may start in a time: 100/1m, 1/500ms.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Limit a queue, over all its workers."""
+    if concurrency is None and rate is None:
+        raise CommandError("say --concurrency, --rate or both", USAGE)
+    # All is read before anything is written.
+    if concurrency is not None and concurrency < 1:
+        raise CommandError(f"concurrency must be at least 1, got {concurrency}", USAGE)
+    pace = None if rate is None else _rate(rate)
+
+    async def work(source: Queue) -> None:
+        if concurrency is not None:
+            await source.limits.set_concurrency(concurrency)
+        if pace is not None:
+            await source.limits.set_rate(pace[0], per=pace[1])
+
+    _show(ctx, queue, as_json, work)
+
+
+@app.command()
+def clear(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    concurrency: Annotated[bool, typer.Option("--concurrency", help="Any number may run at once.")] = False,
+    rate: Annotated[bool, typer.Option("--rate", help="They may start at any rate.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="End a hold, and begin the rate's time anew.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take limits away; all of them unless told which."""
+    every = not (concurrency or rate or hold)
+
+    async def work(source: Queue) -> None:
+        if concurrency or every:
+            await source.limits.remove_concurrency()
+        if rate or every:
+            await source.limits.remove_rate()
+        if hold or every:
+            await source.limits.release()
+
+    _show(ctx, queue, as_json, work)
+
+
+@app.command()
+def hold(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    duration: Annotated[str, typer.Argument(help="For how long: 30s, 5m.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Let no job start for a time; running jobs go on."""
+
+    async def work(source: Queue) -> None:
+        await source.limits.hold(duration)
+
+    _show(ctx, queue, as_json, work)
+
+
+def _show(ctx: typer.Context, queue: str, as_json: bool, work: Any = None) -> None:
+    """Does something to the limits of a queue, and prints what they are then."""
+
+    async def run() -> dict[str, Any]:
+        async with settings.of(ctx).queue(queue) as source:
+            if work is not None:
+                await work(source)
+            rate = await source.limits.rate()
+            return {
+                "queue": queue,
+                "concurrency": await source.limits.concurrency(),
+                "rate": None if rate is None else {"most": rate.most, "per_ms": rate.per_ms},
+                "wait_ms": await source.limits.wait_ms(),
+            }
+
+    found = settings.run(run())
+    if as_json:
+        output.document(found)
+        return
+    rate = found["rate"]
+    output.facts(
+        {
+            "concurrency": "any" if found["concurrency"] is None else found["concurrency"],
+            "rate": "any" if rate is None else f"{rate['most']:,} in {output.span(rate['per_ms'] / 1000)}",
+            "held for": output.span(found["wait_ms"] / 1000) if found["wait_ms"] else None,
+        }
+    )
+
+
+def _rate(text: str) -> tuple[int, str]:
+    from oxcart.model.duration import parse_ms
+    from oxcart.model.errors import ValidationError
+
+    count, _, time = text.partition("/")
+    try:
+        most = int(count)
+        parse_ms(time, "rate", minimum=1)
+        if most < 1:
+            raise ValueError(count)
+    except (ValueError, ValidationError):
+        raise CommandError(f"rate must be N/TIME such as 100/1m, got {text!r}", USAGE) from None
+    return most, time

@@ -1,0 +1,177 @@
+"""The commands on schedules, limits, deduplication, flows and logs: what they do, say, and end with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from oxcart.model.schedule import parse_instant
+from oxcart.sync import Flow, Queue
+from tests.cli.conftest import Commands
+from tests.servers import ValkeyServer
+
+
+@pytest.fixture
+def queue(clean: ValkeyServer) -> Iterator[Queue]:
+    with Queue("mail", url=clean.url) as queue:
+        yield queue
+
+
+class TestSchedulers:
+    def test_add_show_list_and_remove(self, ox: Commands, queue: Queue) -> None:
+        made = ox("schedulers", "add", "mail", "digest", '{"to": "all"}', "--cron", "0 7 * * 1-5",
+                  "--tz", "Europe/Berlin", "--name", "send", "--attempts", "2", "--json")  # fmt: skip
+        assert made.code == 0
+        found = queue.schedulers.get("digest")
+        assert found is not None
+        assert made.json == ox("schedulers", "show", "mail", "digest", "--json").json
+        assert made.json == ox("schedulers", "list", "mail", "--json").json[0]
+        assert {name: made.json[name] for name in ("id", "name", "cron", "tz", "next_ms", "data")} == {
+            "id": "digest",
+            "name": "send",
+            "cron": "0 7 * * 1-5",
+            "tz": "Europe/Berlin",
+            "next_ms": found.next_ms,
+            "data": {"to": "all"},
+        }
+        assert found.options["attempts"] == 2
+        assert "0 7 * * 1-5 Europe/Berlin" in ox("schedulers", "show", "mail", "digest").out
+        assert ox("schedulers", "remove", "mail", "digest").out == "digest: removed\n"
+        assert ox("schedulers", "list", "mail").out == "mail: no schedules\n"
+        assert queue.counts()["delayed"] == 0
+
+    def test_an_interval_with_everything(self, ox: Commands, queue: Queue) -> None:
+        made = ox("schedulers", "add", "mail", "poll", "--every", "1h", "--limit", "3",
+                  "--start", "2100-01-01T00:00Z", "--end", "2100-02-01T00:00Z")  # fmt: skip
+        assert made.out == "poll: every 1h, next at 2100-01-01 00:00:00.000Z\n"
+        found = queue.schedulers.get("poll")
+        assert found is not None
+        assert (found.schedule.limit, found.schedule.end) == (3, parse_instant("2100-02-01T00:00Z", "end"))
+        assert "every 1h" in ox("schedulers", "list", "mail").out
+        ox("schedulers", "add", "mail", "late", "--every", "1h", "--offset", "5m")
+        late = queue.schedulers.get("late")
+        assert late is not None
+        assert late.next_ms % 3_600_000 == 300_000
+        assert "every 1h + 5m" in ox("schedulers", "show", "mail", "late").out
+
+    def test_the_same_again_changes_nothing(self, ox: Commands, queue: Queue) -> None:
+        words = ("schedulers", "add", "mail", "daily", "--cron", "0 7 * * *", "--json")
+        assert ox(*words).json == ox(*words).json
+        assert queue.schedulers.count() == 1
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            [],
+            ["--every", "1h", "--cron", "* * * * *"],
+            ["--cron", "61 * * * *"],
+            ["--cron", "* * * * *", "--tz", "Mars/Olympus"],
+            ["--every", "1h", "--limit", "0"],
+            ["--every", "1h", "--start", "tomorrow"],
+            ["not json", "--every", "1h"],
+        ],
+    )
+    def test_wrongly(self, ox: Commands, queue: Queue, words: list[str]) -> None:
+        ended = ox("schedulers", "add", "mail", "x", *words)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert queue.schedulers.count() == 0
+
+    def test_what_is_not_there_is_code_1(self, ox: Commands, queue: Queue) -> None:
+        ended = ox("schedulers", "show", "mail", "none")
+        assert (ended.code, ended.err) == (1, "oxcart: queue mail has no schedule none\n")
+        queue.schedulers.upsert("some", every="1h")
+        ended = ox("schedulers", "remove", "mail", "none", "some", "--json")
+        assert (ended.code, [one["ok"] for one in ended.json]) == (1, [False, True])
+
+
+class TestLimits:
+    def test_set_show_and_clear(self, ox: Commands, queue: Queue) -> None:
+        free = {"queue": "mail", "concurrency": None, "rate": None, "wait_ms": 0}
+        assert ox("limits", "show", "mail", "--json").json == free
+        limited = {**free, "concurrency": 20, "rate": {"most": 1, "per_ms": 500}}
+        assert (
+            ox("limits", "set", "mail", "--concurrency", "20", "--rate", "1/500ms", "--json").json == limited
+        )
+        assert queue.limits.concurrency() == 20
+        assert ox("limits", "show", "mail").out.split() == ["concurrency", "20", "rate", "1", "in", "0.5s",
+                                                            "held", "for", "-"]  # fmt: skip
+        assert ox("limits", "clear", "mail", "--rate", "--json").json == {**limited, "rate": None}
+        assert ox("limits", "clear", "mail", "--json").json == free
+
+    def test_hold(self, ox: Commands, queue: Queue) -> None:
+        assert 590_000 < ox("limits", "hold", "mail", "10m", "--json").json["wait_ms"] <= 600_000
+        assert queue.limits.wait_ms() > 0
+        assert "10m" in ox("limits", "show", "mail").out
+        assert ox("limits", "clear", "mail", "--hold", "--json").json["wait_ms"] == 0
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["set", "mail"],
+            ["set", "mail", "--concurrency", "0"],
+            ["set", "mail", "--concurrency", "3", "--rate", "fast"],
+            ["set", "mail", "--rate", "0/1m"],
+            ["set", "mail", "--rate", "5/0s"],
+            ["hold", "mail", "soon"],
+        ],
+    )
+    def test_wrongly(self, ox: Commands, queue: Queue, words: list[str]) -> None:
+        ended = ox("limits", *words)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert (queue.limits.concurrency(), queue.limits.rate(), queue.limits.wait_ms()) == (None, None, 0)
+
+
+class TestDedup:
+    def test_show_and_release(self, ox: Commands, queue: Queue) -> None:
+        queue.add("n", job_id="owner", deduplication="user-42")
+        assert ox("dedup", "show", "mail", "user-42").out.split() == ["job", "owner", "state", "waiting"]
+        found = ox("dedup", "show", "mail", "user-42", "--json").json
+        assert found == {"queue": "mail", "key": "user-42", "job": "owner", "state": "waiting"}
+        assert ox("dedup", "release", "mail", "user-42", "--json").json["released"] is True
+        assert queue.add("n", deduplication="user-42").created
+        assert ox("dedup", "release", "mail", "user-42").out == "user-42: released\n"
+
+    def test_what_is_not_there_is_code_1(self, ox: Commands) -> None:
+        for word in ("show", "release"):
+            ended = ox("dedup", word, "mail", "nobody")
+            assert (ended.code, ended.err) == (1, "oxcart: queue mail keeps nothing out for nobody\n")
+
+
+class TestFlow:
+    def test_a_tree(self, ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
+        other = Queue("parts", url=clean.url)
+        Flow(queue, "top", job_id="a").after(
+            Flow(other, "part", job_id="b").after(Flow(queue, "leaf", job_id="d")),
+            Flow(other, "part", job_id="c"),
+        ).add()
+        shown = ox("flow", "mail", "a").out.splitlines()
+        assert shown[0] == "top mail/a waiting-children"
+        assert sorted(line.lstrip("│├└─ ") for line in shown[1:]) == [
+            "leaf mail/d waiting",
+            "part parts/b waiting-children",
+            "part parts/c waiting",
+        ]
+        above = shown[next(at for at, line in enumerate(shown) if "leaf" in line) - 1]
+        assert "parts/b" in above
+        found = ox("flow", "mail", "a", "--json").json
+        assert {child["id"] for child in found["children"]} == {"b", "c"}
+        assert ox("flow", "mail", "a", "--depth", "1").out == "top mail/a waiting-children\n└─ 2 more\n"
+        other.close()
+
+    def test_what_is_not_there_is_code_1(self, ox: Commands) -> None:
+        assert ox("flow", "mail", "none").code == 1
+
+
+def test_logs(ox: Commands, queue: Queue) -> None:
+    queue.add("n", job_id="a").log("one", "two")
+    assert ox("logs", "mail", "a").out == "one\ntwo\n"
+    assert ox("logs", "mail", "a", "--json").json == {"queue": "mail", "id": "a", "logs": ["one", "two"]}
+    ended = ox("logs", "mail", "none")
+    assert (ended.code, ended.err) == (1, "oxcart: queue mail has no job none\n")
+
+
+def test_a_server_that_cannot_be_reached_is_code_3() -> None:
+    for command in (["schedulers", "list", "q"], ["limits", "show", "q"], ["dedup", "show", "q", "k"]):
+        ended = Commands("redis://127.0.0.1:1")(*command)
+        assert (ended.code, ended.err.count("\n")) == (3, 1)
