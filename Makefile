@@ -45,7 +45,7 @@ soak: install  ## 200 000 jobs through one worker: memory and keys must stay fla
 	$(BIN)/python -m benchmarks.soak $(BENCH)
 
 test: install  ## all tests, those against real BullMQ included
-	$(BIN)/python -c "from tests.nodes import installed, versions; [installed(v) for v in versions()]"
+	$(BIN)/python -c "from tests import nodes; nodes.bull_board(); [nodes.installed(v) for v in nodes.versions()]"
 	$(BIN)/python -m tests.browser
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
 

@@ -58,6 +58,18 @@ _FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><dir>{folder}</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
 """
 
+#: Where an element is, or nothing while it is missing, moves, or is under another one.
+_STANDS = """(async () => {
+  const e = FOUND;
+  if (!e) return [];
+  e.scrollIntoView({block: "center"});
+  const before = e.getBoundingClientRect();
+  await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;
+  const top = document.elementFromPoint(x, y);
+  return r.x === before.x && r.y === before.y && top && (e.contains(top) || top.contains(e)) ? [x, y] : [];
+})()"""
+
 
 def installed() -> Path:
     """The browser's program, installed on first use. Parallel test processes install once."""
@@ -270,6 +282,10 @@ class Page:
         """Sends a command of the DevTools protocol to this page."""
         return self._browser.call(method, self._session, **params)
 
+    def block(self, *patterns: str) -> None:
+        """Refuses to fetch what matches, as a machine without the web would; that is no error of the page."""
+        self.call("Network.setBlockedURLs", urls=list(patterns))
+
     def goto(self, url: str) -> None:
         """Opens an address and waits until it is loaded."""
         before = self._loads
@@ -293,14 +309,23 @@ class Page:
         """The text that an element shows."""
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
 
-    def click(self, selector: str) -> None:
-        """Clicks the middle of an element with the mouse, when it is there."""
-        found = f"document.querySelector({json.dumps(selector)})"
-        self.wait_for(f"{found} !== null")
-        x, y = self.evaluate(
-            f"(() => {{ const e = {found}; e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
+    def click(self, selector: str, text: str | None = None) -> None:
+        """Clicks the middle of an element with the mouse, when it is there, stands still and is not covered.
+
+        Args:
+            selector: Which elements.
+            text: The one that shows just this, instead of the first.
+        """
+        wanted = "e => e.innerText.trim() === " + json.dumps(text) if text is not None else "() => true"
+        found = f"[...document.querySelectorAll({json.dumps(selector)})].find({wanted})"
+        place: list[float] = []
+
+        def stands() -> bool:
+            place[:] = self.evaluate(_STANDS.replace("FOUND", found))
+            return bool(place)
+
+        wait_until(stands, f"{text or selector} can be clicked", _LIMIT)
+        x, y = place
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
@@ -329,7 +354,9 @@ class Page:
             self.requests.append(told["request"]["url"])
         elif event == "Network.responseReceived" and told["response"]["status"] >= 400:
             self.errors.append(f"{told['response']['status']}: {told['response']['url']}")
-        elif event == "Network.loadingFailed" and not told.get("canceled"):
+        elif event == "Network.loadingFailed" and not (
+            told.get("canceled") or told.get("blockedReason") == "inspector"
+        ):
             self.errors.append(f"{told['errorText']}: {self._urls.get(told['requestId'])}")
 
 

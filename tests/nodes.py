@@ -77,6 +77,12 @@ def installed(version: str = "v5") -> Path:
         return install(folder)
 
 
+def bull_board() -> Path:
+    """Return the folder of bull-board, installed on first use."""
+    with locked("board"):
+        return install(NODE_FOLDER / "board")
+
+
 def install(folder: Path) -> Path:
     """Install what a folder's `package.json` asks for, unless it is there; hold its lock meanwhile."""
     lock = folder / "package-lock.json"
