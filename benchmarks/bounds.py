@@ -2,13 +2,16 @@
 
 Fills a queue with a million jobs, in turn in every state, and runs every operation on whole queues: clean,
 drain, obliterate, retry and promote of all, counts, pages. For each it prints how many calls it made and how
-long the longest of them held the server, by the server's own slow log. Exits 1 when one is over 10 ms.
+long they held the server, by the server's own slow log. Exits 1 when one is over 10 ms.
 
-What must search a list by value is shown with its cost and named as the exception: no command of the server
-finds an id in a list without walking through it.
+Two kinds of calls are exceptions, shown with their cost: what must search a list by value, because no command
+of the server finds an id in a list without walking through it; and what is one step by its nature, a tree of
+jobs that is added or removed as a whole.
 
 The slow log tells time, not CPU: where the system allows it the server runs at a raised priority, so that
-what it tells is its own time and not that of others on the machine.
+what it tells is its own time and not that of others on the machine. What a virtual machine's host takes away
+cannot be told apart by that. So a loop that touches nothing is timed in the same way after every part: by how
+much it is late at worst is the machine's doing, and a call counts as too long when it is so without that.
 """
 
 from __future__ import annotations
@@ -26,11 +29,15 @@ from rich.table import Table
 from tests.servers import ValkeyServer
 
 from benchmarks.limits import add_jobs, raise_priority
+from benchmarks.peers import role
+from benchmarks.peers.role import percentile
 from benchmarks.report import make_console
 from oxcart.broker.bullmq import operations, rescue
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.flows import add_tree
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
+from oxcart.model.flow import MOST_JOBS, Tree
 from oxcart.model.options import JobOptions
 
 #: What one call may take, in ms.
@@ -41,6 +48,8 @@ HELD = 10.0
 _LOGGED = 250
 
 _HOUR = 3_600_000
+#: How often what is one call is done.
+_TIMES = 20
 _OWN = frozenset({b"CONFIG", b"SLOWLOG"})
 
 # Moves waiting jobs to a sorted set, as if they had ended or been put off; done in parts, before anything is
@@ -56,17 +65,22 @@ return #ids
 """
 
 
+#: Why a call may be long.
+SEARCH, ONE_STEP = "searches a list", "one step by its nature"
+
+
 @dataclass
 class Row:
-    """One operation: how many scripts it called, the usual and the longest call in ms."""
+    """One operation: how many scripts it called; the usual, the 99th of 100 and the longest call in ms."""
 
     what: str
     calls: int
     usual: float
+    p99: float
     longest: float
     verb: str
     seconds: float
-    searches: bool
+    excuse: str
 
 
 class Bounds:
@@ -76,20 +90,59 @@ class Bounds:
         self.client: Any = server.client(decode_responses=False)
         self._console = console
         self._names = {load(verb).sha: verb for verb in verbs()}
+        self._verbs = frozenset(self._names.values())
         self.jobs = jobs
         self.broker = BullMQBroker(Server(server.url), "bounds")
         self.rows: list[Row] = []
+        self.idle: list[float] = []
 
-    async def measure(self, what: str, doing: Awaitable[Any], *, searches: bool = False) -> Any:
-        """Does something, and notes the longest call of it."""
+    async def measure(self, what: str, *doing: Awaitable[Any], excuse: str = "") -> Any:
+        """Does something, or the like several times, and notes how long its calls were."""
         scripts: list[str] = []
         self.broker.caller.on_script = lambda verb, _: scripts.append(verb)
+        self._start()
+        began = time.perf_counter()
+        for one in doing:
+            answer = await one
+        took = time.perf_counter() - began
+        entries = self._end()
+        longest, verb = max(entries, default=(_LOGGED / 1000, "-"))
+        # The server logs the commands of a script beside the script; they are no calls.
+        spent = [one for one, word in entries if word in self._verbs] or [one for one, _ in entries]
+        spent += [_LOGGED / 1000] * max(0, len(scripts) - len(spent), 1 - len(spent))
+        usual, p99 = percentile(spent, 0.5), percentile(spent, 0.99)
+        self.rows.append(Row(what, len(scripts), usual, p99, longest, verb, took, excuse))
+        self._console.print(f"[dim]{what}: {len(scripts):,} calls, longest {longest:.2f} ms ({verb})[/dim]")
+        return answer
+
+    def beside(self, calls: int) -> None:
+        """Times a loop of about 2 ms that touches nothing."""
+        turns = 100_000
+        for _ in range(8):  # how many turns that is, is found out here and now
+            usual = percentile(self._loops(turns, 20), 0.5)
+            if 1.5 < usual < 2.5:
+                break
+            turns = round(turns * 2 / usual)
+        self.idle += self._loops(turns, calls)
+
+    @property
+    def hiccup(self) -> float:
+        """By how many ms the loop was late at worst."""
+        return max(self.idle) - percentile(self.idle, 0.5)
+
+    def _loops(self, turns: int, calls: int) -> list[float]:
+        self._start()
+        for _ in range(calls):
+            self.client.eval("local x = 0; for i = 1, tonumber(ARGV[1]) do x = x + i end", 0, turns)
+        return [spent for spent, _ in self._end()] or [_LOGGED / 1000]
+
+    def _start(self) -> None:
         self.client.config_set("slowlog-max-len", 1_000_000)
         self.client.config_set("slowlog-log-slower-than", _LOGGED)
         self.client.slowlog_reset()
-        began = time.perf_counter()
-        answer = await doing
-        took = time.perf_counter() - began
+
+    def _end(self) -> list[tuple[float, str]]:
+        """How long each call was, in ms, and what it was."""
         self.client.config_set("slowlog-log-slower-than", -1)
         entries = [
             (entry[2] / 1000, self._verb(entry[3]))
@@ -97,11 +150,7 @@ class Bounds:
             if entry[3][0].upper() not in _OWN
         ]
         self.client.slowlog_reset()
-        longest, verb = max(entries, default=(_LOGGED / 1000, "-"))
-        usual = sorted(spent for spent, _ in entries)[len(entries) // 2] if entries else _LOGGED / 1000
-        self.rows.append(Row(what, len(scripts), usual, longest, verb, took, searches))
-        self._console.print(f"[dim]{what}: {len(scripts):,} calls, longest {longest:.2f} ms ({verb})[/dim]")
-        return answer
+        return entries
 
     def _verb(self, words: list[bytes]) -> str:
         if words[0].upper() in (b"EVALSHA", b"EVAL"):
@@ -146,21 +195,30 @@ async def waiting(bounds: Bounds) -> None:
     """Everything that looks at a long list, and drain."""
     broker, jobs = bounds.broker, bounds.jobs
     await bounds.fill()
-    await bounds.measure("counts", broker.counts())
+    await bounds.measure("counts", *(broker.counts() for _ in range(_TIMES)))
     for place, first in (("first", 0), ("middle", jobs // 2), ("last", jobs - 100)):
-        await bounds.measure(f"page of 100 waiting jobs, {place}", broker.page("wait", first, first + 99))
+        pages = (broker.page("wait", first, first + 99) for _ in range(_TIMES))
+        await bounds.measure(f"page of 100 waiting jobs, {place}", *pages)
     await bounds.measure(
         "page of 10,000 waiting jobs", broker.page("wait", jobs // 3, jobs // 3 + 9_999, oldest=True)
     )
-    middle = (await broker.page("wait", jobs // 2, jobs // 2))[0].id
-    await bounds.measure("state of a job in the middle", broker.states([middle]), searches=True)
-    await bounds.measure("priority of a job in the middle", broker.change_priority(middle, 3), searches=True)
-    await bounds.measure("removal of a job in the middle", broker.remove_job(middle), searches=True)
+    middle = [job.id for job in await broker.page("wait", jobs // 2, jobs // 2 + _TIMES - 1)]
+    await bounds.measure(
+        "state of a job in the middle", *(broker.states([one]) for one in middle), excuse=SEARCH
+    )
+    await bounds.measure(
+        "priority of a job in the middle", *(broker.change_priority(one, 3) for one in middle), excuse=SEARCH
+    )
+    middle = [job.id for job in await broker.page("wait", jobs // 2, jobs // 2 + _TIMES - 1)]
+    await bounds.measure(
+        "removal of a job in the middle", *(broker.remove_job(one) for one in middle), excuse=SEARCH
+    )
     await bounds.measure("clean of waiting jobs that are all young", operations.clean(broker, "wait", 1))
     bounds.client.lpop(broker.keys.wait())
-    found = await bounds.measure("removal of an orphan", rescue.remove_orphans(broker), searches=True)
+    found = await bounds.measure("removal of an orphan", rescue.remove_orphans(broker), excuse=SEARCH)
     bounds.check("removal of an orphan", len(found), 1)
-    left = (await broker.counts())["wait"]
+    counts = await broker.counts()
+    left = counts["wait"] + counts["prioritized"]
     bounds.check("drain", await bounds.measure("drain of waiting jobs", operations.drain(broker)), left)
 
 
@@ -221,26 +279,65 @@ async def all_of_it(bounds: Bounds) -> None:
     bounds.check("obliterate", done, bounds.jobs)
 
 
+async def trees(bounds: Bounds) -> None:
+    """Flows: each is added, and removed with its children, in one step."""
+    broker = bounds.broker
+    await bounds.fill()
+    for size in (100, MOST_JOBS):
+        wide = [_tree(size - 1, 1) for _ in range(_TIMES)]
+        deep = [_tree((size - 1) // 9, 9) for _ in range(_TIMES)]
+        for form, many in (("one parent", wide), ("ten generations", deep)):
+            tops: list[str] = []
+            what = f"flow of {size:,} jobs, {form}"
+            await bounds.measure(
+                f"{what}: add", *(_added(broker, one, tops) for one in many), excuse=ONE_STEP
+            )
+            removals = (broker.remove_job(top, children=True) for top in tops)
+            await bounds.measure(f"{what}: remove with children", *removals, excuse=ONE_STEP)
+
+
+def _tree(wide: int, deep: int) -> Tree:
+    """A job over others: ``wide`` children, or as many chains of ``deep``."""
+
+    def chain(left: int) -> tuple[Tree, ...]:
+        below = chain(left - 1) if left > 1 else ()
+        return (Tree("bounds", "bull", "job", role.payload(), JobOptions.build(), children=below),)
+
+    below = tuple(one for _ in range(wide) for one in chain(deep))
+    return Tree("bounds", "bull", "job", role.payload(), JobOptions.build(), children=below)
+
+
+async def _added(broker: BullMQBroker, tree: Tree, tops: list[str]) -> None:
+    tops.append((await add_tree(broker, tree)).id)
+
+
 def show(bounds: Bounds, console: Console) -> bool:
     table = Table(title=f"Longest call with {bounds.jobs:,} jobs in the queue", title_justify="left")
-    for column in ("operation", "scripts", "usual ms", "longest ms", "in", "whole s", "within 10 ms"):
+    for column in ("operation", "scripts", "p50 ms", "p99 ms", "longest ms", "in", "whole s", "within 10 ms"):
         table.add_column(column, justify="left" if column in ("operation", "in") else "right")
     kept = True
     for row in bounds.rows:
         fine = row.longest <= HELD
-        kept = kept and (fine or row.searches)
+        excused = bool(row.excuse) or row.longest - bounds.hiccup <= HELD
+        kept = kept and (fine or excused)
         verdict = "[green]yes[/green]" if fine else "[red]NO[/red]"
-        if row.searches:
-            verdict = f"{'yes' if fine else 'no'}: searches a list"
+        if row.excuse:
+            verdict = f"{'yes' if fine else 'no'}: {row.excuse}"
+        elif not fine and excused:
+            verdict = "but for the machine"
         table.add_row(
             row.what,
             f"{row.calls:,}",
             f"{row.usual:.2f}",
+            f"{row.p99:.2f}",
             f"{row.longest:.2f}",
             row.verb,
             f"{row.seconds:.1f}",
             verdict,
         )
+    idle = bounds.idle
+    figures = (f"{one:.2f}" for one in (percentile(idle, 0.5), percentile(idle, 0.99), max(idle)))
+    table.add_row("the machine: a loop that touches nothing", f"{len(idle):,}", *figures, "-", "-", "-")
     console.print(table)
     return kept
 
@@ -250,8 +347,9 @@ async def run(arguments: argparse.Namespace) -> bool:
     with ValkeyServer() as server:
         raised = raise_priority(server.pid)
         bounds = Bounds(server, arguments.jobs, console)
-        for part in (waiting, mixed, ended, put_off, all_of_it):
+        for part in (waiting, mixed, ended, put_off, all_of_it, trees):
             await part(bounds)
+            bounds.beside(arguments.loops)
         await bounds.broker.close()
     kept = show(bounds, console)
     priority = "raised" if raised else "usual"
@@ -264,6 +362,7 @@ async def run(arguments: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.bounds", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1_000_000, help="jobs in the queue (1000000)")
+    parser.add_argument("--loops", type=int, default=1000, help="loops of the machine, per part (1000)")
     return 0 if asyncio.run(run(parser.parse_args())) else 1
 
 

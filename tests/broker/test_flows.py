@@ -364,6 +364,31 @@ class TestRemoving:
         await two.p.remove_job("top", children=True)
         assert keys() == {"bull:p:events", "bull:q:events", "bull:p:id", "bull:q:id"}
 
+    @pytest.mark.parametrize("paused", [False, True])
+    async def test_others_keep_their_places(self, two: Two, store: redis.Redis, paused: bool) -> None:
+        """The jobs of a tree are taken out of the middle of a list by their places, which a merge moves."""
+        await two.q.add([two.q.encode("n", None, JobOptions.build(job_id=f"old{n}")) for n in range(1500)])
+        await two.add(tree("top", *(tree(f"a{n}", tree(f"b{n}")) for n in range(20))))
+        await two.q.add([two.q.encode("n", None, JobOptions.build(job_id=f"new{n}")) for n in range(1500)])
+        others = [f"new{n}" for n in reversed(range(1500))] + [f"old{n}" for n in reversed(range(1500))]
+        if paused:
+            await two.q.pause()
+            store.lpush("bull:q:wait", "stray")  # as BullMQ 6 leaves it: then the lists are merged
+            store.hset("bull:q:stray", mapping={"name": "n", "timestamp": 1, "data": "{}", "opts": "{}"})
+        await two.q.remove_job("top", children=True)
+        left = [one for state in ("wait", "paused") for one in store.lrange(f"bull:q:{state}", 0, -1)]
+        names = [one.decode() if isinstance(one, bytes) else one for one in left]
+        assert [name for name in names if name != "stray"] == others
+        assert ("stray" in names) == paused
+
+    @pytest.mark.parametrize("place", [0, 1, 2500, 4998, 4999])
+    async def test_one_anywhere_in_a_list(self, two: Two, store: redis.Redis, place: int) -> None:
+        ids = [f"j{n}" for n in range(5000)]
+        await two.q.add([two.q.encode("n", None, JobOptions.build(job_id=one)) for one in ids])
+        await two.q.remove_job(ids[place])
+        left = [one.decode() if isinstance(one, bytes) else one for one in store.lrange("bull:q:wait", 0, -1)]
+        assert left[::-1] == ids[:place] + ids[place + 1 :]
+
     async def test_while_a_child_runs(self, two: Two, keys: Callable[[], set[str]]) -> None:
         await two.add(tree("top", tree("a", tree("b")), queue="p"))
         await two.claim()
