@@ -16,6 +16,7 @@ from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
 
 if TYPE_CHECKING:
+    from oxcart.cancelling import Cancellation
     from oxcart.queue import Queue
 
 R = TypeVar("R", covariant=True)
@@ -114,6 +115,10 @@ class JobHandle(Parent, Generic[R]):
     async def retry(self, *, reset: bool = False) -> None:
         """Lets a finished job run again; ``reset`` counts its attempts from the beginning."""
         await self.queue.retry(self.id, reset=reset)
+
+    async def cancel(self, reason: str = "", *, force: bool = False) -> Cancellation:
+        """Cancels the job; see ``Queue.cancel``."""
+        return await self.queue.cancel(self.id, reason, force=force)
 
     async def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless a worker holds it."""

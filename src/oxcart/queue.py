@@ -22,6 +22,7 @@ from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.port import Added
+from oxcart.cancelling import Cancelling
 from oxcart.engine.handler import Handler, Registry, RunKind
 from oxcart.engine.running import RunningJob
 from oxcart.events import QueueEvents, Results
@@ -33,7 +34,6 @@ from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
-from oxcart.operations import Operations
 from oxcart.schedulers import Schedulers
 
 P = ParamSpec("P")
@@ -57,7 +57,7 @@ LISTABLE: Mapping[str, tuple[str, ...]] = {
 Row = tuple[str, Any] | tuple[str, Any, Mapping[str, Any]]
 
 
-class Queue(Operations):
+class Queue(Cancelling):
     """A named queue.
 
     Args:

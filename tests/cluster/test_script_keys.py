@@ -16,12 +16,14 @@ import pytest
 
 from oxcart.broker.bullmq import flows, operations
 from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.cancelling import cancel, cancel_all
 from oxcart.broker.bullmq.keys import slot_of
 from oxcart.broker.bullmq.rescue import remove_orphans, rescue
 from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.model.filter import JobFilter
 from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.options import JobOptions
 from oxcart.model.schedule import Schedule
@@ -125,6 +127,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     )
     await _schedules(broker, client)
     await _children(broker, there, client)
+    await _cancel(broker, there, client)
     await _flows(broker, other)
     # Lost workers.
     client.delete(*client.keys(f"{at}:*:lock"))
@@ -191,6 +194,26 @@ async def _children(broker: BullMQBroker, there: str, client: Any) -> None:
     await _add(broker, "family")
     client.sadd(f"{at}:family:dependencies", f"{at}:requeued")
     await broker.remove_job("family", children=True)
+
+
+async def _cancel(broker: BullMQBroker, there: str, client: Any) -> None:
+    """Children that wait and that run, by id and by filter, asked and by force."""
+    at = broker.keys.base
+    names = [f"doomed-{n}" for n in range(6)]
+    await _add(broker, *names, deduplication=None)
+    for name in names:
+        parent = f"above-{name}"
+        client.hset(f"{there}:{parent}", mapping={"name": "p", "opts": "{}", "data": "1", "timestamp": 1})
+        client.zadd(f"{there}:waiting-children", {parent: 1})
+        client.sadd(f"{there}:{parent}:dependencies", f"{at}:{name}")
+        client.hset(f"{at}:{name}", mapping=_parent(there, parent, fpof=True))
+    client.hset(f"{at}:doomed-0", mapping={"deid": "d", "opts": '{"removeOnFail":true}'})
+    assert await cancel(broker, ["doomed-0"], "no", force=False) == [1]
+    chosen = JobFilter(names=("job",))
+    await cancel_all(broker, chosen, ["wait"], "no", limit=3)
+    held = [job.id for job in (await broker.claim(Ask(50))).jobs]
+    assert await cancel(broker, held[:1], "no", force=False) == [2]
+    assert await cancel(broker, held[:1], "no", force=True) == [1]
 
 
 async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:

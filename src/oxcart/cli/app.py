@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from oxcart.cli import (
+    cancel,
     dedup,
     demo,
     doctor,
@@ -104,6 +105,7 @@ app.command()(jobs.job)
 app.command()(jobs.logs)
 app.command()(flow.flow)
 app.command()(jobs.retry)
+app.command()(cancel.cancel)
 app.command()(jobs.remove)
 app.command()(operations.promote)
 app.command()(operations.clean)

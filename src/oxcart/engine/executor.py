@@ -25,7 +25,7 @@ from oxcart.engine.handler import Handler
 from oxcart.engine.processes import HandlerCrashed, HandlerProcesses, HandlerStopped
 from oxcart.engine.running import Place, RunningJob, current_place
 from oxcart.engine.verdict import Verdict
-from oxcart.model.failure import Category
+from oxcart.model.failure import Category, JobCancelled
 
 log = logging.getLogger("oxcart.worker")
 
@@ -35,6 +35,10 @@ Middleware = Callable[[RunningJob, Call], Awaitable[Any]]
 TIMED_OUT = "timeout"
 LEASE_LOST = "lease lost"
 SHUTDOWN = "shutdown"
+CANCELLED = "cancelled"
+
+#: Reasons that end an attempt whatever its handler makes of them.
+_ENDING = (TIMED_OUT, CANCELLED)
 
 #: Seconds that cancelled handlers have to end when the worker closes.
 CLOSING = 1.0
@@ -104,6 +108,14 @@ class Executor:
         """Tells a running attempt to stop, and stops it where it can be."""
         job.cancel(reason)
         if job.stop is not None:
+            job.stop()
+
+    def cancel(self, job: RunningJob, text: str, force: bool) -> None:
+        """Ends an attempt because its job was cancelled; a thread is only told, unless by force."""
+        job.cancel_text = text
+        job.cancel(CANCELLED)
+        in_thread = job.handler is not None and job.handler.kind == "thread"
+        if job.stop is not None and (force or not in_thread):
             job.stop()
 
     async def idle(self, timeout: float) -> None:
@@ -211,6 +223,8 @@ class Executor:
             early = self._verdict.before_start(job)
             if early is not None:
                 return early
+            if job.cancel_reason == CANCELLED:
+                return self._verdict.cancelled(job)
             if job.limit is not None:
                 job.deadline = me.get_loop().time() + job.limit
                 self.deadlines.watch(job.deadline)
@@ -223,10 +237,12 @@ class Executor:
             finally:
                 job.stop = None
                 job.deadline = None
-            if job.cancel_reason == TIMED_OUT:
+            if job.cancel_reason in _ENDING:
                 # It ended by itself in the moment its time was up; the result stands.
                 while me.cancelling():
                     me.uncancel()
+                if job.cancel_reason == CANCELLED and self._verdict.goes_on(result):
+                    return self._verdict.cancelled(job)
             return self._verdict.of_result(job, result)
         except asyncio.CancelledError as error:
             if job.cancel_reason is None:
@@ -238,9 +254,9 @@ class Executor:
                 me.uncancel()
             return self._stopped(job, error)
         except Exception as error:
-            if job.cancel_reason is not None and isinstance(error, HandlerStopped):
+            if job.cancel_reason is not None and isinstance(error, HandlerStopped | JobCancelled):
                 return self._stopped(job, error)
-            if job.cancel_reason == TIMED_OUT:
+            if job.cancel_reason in _ENDING:
                 # What it raises on being stopped, a clean-up that broke for instance, is not why it ended.
                 while me.cancelling():
                     me.uncancel()
@@ -250,7 +266,7 @@ class Executor:
             )
         except BaseException as error:
             # Of whatever kind: an attempt without an outcome would be held until its lease is given up.
-            if job.cancel_reason == TIMED_OUT:
+            if job.cancel_reason in _ENDING:
                 return self._stopped(job, error)
             ends = isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit))
             return self._verdict.of_error(job, error, Category.SYSTEM if ends else None)
@@ -267,6 +283,8 @@ class Executor:
             )
             late.__cause__ = error
             return self._verdict.of_error(job, late, Category.TIMEOUT)
+        if job.cancel_reason == CANCELLED:
+            return self._verdict.cancelled(job, error)
         return self._verdict.given_back(job)
 
     def limit_of(self, job: RunningJob) -> float | None:
@@ -297,7 +315,7 @@ class Executor:
         return await call(job)
 
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
-        if job.cancel_reason in (TIMED_OUT, SHUTDOWN):
+        if job.cancel_reason in (TIMED_OUT, SHUTDOWN, CANCELLED):
             raise HandlerStopped("the attempt was to stop before its handler began")
         loop = asyncio.get_running_loop()
         if self._threads is None:

@@ -17,6 +17,7 @@ from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
 from oxcart.broker.port import Broker, ClaimedJob
 from oxcart.model import payload
 from oxcart.model.errors import OxcartError
+from oxcart.model.failure import JobCancelled
 from oxcart.model.flow import HasTree
 from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
@@ -52,6 +53,7 @@ class RunningJob(Parent):
         "_loop",
         "_options",
         "cancel_reason",
+        "cancel_text",
         "claim",
         "deadline",
         "fencing",
@@ -85,6 +87,8 @@ class RunningJob(Parent):
         self.deadline: float | None = None
         #: Why the attempt is to stop, once somebody said so.
         self.cancel_reason: str | None = None
+        #: In the words of who cancelled the job.
+        self.cancel_text = ""
         #: Stops the attempt; set by the executor while it runs.
         self.stop: Callable[[], object] | None = None
         self._data: Any = _MISSING
@@ -137,7 +141,7 @@ class RunningJob(Parent):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether this attempt should stop: its lease is lost, its time is up or the worker shuts down.
+        """Whether this attempt should stop: cancelled, lease lost, time up, or the worker shuts down.
 
         The way for a thread to find out; it cannot be stopped from outside.
         """
@@ -152,6 +156,15 @@ class RunningJob(Parent):
         await self._cancelled.wait()
         assert self.cancel_reason is not None
         return self.cancel_reason
+
+    def raise_if_cancelled(self) -> None:
+        """Ends the handler here if the attempt should stop; also from a thread.
+
+        Raises:
+            JobCancelled: It should.
+        """
+        if self.cancel_reason is not None:
+            raise JobCancelled(self.cancel_text or self.cancel_reason)
 
     def cancel(self, reason: str) -> None:
         """Tells the attempt to stop. Called by the worker, in its loop."""

@@ -23,7 +23,14 @@ from oxcart.model import payload
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import parse_ms
 from oxcart.model.errors import FailedChildren, PayloadError
-from oxcart.model.failure import Category, Classifier, PermanentError, RateLimited, TemporaryError
+from oxcart.model.failure import (
+    Category,
+    Classifier,
+    JobCancelled,
+    PermanentError,
+    RateLimited,
+    TemporaryError,
+)
 from oxcart.model.outcome import Cancel, Retry, Snooze, WaitForChildren
 from oxcart.model.retention import Retention
 
@@ -123,6 +130,9 @@ class Verdict:
     def before_start(self, job: RunningJob) -> Outcome | None:
         """The outcome of a job that must not run at all, or None for one that may."""
         fields = job.claim.fields
+        asked = fields.get(b"ox:cancel")
+        if asked is not None:  # the worker that was told is lost, or gave the job back
+            return self._final(job, asked.decode("utf-8", "replace"), Category.CANCELLED, None)
         deferred = fields.get(b"defa")
         if deferred is not None:
             reason = deferred.decode("utf-8", "replace")
@@ -138,6 +148,18 @@ class Verdict:
                 reason = f"attempts exhausted: {used} of {job.options.attempts}, the last by a lost worker"
                 return self._final(job, reason, Category.SYSTEM, None)
         return None
+
+    def cancelled(self, job: RunningJob, error: BaseException | None = None) -> Outcome:
+        """The outcome of an attempt that ended because its job was cancelled."""
+        if error is not None and not isinstance(error, JobCancelled):
+            cause, error = error, JobCancelled(job.cancel_text)
+            error.__cause__ = cause
+        return self._final(job, job.cancel_text or "cancelled", Category.CANCELLED, error)
+
+    @staticmethod
+    def goes_on(result: Any) -> bool:
+        """Whether a handler asks for its job to run again, which one that was cancelled does not."""
+        return isinstance(result, Retry | Snooze | WaitForChildren | RateLimited)
 
     def snoozed(self, job: RunningJob, delay_ms: int) -> Outcome:
         """Put off without having been an attempt."""

@@ -27,6 +27,14 @@ log = logging.getLogger("oxcart.worker")
 POLL = 5.0
 
 
+def by_slot(brokers: list[BullMQBroker]) -> list[list[int]]:
+    """The indexes of queues that one blocking call can span: on a cluster those of one slot."""
+    groups: dict[tuple[int, int | None], list[int]] = {}
+    for index, broker in enumerate(brokers):
+        groups.setdefault((id(broker.server), broker.slot), []).append(index)
+    return list(groups.values())
+
+
 class Waiter:
     """The blocking wait of one worker on one server.
 

@@ -24,8 +24,9 @@ from typing import Any, Protocol
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import Ask, Claimed, Code, Outcome
+from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.claims import Claims, Station
-from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
+from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.handler import Registry
 from oxcart.engine.leases import Leases
 from oxcart.engine.observer import Observer, careful
@@ -34,7 +35,7 @@ from oxcart.engine.recovery import Recovery
 from oxcart.engine.running import RunningJob
 from oxcart.engine.scheduler import Scheduler
 from oxcart.engine.verdict import Verdict
-from oxcart.engine.waiter import Waiter
+from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import BrokerUnavailable, ValidationError
@@ -316,9 +317,13 @@ class Worker:
             if observer is not None:
                 broker.caller.on_script = observer.scripted
                 broker.caller.on_reconnect = observer.reconnecting
-        self._waiters = self._make_waiters(brokers)
+        self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]
+        self._cancellations = Cancellations(
+            brokers, held=self._leases.held, stop=self._executor.cancel, reconnect=self._reconnect
+        )
         self._leases.start()
         loops = [asyncio.create_task(waiter.run(), name="oxcart-waiter") for waiter in self._waiters]
+        loops.append(asyncio.create_task(self._cancellations.run(), name="oxcart-cancellations"))
         if self._recover:
             loops += [
                 asyncio.create_task(self._make_recovery(broker).run(), name="oxcart-recovery")
@@ -342,13 +347,6 @@ class Worker:
     def _is_holding(self) -> bool:
         """Whether somebody waits for what this worker has; a call under way carries outcomes, or claims."""
         return self._load() > 0 or any(one.calls or one.outcomes for one in self._stations)
-
-    def _make_waiters(self, brokers: list[BullMQBroker]) -> list[Waiter]:
-        """One blocking wait per server slot: on a cluster a call cannot span slots."""
-        groups: dict[tuple[int, int | None], list[int]] = {}
-        for index, broker in enumerate(brokers):
-            groups.setdefault((id(broker.server), broker.slot), []).append(index)
-        return [self._make_waiter(brokers, indexes) for indexes in groups.values()]
 
     def _make_waiter(self, brokers: list[BullMQBroker], indexes: list[int]) -> Waiter:
         def wanted() -> tuple[list[int], int | None]:
@@ -410,6 +408,7 @@ class Worker:
             return
         # Before any handler runs: one of them may never let this process speak again.
         self._leases.hold(station.index, jobs, timeouts)
+        self._cancellations.needed.set()
         if runs:
             self._scheduler.take(station, runs)
             jobs = [job for job in jobs if job not in runs]
@@ -477,6 +476,8 @@ class Worker:
             self._observer.job_ended(job, outcome, code, max(0, outcome.at_ms - job.started_ms) / 1000)
 
     def _refused(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
+        if job.cancel_reason == CANCELLED and outcome.category == CANCELLED:
+            return  # by force: the job had ended before its handler did
         what = {"c": "result", "f": "failure"}.get(outcome.kind, "return")
         log.warning(
             "queue %s: the %s of job %s was refused: %s",
@@ -503,6 +504,7 @@ class Worker:
                 extra={"job_id": job_id, "worker_id": self.id},
             )
             job.cancel(LEASE_LOST)
+            self._cancellations.look_soon(station, job)
         if self._observer is not None:
             self._observer.renewal_failed(self.queues[station].name, 1)
 

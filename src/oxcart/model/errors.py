@@ -158,6 +158,13 @@ class TreeTooLarge(JobError):
     reason = "there are too many jobs below it"
 
 
+class CannotCancel(JobError):
+    """A worker of a peer runs the job: it cannot be asked to stop, only overruled by force."""
+
+    default_code = -14
+    reason = "its worker is a peer's and cannot be asked to stop; force ends the job and refuses its result"
+
+
 class JobLocked(JobError):
     """A worker runs the job right now, so it cannot be removed or moved."""
 
@@ -197,6 +204,7 @@ _CODES: dict[int, tuple[type[JobError], str | None]] = {
     -11: (JobError, "this run of the schedule and the next one are both taken"),
     -12: (TreeTooLarge, None),
     -13: (ParentConflict, "its parent is itself or one of its children, so they would wait for each other"),
+    -14: (CannotCancel, None),
 }
 
 

@@ -76,6 +76,23 @@ class PermanentError(OxcartError):
         return self.message
 
 
+class JobCancelled(OxcartError):
+    """Raised by a handler: its job was cancelled, or shall be; it is not tried again.
+
+    ``job.raise_if_cancelled()`` raises it where somebody asked for that.
+
+    Attributes:
+        reason: Why, for the job's record.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "cancelled"
+
+
 class RateLimited(OxcartError):
     """Raised or returned by a handler: somebody it depends on takes no more for now.
 
@@ -134,6 +151,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(category=Category.TEMPORARY, types=(TemporaryError,), why="the handler says so"),
     Rule(category=Category.PERMANENT, types=(PermanentError,), why="the handler says so"),
+    Rule(category=Category.CANCELLED, types=(JobCancelled,), why="the handler says so"),
     Rule(
         category=Category.SYSTEM,
         types=(MemoryError, SystemExit, KeyboardInterrupt, BrokenExecutor),

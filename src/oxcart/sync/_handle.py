@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oxcart import handle as _handle
+from oxcart.cancelling import Cancellation
 from oxcart.model.duration import Duration
 from oxcart.model.flow import DependencyCounts, DependencyPage
 from oxcart.model.job import Job
@@ -110,6 +111,10 @@ class JobHandle(Generic[R_co]):
     def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless a worker holds it."""
         self.queue.run(self._handle.remove(children=children))
+
+    def cancel(self, reason: str = "", *, force: bool = False) -> Cancellation:
+        """Cancels the job; see ``Queue.cancel``."""
+        return self.queue.run(self._handle.cancel(reason, force=force))
 
     def release_deduplication(self) -> bool:
         """Closes the deduplication window that this job owns; says whether it owned one."""

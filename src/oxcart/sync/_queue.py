@@ -19,9 +19,9 @@ from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
+from oxcart.sync._cancelling import Cancelling
 from oxcart.sync._events import QueueEvents
 from oxcart.sync._handle import JobHandle
-from oxcart.sync._operations import Operations
 from oxcart.sync._portal import close_soon, is_running, portal
 from oxcart.sync._steering import Limits, Schedulers
 from oxcart.sync._task import Task, TaskMaker
@@ -31,7 +31,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Queue(Operations):
+class Queue(Cancelling):
     """A named queue, for code without an event loop.
 
     Args:

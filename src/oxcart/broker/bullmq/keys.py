@@ -194,6 +194,10 @@ class Keys:
         """String: the answer to the last call of a caller's slot (ours alone, short-lived)."""
         return self.key(f"ox:call:{slot}")
 
+    def cancellations(self, client_id: str) -> str:
+        """Sorted set: the jobs that a worker is asked to cancel (ours alone; a day at most)."""
+        return self.key(f"ox:cancel:{client_id}")
+
     def client_name(self, suffix: str = "") -> str:
         """The connection name by which Node's ``getWorkers`` finds a worker of this queue."""
         encoded = base64.b64encode(self._named().encode()).decode()

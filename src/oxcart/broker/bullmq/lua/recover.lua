@@ -12,7 +12,8 @@
 --          interval), next cursor (for "busy" the ms until the next cycle), recovered ids... }
 -- Events   per recovered job `waiting` and `stalled`
 -- Keeps    a job stalled more often than allowed is marked with `defa`; the worker that takes it next
---          fails it. One that belongs to a repeating schedule is never failed for this.
+--          fails it. One that belongs to a repeating schedule is never failed for this. So is one marked whose
+--          worker was asked to cancel it.
 -- include: base gate insert
 
 remembered()
@@ -68,6 +69,10 @@ local function recover(id)
   local repeats = fine and type(decoded) == "table" and decoded["repeat"]
   if stalls > tonumber(ARGV[5]) and not repeats then
     call("HSET", key, "defa", "job stalled more than allowable limit")
+  end
+  local cancelled = peek(key, "ox:cancel")
+  if cancelled then -- its worker was asked to end it and is lost: whoever takes it next does so
+    call("HSET", key, "defa", cancelled)
   end
   insert_ready(P, read_gate(P), id, true)
   between = nil

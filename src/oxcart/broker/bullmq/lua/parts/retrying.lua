@@ -14,7 +14,7 @@ local function retry_one(gate, id, state, front, reset)
     return -3
   end
   call("HDEL", key, "finishedOn", "processedOn", state == "failed" and "failedReason" or "returnvalue", "ox:category",
-    "ox:untold")
+    "ox:untold", "ox:cancel")
   if reset then
     call("HDEL", key, "atm", "attemptsMade", "stc")
     local starts = call("HGET", key, "ats")

@@ -1,0 +1,146 @@
+-- Ending a job as cancelled: on the wire a failed one, whose field `ox:category` says what it is.
+--
+-- A job that nobody runs is ended here and now. One that runs is either asked to end (its worker is told, if it is
+-- one of ours) or, by force, ended here and now as well: its lease is taken, so that whatever its worker still
+-- reports is refused. Stands on base, gate, insert, store, parent, removal, deduplication and attempts.
+
+-- A request to a worker of ours waits so many ms to be read.
+local TOLD = "86400000"
+
+-- What the end of a child will change in its parent, read before anything is written; nil for no parent. Also
+-- returns why the parent cannot be told, where it cannot: its child ends all the same.
+local function parent_of(key)
+  local fine, found = pcall(function()
+    local text = call("HGET", key, "parent")
+    if not text then
+      return nil
+    end
+    local parent = cjson.decode(text)
+    call("SCARD", parent.queueKey .. ":" .. parent.id .. ":dependencies")
+    call("ZCARD", parent.queueKey .. ":waiting-children")
+    return parent
+  end)
+  if fine then
+    return found
+  end
+  return nil, type(found) == "table" and found.err or tostring(found)
+end
+
+-- Whether a failed job of these options is not to be kept at all.
+local function is_not_kept(key)
+  local fine, opts = pcall(cjson.decode, peek(key, "opts") or "")
+  local kept = fine and type(opts) == "table" and opts.removeOnFail
+  return kept == true or kept == 0 or (type(kept) == "table" and kept.count == 0)
+end
+
+-- The end itself; the job is in no list any more.
+local function settle_cancelled(key, id, from, now, reason)
+  local parent, untold = parent_of(key)
+  local stamp = string.format("%.0f", now)
+  local window = call("HGET", key, "deid")
+  local removed = is_not_kept(key)
+  if not removed then
+    call("ZADD", P .. "failed", stamp, id)
+    call("HSET", key, "failedReason", reason, "finishedOn", stamp, "ox:category", "cancelled")
+    call("HDEL", key, "defa")
+    if untold then
+      call("HSET", key, "ox:untold", untold)
+    end
+  end
+  if window then
+    pcall(close_window, P, window, id, now)
+  end
+  if parent then
+    child_failed(parent, key, reason, now)
+  end
+  if removed then
+    local parent_key = peek(key, "parentKey")
+    delete_data(key)
+    if parent and parent_key and parent_key ~= "" then
+      detach_child(parent_key, key)
+    end
+  end
+  return call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*",
+    "event", "failed", "jobId", id, "failedReason", reason, "prev", from)
+end
+
+-- Tells the worker that has a lease of this token; false where it is none of ours and cannot be told.
+local function tell_worker(id, token, starts, reason, force)
+  local client = string.match(token, "^(%x+):%d+$")
+  if not client or #client ~= 16 then
+    return false
+  end
+  local place = P .. "ox:cancel:" .. client
+  call("ZADD", place, 0, cjson.encode({ id = id, starts = tonumber(starts) or 0, reason = reason, force = force }))
+  call("PEXPIRE", place, TOLD)
+  return true
+end
+
+local function cancel_running(key, id, now, reason, force)
+  local token, starts = call("GET", key .. ":lock"), call("HGET", key, "ats")
+  if not force then
+    if token and not tell_worker(id, token, starts, reason, false) then
+      return -14
+    end
+    -- Also for whoever takes the job next, should this worker be lost.
+    call("HSET", key, "ox:cancel", reason)
+    return 2
+  end
+  local told = read_attempt(key)
+  if call("LREM", P .. "active", -1, id) == 0 then
+    return -3
+  end
+  call("DEL", key .. ":lock")
+  call("SREM", P .. "stalled", id)
+  call("HINCRBY", key, "atm", 1)
+  if token then
+    tell_worker(id, token, starts, reason, true)
+  end
+  local entry = settle_cancelled(key, id, "active", now, reason)
+  record_attempt(told, entry, id, "failed", string.format("%.0f", now), reason, nil, "cancelled")
+  wake_now(P, read_gate(P)) -- there is room for another
+  return 1
+end
+
+-- Whether a job is the next run of a scheduler that still exists: without it the scheduler would stop.
+local function is_coming_run(key, id)
+  local scheduler = peek(key, "rjk")
+  local at = scheduler and call("ZSCORE", P .. "repeat", scheduler)
+  return at and id == "repeat:" .. scheduler .. ":" .. at
+end
+
+-- Returns 1 cancelled, 2 its worker is asked, -1 no such job, -3 it has ended, -8 it is the next run of a schedule,
+-- -14 its worker is none of ours and can only be overruled by force. `taken` names the list that it was taken out
+-- of already.
+local function cancel_one(id, now, reason, force, taken)
+  local key = P .. id
+  if taken then
+    settle_cancelled(key, id, taken, now, reason)
+    return 1
+  end
+  if call("EXISTS", key) == 0 then
+    return -1
+  end
+  if call("ZSCORE", P .. "completed", id) or call("ZSCORE", P .. "failed", id) then
+    return -3
+  end
+  if is_coming_run(key, id) then
+    return -8
+  end
+  for _, state in ipairs({ "prioritized", "delayed", "waiting-children" }) do
+    if call("ZREM", P .. state, id) == 1 then
+      settle_cancelled(key, id, state, now, reason)
+      return 1
+    end
+  end
+  if call("EXISTS", key .. ":lock") == 1 or call("LPOS", P .. "active", id) then
+    return cancel_running(key, id, now, reason, force)
+  end
+  for _, list in ipairs({ "wait", "paused" }) do
+    if call("LREM", P .. list, -1, id) > 0 then
+      settle_cancelled(key, id, "waiting", now, reason)
+      return 1
+    end
+  end
+  return -3
+end
