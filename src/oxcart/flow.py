@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import AddedTree, add_tree
+from oxcart.engine.running import carry
 from oxcart.handle import JobHandle
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.flow import OnFailure, Tree
@@ -62,9 +63,7 @@ class Flow:
         on_failure: OnFailure | str = OnFailure.FAIL,
         **options: Unpack[OptionKwargs],
     ) -> None:
-        self._fill(
-            queue, name, data, queue.defaults.replace(**options), OnFailure.parse(on_failure), children
-        )
+        self._fill(queue, name, data, queue.read_options(options), OnFailure.parse(on_failure), children)
 
     def _fill(
         self,
@@ -122,7 +121,7 @@ class Flow:
             self.queue.prefix,
             self.name,
             self.data,
-            self.options,
+            carry(self.options),
             self.policy,
             tuple(child._tree(place) for child in self.children),
         )

@@ -5,14 +5,18 @@ May touch: the server, through the job's queue.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from msgspec import UNSET, UnsetType
+
+from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import Parent
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import JobNotFound, ValidationError
 from oxcart.model.job import Job
-from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
+from oxcart.model.options import DEFAULT_KEEP_LOGS, DEFAULT_OPTIONS, OptionKwargs
 from oxcart.model.progress import check_progress
 
 if TYPE_CHECKING:
@@ -99,9 +103,49 @@ class JobHandle(Parent, Generic[R]):
         """Replaces the job's payload."""
         await self.queue.broker.update_data(self.id, data)
 
-    async def change_priority(self, priority: int, *, lifo: bool = False) -> None:
+    async def update(
+        self,
+        *,
+        tags: Mapping[str, str] | UnsetType | None = UNSET,
+        correlation_id: str | UnsetType | None = UNSET,
+        callback_url: str | UnsetType | None = UNSET,
+        priority: int | str | UnsetType = UNSET,
+    ) -> None:
+        """Changes what hangs on the job until it has ended. What is not said stays; None takes it away.
+
+        The payload cannot be changed: cancel the job and add another.
+
+        Args:
+            tags: Its labels, all of them.
+            correlation_id: What ties it to others.
+            callback_url: Who is told when it has ended.
+            priority: When it runs, compared with others; of a job that runs it counts from its next wait on.
+
+        Raises:
+            ValidationError: A value is outside its bound; nothing was written.
+            JobNotFound: The job was removed.
+            WrongState: It has ended.
+        """
+        given: dict[str, Any] = {
+            "tags": tags,
+            "correlation_id": correlation_id,
+            "callback_url": callback_url,
+            "priority": priority,
+        }
+        said = {name: value for name, value in given.items() if value is not UNSET}
+        read = self.queue.read_options(cast(OptionKwargs, said), DEFAULT_OPTIONS)
+        fields: dict[str, str] = {}
+        if "tags" in said:
+            fields[codec.FIELD_TAGS] = codec.encode_tags(read.tags) if read.tags else ""
+        if "correlation_id" in said:
+            fields[codec.FIELD_CORRELATION] = read.correlation_id or ""
+        if "callback_url" in said:
+            fields[codec.FIELD_CALLBACK] = read.callback_url or ""
+        await self.queue.broker.update_job(self.id, fields, read.priority if "priority" in said else None)
+
+    async def change_priority(self, priority: int | str, *, lifo: bool = False) -> None:
         """Changes the priority; ``lifo`` puts the job in front of its equals."""
-        checked = JobOptions.build(priority=priority).priority
+        checked = self.queue.read_options({"priority": priority}, DEFAULT_OPTIONS).priority
         await self.queue.broker.change_priority(self.id, checked, lifo=lifo)
 
     async def change_delay(self, delay: Duration) -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
@@ -24,7 +24,7 @@ from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.port import Added
 from oxcart.cancelling import Cancelling
 from oxcart.engine.handler import Handler, Registry, RunKind
-from oxcart.engine.running import RunningJob
+from oxcart.engine.running import RunningJob, carry
 from oxcart.events import QueueEvents, Results
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
@@ -33,7 +33,8 @@ from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
-from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, OptionKwargs
+from oxcart.model.priority import formal_priority
 from oxcart.schedulers import Schedulers
 
 P = ParamSpec("P")
@@ -68,6 +69,8 @@ class Queue(Cancelling):
         add_timeout: Seconds after which an add that cannot be acknowledged fails; one with a ``job_id`` is
             safe to repeat.
         server: A server object to share between queues, instead of ``url``.
+        priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``
+            (where a job does not say), ``low`` and ``bulk``; otherwise they are the wire's numbers.
         **defaults: Options for every job that does not say otherwise.
     """
 
@@ -80,12 +83,18 @@ class Queue(Cancelling):
         folder: str | Path | None = None,
         add_timeout: float = ADD_TIMEOUT,
         server: Server | None = None,
+        priorities: Literal["formal"] | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         Keys(name, prefix)  # a bad name is told here, not at the first add
+        if priorities not in (None, "formal"):
+            raise ValidationError("priorities", "'formal' or None", priorities)
         self.name = name
         self.prefix = prefix
-        self.defaults = JobOptions.build(**defaults)
+        self.priorities = priorities
+        self.defaults = self.read_options(
+            {"priority": "normal", **defaults} if priorities else defaults, DEFAULT_OPTIONS
+        )
         self.registry = Registry()
         self._url = url
         self._folder = folder
@@ -113,7 +122,7 @@ class Queue(Cancelling):
             BrokerTimeout: The server could not be reached in time; nothing was written.
             OutcomeUnknown: No answer in time; repeat with the same ``job_id`` to be sure.
         """
-        return await self._add(name, data, self._options(options))
+        return await self._add(name, data, self.read_options(options))
 
     async def add_many(self, jobs: Iterable[Row], **options: Unpack[OptionKwargs]) -> list[JobHandle[Any]]:
         """Adds many jobs, in a round trip per chunk.
@@ -124,12 +133,12 @@ class Queue(Cancelling):
             jobs: ``(name, data)`` or ``(name, data, options)`` per job.
             **options: Options for all of them, beneath their own.
         """
-        shared = self._options(options)
+        shared = carry(self.read_options(options))
         bound = self._bind()
         encode = bound.broker.encode
         encoded, names = [], []
         for row in jobs:
-            own = shared if len(row) == 2 else shared.replace(**cast(OptionKwargs, dict(row[2])))
+            own = shared if len(row) == 2 else self.read_options(cast(OptionKwargs, dict(row[2])), shared)
             encoded.append(encode(row[0], row[1], own))
             names.append(row[0])
         added = await bound.broker.add(encoded, timeout=self.add_timeout)
@@ -137,11 +146,22 @@ class Queue(Cancelling):
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
         bound = self._bind()
-        added = await bound.add(bound.broker.encode(name, data, options))
+        added = await bound.add(bound.broker.encode(name, data, carry(options)))
         return JobHandle(self, added.id, name, added.created)
 
-    def _options(self, given: OptionKwargs) -> JobOptions:
-        return self.defaults.replace(**given) if given else self.defaults
+    def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
+        """Options as a user writes them for a job of this queue, over some defaults or the queue's own.
+
+        Raises:
+            ValidationError: A name is unknown or a value outside its bound.
+        """
+        if defaults is None:
+            defaults = self.defaults
+        if not given:
+            return defaults
+        if self.priorities and "priority" in given:
+            given = {**given, "priority": formal_priority(given["priority"])}
+        return defaults.replace(**given)
 
     # -- handlers
 
@@ -184,7 +204,9 @@ class Queue(Cancelling):
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             called = check_job_name(name or function.__name__)
-            handler = Handler(called, function, run=run, options=self.defaults.replace(**options))
+            handler = Handler(
+                called, function, run=run, options=self.read_options(cast(OptionKwargs, options))
+            )
             self.registry.add(handler)
             return Task(self, handler, function)
 
@@ -464,7 +486,8 @@ class Task(Generic[P, C, R]):
 
     def using(self, **options: Unpack[OptionKwargs]) -> Task[P, C, R]:
         """The same task with other options, e.g. ``welcome.using(delay="5m").enqueue(…)``."""
-        return Task(self.queue, self.handler, self.__wrapped__, self.options.replace(**options))
+        read = self.queue.read_options(options, self.options)
+        return Task(self.queue, self.handler, self.__wrapped__, read)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Adds a job that will call the function with these arguments.

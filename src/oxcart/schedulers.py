@@ -96,7 +96,7 @@ class Schedulers:
             limit=limit,
             immediately=immediately,
         )
-        own = self._queue.defaults.replace(**options)
+        own = self._queue.read_options(options)
         opts, extras = encode_options(own)
         body = payload.encode({} if data is None else data)
         payload.check_size(body, opts, own.size_limit)

@@ -100,6 +100,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await _add(broker, "while-paused")
     await broker.resume()
     await broker.change_priority("low", 7)
+    await broker.update_job("low", {"ox:corr": "x", "ox:tags": ""}, 8)
     await broker.change_priority("plain", 3, lifo=True)
     await broker.change_delay("later", 30_000)
     await broker.promote_job("late")

@@ -208,6 +208,9 @@ class Broker(Protocol):
     async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
         """Changes a job's priority."""
 
+    async def update_job(self, job_id: str, fields: Mapping[str, str], priority: int | None) -> None:
+        """Changes fields of ours (an empty value takes one away) and the priority, until a job has ended."""
+
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
@@ -123,6 +125,21 @@ class RunningJob(Parent):
         if self._options is None:
             self._options = codec.options_of(self.claim.fields)
         return self._options
+
+    @property
+    def type(self) -> str:
+        """The job's name, in the word of the formal model."""
+        return self.name
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The job's labels."""
+        return codec.decode_tags(self.claim.fields.get(b"ox:tags"))
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What ties the job to others, to logs and traces; the jobs that its handler adds have it too."""
+        return codec.text_of(self.claim.fields.get(b"ox:corr"))
 
     @property
     def attempts_made(self) -> int:
@@ -248,6 +265,15 @@ class Place:
 
 
 current_place: ContextVar[Place | None] = ContextVar("oxcart_place", default=None)
+
+
+def carry(options: JobOptions) -> JobOptions:
+    """Options of a job that a handler adds: it has the correlation id of the handler's, or one of its own."""
+    place = current_place.get()
+    if place is None or place.job is None or options.correlation_id is not None:
+        return options
+    correlation = place.job.correlation_id
+    return options if correlation is None else msgspec.structs.replace(options, correlation_id=correlation)
 
 
 def current_job() -> RunningJob | None:

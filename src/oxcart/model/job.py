@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _time(ms: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:  # a peer's number that is no time
+        return _EPOCH
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +73,56 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     stacktrace: list[str] = msgspec.field(default_factory=list)
     deferred_failure: str | None = None
     extra: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def type(self) -> str:
+        """What kind of job it is: its name, in the word of the formal model."""
+        return self.name
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Its labels."""
+        return dict(self.options.tags or {})
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What ties it to other jobs, to logs and traces."""
+        return self.options.correlation_id
+
+    @property
+    def callback_url(self) -> str | None:
+        """Who is told when it has ended."""
+        return self.options.callback_url
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was added."""
+        return _time(self.timestamp)
+
+    @property
+    def scheduled_at(self) -> datetime | None:
+        """When it became ready for the first time; None while it waits for its time.
+
+        The wire does not tell when the children of a parent had ended: then it is the time of the add.
+        """
+        return (
+            None if self.delay and not self.attempts_started else _time(self.timestamp + self.options.delay)
+        )
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its latest attempt began."""
+        return None if self.processed_on is None else _time(self.processed_on)
+
+    @property
+    def completed_at(self) -> datetime | None:
+        """When it ended, however it ended."""
+        return None if self.finished_on is None else _time(self.finished_on)
+
+    @property
+    def updated_at(self) -> datetime:
+        """When it last changed its state, as far as its record tells."""
+        return self.completed_at or self.started_at or self.scheduled_at or self.created_at
 
     @property
     def attempts_used(self) -> int:

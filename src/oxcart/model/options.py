@@ -13,6 +13,7 @@ from oxcart.model.backoff import DEFAULT_BACKOFF, Backoff
 from oxcart.model.deduplication import Deduplication
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
+from oxcart.model.metadata import check_correlation_id, check_tags, check_url
 from oxcart.model.names import check_job_id
 from oxcart.model.payload import MAX_SIZE_LIMIT
 from oxcart.model.retention import Retention
@@ -37,16 +38,19 @@ class OptionKwargs(TypedDict, total=False):
 
     attempts: int
     backoff: Backoff | Duration | Mapping[str, Any]
+    callback_url: str | None
+    correlation_id: str | None
     deduplication: str | Mapping[str, Any] | Deduplication | None
     delay: Duration
     job_id: str | None
     keep_logs: int | None
     lifo: bool
-    priority: int
+    priority: int | str
     remove_on_complete: RetentionLike
     remove_on_fail: RetentionLike
     size_limit: int | None
     stack_trace_limit: int | None
+    tags: Mapping[str, str] | None
     timeout: Duration | None
     timestamp: int | None
 
@@ -73,6 +77,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         stack_trace_limit: How many stack traces are kept, newest last; None is all.
         size_limit: Limit of data and options in bytes; None is 10 MiB.
         deduplication: The window that it shares with others of its kind; None for none.
+        tags: Labels by which it can be found; None for none.
+        correlation_id: Ties it to jobs, logs and traces of the same undertaking; a job that a handler adds
+            has that of the handler's own unless it says another.
+        callback_url: Told when the job has ended.
     """
 
     attempts: int = 3
@@ -89,6 +97,19 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     stack_trace_limit: int | None = None
     size_limit: int | None = None
     deduplication: Deduplication | None = None
+    tags: dict[str, str] | None = None
+    correlation_id: str | None = None
+    callback_url: str | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether many jobs are likely to have the very same options."""
+        return (
+            self.correlation_id is None
+            and self.job_id is None
+            and self.deduplication is None
+            and self.tags is None
+        )
 
     @classmethod
     def build(cls, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
@@ -187,6 +208,10 @@ def _flag(value: Any, field: str) -> bool:
     return value
 
 
+def _tags(value: Any, field: str) -> dict[str, str] | None:
+    return None if value is None else check_tags(value, field) or None
+
+
 def _timeout(value: Any, field: str) -> int | UnsetType | None:
     if value is None or value is UNSET:
         return value
@@ -196,6 +221,8 @@ def _timeout(value: Any, field: str) -> int | UnsetType | None:
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "attempts": _attempts,
     "backoff": Backoff.parse,
+    "callback_url": _optional(check_url),
+    "correlation_id": _optional(check_correlation_id),
     "deduplication": _optional(Deduplication.parse),
     "delay": parse_ms,
     "job_id": _optional(check_job_id),
@@ -206,6 +233,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "remove_on_fail": Retention.parse,
     "size_limit": _optional(_integer(1, MAX_SIZE_LIMIT)),
     "stack_trace_limit": _optional(_integer(0)),
+    "tags": _tags,
     "timeout": _timeout,
     "timestamp": _optional(_integer(0, _MAX_TIMESTAMP)),
 }

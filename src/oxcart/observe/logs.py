@@ -1,8 +1,8 @@
 """Logs that say which worker and which job they belong to, as text for people or JSON for machines.
 
 Every record, also one of a user's own logger deep below a handler, carries the worker's id and the
-current job's id, queue, name and attempt. The current job is a context variable, so the right one is found
-in async handlers and threads alike.
+current job's id, queue, name, attempt and correlation id. The current job is a context variable, so the
+right one is found in async handlers and threads alike.
 
 May touch: the root logger and standard error.
 """
@@ -43,6 +43,8 @@ class JobContext(logging.Filter):
             fields.setdefault("queue", job.queue)
             fields.setdefault("job_name", job.name)
             fields.setdefault("attempt", job.attempt)
+            if (correlation := job.correlation_id) is not None:
+                fields.setdefault("correlation_id", correlation)
         elif self.worker_id:
             fields.setdefault("worker_id", self.worker_id)
         return True
@@ -73,7 +75,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """``time level logger [worker] [queue/job name #attempt] message``."""
+    """``time level logger [worker] [queue/job name #attempt correlation] message``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text."""
@@ -85,6 +87,8 @@ class TextFormatter(logging.Formatter):
             about = "/".join(str(part) for part in (fields.get("queue"), job_id) if part)
             if "job_name" in fields:
                 about += f" {fields['job_name']} #{fields['attempt']}"
+            if correlation := fields.get("correlation_id"):
+                about += f" {correlation}"
             parts.append(f"[{about}]")
         text = " ".join([*parts, record.getMessage()])
         if record.exc_info:

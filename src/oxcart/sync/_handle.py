@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from oxcart import handle as _handle
 from oxcart.cancelling import Cancellation
@@ -92,7 +95,7 @@ class JobHandle(Generic[R_co]):
         """Replaces the job's payload."""
         self.queue.run(self._handle.update_data(data))
 
-    def change_priority(self, priority: int, *, lifo: bool = False) -> None:
+    def change_priority(self, priority: int | str, *, lifo: bool = False) -> None:
         """Changes the priority; ``lifo`` puts the job in front of its equals."""
         self.queue.run(self._handle.change_priority(priority, lifo=lifo))
 
@@ -111,6 +114,21 @@ class JobHandle(Generic[R_co]):
     def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless a worker holds it."""
         self.queue.run(self._handle.remove(children=children))
+
+    def update(
+        self,
+        *,
+        tags: Mapping[str, str] | UnsetType | None = UNSET,
+        correlation_id: str | UnsetType | None = UNSET,
+        callback_url: str | UnsetType | None = UNSET,
+        priority: int | str | UnsetType = UNSET,
+    ) -> None:
+        """Changes what hangs on the job, as long as it has not ended; see ``oxcart.JobHandle.update``."""
+        self.queue.run(
+            self._handle.update(
+                tags=tags, correlation_id=correlation_id, callback_url=callback_url, priority=priority
+            )
+        )
 
     def cancel(self, reason: str = "", *, force: bool = False) -> Cancellation:
         """Cancels the job; see ``Queue.cancel``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from oxcart import queue as _queue
 from oxcart.broker.bullmq.broker import BullMQBroker
@@ -41,6 +41,8 @@ class Queue(Cancelling):
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
         add_timeout: Seconds after which an add that cannot be acknowledged fails; it is safe to repeat.
         server: A server object to share between queues, instead of ``url``.
+        priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``,
+            ``low`` and ``bulk``.
         **defaults: Options for every job that does not say otherwise.
 
     Attributes:
@@ -56,6 +58,7 @@ class Queue(Cancelling):
         folder: str | Path | None = None,
         add_timeout: float = ADD_TIMEOUT,
         server: Server | None = None,
+        priorities: Literal["formal"] | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         self.asynchronous: _queue.Queue = _queue.Queue(
@@ -65,6 +68,7 @@ class Queue(Cancelling):
             folder=folder,
             add_timeout=add_timeout,
             server=server,
+            priorities=priorities,
             **defaults,
         )
         # A queue that nobody holds any more must not keep its connection until the process ends.
@@ -92,6 +96,15 @@ class Queue(Cancelling):
     def registry(self) -> Registry:
         """The queue's handlers."""
         return self.asynchronous.registry
+
+    @property
+    def priorities(self) -> str | None:
+        """``"formal"`` where priorities are names."""
+        return self.asynchronous.priorities
+
+    def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
+        """Options as a user writes them for a job of this queue, over some defaults or the queue's own."""
+        return self.asynchronous.read_options(given, defaults)
 
     # -- adding
 

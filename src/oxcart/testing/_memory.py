@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -255,6 +255,19 @@ class MemoryBroker:
         record.fields[b"priority"] = b"%d" % priority
         if record.state in ("wait", "prioritized"):
             record.state = "prioritized" if priority else "wait"
+
+    async def update_job(self, job_id: str, fields: Mapping[str, str], priority: int | None) -> None:
+        """Changes fields of ours and the priority, until a job has ended."""
+        record = self._find(job_id, "update_job")
+        if record.state in ("completed", "failed"):
+            raise error_for_code(-3, job_id, "update_job")
+        for name, value in fields.items():
+            if value:
+                record.fields[name.encode()] = value.encode()
+            else:
+                record.fields.pop(name.encode(), None)
+        if priority is not None:
+            await self.change_priority(job_id, priority)
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""

@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -388,6 +388,11 @@ class BullMQBroker:
     async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
         """Changes a job's priority."""
         await self._change("change_priority", job_id, priority, "L" if lifo else "")
+
+    async def update_job(self, job_id: str, fields: Mapping[str, str], priority: int | None) -> None:
+        """Changes fields of ours (an empty value takes one away) and the priority, until a job has ended."""
+        flat = [part for pair in fields.items() for part in pair]
+        await self._change("update_job", job_id, "" if priority is None else priority, *flat)
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""

@@ -34,6 +34,13 @@ FIELD_TIMEOUT = "ox:timeout"
 #: Why a job failed for good: a category of the model.
 FIELD_CATEGORY = "ox:category"
 
+#: Labels, as a JSON object of text.
+FIELD_TAGS = "ox:tags"
+#: What ties a job to others, to logs and traces.
+FIELD_CORRELATION = "ox:corr"
+#: Who is told when the job has ended.
+FIELD_CALLBACK = "ox:callback"
+
 #: Why a child's end could not be told to its parent.
 FIELD_UNTOLD = "ox:untold"
 
@@ -116,12 +123,43 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
     if options.deduplication is not None:
         wire["de"] = options.deduplication.wire()
         extras += ("deid", options.deduplication.id)
+    if options.tags:
+        extras += (FIELD_TAGS, encode_tags(options.tags))
+    if options.correlation_id is not None:
+        extras += (FIELD_CORRELATION, options.correlation_id)
+    if options.callback_url is not None:
+        extras += (FIELD_CALLBACK, options.callback_url)
     return wire, extras
 
 
-@lru_cache(maxsize=1024)
+def encode_tags(tags: Mapping[str, str]) -> str:
+    """Tags as the field holds them."""
+    return _json.encode(tags).decode()
+
+
+def decode_tags(raw: bytes | str | None) -> dict[str, str]:
+    """Tags from the field; what is none is left out."""
+    if not raw:
+        return {}
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
 def encode_options(options: JobOptions) -> tuple[bytes, tuple[str, ...]]:
-    """As `wire_options`, with the ``opts`` as JSON."""
+    """As `wire_options`, with the ``opts`` as JSON; options that many jobs share are encoded once."""
+    if options.is_shared:
+        return _encode_shared(options)
+    wire, extras = wire_options(options)
+    return _json.encode(wire), tuple(extras)
+
+
+@lru_cache(maxsize=1024)
+def _encode_shared(options: JobOptions) -> tuple[bytes, tuple[str, ...]]:
     wire, extras = wire_options(options)
     return _json.encode(wire), tuple(extras)
 
@@ -158,10 +196,8 @@ def encode_job(
         if parent.flag:
             wire[parent.flag] = True
         opts, extras = _json.encode(wire), (*parent.fields(), *further)
-    elif options.job_id is None and options.deduplication is None:
+    else:
         opts, extras = encode_options(options)
-    else:  # every job has other options: not worth remembering
-        opts, extras = encode_options.__wrapped__(options)
     job_id = new_id() if options.job_id is None else options.job_id
     if parent is not None or waits or options.deduplication is not None:
         flags = f"T{flags}{'D' if options.deduplication else ''}{'P' if waits else ''}"
@@ -232,7 +268,16 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
     raw = fields.get(b"opts")
     if raw is None:
         return DEFAULT_OPTIONS
-    return decode_options(raw, fields.get(b"ox:backoff"), fields.get(b"ox:timeout"))
+    options = decode_options(raw, fields.get(b"ox:backoff"), fields.get(b"ox:timeout"))
+    tags, correlation, url = fields.get(b"ox:tags"), fields.get(b"ox:corr"), fields.get(b"ox:callback")
+    if tags is None and correlation is None and url is None:
+        return options
+    return msgspec.structs.replace(
+        options,
+        tags=decode_tags(tags) or None,
+        correlation_id=text_of(correlation),
+        callback_url=text_of(url),
+    )
 
 
 def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes]) -> Job:
