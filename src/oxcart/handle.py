@@ -34,16 +34,18 @@ class JobHandle(Parent, Generic[R]):
         name: Its name.
         queue: The queue it is in.
         created: Whether this add made the job; False when a job of this id existed, or when a deduplication
-            window kept it out: the handle is then on the job that owns the window.
+            window or an idempotency key kept it out: the handle is then on the job that owns it.
+        duplicate: Whether a job of the same name and idempotency key existed: the handle is on that one.
     """
 
-    __slots__ = ("created", "id", "name", "queue")
+    __slots__ = ("created", "duplicate", "id", "name", "queue")
 
-    def __init__(self, queue: Queue, job_id: str, name: str, created: bool) -> None:
+    def __init__(self, queue: Queue, job_id: str, name: str, created: bool, duplicate: bool = False) -> None:
         self.queue = queue
         self.id = job_id
         self.name = name
         self.created = created
+        self.duplicate = duplicate
 
     def __repr__(self) -> str:
         return f"JobHandle({self.queue.name}/{self.id})"

@@ -142,12 +142,20 @@ class Queue(Cancelling):
             encoded.append(encode(row[0], row[1], own))
             names.append(row[0])
         added = await bound.broker.add(encoded, timeout=self.add_timeout)
-        return [JobHandle(self, one.id, name, one.created) for one, name in zip(added, names, strict=True)]
+        return [
+            JobHandle(self, one.id, name, one.created, one.duplicate)
+            for one, name in zip(added, names, strict=True)
+        ]
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
         bound = self._bind()
+<<<<<<< HEAD
         added = await bound.add(bound.broker.encode(name, data, carry(options)))
         return JobHandle(self, added.id, name, added.created)
+=======
+        added = await bound.add(bound.broker.encode(name, data, options))
+        return JobHandle(self, added.id, name, added.created, added.duplicate)
+>>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own.
@@ -221,11 +229,11 @@ class Queue(Cancelling):
 
     async def get(self, job_id: str) -> Job | None:
         """A job as it is now, or None."""
-        return (await self._bind().broker.get([job_id]))[0]
+        return (await self._bind().broker.look([job_id]))[0]
 
     async def get_many(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Jobs as they are now."""
-        return await self._bind().broker.get(job_ids)
+        return await self._bind().broker.look(job_ids)
 
     def handle(self, job_id: str, name: str = "") -> JobHandle[Any]:
         """A handle on a job whose id is known; nothing is read."""

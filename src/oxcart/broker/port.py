@@ -103,6 +103,7 @@ class Outcome(msgspec.Struct):
         attempts: Failed: how many attempts the job had.
         category: Failed or to be retried: why, as one of the model's categories.
         code: Failed or to be retried: the application's own word for the kind of failure.
+        dead: Failed: why it is a dead letter though attempts are left: ``lifetime``, ``dependency``.
         delay_ms: Delayed: how long. Held: for how long.
         counts: Delayed: whether this was an attempt.
         lifo: Retry now: in front of the others.
@@ -119,6 +120,7 @@ class Outcome(msgspec.Struct):
     attempts: int = 0
     category: str = ""
     code: str = ""
+    dead: str = ""
     delay_ms: int = 0
     counts: bool = True
     lifo: bool = False
@@ -147,10 +149,17 @@ class Recovered(msgspec.Struct):
 
 
 class Added(msgspec.Struct):
-    """The answer to an add: the job's id; ``created`` is False when a job of this id existed."""
+    """The answer to an add.
+
+    Attributes:
+        id: The job's id.
+        created: False when a job of this id existed, or another job owns its deduplication window or key.
+        duplicate: Whether it is a job that was added before with the same idempotency key.
+    """
 
     id: str
     created: bool
+    duplicate: bool = False
 
 
 class Broker(Protocol):
@@ -225,6 +234,9 @@ class Broker(Protocol):
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Reads jobs."""
+
+    async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Reads jobs with their formal states."""
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Tells the wire states of jobs."""

@@ -40,7 +40,12 @@ def add(
     job_id: Annotated[
         str | None, typer.Option(help="An id of your own; an existing one adds nothing.")
     ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="A job of this name and key within 24 h is this job.")
+    ] = None,
     timeout: Annotated[str | None, typer.Option(help="How long an attempt may run.")] = None,
+    lifetime: Annotated[str | None, typer.Option(help="When it must have ended, from now.")] = None,
+    history: Annotated[bool, typer.Option("--history", help="Keep its transitions and attempts.")] = False,
     remove_on_complete: Annotated[
         str | None, typer.Option(help="What to keep of completed jobs: true, false, a count, JSON.")
     ] = None,
@@ -58,7 +63,10 @@ def add(
         "attempts": attempts,
         "backoff": json_or_text(backoff),
         "job_id": job_id,
+        "idempotency_key": idempotency_key,
         "timeout": timeout,
+        "lifetime": lifetime,
+        "history": history or None,
         "remove_on_complete": json_or_text(remove_on_complete),
         "remove_on_fail": json_or_text(remove_on_fail),
     }
@@ -225,7 +233,10 @@ async def _add(
 ) -> None:
     async with queue:
         handles = await queue.add_many([(name, payload) for payload in payloads], **options)
-        made = [{"id": handle.id, "queue": queue.name, "created": handle.created} for handle in handles]
+        made = [
+            {"id": handle.id, "queue": queue.name, "created": handle.created, "duplicate": handle.duplicate}
+            for handle in handles
+        ]
         if wait is not None:
             for one, handle in zip(made, handles, strict=True):
                 one["result"] = await handle.result(wait)

@@ -21,6 +21,7 @@ from oxcart.model import payload
 from oxcart.model.errors import OxcartError
 from oxcart.model.failure import JobCancelled
 from oxcart.model.flow import HasTree
+from oxcart.model.history import attempt_id
 from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
 
@@ -153,8 +154,23 @@ class RunningJob(Parent):
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1."""
-        return self.attempts_made + 1
+        """The number of this attempt, from 1; one whose worker was lost counts, one given back does not."""
+        return self.attempts_made + 1 + (self.stalls if self.options.attempts > 0 else 0)
+
+    @property
+    def attempt_id(self) -> str:
+        """The id of this attempt."""
+        return attempt_id(self.id, self.fencing)
+
+    @property
+    def previous_attempt_id(self) -> str | None:
+        """The id of the attempt before this one; None for the first."""
+        return attempt_id(self.id, self.fencing - 1) if self.fencing > 1 else None
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The idempotency key that the job was added with, if any."""
+        return codec.text_of(self.claim.fields.get(b"ox:idem"))
 
     @property
     def is_cancelled(self) -> bool:
@@ -252,7 +268,7 @@ class RunningJob(Parent):
         fields[b"ats"] = str(self.fencing).encode()
         fields[b"processedOn"] = str(self.started_ms).encode()
         fields[b"pb"] = self.worker_id.encode()
-        return codec.decode_job(self.queue, self.id, fields)
+        return codec.decode_job(self.queue, self.id, fields, "active")
 
 
 class Place:

@@ -193,7 +193,7 @@ class Verdict:
         delay = after
         if delay is None:
             try:
-                delay = options.backoff.delay_ms(job.attempt, self._rand, self._strategies)
+                delay = options.backoff.delay_ms(job.attempts_made + 1, self._rand, self._strategies)
             except Exception as broken:
                 return self._final(job, f"{reason} (no retry: {broken})", category, error)
         if delay < 0:

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from oxcart.model import history
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
+from oxcart.model.state import State
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -46,6 +48,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         failed_reason: The latest failure in one line; None once the job has completed.
         stacktrace: One text per failed attempt, newest last.
         deferred_failure: A failure that the next worker shall record without running the job.
+        state: Its formal state; None where it was not asked for (a list of many ids).
         extra: Oxcart's own fields of the job, as text, under their names on the wire (``ox:…``).
     """
 
@@ -72,6 +75,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     failed_reason: str | None = None
     stacktrace: list[str] = msgspec.field(default_factory=list)
     deferred_failure: str | None = None
+    state: State | None = None
     extra: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
@@ -143,3 +147,40 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def attempts_left(self) -> int:
         """How many attempts may still begin or end."""
         return max(max(self.options.attempts, 1) - self.attempts_used, 0)
+
+    @property
+    def attempt_id(self) -> str | None:
+        """The id of its latest attempt; None before the first."""
+        return history.attempt_id(self.id, self.attempts_started) if self.attempts_started else None
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The idempotency key that it was added with, if any."""
+        return self.extra.get("ox:idem")
+
+    @property
+    def category(self) -> str | None:
+        """The category of the failure that ended it, where our worker wrote one."""
+        return self.extra.get("ox:category")
+
+    @property
+    def transitions(self) -> list[history.Change]:
+        """What became of it, oldest first; inferred where it keeps no history, or a peer moved it."""
+        return history.transitions(self.extra.get("ox:history", ""), self._known())
+
+    @property
+    def past_attempts(self) -> list[history.Attempt]:
+        """Its ended attempts, oldest first, at most 20; inferred where nobody wrote them down."""
+        return history.attempts(
+            self.extra.get("ox:attempts", ""), self.id, self.attempts_started, self._known()
+        )
+
+    def _known(self) -> history.Known:
+        return history.Known(
+            self.state,
+            self.timestamp,
+            self.options.delay > 0,
+            self.processed_on,
+            self.finished_on,
+            self.worker_id,
+        )

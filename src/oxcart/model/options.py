@@ -27,6 +27,12 @@ DEFAULT_KEEP_LOGS = 1000
 #: How long a job may run that says nothing, in milliseconds.
 DEFAULT_TIMEOUT = 30 * 60_000
 
+#: How long an idempotency key keeps doubles out, in milliseconds.
+DEFAULT_IDEMPOTENCY_WINDOW = 24 * 3_600_000
+
+#: The longest idempotency key, in characters.
+MAX_IDEMPOTENCY_KEY = 256
+
 _MAX_ATTEMPTS = 2**31 - 1
 _MAX_TIMESTAMP = 8_640_000_000_000_000  # the last instant of a JavaScript Date
 
@@ -42,12 +48,18 @@ class OptionKwargs(TypedDict, total=False):
     correlation_id: str | None
     deduplication: str | Mapping[str, Any] | Deduplication | None
     delay: Duration
+    history: bool
+    idempotency_key: str | None
+    idempotency_window: Duration
     job_id: str | None
     keep_logs: int | None
+    lifetime: Duration | None
     lifo: bool
     priority: int | str
     remove_on_complete: RetentionLike
     remove_on_fail: RetentionLike
+    retry_system: bool
+    retry_timeout: bool
     size_limit: int | None
     stack_trace_limit: int | None
     tags: Mapping[str, str] | None
@@ -77,10 +89,19 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         stack_trace_limit: How many stack traces are kept, newest last; None is all.
         size_limit: Limit of data and options in bytes; None is 10 MiB.
         deduplication: The window that it shares with others of its kind; None for none.
+<<<<<<< HEAD
         tags: Labels by which it can be found; None for none.
         correlation_id: Ties it to jobs, logs and traces of the same undertaking; a job that a handler adds
             has that of the handler's own unless it says another.
         callback_url: Told when the job has ended.
+=======
+        history: Whether its transitions and attempts are written down in the job itself.
+        idempotency_key: A job of this name and key that was added before is this job; None for no key.
+        idempotency_window: For how long, in milliseconds.
+        lifetime: How long after its creation the job must have ended, in milliseconds; None for no limit.
+        retry_system: Whether an attempt that ended by a crash or a lost worker is tried again.
+        retry_timeout: Whether one that took too long is.
+>>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
     """
 
     attempts: int = 3
@@ -97,6 +118,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     stack_trace_limit: int | None = None
     size_limit: int | None = None
     deduplication: Deduplication | None = None
+<<<<<<< HEAD
     tags: dict[str, str] | None = None
     correlation_id: str | None = None
     callback_url: str | None = None
@@ -110,6 +132,14 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and self.deduplication is None
             and self.tags is None
         )
+=======
+    history: bool = False
+    idempotency_key: str | None = None
+    idempotency_window: int = DEFAULT_IDEMPOTENCY_WINDOW
+    lifetime: int | None = None
+    retry_system: bool = True
+    retry_timeout: bool = True
+>>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
 
     @classmethod
     def build(cls, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
@@ -218,6 +248,20 @@ def _timeout(value: Any, field: str) -> int | UnsetType | None:
     return parse_ms(value, field, minimum=1)
 
 
+def _idempotency_key(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_IDEMPOTENCY_KEY:
+        raise ValidationError(field, f"a string of 1 to {MAX_IDEMPOTENCY_KEY} characters", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise ValidationError(field, "text that UTF-8 can hold", value) from error
+    return value
+
+
+def _positive(value: Any, field: str) -> int:
+    return parse_ms(value, field, minimum=1)
+
+
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "attempts": _attempts,
     "backoff": Backoff.parse,
@@ -225,12 +269,18 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "correlation_id": _optional(check_correlation_id),
     "deduplication": _optional(Deduplication.parse),
     "delay": parse_ms,
+    "history": _flag,
+    "idempotency_key": _optional(_idempotency_key),
+    "idempotency_window": _positive,
     "job_id": _optional(check_job_id),
     "keep_logs": _optional(_integer(1)),
+    "lifetime": _optional(_positive),
     "lifo": _flag,
     "priority": _priority,
     "remove_on_complete": Retention.parse,
     "remove_on_fail": Retention.parse,
+    "retry_system": _flag,
+    "retry_timeout": _flag,
     "size_limit": _optional(_integer(1, MAX_SIZE_LIMIT)),
     "stack_trace_limit": _optional(_integer(0)),
     "tags": _tags,

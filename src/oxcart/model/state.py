@@ -68,11 +68,15 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_S.RUNNING, _S.DEAD_LETTER, "the handler failed for now, no attempts are left"),
     Transition(_S.RETRYING, _S.SCHEDULED, "the backoff has passed"),
     Transition(_S.RETRYING, _S.DEAD_LETTER, "the attempts are used up"),
+    Transition(_S.PENDING, _S.SCHEDULED, "its dependencies have ended"),
+    Transition(_S.DELAYED, _S.SCHEDULED, "an operator lets it run now"),
+    Transition(_S.RETRYING, _S.SCHEDULED, "an operator lets it run now"),
     # what a worker may do with a job that it does not finish
     Transition(_S.RUNNING, _S.SCHEDULED, "the lease was lost"),
     Transition(_S.RUNNING, _S.SCHEDULED, "the worker gave the job back"),
     Transition(_S.RUNNING, _S.SCHEDULED, "an immediate retry"),
     Transition(_S.RUNNING, _S.DELAYED, "the handler snoozed the job"),
+    Transition(_S.RUNNING, _S.RETRYING, "the handler snoozed the job"),  # one that had failed before
     Transition(_S.RUNNING, _S.PENDING, "the job waits for its children"),
     Transition(_S.RUNNING, _S.CANCELLED, "the job was cancelled"),
     # what a dependency's end does to the jobs that wait for it

@@ -50,6 +50,11 @@ class JobHandle(Generic[R_co]):
         """Whether this add made the job; False when a job of this id existed."""
         return self._handle.created
 
+    @property
+    def duplicate(self) -> bool:
+        """Whether a job of the same name and idempotency key existed: the handle is on that one."""
+        return self._handle.duplicate
+
     def get(self) -> Job:
         """The job as it is now.
 

@@ -73,6 +73,9 @@ class MemoryBroker:
         self.added: list[Job] = []
         self.records: dict[str, Record] = {}
         self._gone: dict[str, Record] = {}  # removed when they ended; their result is still asked for
+        self._keys: dict[
+            tuple[bytes, bytes | None], tuple[str, int]
+        ] = {}  # who owns an idempotency key, how long
         self._registry = registry
         self._settings = settings
         self._ended = ended
@@ -102,6 +105,12 @@ class MemoryBroker:
         names = (b"name", b"data", b"opts", b"timestamp", b"delay", b"priority")
         fields = dict(zip(names, values[1:7], strict=True))
         fields.update(zip(values[9::2], values[10::2], strict=True))
+        key = (fields[b"name"], fields.get(codec.FIELD_IDEMPOTENCY.encode()))
+        if key[1] is not None:
+            owner, until = self._keys.get(key, ("", 0))
+            if owner in self.records and until > now_ms():
+                return Added(owner, False, True)
+            self._keys[key] = (job_id, now_ms() + int(str(args[codec.FLAGS]).partition("I")[2]))
         state = "delayed" if args[5] else "prioritized" if args[6] else "wait"
         self.records[job_id] = Record(job_id, fields, state)
         self.added.append(codec.decode_job(self.queue, job_id, fields))
@@ -317,6 +326,10 @@ class MemoryBroker:
         found = [self.records.get(job_id) for job_id in job_ids]
         return [None if record is None else self._job(record) for record in found]
 
+    async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Reads jobs with their formal states."""
+        return await self.get(job_ids)
+
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Tells the wire states of jobs."""
         found = [self.records.get(job_id) for job_id in job_ids]
@@ -329,7 +342,7 @@ class MemoryBroker:
         return (found if oldest else found[::-1])[first : last + 1]
 
     def _job(self, record: Record) -> Job:
-        return codec.decode_job(self.queue, record.id, record.fields)
+        return codec.decode_job(self.queue, record.id, record.fields, record.state)
 
     # -- results
 

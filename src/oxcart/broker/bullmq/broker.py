@@ -70,7 +70,7 @@ def _parts(
             args += job
             size += weight
             count += 1
-            tied += job[codec.FLAGS] not in codec.UNTIED
+            tied += job[codec.FLAGS][:1] == codec.TIED  # type: ignore[index]
         args[:2] = count, tied
         yield jobs[start : start + count], args
         start += count
@@ -197,8 +197,8 @@ class BullMQBroker:
         for (job_id, _), code in zip(jobs, codes, strict=True):
             if isinstance(code, bytes):
                 added.append(script_error("add", code.decode("utf-8", "replace")))
-            elif isinstance(code, list):  # kept out by a deduplication window: the job that owns it
-                added.append(Added(_id(code[0]), False))
+            elif isinstance(code, list):  # kept out by a deduplication window, or a key: the job that owns it
+                added.append(Added(_id(code[0]), False, len(code) > 1))
             elif code < 0:
                 added.append(error_for_code(code, job_id, "add"))
             else:
@@ -238,7 +238,7 @@ class BullMQBroker:
             if kind == "c":
                 args.append(o.value)
             elif kind == "f":
-                args += (o.value, o.stack, o.attempts, o.category)
+                args += (o.value, o.stack, o.attempts, o.category, o.dead)
             elif kind == "r":
                 args += (o.value, o.stack)
             elif kind == "d":
@@ -432,6 +432,16 @@ class BullMQBroker:
         answers = await self.caller.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in job_ids])
         return [self._job(job_id, flat) for job_id, flat in zip(job_ids, answers, strict=True)]
 
+    async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Reads jobs with their formal states."""
+        found: list[Job | None] = []
+        for start in range(0, len(job_ids), PAGE_PART):
+            part = job_ids[start : start + PAGE_PART]
+            answers = await self.caller.again(load("look"), self._meta, *part)
+            for job_id, place, flat in zip(part, answers[::2], answers[1::2], strict=True):
+                found.append(self._job(job_id, flat, place.decode()))
+        return found
+
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Tells the wire states of jobs."""
         answer = await self.caller.again(load("job_state"), self._meta, *job_ids)
@@ -448,14 +458,14 @@ class BullMQBroker:
             while later := [job_id for job_id, read in fields.items() if read == 0]:
                 more = await self.caller.again(load("page"), self._meta, "ids", *later[:PAGE_PART])
                 fields.update(zip(more[::2], more[1::2], strict=True))
-            jobs = (self._job(_id(job_id), fields[job_id]) for job_id in flat[::2])
+            jobs = (self._job(_id(job_id), fields[job_id], state) for job_id in flat[::2])
             found += (job for job in jobs if job is not None)
             if len(flat) // 2 <= end - start:
                 break
         return found
 
-    def _job(self, job_id: str, flat: list[bytes]) -> Job | None:
+    def _job(self, job_id: str, flat: list[bytes], place: str | None = None) -> Job | None:
         if not flat:
             return None
         pairs = iter(flat)
-        return codec.decode_job(self.queue, job_id, dict(zip(pairs, pairs, strict=True)))
+        return codec.decode_job(self.queue, job_id, dict(zip(pairs, pairs, strict=True)), place)

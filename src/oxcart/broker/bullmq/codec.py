@@ -26,6 +26,7 @@ from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 from oxcart.model.retention import Retention
+from oxcart.model.state import State, WireState, formal_state
 
 #: The exact retry policy, where ``opts.backoff`` can only hold the nearest.
 FIELD_BACKOFF = "ox:backoff"
@@ -34,12 +35,29 @@ FIELD_TIMEOUT = "ox:timeout"
 #: Why a job failed for good: a category of the model.
 FIELD_CATEGORY = "ox:category"
 
+<<<<<<< HEAD
 #: Labels, as a JSON object of text.
 FIELD_TAGS = "ox:tags"
 #: What ties a job to others, to logs and traces.
 FIELD_CORRELATION = "ox:corr"
 #: Who is told when the job has ended.
 FIELD_CALLBACK = "ox:callback"
+=======
+#: The application's own word for that failure.
+FIELD_CODE = "ox:code"
+#: Why a job is a dead letter though attempts were left: ``lifetime``, ``dependency``.
+FIELD_DEAD = "ox:dead"
+#: The job's transitions; its presence, even empty, says that they are kept.
+FIELD_HISTORY = "ox:history"
+#: The idempotency key.
+FIELD_IDEMPOTENCY = "ox:idem"
+#: How long after its creation the job must have ended, in ms.
+FIELD_LIFETIME = "ox:lifetime"
+#: Categories that are not tried again though they could be.
+FIELD_NO_RETRY = "ox:noretry"
+#: What the handler saved for its next attempt, as JSON.
+FIELD_CHECKPOINT = "ox:checkpoint"
+>>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
 
 #: Why a child's end could not be told to its parent.
 FIELD_UNTOLD = "ox:untold"
@@ -49,8 +67,8 @@ _json = msgspec.json.Encoder()
 Encoded = tuple[str, list[bytes | str | int]]
 """A job ready to be sent: its id, and its arguments for ``add.lua``."""
 
-#: The flags of a job that belongs to no parent, no children and no deduplication window.
-UNTIED = frozenset({"", "L"})
+#: What the flags of a job begin with that belongs to a parent, to children or to a deduplication window.
+TIED = "T"
 #: Where the flags are among a job's arguments.
 FLAGS = 7
 
@@ -123,12 +141,29 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
     if options.deduplication is not None:
         wire["de"] = options.deduplication.wire()
         extras += ("deid", options.deduplication.id)
+<<<<<<< HEAD
     if options.tags:
         extras += (FIELD_TAGS, encode_tags(options.tags))
     if options.correlation_id is not None:
         extras += (FIELD_CORRELATION, options.correlation_id)
     if options.callback_url is not None:
         extras += (FIELD_CALLBACK, options.callback_url)
+=======
+    if options.history:
+        extras += (FIELD_HISTORY, "")
+    if options.lifetime is not None:
+        if options.delay > options.lifetime:
+            bound = f"within the lifetime of {options.lifetime} ms"
+            raise ValidationError("delay", bound, f"{options.delay} ms")
+        extras += (FIELD_LIFETIME, str(options.lifetime))
+    unwanted = {"timeout": options.retry_timeout, "system": options.retry_system}
+    if not all(unwanted.values()):
+        extras += (FIELD_NO_RETRY, ",".join(name for name, wanted in unwanted.items() if not wanted))
+    if options.idempotency_key is not None:
+        if options.deduplication is not None:
+            raise ValidationError("idempotency_key", "alone, without deduplication", options.idempotency_key)
+        extras += (FIELD_IDEMPOTENCY, options.idempotency_key)
+>>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
     return wire, extras
 
 
@@ -196,11 +231,21 @@ def encode_job(
         if parent.flag:
             wire[parent.flag] = True
         opts, extras = _json.encode(wire), (*parent.fields(), *further)
+<<<<<<< HEAD
     else:
+=======
+    elif options.job_id is None and options.deduplication is None and options.idempotency_key is None:
+>>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
         opts, extras = encode_options(options)
     job_id = new_id() if options.job_id is None else options.job_id
     if parent is not None or waits or options.deduplication is not None:
-        flags = f"T{flags}{'D' if options.deduplication else ''}{'P' if waits else ''}"
+        if options.idempotency_key is not None:
+            raise ValidationError(
+                "idempotency_key", "that of a job outside of flows", options.idempotency_key
+            )
+        flags = f"{TIED}{flags}{'D' if options.deduplication else ''}{'P' if waits else ''}"
+    elif options.idempotency_key is not None:
+        flags = f"{flags}I{options.idempotency_window}"
     payload.check_size(body, opts, options.size_limit)
     args: list[bytes | str | int] = [
         job_id,
@@ -231,7 +276,14 @@ def retention_argument(kept: Retention | None) -> str:
 
 
 @lru_cache(maxsize=1024)
-def decode_options(raw: bytes, backoff: bytes | None = None, timeout: bytes | None = None) -> JobOptions:
+def decode_options(
+    raw: bytes,
+    backoff: bytes | None = None,
+    timeout: bytes | None = None,
+    lifetime: bytes | None = None,
+    no_retry: bytes | None = None,
+    history: bool = False,
+) -> JobOptions:
     """Reads ``opts`` and our further fields; what is missing or makes no sense is a default of the wire."""
     try:
         wire = msgspec.json.decode(raw)
@@ -260,6 +312,10 @@ def decode_options(raw: bytes, backoff: bytes | None = None, timeout: bytes | No
         stack_trace_limit=_int(wire.get("stackTraceLimit"), None),
         size_limit=_int(wire.get("sizeLimit"), None),
         deduplication=Deduplication.from_wire(wire.get("de")),
+        history=history,
+        lifetime=_int(lifetime, None),
+        retry_system=b"system" not in (no_retry or b""),
+        retry_timeout=b"timeout" not in (no_retry or b""),
     )
 
 
@@ -268,6 +324,7 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
     raw = fields.get(b"opts")
     if raw is None:
         return DEFAULT_OPTIONS
+<<<<<<< HEAD
     options = decode_options(raw, fields.get(b"ox:backoff"), fields.get(b"ox:timeout"))
     tags, correlation, url = fields.get(b"ox:tags"), fields.get(b"ox:corr"), fields.get(b"ox:callback")
     if tags is None and correlation is None and url is None:
@@ -277,11 +334,21 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
         tags=decode_tags(tags) or None,
         correlation_id=text_of(correlation),
         callback_url=text_of(url),
+=======
+    get = fields.get
+    return decode_options(
+        raw,
+        get(b"ox:backoff"),
+        get(b"ox:timeout"),
+        get(b"ox:lifetime"),
+        get(b"ox:noretry"),
+        b"ox:history" in fields,
+>>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
     )
 
 
-def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes]) -> Job:
-    """A snapshot from a job's hash."""
+def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: str | None = None) -> Job:
+    """A snapshot from a job's hash, and from the place that it has among the queue's, where that is known."""
     get = fields.get
     finished = get(b"finishedOn")
     return_value = _json_of(get(b"returnvalue"))
@@ -313,12 +380,33 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes]) -> Job:
         deferred_failure=text_of(get(b"defa")),
         scheduler_id=text_of(get(b"rjk")),
         dedup_id=text_of(get(b"deid")),
+        state=None if place is None else state_of(fields, place),
         extra={
             name.decode("utf-8", "replace"): text_of(value) or ""
             for name, value in fields.items()
             if name.startswith(b"ox:")
         },
     )
+
+
+def state_of(fields: Mapping[bytes, bytes], place: str) -> State | None:
+    """The formal state of a job in this place of the wire; None where it has no place."""
+    if place not in _PLACES:
+        return None
+    get = fields.get
+    return formal_state(
+        _PLACES[place],
+        attempts_made=count_of(get(b"attemptsMade", get(b"atm"))),
+        attempts=options_of(fields).attempts,
+        stalled=count_of(get(b"stc")),
+        category=text_of(get(b"ox:category")),
+        lifetime_over=b"ox:dead" in fields,
+    )
+
+
+_PLACES = {state.value: state for state in WireState if state is not WireState.UNKNOWN} | {
+    "wait": WireState.WAITING
+}
 
 
 def text_of(raw: bytes | None) -> str | None:

@@ -190,6 +190,14 @@ class Keys:
         """Hash: the last add to a window whose owner runs."""
         return self.key(f"dn:{name}")
 
+    def idempotency(self, name: str, key: str) -> str:
+        """String: the id of the job that owns an idempotency key (ours alone)."""
+        return self.key(f"ox:idem:{len(name.encode())}:{name}:{key}")
+
+    def expiring(self) -> str:
+        """Sorted set: jobs with a lifetime, by the time at which it is over (ours alone)."""
+        return self.key("ox:expiring")
+
     def call(self, slot: str) -> str:
         """String: the answer to the last call of a caller's slot (ours alone, short-lived)."""
         return self.key(f"ox:call:{slot}")

@@ -4,17 +4,18 @@
 -- ARGV     1 slot, 2 number of the call
 --          3 how many jobs, 4 how many of them are tied to a parent or a deduplication window; then for each:
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
---          as field, value. Flags: "" or "L" for last-in-first-out; those of a tied job begin with "T"
+--          as field, value. Flags: "" or "L" for last-in-first-out; "I" and ms for a job with an idempotency key
+--          (in the field `ox:idem`), which keeps doubles out for so long; those of a tied job begin with "T"
 --          (parts/adding.lua)
 -- Returns  a list with one code per job: 1 added, 0 the id exists already (nothing changed), -5 its parent
 --          does not exist, -7 the id belongs to another parent, -13 it is above its
 --          parent, { id } the job that owns its deduplication
---          window, or an error text where the server refused that job alone
+--          window, { id, 1 } the job that owns its idempotency key, or an error text where the server refused that job alone
 -- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists; `debounced`
 --          and `deduplicated` for one that a window kept out
 -- Keeps    the counter `id` grows by one per job, as peers expect, although ids come from the caller
 -- include: base gate insert store
--- include when needed: insert parent removal window adding
+-- include when needed: insert parent removal window adding keyed
 
 local count = tonumber(ARGV[3])
 local plain = count - tonumber(ARGV[4])
@@ -60,6 +61,14 @@ local function add_one(at, last)
       extras[i] = ARGV[at + 8 + i]
     end
   end
+  local flags = ARGV[at + 7]
+  if flags ~= "" and flags ~= "L" then
+    local owner = seldom().key_owner(P, id, ARGV[at + 1], flags, extras)
+    if owner then
+      call("XADD", events, "MAXLEN", "~", limit, "*", "event", "duplicated", "jobId", owner)
+      return { owner, 1 }
+    end
+  end
   local delay, priority = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
   stored, made[id] = true, true
   store_job(P, id, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], timestamp, ARGV[at + 5], ARGV[at + 6], extras)
@@ -70,7 +79,7 @@ local function add_one(at, last)
   end
   if priority > 0 then
     seldom().insert_by_priority(P, id, priority)
-  elseif ARGV[at + 7] == "L" then
+  elseif string.byte(flags) == 76 then -- L
     tail[#tail + 1] = id
   else
     head[#head + 1] = id

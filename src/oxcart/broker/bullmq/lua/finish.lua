@@ -6,7 +6,8 @@
 --          kind, how many, token, time, and for each attempt
 --          id, starts ("" or the `ats` of the claim), and by kind
 --          c completed  value
---          f failed     reason, stacktrace, attempts allowed, category or ""
+--          f failed     reason, stacktrace, attempts allowed, category or "", why it is a dead letter though
+--                       attempts are left, or ""
 --          r retry now  reason, stacktrace
 --          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
 --          w give back  (nothing)
@@ -25,7 +26,7 @@
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
 -- include: base gate insert claiming attempts
--- include when needed: insert store parent removal deduplication metrics
+-- include when needed: insert store parent removal deduplication metrics history
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -41,7 +42,7 @@ end
 local codes = {}
 local active = call("LLEN", active_key)
 local finished, trimmed, purge = 0, false, 1000
-local sizes = { c = 3, f = 6, r = 4, d = 6, w = 2, h = 2, l = 3 }
+local sizes = { c = 3, f = 7, r = 4, d = 6, w = 2, h = 2, l = 3 }
 
 -- The keys of the jobs and of their locks, in order: each costs something to make.
 local ids, key_of, lock_of = {}, {}, {}
@@ -219,7 +220,7 @@ local between
 -- checks is the peers': what a refused call has already changed by then is the same.
 local function leave(index, kind, id, token, starts, fields)
   local key = key_of[index]
-  local job = call("HMGET", key, "parentKey", "deid", "atm", "ats")
+  local job = call("HMGET", key, "parentKey", "deid", "atm", "ats", "ox:history")
   if not job[4] and call("EXISTS", key) == 0 then
     return -1
   end
@@ -293,7 +294,7 @@ local function drained()
 end
 
 -- The end of a job: `field` holds `value`, the job goes to `set` unless it is not to be kept.
-local function settle_job(job, key, id, time, set, field, value, wanted, category)
+local function settle_job(job, key, id, time, set, field, value, wanted, category, code, dead)
   if not trimmed then
     trimmed = true
     trim_events()
@@ -330,7 +331,14 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
     place[last + 1], place[last + 2] = time, id
     between = nil
     if category and category ~= "" then
-      call("HSET", key, "atm", ended, field, value, "finishedOn", time, "ox:category", category)
+      local more = { "ox:category", category }
+      if code and code ~= "" then
+        more[3], more[4] = "ox:code", code
+      end
+      if dead ~= "" then
+        more[#more + 1], more[#more + 2] = "ox:dead", dead
+      end
+      call("HSET", key, "atm", ended, field, value, "finishedOn", time, unpack(more))
     else
       call("HSET", key, "atm", ended, field, value, "finishedOn", time)
     end
@@ -352,6 +360,14 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   return ended
 end
 
+-- Kept by jobs with a history: how the attempt ended, and the formal state that followed.
+local function note(job, index, outcome, to, why, time, reason, stacks)
+  if job[5] and call("EXISTS", key_of[index]) == 1 then
+    seldom().note_end(key_of[index], job[5], ids[index], outcome, to, why, time, reason, stacks,
+      categories[index], failure_codes[index])
+  end
+end
+
 local function end_of_item(job)
   if asked.count == 0 and active == 0 then
     drained()
@@ -368,6 +384,7 @@ function kinds.c(index, at, id, token, starts, time, retention)
   end
   settle_job(job, key_of[index], id, time, "completed", "returnvalue", ARGV[at], retention)
   record_attempt(job.told, job.ended_by, id, "completed", time)
+  note(job, index, "completed", "completed", "the handler succeeded", time)
   return end_of_item(job)
 end
 
@@ -377,18 +394,34 @@ local function make_other_kinds()
     return tonumber(call("HGET", P .. id, "priority")) or 0
   end
 
+  local function note_failure(job, index, exhausted, category, dead, time, reason, stacks)
+    local to, why = "failed", "the handler failed for good"
+    if category == "cancelled" then
+      to, why = "cancelled", "the job was cancelled"
+    elseif dead ~= "" then
+      to, why = "dead_letter", dead == "lifetime" and "the lifetime is over" or "a dependency is in the dead letters"
+    elseif exhausted and category ~= "permanent" then
+      to, why = "dead_letter", "the handler failed for now, no attempts are left"
+    end
+    note(job, index, "failed", to, why, time, reason, stacks)
+  end
+
   function kinds.f(index, at, id, token, starts, time, retention)
     local job = leave(index, "f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
     if type(job) == "number" then
       return job
     end
     local ended = settle_job(job, key_of[index], id, time, "failed", "failedReason", ARGV[at], retention,
-      ARGV[at + 3])
-    if ended >= tonumber(ARGV[at + 2]) then
+      ARGV[at + 3], failure_codes[index], ARGV[at + 4])
+    local exhausted = ended >= tonumber(ARGV[at + 2])
+    if exhausted then
       call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
     end
     record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
       failure_codes[index])
+    if job[5] then
+      note_failure(job, index, exhausted, ARGV[at + 3], ARGV[at + 4], time, ARGV[at], ARGV[at + 1])
+    end
     return end_of_item(job)
   end
 
@@ -404,6 +437,7 @@ local function make_other_kinds()
       "event", "waiting", "jobId", id, "prev", "active")
     record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
       failure_codes[index])
+    note(job, index, "retried", "scheduled", "an immediate retry", time, ARGV[at], ARGV[at + 1])
     return 1
   end
 
@@ -424,6 +458,13 @@ local function make_other_kinds()
     seldom().wake_later(P)
     record_attempt(job.told, entry, id, ARGV[at + 3] == "1" and "snoozed" or "retried", time, ARGV[at],
       ARGV[at + 1], categories[index], failure_codes[index])
+    if ARGV[at + 3] == "1" then
+      local again = (tonumber(job[3]) or 0) > 0 -- what a place among the delayed means is told by the attempts made
+      note(job, index, "snoozed", again and "retrying" or "delayed", "the handler snoozed the job", time, ARGV[at])
+    else
+      note(job, index, "retried", "retrying", "the handler failed for now, attempts are left", time, ARGV[at],
+        ARGV[at + 1])
+    end
     return 1
   end
 
@@ -436,6 +477,7 @@ local function make_other_kinds()
     local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
       "event", "waiting", "jobId", id, "prev", "active")
     record_attempt(job.told, entry, id, "given_back", time)
+    note(job, index, "given_back", "scheduled", "the worker gave the job back", time)
     return 1
   end
 
@@ -455,13 +497,14 @@ local function make_other_kinds()
     call("ZADD", P .. "waiting-children", time, id)
     between = nil
     call("XADD", events, "*", "event", "waiting-children", "jobId", id, "prev", "active")
+    note(job, index, "waits", "pending", "the job waits for its children", time)
     return 1
   end
 
   -- What made it give the job back is true of the whole queue, whoever holds the job by now.
-  function kinds.l(index, at, id, token, starts)
+  function kinds.l(index, at, id, token, starts, time)
     call("SET", P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
-    return kinds.w(index, at, id, token, starts)
+    return kinds.w(index, at, id, token, starts, time)
   end
 end
 

@@ -14,7 +14,7 @@
 -- Keeps    a job stalled more often than allowed is marked with `defa`; the worker that takes it next
 --          fails it. One that belongs to a repeating schedule is never failed for this. So is one marked whose
 --          worker was asked to cancel it.
--- include: base gate insert
+-- include: base gate insert history
 
 remembered()
 local phase, step = ARGV[3], tonumber(ARGV[7])
@@ -55,7 +55,8 @@ local function recover(id)
     return
   end
   between = id
-  local opts = peek(key, "opts")
+  local known = redis.pcall("HMGET", key, "opts", "ox:history", "ox:cancel")
+  local opts = known[1]
   if not opts then
     between = nil
     return -- the job is gone: its id was all that was left
@@ -70,9 +71,11 @@ local function recover(id)
   if stalls > tonumber(ARGV[5]) and not repeats then
     call("HSET", key, "defa", "job stalled more than allowable limit")
   end
-  local cancelled = peek(key, "ox:cancel")
-  if cancelled then -- its worker was asked to end it and is lost: whoever takes it next does so
-    call("HSET", key, "defa", cancelled)
+  if known[3] then -- its worker was asked to end it and is lost: whoever takes it next does so
+    call("HSET", key, "defa", known[3])
+  end
+  if known[2] then
+    note_end(key, known[2], id, "stalled", "scheduled", "the lease was lost", ARGV[4], "the worker was lost", nil, "system")
   end
   insert_ready(P, read_gate(P), id, true)
   between = nil

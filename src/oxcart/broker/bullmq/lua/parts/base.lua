@@ -108,6 +108,24 @@ local function trim_events()
   call("XTRIM", P .. "events", "MAXLEN", "~", max_events(P))
 end
 
+-- A job's transitions with one more, without the oldest where there are too many: then it begins with "+".
+-- Kept only for jobs that have the field `ox:history`; the words are the model's (model/state.py).
+local function noted(lines, time, from, to, worker, why)
+  worker = string.gsub(worker or "", "%c", " ")
+  lines = table.concat({ lines .. time, from, to, worker, why }, "\t") .. "\n"
+  local _, many = string.gsub(lines, "\n", "")
+  if many > 50 then
+    lines = "+" .. string.sub(lines, string.find(lines, "\n", 1, true) + 1)
+  end
+  return lines
+end
+
+-- The server's clock, for what an operator does to one job at a time.
+local function server_ms()
+  local now = call("TIME")
+  return string.format("%.0f", now[1] * 1000 + math.floor(now[2] / 1000))
+end
+
 -- The id of a job from its full key is what stands behind the last colon; the rest, colon included, is
 -- the prefix of its queue.
 local function split_key(job_key)

@@ -32,21 +32,23 @@ local function lease(keys, token, lock)
 end
 
 -- A job as it was read before the claim: a flat list of fields and values, or nil where the id leads to
--- nothing readable. Also returns its starts so far and the size of its payload.
+-- nothing readable. Also returns its starts so far, the size of its payload, and its history where it has one.
 local function read_job(key)
   local fields = redis.pcall("HGETALL", key)
   if fields.err or #fields == 0 then
     return nil
   end
-  local starts, size = 0, 0
+  local starts, size, history = 0, 0, nil
   for i = 1, #fields, 2 do
     if fields[i] == "ats" then
       starts = tonumber(fields[i + 1]) or 0
     elseif fields[i] == "data" then
       size = #fields[i + 1]
+    elseif fields[i] == "ox:history" then
+      history = fields[i + 1]
     end
   end
-  return fields, starts, size
+  return fields, starts, size, history
 end
 
 -- Claims up to `asked.count` jobs. Returns a table:
@@ -91,7 +93,7 @@ local function claim_jobs(asked)
     count = math.min(count, gate.room)
   end
 
-  local taken, keys, bytes, full, passed_over = {}, {}, 0, false, 0
+  local taken, keys, histories, bytes, full, passed_over = {}, {}, {}, 0, false, 0
   local jobs, all_starts = answer.jobs, answer.starts
   local function pass_over()
     passed_over = passed_over + 1
@@ -99,7 +101,7 @@ local function claim_jobs(asked)
   end
   local function take(id)
     local key = P .. id
-    local fields, starts, size = read_job(key)
+    local fields, starts, size, history = read_job(key)
     if not fields then
       if string.sub(id, 1, 2) ~= "0:" then -- else a wake-up token of ancient peers
         answer.orphans[#answer.orphans + 1] = id
@@ -107,7 +109,7 @@ local function claim_jobs(asked)
       return pass_over()
     end
     local last = #taken + 1
-    taken[last], keys[last], all_starts[last] = id, key, starts + 1
+    taken[last], keys[last], all_starts[last], histories[last] = id, key, starts + 1, history
     jobs[2 * last - 1], jobs[2 * last] = id, fields
     bytes = bytes + size
     full = last >= count or bytes >= asked.bytes
@@ -170,6 +172,10 @@ local function claim_jobs(asked)
         call("HSET", keys[i], "processedOn", stamp, "pb", worker, "ats", all_starts[i])
       else
         call("HSET", keys[i], "processedOn", stamp, "ats", all_starts[i])
+      end
+      if histories[i] then
+        call("HSET", keys[i], "ox:history", noted(histories[i], stamp, "scheduled", "running", worker,
+          "a worker accepts the job"))
       end
     end
   end

@@ -94,9 +94,10 @@ local function put_back(prefix, id)
 end
 
 -- Lets one due job wait for a worker. An id that leads to no job is dropped with its place.
-local function promote_one(prefix, gate, id)
+local function promote_one(prefix, gate, id, now)
   local key = prefix .. id
-  local priority = peek(key, "priority")
+  local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm")
+  local priority = known[1]
   if not priority and call("TYPE", key).ok ~= "hash" then
     return
   end
@@ -107,7 +108,14 @@ local function promote_one(prefix, gate, id)
     insert_by_priority(prefix, id, priority)
   end
   call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
-  call("HSET", key, "delay", 0)
+  if known[2] then
+    local retries = (tonumber(known[3]) or 0) > 0
+    call("HSET", key, "delay", 0, "ox:history", noted(known[2], string.format("%.0f", now),
+      retries and "retrying" or "delayed", "scheduled", "",
+      retries and "the backoff has passed" or "the delay has passed"))
+  else
+    call("HSET", key, "delay", 0)
+  end
 end
 
 -- Lets at most `most` due jobs wait for a worker. Returns how many it moved. One that cannot be moved stays,
@@ -119,7 +127,7 @@ local function promote_due(prefix, gate, now, most)
   end
   local gone = {}
   for _, id in ipairs(due) do
-    if pcall(promote_one, prefix, gate, id) or is_ready(prefix, id) then
+    if pcall(promote_one, prefix, gate, id, now) or is_ready(prefix, id) then
       gone[#gone + 1] = id
     end
   end

@@ -2,8 +2,12 @@
 
 -- Lets a parent wait for a worker: first its delay, then its priority; in front of the others.
 local function release_parent(prefix, id, now)
-  local asked = call("HMGET", prefix .. id, "priority", "delay")
+  local asked = call("HMGET", prefix .. id, "priority", "delay", "ox:history")
   local delay = tonumber(asked[2]) or 0
+  if asked[3] then
+    call("HSET", prefix .. id, "ox:history", noted(asked[3], string.format("%.0f", now), "pending",
+      delay > 0 and "delayed" or "scheduled", "", delay > 0 and "a delay was asked for" or "its dependencies have ended"))
+  end
   if delay > 0 then
     local due = now + delay
     call("ZADD", prefix .. "delayed", due * TICK, id)

@@ -1,5 +1,19 @@
 -- Letting a finished job run again.
 
+-- What a failed job is in the words of the model: fields 3 to 7 of those read below.
+local function failed_as(known)
+  if known[3] == "cancelled" then
+    return "cancelled"
+  end
+  local fine, opts = pcall(cjson.decode, known[7] or "")
+  local most = fine and type(opts) == "table" and tonumber(opts.attempts) or 1
+  local used = (tonumber(known[5]) or 0) + (tonumber(known[6]) or 0)
+  if known[4] or (used >= math.max(most, 1) and known[3] ~= "permanent") then
+    return "dead_letter"
+  end
+  return "failed"
+end
+
 -- Moves one job from `failed` or `completed` to the ready list. Returns 1, or -1 no such job, -3 not in that
 -- state. With `reset` its attempts count from the beginning. Its starts do not: they are the fencing number, by
 -- which a store refuses a writer that comes late. How many there were is noted, for those who bound them.
@@ -8,19 +22,24 @@ local function retry_one(gate, id, state, front, reset)
   if call("EXISTS", key) == 0 then
     return -1
   end
-  local parent_key = call("HGET", key, "parentKey")
+  local known = call("HMGET", key, "parentKey", "ox:history", "ox:category", "ox:dead", "atm", "stc", "opts")
+  local parent_key, history = known[1], known[2]
   local has_parent = parent_key and call("EXISTS", parent_key) == 1 -- in another slot: refused before any write
   if call("ZREM", P .. state, id) == 0 then
     return -3
   end
   call("HDEL", key, "finishedOn", "processedOn", state == "failed" and "failedReason" or "returnvalue", "ox:category",
-    "ox:untold", "ox:cancel")
+    "ox:untold", "ox:cancel", "ox:code", "ox:dead")
   if reset then
     call("HDEL", key, "atm", "attemptsMade", "stc")
     local starts = call("HGET", key, "ats")
     if starts then
       call("HSET", key, "ox:forgiven", starts)
     end
+  end
+  if history then
+    call("HSET", key, "ox:history", noted(history, server_ms(), state == "failed" and failed_as(known) or state,
+      "scheduled", "", "an operator replays the job: a new generation begins"))
   end
   insert_ready(P, gate, id, front)
   if has_parent then

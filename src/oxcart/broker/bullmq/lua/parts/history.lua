@@ -1,0 +1,28 @@
+-- The end of an attempt in the words of the model, for jobs that keep a history (field `ox:history`).
+--
+-- `ox:attempts` holds a line per ended attempt, newest last: a JSON list of the number of its start, began, ended,
+-- worker, outcome, category, code, message, stack.
+
+-- Kept of a message and of a stack: the end of it, where the failure is.
+local LONGEST_MESSAGE, LONGEST_TRACE, MOST_ATTEMPTS = 1000, 2000, 20
+
+-- Writes down how an attempt ended and where the job went. `stacks` is the JSON list of all stacks, or nil.
+local function note_end(key, history, id, outcome, to, why, time, message, stacks, category, code)
+  local was = call("HMGET", key, "ats", "processedOn", "pb", "ox:attempts")
+  local stack
+  if stacks and stacks ~= "" then
+    local fine, all = pcall(cjson.decode, stacks)
+    stack = fine and type(all) == "table" and all[#all]
+  end
+  local line = cjson.encode({
+    was[1] or "", was[2] or "", time, was[3] or "", outcome, category or "", code or "",
+    string.sub(message or "", 1, LONGEST_MESSAGE),
+    type(stack) == "string" and string.sub(stack, -LONGEST_TRACE) or "",
+  })
+  local lines = (was[4] or "") .. line .. "\n"
+  local _, many = string.gsub(lines, "\n", "")
+  if many > MOST_ATTEMPTS then
+    lines = string.sub(lines, string.find(lines, "\n", 1, true) + 1)
+  end
+  call("HSET", key, "ox:history", noted(history, time, "running", to, was[3], why), "ox:attempts", lines)
+end

@@ -1,0 +1,17 @@
+-- Idempotency keys: within its life, one job per name and key.
+
+-- The job that owns a key, or nil: then this job owns it from now on. A key whose job is gone is nobody's.
+local function key_owner(prefix, id, name, flags, extras)
+  local key
+  for i = 1, #extras, 2 do
+    if extras[i] == "ox:idem" then
+      key = prefix .. "ox:idem:" .. #name .. ":" .. name .. ":" .. extras[i + 1]
+    end
+  end
+  local owner = call("GET", key)
+  if owner and call("EXISTS", prefix .. owner) == 1 then
+    return owner
+  end
+  call("SET", key, id, "PX", string.match(flags, "I(%d+)"))
+  return nil
+end

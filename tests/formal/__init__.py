@@ -1,0 +1,1 @@
+"""The formal job model against the real server."""

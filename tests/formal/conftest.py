@@ -1,0 +1,16 @@
+"""A queue whose clock the test rules."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.broker.test_broker import Q
+
+
+@pytest_asyncio.fixture
+async def q(url: str) -> AsyncIterator[Q]:
+    made = Q(url)
+    yield made
+    await made.broker.close()

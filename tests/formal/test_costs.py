@@ -1,0 +1,74 @@
+"""What is not used costs nothing: a plain job takes no more commands than before the formal model came.
+
+The figures are those of the commit before it, counted by the server itself (``INFO commandstats``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from oxcart.broker.port import Ask, Outcome
+from oxcart.model.options import JobOptions
+from tests.broker.test_broker import Q
+
+#: Commands that the server ran for 100 plain jobs: added in one call, taken 50 at a time, ended 50 at a time.
+BEFORE = {"add": 307, "claim": 164, "finish": 326, "retry": 505, "promote": 204}
+
+
+async def counted(q: Q, store: redis.Redis) -> dict[str, int]:
+    """The commands of each step in the life of a hundred jobs."""
+    found: dict[str, int] = {}
+
+    def note(step: str) -> None:
+        stats: dict[str, dict[str, Any]] = store.info("commandstats")
+        ours = {
+            name: told["calls"] for name, told in stats.items() if "info" not in name and "config" not in name
+        }
+        found[step] = sum(ours.values())
+        store.config_resetstat()
+
+    jobs = [q.broker.encode("n", {"n": number}, JobOptions.build()) for number in range(100)]
+    await q.broker.add(jobs[:1])  # the scripts are known from here on
+    (first,) = await q.claim()
+    await q.broker.finish([q.outcome(first)], Ask(0))
+    await q.broker.recover()
+    await q.broker.promote()
+    store.config_resetstat()
+    await q.broker.add(jobs[1:])
+    note("add")
+    claimed = await q.claim(50)
+    note("claim")
+    ended = [q.outcome(job, "c") for job in claimed]
+    _, more = await q.broker.finish(ended, Ask(49))
+    note("finish")
+    later: list[Outcome] = [q.outcome(job, "d", value=b"no", stack=b"[]", delay_ms=1000) for job in more.jobs]
+    await q.broker.finish(later, Ask(0))
+    note("retry")
+    q.clock.now += 2000
+    await q.broker.promote()
+    note("promote")
+    return found
+
+
+async def test_a_plain_job_takes_no_more_commands_than_before(q: Q, store: redis.Redis) -> None:
+    found = await counted(q, store)
+    assert {step: calls for step, calls in found.items() if calls > BEFORE[step]} == {}
+
+
+async def test_a_job_that_keeps_a_history_takes_at_most_three_more(q: Q, store: redis.Redis) -> None:
+    """One at its start, two at its end."""
+
+    async def commands(**options: Any) -> int:
+        store.flushall()
+        jobs = [q.broker.encode("n", None, JobOptions.build(**options)) for _ in range(50)]
+        await q.broker.add(jobs)
+        store.config_resetstat()
+        claimed = await q.claim(50)
+        await q.broker.finish([q.outcome(job) for job in claimed], Ask(0))
+        stats: dict[str, dict[str, Any]] = store.info("commandstats")
+        return sum(told["calls"] for name, told in stats.items() if "info" not in name)
+
+    plain = await commands()
+    assert await commands(history=True) <= plain + 4 * 50
