@@ -149,13 +149,8 @@ class Queue(Cancelling):
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
         bound = self._bind()
-<<<<<<< HEAD
         added = await bound.add(bound.broker.encode(name, data, carry(options)))
-        return JobHandle(self, added.id, name, added.created)
-=======
-        added = await bound.add(bound.broker.encode(name, data, options))
         return JobHandle(self, added.id, name, added.created, added.duplicate)
->>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own.

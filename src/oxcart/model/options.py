@@ -89,19 +89,16 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         stack_trace_limit: How many stack traces are kept, newest last; None is all.
         size_limit: Limit of data and options in bytes; None is 10 MiB.
         deduplication: The window that it shares with others of its kind; None for none.
-<<<<<<< HEAD
         tags: Labels by which it can be found; None for none.
         correlation_id: Ties it to jobs, logs and traces of the same undertaking; a job that a handler adds
             has that of the handler's own unless it says another.
         callback_url: Told when the job has ended.
-=======
         history: Whether its transitions and attempts are written down in the job itself.
         idempotency_key: A job of this name and key that was added before is this job; None for no key.
         idempotency_window: For how long, in milliseconds.
         lifetime: How long after its creation the job must have ended, in milliseconds; None for no limit.
         retry_system: Whether an attempt that ended by a crash or a lost worker is tried again.
         retry_timeout: Whether one that took too long is.
->>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
     """
 
     attempts: int = 3
@@ -118,10 +115,15 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     stack_trace_limit: int | None = None
     size_limit: int | None = None
     deduplication: Deduplication | None = None
-<<<<<<< HEAD
     tags: dict[str, str] | None = None
     correlation_id: str | None = None
     callback_url: str | None = None
+    history: bool = False
+    idempotency_key: str | None = None
+    idempotency_window: int = DEFAULT_IDEMPOTENCY_WINDOW
+    lifetime: int | None = None
+    retry_system: bool = True
+    retry_timeout: bool = True
 
     @property
     def is_shared(self) -> bool:
@@ -130,16 +132,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             self.correlation_id is None
             and self.job_id is None
             and self.deduplication is None
+            and self.idempotency_key is None
             and self.tags is None
         )
-=======
-    history: bool = False
-    idempotency_key: str | None = None
-    idempotency_window: int = DEFAULT_IDEMPOTENCY_WINDOW
-    lifetime: int | None = None
-    retry_system: bool = True
-    retry_timeout: bool = True
->>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
 
     @classmethod
     def build(cls, **kwargs: Unpack[OptionKwargs]) -> JobOptions:

@@ -35,14 +35,12 @@ FIELD_TIMEOUT = "ox:timeout"
 #: Why a job failed for good: a category of the model.
 FIELD_CATEGORY = "ox:category"
 
-<<<<<<< HEAD
 #: Labels, as a JSON object of text.
 FIELD_TAGS = "ox:tags"
 #: What ties a job to others, to logs and traces.
 FIELD_CORRELATION = "ox:corr"
 #: Who is told when the job has ended.
 FIELD_CALLBACK = "ox:callback"
-=======
 #: The application's own word for that failure.
 FIELD_CODE = "ox:code"
 #: Why a job is a dead letter though attempts were left: ``lifetime``, ``dependency``.
@@ -57,7 +55,6 @@ FIELD_LIFETIME = "ox:lifetime"
 FIELD_NO_RETRY = "ox:noretry"
 #: What the handler saved for its next attempt, as JSON.
 FIELD_CHECKPOINT = "ox:checkpoint"
->>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
 
 #: Why a child's end could not be told to its parent.
 FIELD_UNTOLD = "ox:untold"
@@ -141,14 +138,12 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
     if options.deduplication is not None:
         wire["de"] = options.deduplication.wire()
         extras += ("deid", options.deduplication.id)
-<<<<<<< HEAD
     if options.tags:
         extras += (FIELD_TAGS, encode_tags(options.tags))
     if options.correlation_id is not None:
         extras += (FIELD_CORRELATION, options.correlation_id)
     if options.callback_url is not None:
         extras += (FIELD_CALLBACK, options.callback_url)
-=======
     if options.history:
         extras += (FIELD_HISTORY, "")
     if options.lifetime is not None:
@@ -163,7 +158,6 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
         if options.deduplication is not None:
             raise ValidationError("idempotency_key", "alone, without deduplication", options.idempotency_key)
         extras += (FIELD_IDEMPOTENCY, options.idempotency_key)
->>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
     return wire, extras
 
 
@@ -231,11 +225,7 @@ def encode_job(
         if parent.flag:
             wire[parent.flag] = True
         opts, extras = _json.encode(wire), (*parent.fields(), *further)
-<<<<<<< HEAD
     else:
-=======
-    elif options.job_id is None and options.deduplication is None and options.idempotency_key is None:
->>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
         opts, extras = encode_options(options)
     job_id = new_id() if options.job_id is None else options.job_id
     if parent is not None or waits or options.deduplication is not None:
@@ -324,9 +314,16 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
     raw = fields.get(b"opts")
     if raw is None:
         return DEFAULT_OPTIONS
-<<<<<<< HEAD
-    options = decode_options(raw, fields.get(b"ox:backoff"), fields.get(b"ox:timeout"))
-    tags, correlation, url = fields.get(b"ox:tags"), fields.get(b"ox:corr"), fields.get(b"ox:callback")
+    get = fields.get
+    options = decode_options(
+        raw,
+        get(b"ox:backoff"),
+        get(b"ox:timeout"),
+        get(b"ox:lifetime"),
+        get(b"ox:noretry"),
+        b"ox:history" in fields,
+    )
+    tags, correlation, url = get(b"ox:tags"), get(b"ox:corr"), get(b"ox:callback")
     if tags is None and correlation is None and url is None:
         return options
     return msgspec.structs.replace(
@@ -334,16 +331,6 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
         tags=decode_tags(tags) or None,
         correlation_id=text_of(correlation),
         callback_url=text_of(url),
-=======
-    get = fields.get
-    return decode_options(
-        raw,
-        get(b"ox:backoff"),
-        get(b"ox:timeout"),
-        get(b"ox:lifetime"),
-        get(b"ox:noretry"),
-        b"ox:history" in fields,
->>>>>>> f4bbba9 (Keep the history of jobs that ask for it, tell formal states, and let an idempotency key make one job)
     )
 
 
