@@ -54,7 +54,7 @@ class TestAdd:
             *("--priority", "3", "--backoff", '{"type": "fixed", "delay": "2s"}', "--timeout", "9s"),
             *("--remove-on-complete", "true", "--remove-on-fail", "100"),
         )
-        assert added.json == {"id": "mine", "queue": "mail", "created": True}
+        assert added.json == {"id": "mine", "queue": "mail", "created": True, "duplicate": False}
         found = ox("job", "mail", "mine", "--json").json
         options = found["options"]
         assert (found["state"], found["priority"], options["attempts"], options["delay"]) == (

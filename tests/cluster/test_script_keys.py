@@ -108,6 +108,9 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await broker.add_log("plain", ["a", "b"], 1)
     await broker.update_data("plain", 2)
     await broker.states(["plain", "later", "nobody"])
+    await broker.look(["plain", "later", "nobody"])
+    await _add(broker, "keyed", idempotency_key="k", lifetime="1h", history=True)
+    await _add(broker, "keyed-again", idempotency_key="k")
     for state in ("wait", "delayed"):
         await broker.page(state, 0, 5)
         await broker.page(state, 0, 5, oldest=True)

@@ -18,7 +18,7 @@ class TestReading:
             {"x": 1}, job_id="7", name="greet", starts=3, fields={"atm": "1", "stc": "1"}, attempts=5
         )
         assert (job.id, job.name, job.queue, job.data) == ("7", "greet", "q", {"x": 1})
-        assert (job.fencing, job.attempt, job.attempts_made, job.stalls) == (3, 2, 1, 1)
+        assert (job.fencing, job.attempt, job.attempts_made, job.stalls) == (3, 3, 1, 1)
         assert (job.options.attempts, job.worker_id, job.started_ms) == (5, "worker-1", NOW)
         assert repr(job) == "RunningJob(q/7 'greet', attempt 2)"
 

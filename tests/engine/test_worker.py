@@ -473,6 +473,6 @@ class TestRecovery:
         assert len((await lost.claim(Ask(1, lock_ms=100))).jobs) == 1
         await lost.close()
         async with Worker(queue, lock_duration="200ms", stalled_interval="50ms").running():
-            assert await job.result(timeout=20) == 1
+            assert await job.result(timeout=20) == 2
         now = await job.get()
         assert (now.stalled_count, now.attempts_made, now.attempts_started) == (1, 1, 2)

@@ -267,8 +267,7 @@ class TestHandlersSee:
             [("act", {"how": name}, {"attempts": 1, "history": True}) for name in names]
         )
         async with Worker(queue, concurrency=5).running():
-            for handle in handles:
-                await eventually(lambda handle=handle: self.ended(handle), "it has ended")
+            await eventually(lambda: self.all_ended(handles), "all have ended")
         jobs = dict(zip(names, [await handle.get() for handle in handles], strict=True))
         for job in jobs.values():
             check(job)
@@ -289,8 +288,8 @@ class TestHandlersSee:
         assert jobs["permanent"].extra["ox:code"] == "E404"
         assert jobs["permanent"].past_attempts[0].code == "E404"
 
-    async def ended(self, handle: Any) -> bool:
-        return (await handle.get()).finished_on is not None
+    async def all_ended(self, handles: list[Any]) -> bool:
+        return all([(await handle.get()).finished_on is not None for handle in handles])
 
     async def test_a_snooze_is_a_delay(self, queue: Queue) -> None:
         done: list[int] = []

@@ -140,6 +140,8 @@ def job(
         output.document(as_document(found, state) | ({"logs": log} if logs else {}))
         return
     output.facts(_facts(found, state))
+    if found.options.history:
+        _show_history(found)
     for trace in found.stacktrace:
         output.text("\n" + trace.rstrip())
     if logs:
@@ -325,11 +327,29 @@ def as_document(job: Job, state: str) -> dict[str, Any]:
     """A job for JSON."""
     import msgspec
 
-    document: dict[str, Any] = {"id": job.id, "name": job.name, "state": state}
+    document: dict[str, Any] = {"id": job.id, "name": job.name, "state": state, "formal_state": job.state}
     for field in job.__struct_fields__:
         value = getattr(job, field)
-        document[field] = value if field in ("data", "return_value") else msgspec.to_builtins(value)
+        if field != "state":
+            document[field] = value if field in ("data", "return_value") else msgspec.to_builtins(value)
     return document
+
+
+def _show_history(job: Job) -> None:
+    output.text("")
+    output.table(
+        ["when", "from", "to", "why", "worker"],
+        (
+            [
+                output.moment(one.at),
+                one.source,
+                one.target,
+                one.why + (" (inferred)" if one.inferred else ""),
+                one.worker,
+            ]
+            for one in job.transitions
+        ),
+    )
 
 
 def _facts(job: Job, state: str) -> dict[str, Any]:
@@ -337,7 +357,7 @@ def _facts(job: Job, state: str) -> dict[str, Any]:
         "id": job.id,
         "name": job.name,
         "queue": job.queue,
-        "state": state,
+        "state": state if job.state is None or job.state == state else f"{state} ({job.state})",
         "attempts": f"{job.attempts_used} of {job.options.attempts} used",
         "priority": job.priority or None,
         "delay": output.span(job.delay / 1000) if job.delay else None,
@@ -349,7 +369,9 @@ def _facts(job: Job, state: str) -> dict[str, Any]:
         "parent": job.parent_key,
         "stalled": job.stalled_count or None,
         "reason": job.failed_reason,
-        "category": job.extra.get("ox:category"),
+        "category": job.category,
+        "code": job.extra.get("ox:code"),
+        "idempotency key": job.idempotency_key,
         "result": job.return_value if state == "completed" else None,
     }
     shown = {name: value for name, value in facts.items() if value is not None}
