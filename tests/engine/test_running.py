@@ -20,7 +20,7 @@ class TestReading:
         assert (job.id, job.name, job.queue, job.data) == ("7", "greet", "q", {"x": 1})
         assert (job.fencing, job.attempt, job.attempts_made, job.stalls) == (3, 3, 1, 1)
         assert (job.options.attempts, job.worker_id, job.started_ms) == (5, "worker-1", NOW)
-        assert repr(job) == "RunningJob(q/7 'greet', attempt 2)"
+        assert repr(job) == "RunningJob(q/7 'greet', attempt 3)"
 
     def test_attempts_of_an_old_peer(self) -> None:
         assert make_job(fields={"attemptsMade": "2"}).attempt == 3
