@@ -36,7 +36,7 @@ async def claimed(broker: BullMQBroker, count: int, **options: Any) -> list[Clai
 
 
 def completed(job: ClaimedJob, at_ms: int = NOW, **fields: Any) -> Outcome:
-    return Outcome("c", job.id, job.token, job.starts, at_ms, b"1", **fields)
+    return Outcome("c", job.id, job.token, job.starts, at_ms, b"1", earlier=job.earlier, **fields)
 
 
 def active(store: redis.Redis) -> list[str]:
@@ -83,6 +83,49 @@ async def test_an_id_that_left_the_list_is_not_active(broker: BullMQBroker, stor
     assert active(store) == []
 
 
+async def test_a_job_that_is_gone_is_told_alone(broker: BullMQBroker, store: redis.Redis) -> None:
+    jobs = await claimed(broker, 6)
+    store.delete(f"bull:q:{jobs[2].id}")
+    codes, _ = await broker.finish([completed(job) for job in jobs])
+    assert codes == [1, 1, -1, 1, 1, 1]
+    assert [store.hget(f"bull:q:{job.id}", "atm") for job in jobs] == ["1", "1", None, "1", "1", "1"]
+
+
+async def test_a_parent_that_came_after_the_claim_is_told(broker: BullMQBroker, store: redis.Redis) -> None:
+    """A peer that adds a child of an id that exists makes the running job its child."""
+    jobs = await claimed(broker, 6)
+    child = f"bull:q:{jobs[3].id}"
+    store.hset("bull:q:above", mapping={"name": "n", "data": "1", "opts": "{}"})
+    store.zadd("bull:q:waiting-children", {"above": NOW})
+    store.sadd("bull:q:above:dependencies", child)
+    store.hset(child, mapping={"parentKey": "bull:q:above", "parent": '{"id":"above","queueKey":"bull:q"}'})
+    codes, _ = await broker.finish([completed(job) for job in jobs])
+    assert codes == [1] * 6
+    assert store.lrange("bull:q:wait", 0, -1) == ["above"]
+    assert store.hgetall("bull:q:above:processed") == {child: "1"}
+
+
+async def test_a_lease_that_ran_out_ends_in_a_batch_while_nobody_else_started_the_job(
+    broker: BullMQBroker, store: redis.Redis
+) -> None:
+    jobs = await claimed(broker, 6)
+    store.delete(*(f"bull:q:{job.id}:lock" for job in jobs[1:3]))
+    store.hset(f"bull:q:{jobs[2].id}", "ats", 2)
+    codes, _ = await broker.finish([completed(job) for job in jobs])
+    assert codes == [1, 1, -2, 1, 1, 1]
+
+
+async def test_attempts_that_ended_before_are_counted_on(broker: BullMQBroker, store: redis.Redis) -> None:
+    jobs = await claimed(broker, 4, attempts=3)
+    await broker.finish(
+        [Outcome("r", job.id, job.token, job.starts, NOW, b"x", b"[]") for job in jobs], Ask(0)
+    )
+    again = (await broker.claim(Ask(4))).jobs
+    assert [job.earlier for job in again] == [1] * 4
+    assert (await broker.finish([completed(job) for job in again]))[0] == [1] * 4
+    assert [store.hget(f"bull:q:{job.id}", "atm") for job in again] == ["2"] * 4
+
+
 async def test_every_kind_of_end_in_one_batch(broker: BullMQBroker, store: redis.Redis) -> None:
     jobs = await claimed(broker, 10, attempts=3)
     kinds: list[dict[str, Any]] = [
@@ -93,7 +136,7 @@ async def test_every_kind_of_end_in_one_batch(broker: BullMQBroker, store: redis
         {"kind": "w"},
     ]
     outcomes = [
-        Outcome(id=job.id, token=job.token, starts=job.starts, at_ms=NOW, **kinds[i % 5])
+        Outcome(id=job.id, token=job.token, starts=job.starts, at_ms=NOW, earlier=job.earlier, **kinds[i % 5])
         for i, job in enumerate(jobs)
     ]
     codes, _ = await broker.finish(outcomes)

@@ -618,7 +618,7 @@ class TestRepeatable:
     ) -> None:
         job = await q.active()
         await q.add("b")
-        ends = ("c", 1, job.token, q.clock.now, "", "a", job.starts, "1")
+        ends = ("c", 1, job.token, q.clock.now, "", "", "a", job.starts, "1")
         args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, 1, *ends)
         first = self.call(store, "finish", "s", 1, args)
         after = whole()

@@ -40,7 +40,8 @@ async def _add(broker: BullMQBroker, *names: str, data: Any = None, **options: A
 
 
 def _outcome(job: ClaimedJob, kind: str = "c", **more: Any) -> Outcome:
-    return Outcome(kind, job.id, job.token, job.starts, 1_700_000_000_000, b'"done"', **more)
+    now = 1_700_000_000_000
+    return Outcome(kind, job.id, job.token, job.starts, now, b'"done"', earlier=job.earlier, **more)
 
 
 def _ids(claimed: Claimed) -> list[str]:

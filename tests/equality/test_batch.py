@@ -111,7 +111,16 @@ class BatchGenerator(Generator):
 
 
 class BatchSide(OxcartSide):
-    """Everything in as few calls as the broker makes of it."""
+    """Everything in as few calls as the broker makes of it, with what the claims told of the jobs."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._earlier: dict[tuple[str, str, str], int] = {}
+
+    def _claimed(self, op: Op, claimed: Claimed) -> dict[str, Any]:
+        for job in claimed.jobs:
+            self._earlier[op.queue, job.id, job.token] = job.earlier
+        return super()._claimed(op, claimed)
 
     async def _claim_many(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
         claimed = await broker.claim(_asked(op, op.args["count"]))
@@ -119,8 +128,14 @@ class BatchSide(OxcartSide):
 
     async def _finish_many(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
         outcomes = [_outcome(op, item) for item in op.args["items"]]
+        for outcome in outcomes:
+            outcome.earlier = self._earlier.get((op.queue, outcome.id, outcome.token), -1)
         codes, claimed = await broker.finish(outcomes, _asked(op, op.args["count"]))
         return self._several(op, codes, [claimed])
+
+    async def reset(self, metas: bool) -> None:
+        self._earlier.clear()
+        await super().reset(metas)
 
     async def _log_many(self, broker: BullMQBroker, op: Op) -> int:
         return await broker.add_log(op.args["id"], op.args["rows"], op.args["keep"] or None)

@@ -63,6 +63,14 @@ class ClaimedJob(msgspec.Struct):
     started_ms: int
     fields: dict[bytes, bytes]
 
+    @property
+    def earlier(self) -> int:
+        """Attempts ended so far, for the ``Outcome``; -1 where more hangs on the end: a window, a history."""
+        if b"deid" in self.fields or b"ox:history" in self.fields:
+            return -1
+        ended = self.fields.get(b"atm", b"0")
+        return int(ended) if ended.isdigit() else -1
+
 
 class Claimed(msgspec.Struct):
     """The answer to a claim.
@@ -107,6 +115,8 @@ class Outcome(msgspec.Struct):
         delay_ms: Delayed: how long. Held: for how long.
         counts: Delayed: whether this was an attempt.
         lifo: Retry now: in front of the others.
+        earlier: Completed or failed: how many attempts had ended before, as the claimed record tells it;
+            -1 where the server must look.
     """
 
     kind: str
@@ -124,6 +134,7 @@ class Outcome(msgspec.Struct):
     delay_ms: int = 0
     counts: bool = True
     lifo: bool = False
+    earlier: int = -1
 
 
 class Lease(msgspec.Struct, frozen=True):

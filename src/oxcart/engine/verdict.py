@@ -107,6 +107,7 @@ class Verdict:
             self._clock(),
             value,
             retention=retention_argument(self._completed if kept is None else kept),
+            earlier=job.claim.earlier,
         )
 
     def of_error(self, job: RunningJob, error: BaseException, category: Category | None = None) -> Outcome:
@@ -232,6 +233,7 @@ class Verdict:
             attempts=min(options.attempts, ended) if used >= options.attempts else options.attempts,
             category=category.value,
             code=_code(error),
+            earlier=job.claim.earlier,
         )
 
     def _stack(self, job: RunningJob, reason: str, error: BaseException | None) -> bytes:

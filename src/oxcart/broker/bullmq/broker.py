@@ -220,7 +220,7 @@ class BullMQBroker:
         now, token = self.clock(), self._new_token()
         args = self._asked(ask, now, token)
         args.append(len(outcomes))
-        group: tuple[str, str, int, str] | None = None
+        group: tuple[str, str, int, str, int] | None = None
         size_at = 0
         told: list[bytes | str | int] = []
         for number, o in enumerate(outcomes, 1):
@@ -228,10 +228,10 @@ class BullMQBroker:
             if o.category:
                 told += (number, o.category, o.code)
             more = ("L" if o.lifo else "") if kind == "r" else o.retention
-            shared = (kind, o.token, o.at_ms, more)
+            shared = (kind, o.token, o.at_ms, more, o.earlier)
             if shared != group:
                 size_at = len(args) + 1
-                args += (kind, 0, *shared[1:])
+                args += (kind, 0, *shared[1:4], o.earlier if o.earlier >= 0 else "")
                 group = shared
             args[size_at] += 1  # type: ignore[operator]
             args += (o.id, o.starts if o.starts >= 0 else "")

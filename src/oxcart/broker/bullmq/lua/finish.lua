@@ -14,7 +14,9 @@
 --          h wait for its children  (nothing)
 --          l give back  how many ms the queue is held: its rate limit lets no job start
 --          Behind the time stands what else a group shares: of c and f the retention, "" to keep all, or
---          "count:age:limit" with empty parts for what is not asked; of r "L" or ""; of the others "".
+--          "count:age:limit" with empty parts for what is not asked; of r "L" or ""; of the others "". Last of
+--          what it shares, of c and f: how many attempts had ended before, or "" to look, which is asked for
+--          where the record of the claim tells of more that hangs on the end.
 --          Behind them for how many minutes to keep counts of ended jobs, or ""; then, for those that
 --          failed: number of the item, category, code (told to a pipeline).
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, 2 as 1
@@ -41,6 +43,7 @@ if count > MOST then
 end
 local codes = {}
 local active = call("LLEN", active_key)
+local at_first = active
 local finished, trimmed, purge = 0, false, 1000
 local sizes = { c = 3, f = 7, r = 4, d = 6, w = 2, h = 2, l = 3 }
 
@@ -60,7 +63,7 @@ local function read_items()
   while index < count do
     local kind, size = ARGV[at], sizes[ARGV[at]]
     local behind = index + tonumber(ARGV[at + 1])
-    at = at + 5
+    at = at + 6
     while index < behind do
       index = index + 1
       local id = ARGV[at]
@@ -87,6 +90,8 @@ local places = { completed = {}, failed = {} }
 
 -- Whether any job that completes here might have children: nearly always none has.
 local children
+-- Whether all jobs are there: nearly always they are. A single one is asked itself.
+local all_there
 
 local function read_leases()
   -- Sets that are none refuse the call here, before anything is written.
@@ -94,6 +99,7 @@ local function read_leases()
   call("ZCARD", P .. "failed")
   if count > 0 then
     holders = call("MGET", unpack(lock_of))
+    all_there = count > 1 and call("EXISTS", unpack(key_of)) == count
   end
   children = #family > 0 and call("EXISTS", unpack(family)) > 0
 end
@@ -159,7 +165,7 @@ local function write_active()
       end
     end
   end
-  local older = call("LRANGE", active_key, run_end + 1, -1)
+  local older = run_end + 1 < at_first and call("LRANGE", active_key, run_end + 1, -1) or {}
   for i = 1, #older do
     stay[#stay + 1] = older[i]
   end
@@ -218,11 +224,16 @@ local between
 
 -- Common beginning of every item. Returns the job's attributes, or a code below zero. The order of the
 -- checks is the peers': what a refused call has already changed by then is the same.
-local function leave(index, kind, id, token, starts, fields)
+local function leave(index, kind, id, token, starts, fields, earlier)
   local key = key_of[index]
-  local job = call("HMGET", key, "parentKey", "deid", "atm", "ats", "ox:history")
-  if not job[4] and call("EXISTS", key) == 0 then
-    return -1
+  local job
+  if all_there and earlier and earlier ~= "" and not released[id] then
+    job = { call("HGET", key, "parentKey"), false, earlier }
+  else
+    job = call("HMGET", key, "parentKey", "deid", "atm", "ats", "ox:history")
+    if not job[4] and call("EXISTS", key) == 0 then
+      return -1
+    end
   end
   if children and kind == "c" and call("EXISTS", key .. ":dependencies", key .. ":unsuccessful") > 0 then
     return call("EXISTS", key .. ":dependencies") == 1 and -4 or -9
@@ -234,13 +245,18 @@ local function leave(index, kind, id, token, starts, fields)
   if released[id] then
     write_active() -- the same job twice: by now it is not active any more
   end
-  if not holder and (starts == "" or starts ~= job[4] or not call("LPOS", active_key, id)) then
-    return -2
+  if not holder then
+    local started = job[4] or call("HGET", key, "ats")
+    if starts == "" or starts ~= started or not call("LPOS", active_key, id) then
+      return -2
+    end
   end
   if (kind == "c" or kind == "f") and job[1] and job[1] ~= "" then
     find_parent(job, key)
   end
-  job.told = read_attempt(key)
+  if ATTACHED then
+    job.told = read_attempt(key)
+  end
   release(index, id)
   if fields then
     call("HSET", key, unpack(fields))
@@ -299,9 +315,8 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
     trimmed = true
     trim_events()
   end
-  local now = tonumber(time)
   if job[2] then
-    seldom().close_window(P, job[2], id, now)
+    seldom().close_window(P, job[2], id, tonumber(time))
     children = true -- a kept job may have become the child of one that ends further down
   end
   local parent_key = job[1]
@@ -309,13 +324,13 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
     local parent = job.parent
     if set == "failed" then
       if parent then
-        seldom().child_failed(parent, key, value, now)
+        seldom().child_failed(parent, key, value, tonumber(time))
       end
     elseif parent then
-      seldom().child_completed(parent_key, parent.queueKey .. ":", parent.id, key, value, now)
+      seldom().child_completed(parent_key, parent.queueKey .. ":", parent.id, key, value, tonumber(time))
     else
       local prefix, parent_id = split_key(parent_key)
-      seldom().child_completed(parent_key, prefix, parent_id, key, value, now)
+      seldom().child_completed(parent_key, prefix, parent_id, key, value, tonumber(time))
     end
   end
   local ended = (tonumber(job[3]) or 0) + 1
@@ -349,12 +364,12 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
       call("HSET", key, "ox:untold", job.untold)
     end
     if wanted ~= "" then
-      retain(P .. set, wanted, now)
+      retain(P .. set, wanted, tonumber(time))
     end
   end
   job.ended_by = call("XADD", events, "*", "event", set, "jobId", id, field, value, "prev", "active")
   if minutes then
-    seldom().count_end(set, now, minutes)
+    seldom().count_end(set, tonumber(time), minutes)
   end
   finished = finished + 1
   return ended
@@ -377,14 +392,18 @@ end
 
 local kinds = {}
 
-function kinds.c(index, at, id, token, starts, time, retention)
-  local job = leave(index, "c", id, token, starts)
+function kinds.c(index, at, id, token, starts, time, retention, earlier)
+  local job = leave(index, "c", id, token, starts, nil, earlier)
   if type(job) == "number" then
     return job
   end
   settle_job(job, key_of[index], id, time, "completed", "returnvalue", ARGV[at], retention)
-  record_attempt(job.told, job.ended_by, id, "completed", time)
-  note(job, index, "completed", "completed", "the handler succeeded", time)
+  if job.told then
+    record_attempt(job.told, job.ended_by, id, "completed", time)
+  end
+  if job[5] then
+    note(job, index, "completed", "completed", "the handler succeeded", time)
+  end
   return end_of_item(job)
 end
 
@@ -406,8 +425,9 @@ local function make_other_kinds()
     note(job, index, "failed", to, why, time, reason, stacks)
   end
 
-  function kinds.f(index, at, id, token, starts, time, retention)
-    local job = leave(index, "f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
+  function kinds.f(index, at, id, token, starts, time, retention, earlier)
+    local job = leave(index, "f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] },
+      earlier)
     if type(job) == "number" then
       return job
     end
@@ -513,16 +533,16 @@ read_leases()
 find_run()
 local at, index = 12, 0
 while index < count do
-  local kind, token, time, shared = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local kind, token, time, shared, earlier = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   if not kinds[kind] then
     make_other_kinds()
   end
   local finish, size = kinds[kind], sizes[kind]
   local behind = index + tonumber(ARGV[at + 1])
-  at = at + 5
+  at = at + 6
   while index < behind do
     index = index + 1
-    local ok, code = pcall(finish, index, at + 2, ARGV[at], token, ARGV[at + 1], time, shared)
+    local ok, code = pcall(finish, index, at + 2, ARGV[at], token, ARGV[at + 1], time, shared, earlier)
     codes[index] = ok and code or (type(code) == "table" and code.err or tostring(code))
     -- What is put back has no lease: the stalled check gives it to another worker.
     if not ok and between then

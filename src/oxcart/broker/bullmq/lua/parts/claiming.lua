@@ -1,7 +1,7 @@
 -- Handing ready jobs to a worker.
 
 -- At most this many due jobs are let through per call, so that a call stays short; few where plenty is ready.
-local PROMOTE, PROMOTE_FEW, PLENTY = 50, 10, 500
+local PROMOTE, PROMOTE_FEW = 50, 10
 
 -- At most this many jobs are claimed, and as many ids that lead to no job passed over, per call.
 local MOST = 1000
@@ -61,7 +61,7 @@ local function claim_jobs(asked)
   local answer = { jobs = {}, orphans = {}, limited = 0, starts = {} }
   local now, count = asked.now, math.min(asked.count, MOST)
   local gate = read_gate(P)
-  promote_due(P, gate, now, call("LLEN", P .. "wait") < PLENTY and PROMOTE or PROMOTE_FEW)
+  promote_due(P, gate, now, PROMOTE, PROMOTE_FEW)
 
   local max = tonumber(gate.max or asked.limit_max)
   local used = tonumber(call("GET", P .. "limiter") or 0)

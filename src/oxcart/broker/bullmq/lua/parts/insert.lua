@@ -118,15 +118,23 @@ local function promote_one(prefix, gate, id, now)
   end
 end
 
--- Lets at most `most` due jobs wait for a worker. Returns how many it moved. One that cannot be moved stays,
--- and stops none of the others.
-local function promote_due(prefix, gate, now, most)
+-- So many ready jobs are plenty.
+local PLENTY = 500
+
+-- Lets at most `most` due jobs wait for a worker, or `few` where plenty is ready. Returns how many it moved. One
+-- that cannot be moved stays, and stops none of the others.
+local function promote_due(prefix, gate, now, most, few)
   local due = call("ZRANGEBYSCORE", prefix .. "delayed", 0, (now + 1) * TICK - 1, "LIMIT", 0, most)
   if #due == 0 then
     return 0
   end
+  local last = #due
+  if few and last > few and call("LLEN", prefix .. "wait") >= PLENTY then
+    last = few
+  end
   local gone = {}
-  for _, id in ipairs(due) do
+  for i = 1, last do
+    local id = due[i]
     if pcall(promote_one, prefix, gate, id, now) or is_ready(prefix, id) then
       gone[#gone + 1] = id
     end
