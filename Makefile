@@ -56,9 +56,15 @@ test-spark: install  ## all tests of the pipeline, the slow ones included; takes
 clean:  ## remove what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/node/*/node_modules
 
-.PHONY: interop pause-all
+.PHONY: interop pause-all mixed-fleet mixed-fleet-without-us
 interop: install  ## live with real BullMQ on shared queues: both pins, or BULLMQ=x.y.z
 	$(if $(filter file,$(origin BULLMQ)),,OXCART_BULLMQ=$(BULLMQ)) $(BIN)/pytest -q tests/interop
+
+mixed-fleet: install  ## 20 000 jobs by Node 5.62.0, Node 6.7.0, PyPI bullmq and us, our workers killed ten times
+	$(BIN)/python -m tests.interop.mixed $(MIXED)
+
+mixed-fleet-without-us: install  ## the same by the peers alone, which are killed in our place
+	$(BIN)/python -m tests.interop.mixed --without-us $(MIXED)
 
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
@@ -85,3 +91,8 @@ chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answe
 .PHONY: cron
 cron: install  ## next times of 5 000 random expressions and instants against the cron-parser of BullMQ
 	OXCART_CRON=5000 $(BIN)/pytest -q -rP tests/interop/test_cron.py
+
+.PHONY: equality
+equality: install  ## 500 sequences against 5.62.0, and 500 more of each over flows and windows, schedules and limits
+	OXCART_EQUALITY_COUNT=500 OXCART_FAMILIES_COUNT=500 OXCART_SCHEDULES_COUNT=500 OXCART_KEPT_COUNT=200 \
+	  $(BIN)/pytest -q -n 2 --timeout 1200 tests/equality

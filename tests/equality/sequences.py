@@ -348,7 +348,15 @@ class Generator:
             error["name"] = "UnrecoverableError"
         elif self._random.random() < 0.1:
             error = {"message": "käse \u2028 🎉", "stack": ""}
-        return self._op("fail", **held, error=error, fetch=self._fetch(held))
+        return self._op("fail", **held, **self._knower(held), error=error, fetch=self._fetch(held))
+
+    def _knower(self, held: dict[str, Any]) -> dict[str, str]:
+        """Who must fail a job that is gone: only who claimed it knows whether it would be tried again."""
+        if self._view.hash(held["queue"], held["id"]):
+            return {}
+        found = (one.by for one in self._claims if (one.job_id, one.token) == (held["id"], held["token"]))
+        by = next(found, None)
+        return {} if by is None else {"by": by}
 
     def _fetch(self, held: dict[str, Any], completes: bool = False) -> bool:
         # A refused finish claims nothing in Node. In a batch the others' slots are filled all the same, so

@@ -219,6 +219,11 @@ class DivergenceError(AssertionError):
     seed: int | None = None
     dumps: tuple[Dump, Dump] | None = field(default=None, repr=False)
 
+    @property
+    def things(self) -> set[str]:
+        """What differs: the answer, keys and fields. Fewer operations may show something else."""
+        return {line.split(" ")[0] for line in self.lines if not line.startswith(" ")}
+
     def __str__(self) -> str:
         title = f"after {len(self.ops)} operations" + (
             f" of seed {self.seed}" if self.seed is not None else ""
@@ -285,16 +290,17 @@ class Pair:
         await self._read(done, None)
 
     async def shrink(self, ops: Sequence[Op], metas: bool = True) -> DivergenceError:
-        """Drop operations as long as the sides still differ, and return what is left."""
+        """Drop operations as long as the sides still differ in the same things, and return what is left."""
         best = await self._divergence(ops, metas)
         assert best is not None, "the operations do not make the sides differ when they are played again"
+        things = best.things
         size = max(1, len(best.ops) // 2)
         while True:
             start = 0
             while start < len(best.ops):
                 fewer = best.ops[:start] + best.ops[start + size :]
                 found = await self._divergence(fewer, metas) if fewer else None
-                if found is not None and len(found.ops) < len(best.ops):
+                if found is not None and found.things == things and len(found.ops) < len(best.ops):
                     best = found
                 else:
                     start += size

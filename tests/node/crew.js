@@ -1,8 +1,8 @@
 'use strict';
 /*
- * A real BullMQ worker that keeps a diary, for the tests of the data pipeline:
+ * Real BullMQ workers that keep a diary, one per queue, for the tests of the data pipeline and of mixed fleets:
  *
- *   node crew.js '{"folder": …, "url": …, "queue": …, "name": …, "diary": …, "concurrency": …}'
+ *   node crew.js '{"folder": …, "url": …, "queues": […], "name": …, "diary": …, "concurrency": …}'
  *
  * What an attempt does is said by the job's data: `steps[n]` is what its (n+1)th start does, after `take`
  * ms of work. Begin and end of every attempt go to the diary, one line each, written before anything else
@@ -21,11 +21,11 @@ function note(what, job, step) {
   const line = {
     what,
     job: job.id,
-    queue: told.queue,
+    queue: job.queueName,
     start: job.attemptsStarted,
     step,
     at: performance.timeOrigin + performance.now(),
-    side: 'node',
+    side: told.side,
     worker: told.name,
     pid: process.pid,
   };
@@ -57,17 +57,19 @@ async function run(job, token) {
   return job.data.row;
 }
 
-const worker = new Worker(told.queue, run, {
-  connection: { host: address.hostname, port: Number(address.port) },
-  concurrency: told.concurrency,
-  name: told.name,
-  lockDuration: told.lock,
-  stalledInterval: told.check,
-  maxStalledCount: 10,
-  drainDelay: 1,
-});
-worker.on('error', error => console.error(String(error)));
-worker.on('ready', () => console.error('ready'));
+for (const queue of told.queues) {
+  const worker = new Worker(queue, run, {
+    connection: { host: address.hostname, port: Number(address.port) },
+    concurrency: told.concurrency,
+    name: told.name,
+    lockDuration: told.lock,
+    stalledInterval: told.check,
+    maxStalledCount: told.stalls,
+    drainDelay: 1,
+  });
+  worker.on('error', error => console.error(String(error)));
+  worker.on('ready', () => console.error('ready'));
+}
 process.stdin.resume();
 // Never outlives the test.
 process.stdin.on('end', () => process.exit(0));

@@ -156,17 +156,17 @@ class Crew:
         told = {
             "folder": str(self.node),
             "url": self.url,
-            "queue": queue,
+            "side": side,
+            "queues": [queue],
             "name": f"{side}-{queue}",
             "diary": str(self.folder / f"diary-{side}-{queue}"),
             "concurrency": concurrency,
             "lock": LOCK,
             "check": CHECK,
+            "stalls": 10,
         }
         program = (
-            ["node", str(NODE_FOLDER / "crew.js")]
-            if side == "node"
-            else [sys.executable, "-m", "tests.spark.crew"]
+            ["node", str(NODE_FOLDER / "crew.js")] if side == "node" else [sys.executable, "-m", "tests.crew"]
         )
         process = subprocess.Popen(
             [*program, json.dumps(told)], cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL

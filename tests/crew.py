@@ -1,4 +1,4 @@
-"""A worker of ours that keeps a diary: ``python -m tests.spark.crew JSON``. Its peer is `tests/node/crew.js`.
+"""A worker of ours that keeps a diary: ``python -m tests.crew JSON``. Its peer is `tests/node/crew.js`.
 
 What an attempt does is said by the job's data: ``steps[n]`` is what its (n+1)th start does, after ``take``
 ms of work. Begin and end of every attempt go to the diary, one line each, written before anything else can
@@ -22,23 +22,22 @@ from oxcart import PermanentError, Queue, RunningJob, Snooze, TemporaryError, Wo
 async def main(told: dict[str, Any]) -> None:
     """Works until it is killed."""
     diary = os.open(told["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    queue = Queue(told["queue"], url=told["url"])
+    queues = [Queue(name, url=told["url"]) for name in told["queues"]]
 
     def note(what: str, job: RunningJob, step: str) -> None:
         line = {
             "what": what,
             "job": job.id,
-            "queue": told["queue"],
+            "queue": job.queue,
             "start": job.fencing,
             "step": step,
             "at": time.time() * 1000,
-            "side": "oxcart",
+            "side": told["side"],
             "worker": told["name"],
             "pid": os.getpid(),
         }
         os.write(diary, json.dumps(line).encode() + b"\n")
 
-    @queue.process
     async def run(job: RunningJob) -> Any:
         data: Any = job.data
         step = data["steps"][min(job.fencing, len(data["steps"])) - 1]
@@ -57,15 +56,18 @@ async def main(told: dict[str, Any]) -> None:
             return Snooze(0.02)
         return data["row"]
 
+    for queue in queues:
+        queue.process(run)
     worker = Worker(
-        queue,
+        *queues,
         name=told["name"],
         concurrency=told["concurrency"],
         lock_duration=told["lock"] / 1000,
         stalled_interval=told["check"] / 1000,
-        max_stalled=10,
+        max_stalled=told["stalls"],
     )
     async with worker.running():
+        print("ready", file=sys.stderr, flush=True)
         await asyncio.Event().wait()
 
 

@@ -1,0 +1,45 @@
+"""The mixed fleet from the command line: `python -m tests.interop.mixed --jobs 20000`.
+
+Ends with 1 when something was wrong. With `--without-us` the same is done by the peers alone, which are
+killed in our place: what is wrong then is theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.interop.mixed.fleet import run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.mixed", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=20_000, help="about how many (default: 20000)")
+    parser.add_argument("--kills", type=int, default=10, help="how many workers are killed (default: 10)")
+    parser.add_argument("--lease", type=int, default=5_000, help="of those, in ms (default: 5000)")
+    parser.add_argument("--seed", type=int, default=562, help="of the plan (default: 562)")
+    parser.add_argument("--without-us", action="store_true", help="the peers alone, to see what is theirs")
+    parser.add_argument("--keep", type=Path, help="keep diary and logs in this folder")
+    told = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="oxcart-mixed-") as temporary:
+        folder = told.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = asyncio.run(
+            run(
+                folder,
+                told.jobs,
+                seed=told.seed,
+                kills=told.kills,
+                lease=told.lease,
+                without_us=told.without_us,
+            )
+        )
+    print(result)
+    return 1 if result.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""A run of a mixed fleet: start everybody, add everything, kill workers meanwhile, look at what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.interop.mixed.checks import Store, faults
+from tests.interop.mixed.crews import Crews
+from tests.interop.mixed.plan import QUEUES, make_plan
+from tests.interop.mixed.producers import produce
+from tests.servers import ValkeyServer
+from tests.signals import eventually
+
+PEERS = ("node5-1", "node6-1", "pypi-1")
+OURS = ("oxcart-1", "oxcart-2")
+
+
+@dataclass
+class Result:
+    """What came of it."""
+
+    jobs: int
+    seconds: float
+    kills: int
+    runs: Counter[str]
+    stalled: int
+    faults: list[str]
+
+    def __str__(self) -> str:
+        runs = ", ".join(f"{side} {count}" for side, count in sorted(self.runs.items()))
+        told = f"{self.jobs} jobs in {self.seconds:.1f} s, {self.kills} workers killed, {self.stalled} stalls"
+        lines = [
+            told,
+            f"runs: {runs}",
+            f"faults: {len(self.faults)}",
+            *(f"  {one}" for one in self.faults[:50]),
+        ]
+        return "\n".join(lines)
+
+
+async def run(
+    folder: Path, jobs: int, *, seed: int = 562, kills: int = 3, lease: int = 5_000, without_us: bool = False
+) -> Result:
+    """One run.
+
+    Args:
+        folder: Where diaries and logs are kept.
+        jobs: About how many jobs.
+        seed: Of the plan.
+        kills: How many workers are killed, spread over the run: ours, or peers where we do not take part.
+        lease: How long those hold a job, in ms.
+        without_us: Only peers work. We add our part of the jobs all the same.
+    """
+    plan = make_plan(seed, jobs)
+    victims = PEERS if without_us else OURS
+    with ValkeyServer() as server:
+        client: Any = server.client()
+        for queue in QUEUES:
+            client.hset(f"bull:{queue}:meta", "opts.maxLenEvents", 100 * plan.total)
+        crews = Crews(folder, server.url, lease, victims)
+        began = time.monotonic()
+        gate = Gate()
+        producing = asyncio.create_task(produce(server.url, plan, gate.room))
+        try:
+            for name in PEERS if without_us else (*PEERS, *OURS):
+                await asyncio.to_thread(crews.start, name)
+            unmet = await Watch(client, crews, plan.total, producing).phases(gate, kills)
+            await producing
+        finally:
+            crews.end()
+            producing.cancel()
+            await asyncio.gather(producing, return_exceptions=True)
+        store = Store(client, plan)
+        found = unmet + faults(store, crews)
+        seconds = time.monotonic() - began
+        if found:
+            (folder / "faults").write_text("\n".join([*found, crews.logs()]))
+        return Result(plan.total, seconds, len(crews.killed), crews.runs(), store.stalled.total(), found)
+
+
+class Gate:
+    """How much may be added: workers are to be killed while jobs are added, not when all are done."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+
+    async def room(self, share: float) -> None:
+        await eventually(lambda: share < self.share, "room for more", 600)
+
+
+class Watch:
+    """Waits for ends, and kills on the way."""
+
+    def __init__(self, client: Any, crews: Crews, total: int, producing: asyncio.Task[None]) -> None:
+        self._client = client
+        self._crews = crews
+        self._total = total
+        self._producing = producing
+        self._limit = 60 + total / 50
+
+    async def phases(self, gate: Gate, kills: int) -> list[str]:
+        """In each phase but the last a worker is killed. Returns what did not come about."""
+        for turn in range(kills):
+            gate.share = (turn + 1) / (kills + 1)
+            mark = int(self._total * (turn + 0.5) / (kills + 1))
+            await self._reached(mark)
+            await asyncio.to_thread(self._crews.kill, self._crews.victims[turn % len(self._crews.victims)])
+        gate.share = 1.0
+        try:
+            await self._reached(self._total)
+        except TimeoutError:
+            left = self._total - self._ended()
+            return [f"{left} of {self._total} jobs were not finished after {self._limit:.0f} s"]
+        return []
+
+    def _ended(self) -> int:
+        places = [f"bull:{queue}:{end}" for queue in QUEUES for end in ("completed", "failed")]
+        return sum(self._client.zcard(place) for place in places)
+
+    async def _reached(self, count: int) -> None:
+        async with asyncio.timeout(self._limit):
+            while self._ended() < count:
+                if self._producing.done():
+                    self._producing.result()
+                died = self._crews.died()
+                assert not died, f"{died} died by themselves:\n{self._crews.logs()}"
+                await asyncio.sleep(0.02)

@@ -1,0 +1,38 @@
+"""Four kinds of worker and producer on one set of queues, ours killed in the midst of it.
+
+`make mixed-fleet` runs it with 20 000 jobs. `OXCART_MIXED=5000` sets the number here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.interop.mixed.fleet import run
+from tests.nodes import VERSION_VARIABLE, node_missing
+
+pytestmark = [pytest.mark.node]
+
+JOBS = int(os.environ.get("OXCART_MIXED", "2000"))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(VERSION_VARIABLE in os.environ, reason="it is about the pinned versions")
+async def test_a_mixed_fleet_finishes_every_job_though_our_workers_are_killed(tmp_path: Path) -> None:
+    """Every job ends as it must, every parent is released once, no schedule fires twice or stops.
+
+    A job runs more often than it must only where a killed worker held it, and never twice at once.
+    """
+    missing = node_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    result = await run(tmp_path, JOBS, kills=3)
+    print(result)
+    assert result.faults == []
+    assert result.kills == 3
+    assert result.stalled > 0, "workers were killed at work"
+    # Everybody took part; how much is a matter of speed.
+    assert set(result.runs) == {"node5", "node6", "pypi", "oxcart"}
+    assert min(result.runs.values()) >= result.jobs / 100, result.runs
