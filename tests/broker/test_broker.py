@@ -545,6 +545,7 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("set_progress", ("later", "50")),
     ("add_log", ("log", "", "a line")),
     ("change_priority", ("ready", 7, "")),
+    ("update_job", ("ready", 7, "ox:corr", "c")),
     ("change_delay", ("later", 5000, 1_700_000_000_000)),
     ("promote_job", ("later",)),
     ("retry_job", ("done", "completed", "", "")),
