@@ -33,7 +33,7 @@ QUICK = {
     "singles": 2000,
     "latencies": 150,
     "warm": 1000,
-    "systems": "oxcart,node5,pypi",
+    "systems": "oxcart,node5,dropin,pypi",
     "workloads": "add,add_many,process_c100,process_c100_x2,latency",
 }
 

@@ -58,7 +58,12 @@ def _node_folder(version: str) -> Path:
 
 
 def _pypi() -> list[str]:
-    return [str(pypi_environment() / "bin" / "python"), str(PEERS / "bullmq_python.py")]
+    return [str(pypi_environment() / "bin" / "python"), str(PEERS / "bullmq_python.py"), "bullmq"]
+
+
+def _drop_in() -> list[str]:
+    """Our drop-in for PyPI bullmq, through its API: the same file as for that."""
+    return [sys.executable, str(PEERS / "bullmq_python.py"), "oxcart.compat.bullmq"]
 
 
 @cache
@@ -86,6 +91,7 @@ SYSTEMS = {
         System("oxcart", "oxcart", _oxcart),
         System("node5", "node-bullmq", lambda: _node("v5")),
         System("node6", "node-bullmq", lambda: _node("v6"), every=3),
+        System("dropin", "oxcart-drop-in", _drop_in, every=3),
         System("pypi", "pypi-bullmq", _pypi, slow_share=1 / 40, brief_share=1 / 4, every=3),
     )
 }

@@ -1,6 +1,8 @@
-"""The measured process of PyPI bullmq, run by the Python of its own environment.
+"""The measured process of PyPI bullmq, and of our drop-in for it: the same file, by the package's name.
 
-python bullmq_python.py '<task as JSON>'
+python bullmq_python.py <package> '<task as JSON>'
+
+PyPI's package is run by the Python of its own environment.
 """
 
 from __future__ import annotations
@@ -9,17 +11,18 @@ import asyncio
 import contextlib
 import json
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from bullmq import Queue, Worker
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import role  # type: ignore[import-not-found]
 
-VERSION = version("bullmq")
+PACKAGE = sys.argv[1]
+VERSION = version(PACKAGE.partition(".")[0])
+bullmq: Any = import_module(PACKAGE)
 
 
 async def no_op(job: Any, token: str) -> None:
@@ -27,12 +30,12 @@ async def no_op(job: Any, token: str) -> None:
 
 
 def make_queue(name: str, port: int) -> Any:
-    return Queue(name, {"connection": {"host": "127.0.0.1", "port": port}})
+    return bullmq.Queue(name, {"connection": {"host": "127.0.0.1", "port": port}})
 
 
 def make_worker(name: str, port: int, concurrency: int) -> Any:
     options = {"connection": {"host": "127.0.0.1", "port": port}, "concurrency": concurrency}
-    return Worker(name, no_op, options)
+    return bullmq.Worker(name, no_op, options)
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -110,4 +113,4 @@ async def run(task: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run(json.loads(sys.argv[1])))
+        asyncio.run(run(json.loads(sys.argv[2])))

@@ -92,6 +92,17 @@ class QueueEvents:
             self.position = events[-1].id
         return [event for event in events if self._wants(event)]
 
+    async def read_entries(self, block: float = BLOCK) -> list[tuple[str, dict[str, str]]]:
+        """As ``read``, with events of every name as they are stored: their ids, and their fields as text."""
+        await self.ready()
+        entries = [
+            (entry_id.decode(), {_plain(name): _plain(value) for name, value in _pairs(fields).items()})
+            for entry_id, fields in await self._entries(block)
+        ]
+        if entries:
+            self.position = entries[-1][0]
+        return entries
+
     async def _peek(self, block: float = BLOCK) -> list[Event]:
         """As ``read``, but events of every name, and the position stays."""
         await self.ready()
@@ -272,8 +283,12 @@ def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
     return dict(zip(pairs, pairs, strict=True))
 
 
+def _plain(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
 def _value(raw: bytes) -> Any:
     try:
         return payload.decode(raw)
     except PayloadError:
-        return raw.decode("utf-8", "replace")
+        return _plain(raw)

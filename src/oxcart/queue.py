@@ -148,9 +148,12 @@ class Queue(Cancelling):
         ]
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
-        bound = self._bind()
-        added = await bound.add(bound.broker.encode(name, data, carry(options)))
+        added = await self.add_encoded(self.broker.encode(name, data, carry(options)))
         return JobHandle(self, added.id, name, added.created, added.duplicate)
+
+    async def add_encoded(self, job: Encoded) -> Added:
+        """Adds a job that a room beside this one has checked and encoded."""
+        return await self._bind().add(job)
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own.

@@ -113,7 +113,7 @@ class TestWhatAWorkerTells:
 
     async def test_the_rest_is_counted_too(self) -> None:
         metrics = Metrics()
-        metrics.stalled("q", 3)
+        metrics.stalled("q", ["1", "2", "3"])
         metrics.check_skipped("q")
         metrics.reconnecting()
         metrics.reconnecting()

@@ -8,7 +8,7 @@ May touch: nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from oxcart.broker.port import Code, Outcome
@@ -38,7 +38,7 @@ class Observer(Protocol):
     def renewal_failed(self, queue: str, leases: int) -> None:
         """Leases could not be renewed."""
 
-    def stalled(self, queue: str, count: int) -> None:
+    def stalled(self, queue: str, job_ids: Sequence[str]) -> None:
         """Jobs were taken back from lost workers."""
 
     def check_skipped(self, queue: str) -> None:

@@ -382,7 +382,7 @@ class Worker:
             broker,
             interval=self._stalled_interval,
             max_stalled=self._max_stalled,
-            recovered=lambda ids: observer.stalled(broker.queue, len(ids)) if observer else None,
+            recovered=lambda ids: observer.stalled(broker.queue, ids) if observer else None,
             skipped=lambda: observer.check_skipped(broker.queue) if observer else None,
             grace=self._lock_ms / 1000,
         )

@@ -168,7 +168,9 @@ class NextRun(msgspec.Struct, frozen=True):
     at_ms: int | None
 
 
-def first_run(schedule: Schedule, options: Mapping[str, Any], now_ms: int, key: str) -> NextRun | None:
+def first_run(
+    schedule: Schedule, options: Mapping[str, Any], now_ms: int, key: str, at_ms: int | None = None
+) -> NextRun | None:
     """The run that a new schedule begins with, or None where it never fires.
 
     Args:
@@ -176,11 +178,11 @@ def first_run(schedule: Schedule, options: Mapping[str, Any], now_ms: int, key: 
         options: What every run's options are.
         now_ms: The time.
         key: The schedule's id.
+        at_ms: When the first run is, where somebody else has computed it.
     """
     if schedule.is_over(now_ms, 1):
         return None
-    at_ms = None
-    if schedule.cron is not None:
+    if schedule.cron is not None and at_ms is None:
         at_ms = now_ms if schedule.immediately else schedule.following(now_ms)
         if at_ms is None:
             return None

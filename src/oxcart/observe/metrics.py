@@ -166,9 +166,9 @@ class Metrics(Collector):
         """Leases could not be renewed."""
         (self._numbers.get(queue) or self._new(queue)).heartbeats_failed += leases
 
-    def stalled(self, queue: str, count: int) -> None:
+    def stalled(self, queue: str, job_ids: Sequence[str]) -> None:
         """Jobs were taken back from lost workers."""
-        (self._numbers.get(queue) or self._new(queue)).stalled += count
+        (self._numbers.get(queue) or self._new(queue)).stalled += len(job_ids)
 
     def check_skipped(self, queue: str) -> None:
         """A stalled check was skipped."""

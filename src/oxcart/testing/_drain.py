@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, overload
 
 from oxcart import sync
@@ -189,7 +189,7 @@ class _Recorder:
 
     def renewal_failed(self, queue: str, leases: int) -> None: ...
 
-    def stalled(self, queue: str, count: int) -> None: ...
+    def stalled(self, queue: str, job_ids: Sequence[str]) -> None: ...
 
     def check_skipped(self, queue: str) -> None: ...
 

@@ -197,8 +197,10 @@ class BullMQBroker:
         for (job_id, _), code in zip(jobs, codes, strict=True):
             if isinstance(code, bytes):
                 added.append(script_error("add", code.decode("utf-8", "replace")))
-            elif isinstance(code, list):  # kept out by a deduplication window, or a key: the job that owns it
-                added.append(Added(_id(code[0]), False, len(code) > 1))
+            elif isinstance(code, list):
+                # Kept out by a deduplication window: its owner. With 1, by an idempotency key: the same. With 2
+                # it was added, under the number that the queue gave it.
+                added.append(Added(_id(code[0]), code[1:] == [2], code[1:] == [1]))
             elif code < 0:
                 added.append(error_for_code(code, job_id, "add"))
             else:
@@ -429,8 +431,13 @@ class BullMQBroker:
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Reads jobs."""
+        found = zip(job_ids, await self.records(job_ids), strict=True)
+        return [self._job(job_id, fields) for job_id, fields in found]
+
+    async def records(self, job_ids: Sequence[str]) -> list[dict[bytes, bytes]]:
+        """Reads jobs as they are stored; one that is not there has no fields."""
         answers = await self.caller.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in job_ids])
-        return [self._job(job_id, flat) for job_id, flat in zip(job_ids, answers, strict=True)]
+        return [_fields(flat) for flat in answers]
 
     async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Reads jobs with their formal states."""
@@ -439,7 +446,7 @@ class BullMQBroker:
             part = job_ids[start : start + PAGE_PART]
             answers = await self.caller.again(load("look"), self._meta, *part)
             for job_id, place, flat in zip(part, answers[::2], answers[1::2], strict=True):
-                found.append(self._job(job_id, flat, place.decode()))
+                found.append(self._job(job_id, _fields(flat), place.decode()))
         return found
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
@@ -449,7 +456,14 @@ class BullMQBroker:
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
-        found: list[Job] = []
+        found = await self.page_records(state, first, last, oldest=oldest)
+        return [codec.decode_job(self.queue, job_id, fields, state) for job_id, fields in found]
+
+    async def page_records(
+        self, state: str, first: int, last: int, *, oldest: bool = False
+    ) -> list[tuple[str, dict[bytes, bytes]]]:
+        """As ``page``, with the jobs as they are stored."""
+        found: list[tuple[str, dict[bytes, bytes]]] = []
         order = "1" if oldest else ""
         for start in range(first, last + 1, PAGE):
             end = min(last, start + PAGE - 1)
@@ -458,14 +472,15 @@ class BullMQBroker:
             while later := [job_id for job_id, read in fields.items() if read == 0]:
                 more = await self.caller.again(load("page"), self._meta, "ids", *later[:PAGE_PART])
                 fields.update(zip(more[::2], more[1::2], strict=True))
-            jobs = (self._job(_id(job_id), fields[job_id], state) for job_id in flat[::2])
-            found += (job for job in jobs if job is not None)
+            found += ((_id(job_id), _fields(fields[job_id])) for job_id in flat[::2] if fields[job_id])
             if len(flat) // 2 <= end - start:
                 break
         return found
 
-    def _job(self, job_id: str, flat: list[bytes], place: str | None = None) -> Job | None:
-        if not flat:
-            return None
-        pairs = iter(flat)
-        return codec.decode_job(self.queue, job_id, dict(zip(pairs, pairs, strict=True)), place)
+    def _job(self, job_id: str, fields: dict[bytes, bytes], place: str | None = None) -> Job | None:
+        return codec.decode_job(self.queue, job_id, fields, place) if fields else None
+
+
+def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
+    pairs = iter(flat)
+    return dict(zip(pairs, pairs, strict=True))

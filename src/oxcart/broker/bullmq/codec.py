@@ -62,7 +62,7 @@ FIELD_UNTOLD = "ox:untold"
 _json = msgspec.json.Encoder()
 
 Encoded = tuple[str, list[bytes | str | int]]
-"""A job ready to be sent: its id, and its arguments for ``add.lua``."""
+"""A job ready to be sent: its id, empty for the queue's next number, and its arguments for ``add.lua``."""
 
 #: What the flags of a job begin with that belongs to a parent, to children or to a deduplication window.
 TIED = "T"
@@ -106,8 +106,21 @@ class ParentLink(msgspec.Struct, frozen=True):
         return "parentKey", self.key, "parent", _json.encode(known).decode()
 
 
+class WrittenOptions(JobOptions, frozen=True, kw_only=True):
+    """Options that were handed to us in the words of the wire, and go there to the letter.
+
+    Attributes:
+        written: The ``opts`` object as JSON.
+    """
+
+    written: str = "{}"
+
+
 def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
     """The ``opts`` object, and further hash fields as a flat list of names and values."""
+    if isinstance(options, WrittenOptions):
+        window = options.deduplication
+        return msgspec.json.decode(options.written), [] if window is None else ["deid", window.id]
     wire: dict[str, Any] = {"attempts": options.attempts}
     extras: list[str] = []
     wire["backoff"] = options.backoff.wire()
@@ -201,6 +214,7 @@ def encode_job(
     *,
     parent: ParentLink | None = None,
     waits: bool = False,
+    counted: bool = False,
 ) -> Encoded:
     """Checks and encodes a job.
 
@@ -211,6 +225,8 @@ def encode_job(
         now_ms: The time.
         parent: The job that it is a child of.
         waits: Whether it waits for children that are added with it.
+        counted: Whether a job without an id gets the next number of the queue, as peers have it. Such an id
+            is known only when the job is added.
 
     Raises:
         ValidationError: Name or data cannot be stored.
@@ -227,7 +243,9 @@ def encode_job(
         opts, extras = _json.encode(wire), (*parent.fields(), *further)
     else:
         opts, extras = encode_options(options)
-    job_id = new_id() if options.job_id is None else options.job_id
+    job_id = options.job_id
+    if job_id is None:
+        job_id = "" if counted else new_id()
     if parent is not None or waits or options.deduplication is not None:
         if options.idempotency_key is not None:
             raise ValidationError(

@@ -76,6 +76,16 @@ async def add_tree(broker: BullMQBroker, tree: Tree, *, timeout: float | None = 
     return added
 
 
+async def add_trees(
+    broker: BullMQBroker, trees: Sequence[Tree], *, timeout: float | None = None
+) -> list[AddedTree]:
+    """Adds trees without a deduplication window, all of them or nothing; errors are those of ``add_tree``."""
+    for tree in trees:
+        if tree.options.deduplication is not None:
+            raise ValidationError("deduplication", "left to a tree that is added alone", tree.name)
+    return await _add(broker, arrange(trees, below=False), None, "", timeout)
+
+
 async def add_children(
     broker: BullMQBroker, job_id: str, trees: Sequence[Tree], *, token: str = "", timeout: float | None = None
 ) -> list[AddedTree]:

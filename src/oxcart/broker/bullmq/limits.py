@@ -25,21 +25,22 @@ class LimitStore:
         self._caller = broker.caller
         self._keys = broker.keys
 
-    async def set_concurrency(self, most: int) -> None:
-        """Lets at most so many jobs be active."""
-        await self._caller.command("HSET", self._keys.meta(), "concurrency", most)
+    async def set_concurrency(self, most: int) -> int:
+        """Lets at most so many jobs be active; returns how many fields are new."""
+        return int(await self._caller.command("HSET", self._keys.meta(), "concurrency", most))
 
     async def concurrency(self) -> int | None:
         """How many jobs may be active, or None."""
         return _number(await self._caller.command("HGET", self._keys.meta(), "concurrency"))
 
-    async def remove_concurrency(self) -> None:
-        """Lets any number of jobs be active."""
-        await self._caller.command("HDEL", self._keys.meta(), "concurrency")
+    async def remove_concurrency(self) -> int:
+        """Lets any number of jobs be active; returns how many fields there were."""
+        return int(await self._caller.command("HDEL", self._keys.meta(), "concurrency"))
 
-    async def set_rate(self, most: int, duration_ms: int) -> None:
-        """Lets at most so many jobs start in so many ms."""
-        await self._caller.command("HSET", self._keys.meta(), "max", most, "duration", duration_ms)
+    async def set_rate(self, most: int, duration_ms: int) -> int:
+        """Lets at most so many jobs start in so many ms; returns how many fields are new."""
+        fields = ("max", most, "duration", duration_ms)
+        return int(await self._caller.command("HSET", self._keys.meta(), *fields))
 
     async def rate(self) -> tuple[int, int] | None:
         """How many jobs may start in how many ms, or None."""
@@ -47,17 +48,21 @@ class LimitStore:
         number = _number(most)
         return None if number is None else (number, _number(duration) or 0)
 
-    async def remove_rate(self) -> None:
-        """Lets jobs start at any rate."""
-        await self._caller.command("HDEL", self._keys.meta(), "max", "duration")
+    async def remove_rate(self) -> int:
+        """Lets jobs start at any rate; returns how many fields there were."""
+        return int(await self._caller.command("HDEL", self._keys.meta(), "max", "duration"))
 
     async def hold(self, duration_ms: int) -> None:
         """Lets no job start for so many ms."""
         await self._caller.command("SET", self._keys.limiter(), HELD, "PX", duration_ms)
 
-    async def release(self) -> None:
-        """Ends a hold, and begins the present window of a rate anew."""
-        await self._caller.command("DEL", self._keys.limiter())
+    async def release(self) -> int:
+        """Ends a hold, and begins the present window of a rate anew; returns how many keys there were."""
+        return int(await self._caller.command("DEL", self._keys.limiter()))
+
+    async def ttl_ms(self) -> int:
+        """How long the present window or hold lasts yet; below zero where there is none."""
+        return int(await self._caller.command("PTTL", self._keys.limiter()))
 
     async def wait_ms(self, most: int | None = None) -> int:
         """How many ms the limit lets no job start; 0 where one may.

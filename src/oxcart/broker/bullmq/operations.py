@@ -83,7 +83,13 @@ def _silent(_: Progress) -> None:
 
 
 async def clean(
-    broker: BullMQBroker, state: str, before_ms: int, *, limit: int | None = None, told: Told = _silent
+    broker: BullMQBroker,
+    state: str,
+    before_ms: int,
+    *,
+    limit: int | None = None,
+    told: Told = _silent,
+    ids: list[str] | None = None,
 ) -> int:
     """Removes the jobs of a wire state that were last touched before a time; returns how many.
 
@@ -93,10 +99,11 @@ async def clean(
         before_ms: A finished job counts by its end, another by its last start, else by its creation.
         limit: How many to remove at most, oldest first.
         told: Told after every step.
+        ids: Takes the ids of those that were removed, where somebody wants to know.
     """
     total = await _at_most(broker, state, before_ms, limit)
     done = 0
-    async for removed in _sweep(broker, state, before=before_ms, limit=limit, report=True):
+    async for removed in _sweep(broker, state, before=before_ms, limit=limit, report=True, ids=ids):
         done += removed
         told(Progress(state, done, max(total, done)))
     return done
@@ -179,6 +186,7 @@ async def _sweep(
     most: int | None = None,
     everything: bool = False,
     report: bool = False,
+    ids: list[str] | None = None,
 ) -> AsyncIterator[int]:
     """Removes jobs of a state, and says after every step how many.
 
@@ -190,6 +198,7 @@ async def _sweep(
         most: How many to look at, at most; None for all there are.
         everything: Whether leased jobs and next runs go as well.
         report: Whether `cleaned` events are written.
+        ids: Takes the ids of those that were removed.
     """
     script, meta = load("sweep"), broker.keys.meta()
     removed = looked = left = unreported = 0
@@ -201,7 +210,7 @@ async def _sweep(
             step = min(step, most - looked)
         if step <= 0:
             return
-        gone, kept, more, reported = await broker.caller.once(
+        gone, kept, more, reported, *which = await broker.caller.once(
             script,
             meta,
             state,
@@ -211,7 +220,10 @@ async def _sweep(
             "1" if everything else "",
             unreported if report else "",
             "" if limit is None else limit - removed,
+            "" if ids is None else "1",
         )
+        if ids is not None and which:
+            ids += (raw.decode("utf-8", "surrogateescape") for raw in which[0])
         removed += gone
         left += kept
         looked += gone + kept

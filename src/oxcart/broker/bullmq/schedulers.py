@@ -55,6 +55,7 @@ class SchedulerStore:
         data: bytes,
         options: Mapping[str, Any],
         extras: Sequence[str] = (),
+        at_ms: int | None = None,
     ) -> tuple[str, int] | None:
         """Makes or changes a schedule; returns id and delay of its next run, or None where it never fires.
 
@@ -65,12 +66,13 @@ class SchedulerStore:
             data: Their payload, as JSON.
             options: Their options, in the words of the wire.
             extras: Our further fields of every run, as a flat list of names and values.
+            at_ms: The time of the first run, where a strategy of the user's has computed it.
 
         Raises:
             JobError: A run of that time exists already, or too many slots are taken.
         """
         now = self._broker.clock()
-        run = first_run(schedule, options, now, scheduler_id)
+        run = first_run(schedule, options, now, scheduler_id, at_ms)
         if run is None:
             return None
         answer = await self._caller.once(

@@ -6,14 +6,15 @@
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
 --          as field, value. Flags: "" or "L" for last-in-first-out; "I" and ms for a job with an idempotency key
 --          (in the field `ox:idem`), which keeps doubles out for so long; those of a tied job begin with "T"
---          (parts/adding.lua)
+--          (parts/adding.lua). An empty id stands for the next number of the queue's counter
 -- Returns  a list with one code per job: 1 added, 0 the id exists already (nothing changed), -5 its parent
 --          does not exist, -7 the id belongs to another parent, -13 it is above its
 --          parent, { id } the job that owns its deduplication
---          window, { id, 1 } the job that owns its idempotency key, or an error text where the server refused that job alone
+--          window, { id, 1 } the job that owns its idempotency key, { id, 2 } added under the number that the
+--          queue gave it, or an error text where the server refused that job alone
 -- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists; `debounced`
 --          and `deduplicated` for one that a window kept out
--- Keeps    the counter `id` grows by one per job, as peers expect, although ids come from the caller
+-- Keeps    the counter `id` grows by one per job, as peers expect, although most ids come from the caller
 -- include: base gate insert store
 -- include when needed: insert parent removal window adding keyed
 
@@ -26,8 +27,9 @@ end
 
 local gate = read_gate(P)
 call("LLEN", gate.target) -- a list that is none refuses the call here, before anything is written
+local number = 0
 if plain > 0 then
-  call("INCRBY", P .. "id", plain) -- refused when the server is out of memory
+  number = call("INCRBY", P .. "id", plain) - plain -- refused when the server is out of memory
 end
 local events = P .. "events"
 local limit = plain > 0 and max_events(P)
@@ -47,8 +49,17 @@ if plain == count and count > 1 and count <= 5000 then
   look = call("EXISTS", unpack(keys)) > 0
 end
 
-local function add_one(at, last)
-  local id, timestamp = ARGV[at], ARGV[at + 4]
+-- The id of a job that brings none: its number, or a later one where somebody chose that number as an id.
+local function number_of(tied)
+  local next_id = tied and call("INCR", P .. "id") or number
+  while call("EXISTS", P .. string.format("%.0f", next_id)) == 1 do
+    next_id = call("INCR", P .. "id")
+  end
+  return string.format("%.0f", next_id)
+end
+
+local function add_one(at, id, last)
+  local timestamp = ARGV[at + 4]
   if made[id] or (look and call("EXISTS", P .. id) == 1) then
     call("XADD", events, "MAXLEN", "~", limit, "*", "event", "duplicated", "jobId", id)
     return 0
@@ -111,9 +122,10 @@ local function push_all()
   end
 end
 
-local function add_tied_one(at)
+local function add_tied_one(at, id)
   push_all()
   local job = seldom().read_tied(at)
+  job.counted, job.id = job.id == "", id
   stored = call("EXISTS", P .. job.id) == 0
   return seldom().add_tied(P, gate, job)
 end
@@ -122,11 +134,21 @@ local at = 5
 for i = 1, count do
   stored = false
   local tied = string.byte(ARGV[at + 7]) == 84 -- T
-  local ok, code = pcall(tied and add_tied_one or add_one, at, i == count)
+  local id = ARGV[at]
+  if not tied then
+    number = number + 1
+  end
+  if id == "" then
+    id = number_of(tied)
+  end
+  local ok, code = pcall(tied and add_tied_one or add_one, at, id, i == count)
+  if code == 1 and ARGV[at] == "" then
+    code = { id, 2 }
+  end
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
   if not ok and stored then
-    made[ARGV[at]] = nil
-    call("DEL", P .. ARGV[at]) -- else a later add of this id would take it for added
+    made[id] = nil
+    call("DEL", P .. id) -- else a later add of this id would take it for added
   end
   at = at + 9 + 2 * tonumber(ARGV[at + 8])
 end

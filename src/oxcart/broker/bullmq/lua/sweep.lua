@@ -9,7 +9,9 @@
 --          7 "1" to remove also what is leased, and the next runs of schedulers
 --          8 how many jobs earlier steps removed that no event has told of, "" to tell nothing
 --          9 how many jobs may be removed, "" for all; no fewer than are looked at
--- Returns  { how many were removed, how many were left, 1 while there may be more, 1 when an event told of it }
+--          10 "1" to be told which were removed
+-- Returns  { how many were removed, how many were left, 1 while there may be more, 1 when an event told of it,
+--          the ids of those that were removed, where asked for }
 -- Events   `cleaned`, for every 10 000 jobs and at the end, when asked for
 -- Keeps    the order of what is left. A list is worked off from its oldest end, and within a step at that end from
 --          its newest, as peers do: that is the order in which parents are let through
@@ -138,4 +140,4 @@ if ARGV[8] ~= "" then
     reported = 1
   end
 end
-return remember({ #gone, #kept, more and 1 or 0, reported })
+return remember({ #gone, #kept, more and 1 or 0, reported, ARGV[10] == "1" and gone or nil })

@@ -1,0 +1,610 @@
+"""A job as PyPI's package shows it: what it is, and what can be done with it.
+
+A job in a processor's hands reads its record only when somebody looks: most processors want the data alone.
+
+May touch: the server, through the queue or worker that the job came from.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from oxcart.broker.bullmq import flows
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.compat.bullmq.custom_errors import refusal, told
+from oxcart.compat.bullmq.options import backoff_of, policy_of, shown
+from oxcart.engine.running import RunningJob
+from oxcart.engine.verdict import Verdict
+from oxcart.model.errors import JobError, JobLocked, JobNotFound
+from oxcart.model.failure import RateLimited
+from oxcart.model.flow import OnFailure
+from oxcart.model.outcome import Snooze, WaitForChildren
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue as OxcartQueue
+
+_FLAGS = {
+    OnFailure.FAIL: "fpof",
+    OnFailure.CONTINUE: "cpof",
+    OnFailure.IGNORE: "idof",
+    OnFailure.REMOVE: "rdof",
+}
+#: What a list is called where states have names.
+_LISTS = {"wait": "waiting", "paused": "waiting", "active": "active"}
+
+_NOTHING: Any = (None, None, None, None)
+
+
+class Owner(Protocol):
+    """Where a job belongs: a queue, a worker, or a queue of a flow."""
+
+    name: str
+    opts: Any
+    qualifiedName: str
+
+    @property
+    def inner(self) -> OxcartQueue:
+        """The queue on our engine."""
+
+    @property
+    def judge(self) -> Verdict:
+        """Who decides what an ended attempt means."""
+
+
+def now_ms() -> int:
+    """The wall clock in ms."""
+    return time.time_ns() // 1_000_000
+
+
+def loads(text: str | bytes | None, default: Any = None) -> Any:
+    """What a JSON text holds; the text itself where it is none."""
+    if text is None:
+        return default
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+class Job:
+    """A job.
+
+    Args:
+        queue: Where it belongs.
+        name: Its name.
+        data: Its payload.
+        opts: Its options.
+        job_id: Its id, where the options name none.
+
+    Raises:
+        ValueError: The options say more than one thing about its parent.
+    """
+
+    attempts: int
+    attemptsMade: int
+    attemptsStarted: int
+    data: Any
+    deduplication_id: str | None
+    deferredFailure: str | None
+    delay: int
+    discarded: bool
+    failedReason: str | None
+    finishedOn: int | None
+    id: str | None
+    name: str
+    opts: dict[str, Any]
+    parent: dict[str, Any] | None
+    parentKey: str | None
+    priority: int
+    processedOn: int | None
+    progress: Any
+    queue: Any
+    queueQualifiedName: str
+    removeOnComplete: Any
+    removeOnFail: Any
+    repeatJobKey: str | None
+    returnvalue: Any
+    stacktrace: list[str]
+    stalledCounter: int
+    timestamp: int
+    token: str | None
+    _ending: Snooze | WaitForChildren | RateLimited | None
+    _error: BaseException | None
+    _managed: bool
+    _running: RunningJob | None
+
+    def __init__(
+        self,
+        queue: Any,
+        name: str,
+        data: Any,
+        opts: Mapping[str, Any] | None = None,
+        job_id: str | None = None,
+    ) -> None:
+        opts = opts or {}
+        parent = opts.get("parent")
+        policy = policy_of(opts)
+        window = opts.get("deduplication")
+        self.__dict__.update(
+            name=name,
+            id=opts.get("jobId") or job_id,
+            progress=0,
+            timestamp=opts.get("timestamp") or now_ms(),
+            discarded=False,
+            opts={"attempts": 0, "delay": 0, **opts, "backoff": backoff_of(opts.get("backoff"))},
+            queue=queue,
+            delay=opts.get("delay", 0),
+            priority=opts.get("priority", 0),
+            attempts=opts.get("attempts", 1),
+            attemptsMade=0,
+            attemptsStarted=0,
+            stalledCounter=0,
+            data=data,
+            removeOnComplete=opts.get("removeOnComplete", True),
+            removeOnFail=opts.get("removeOnFail", False),
+            processedOn=0,
+            finishedOn=0,
+            returnvalue=None,
+            deferredFailure=None,
+            failedReason=None,
+            repeatJobKey=None,
+            token=None,
+            parentKey=f"{parent.get('queue')}:{parent.get('id')}" if parent else None,
+            parent={"id": parent.get("id"), "queueKey": parent.get("queue")} if parent else None,
+            stacktrace=[],
+            deduplication_id=window.get("id") if isinstance(window, Mapping) else None,
+            queueQualifiedName=queue.qualifiedName,
+            _running=None,
+            _managed=False,
+            _ending=None,
+            _error=None,
+        )
+        if self.parent and policy in _FLAGS:
+            self.parent[_FLAGS[policy]] = True
+
+    @classmethod
+    def _claimed(cls, queue: Any, running: RunningJob, *, managed: bool) -> Job:
+        """A job in a processor's hands; ``managed`` where our engine ends it."""
+        job = cls.__new__(cls)
+        job.__dict__.update(
+            queue=queue,
+            id=running.id,
+            token=running.token,
+            _running=running,
+            _managed=managed,
+            _ending=None,
+            _error=None,
+            _raw=running.claim.fields,
+        )
+        return job
+
+    def __getattr__(self, name: str) -> Any:
+        """Reads the record of a claimed job, when somebody looks at it for the first time."""
+        raw = self.__dict__.pop("_raw", None)
+        if raw is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        own = dict(self.__dict__)
+        fields = {
+            key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in raw.items()
+        }
+        self._fill(self.queue, fields, self.__dict__["id"])
+        running: RunningJob = own["_running"]
+        self.__dict__.update(attemptsStarted=running.fencing, processedOn=running.started_ms)
+        self.__dict__.update(own)
+        return getattr(self, name)
+
+    def _fill(self, queue: Any, raw: Mapping[str, Any], job_id: str | None) -> None:
+        opts = loads(raw.get("opts"), {})
+        opts = shown(opts) if isinstance(opts, dict) else {}
+        try:
+            Job.__init__(self, queue, raw.get("name", ""), loads(raw.get("data"), {}), opts)
+        except ValueError:  # whoever wrote it: a job that exists can be looked at
+            Job.__init__(self, queue, raw.get("name", ""), loads(raw.get("data"), {}), {})
+            self.opts.update(opts, backoff=backoff_of(opts.get("backoff")))
+        number = {name: _number(raw.get(name)) for name in ("delay", "priority", "timestamp", "ats", "stc")}
+        self.__dict__.update(
+            id=job_id if job_id is not None else raw.get("id"),
+            progress=loads(raw.get("progress"), 0),
+            delay=number["delay"],
+            priority=number["priority"],
+            timestamp=number["timestamp"],
+            attemptsStarted=number["ats"],
+            attemptsMade=_number(raw.get("attemptsMade") or raw.get("atm")),
+            stalledCounter=number["stc"],
+            failedReason=raw.get("failedReason") or None,
+            repeatJobKey=raw.get("rjk") or None,
+            deferredFailure=raw.get("defa") or None,
+            returnvalue=loads(raw.get("returnvalue")),
+            stacktrace=_list(loads(raw.get("stacktrace"), [])),
+        )
+        for name in ("finishedOn", "processedOn"):
+            if raw.get(name):
+                self.__dict__[name] = _number(raw[name])
+        if raw.get("parentKey"):
+            self.parentKey = raw["parentKey"]
+        if raw.get("parent"):
+            self.parent = loads(raw["parent"])
+
+    @staticmethod
+    def fromJSON(queue: Any, rawData: Mapping[str, Any], jobId: str | None = None) -> Job:
+        """A job from its stored fields, as text."""
+        job = Job.__new__(Job)
+        job._fill(queue, rawData, jobId)
+        return job
+
+    @staticmethod
+    async def fromId(queue: Any, jobId: str) -> Job | None:
+        """A job as it is now, or None."""
+        (fields,) = await queue.inner.broker.records([jobId])
+        return None if not fields else job_of(queue, jobId, fields)
+
+    @staticmethod
+    async def addJobLog(queue: Any, jobId: str, logRow: str, keepLogs: int = 0) -> int:
+        """Appends to a job's log; returns how many rows it has."""
+        adding = queue.inner.broker.add_log(jobId, [str(logRow)], keepLogs or None)
+        return await told(adding, "addLog", jobId)
+
+    # -- looking
+
+    @property
+    def _broker(self) -> BullMQBroker:
+        broker: BullMQBroker = self.queue.inner.broker
+        return broker
+
+    @property
+    def _id(self) -> str:
+        return str(self.id)
+
+    async def getState(self) -> str:
+        """Its state, ``unknown`` for none."""
+        return (await self._broker.states([self._id]))[0]
+
+    async def isCompleted(self) -> bool:
+        """Whether it has completed."""
+        return await self.isInZSet("completed")
+
+    async def isFailed(self) -> bool:
+        """Whether it has failed."""
+        return await self.isInZSet("failed")
+
+    async def isDelayed(self) -> bool:
+        """Whether its time has not come."""
+        return await self.isInZSet("delayed")
+
+    async def isWaitingChildren(self) -> bool:
+        """Whether it waits for children."""
+        return await self.isInZSet("waiting-children")
+
+    async def isActive(self) -> bool:
+        """Whether a worker holds it."""
+        return await self.isInList("active")
+
+    async def isWaiting(self) -> bool:
+        """Whether it is ready to run, and has no priority."""
+        return await self.isInList("wait")
+
+    async def isInZSet(self, set: str) -> bool:
+        """Whether it is in a state."""
+        return await self.getState() == set
+
+    async def isInList(self, list_name: str) -> bool:
+        """Whether it is in a list."""
+        return await self.getState() == _LISTS.get(list_name, list_name)
+
+    async def getChildrenValues(self) -> dict[str, Any]:
+        """What its children returned, by their keys."""
+        found = await flows.every(self._broker, self._id, "processed")
+        return {key: child.value for key, child in found.items()}
+
+    async def getIgnoredChildrenFailures(self) -> dict[str, str]:
+        """Why children failed whose failure is ignored, by their keys; as Node has it."""
+        found = await flows.every(self._broker, self._id, "ignored")
+        return {key: child.reason or "" for key, child in found.items()}
+
+    async def getDependencies(self, opts: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Its children by what became of them; as Node has it.
+
+        Args:
+            opts: For each kind wanted (``processed``, ``unprocessed``, ``ignored``, ``failed``) a dict of
+                ``cursor`` and ``count``; all of all kinds unless given.
+
+        Returns:
+            ``processed`` and ``ignored`` as dicts by the children's keys, the others as lists of keys; with
+            ``opts`` also ``next<Kind>Cursor``, 0 when there are no more.
+        """
+        kinds = ("processed", "unprocessed", "ignored", "failed")
+        if not opts:
+            return {kind: _children(kind, await flows.every(self._broker, self._id, kind)) for kind in kinds}
+        found: dict[str, Any] = {}
+        for kind in kinds:
+            asked = opts.get(kind)
+            if not asked:
+                continue
+            asked = asked if isinstance(asked, Mapping) else {}
+            page = await flows.page(
+                self._broker, self._id, kind, str(asked.get("cursor", 0)), int(asked.get("count", 20))
+            )
+            found[kind] = _children(kind, {child.key: child for child in page.children})
+            found[f"next{kind.capitalize()}Cursor"] = int(page.cursor or 0)
+        return found
+
+    async def getDependenciesCount(self, opts: Mapping[str, Any] | None = None) -> dict[str, int]:
+        """How many children it has, by what became of them; as Node has it."""
+        counts = await flows.counts(self._broker, self._id)
+        kinds = [
+            kind for kind in ("failed", "ignored", "processed", "unprocessed") if not opts or opts.get(kind)
+        ]
+        return {kind: int(getattr(counts, kind)) for kind in kinds}
+
+    async def waitUntilFinished(self, queueEvents: Any = None, ttl: int | None = None) -> Any:
+        """Waits for its end and returns its result; as Node has it, also when it is removed at its end.
+
+        Args:
+            queueEvents: Not needed; taken because Node needs it.
+            ttl: How many ms to wait; None for ever.
+
+        Raises:
+            JobFailed: It failed.
+            ResultTimeout: It has not ended in time.
+        """
+        return await self.queue.inner.results.wait(self._id, None if ttl is None else ttl / 1000)
+
+    # -- changing
+
+    async def updateData(self, data: Any) -> None:
+        """Replaces its payload."""
+        self.data = data
+        await told(self._broker.update_data(self._id, data), "updateData", self.id)
+
+    async def updateProgress(self, progress: Any) -> None:
+        """Writes its progress: anything that JSON can hold."""
+        self.progress = progress
+        await told(self._broker.set_progress(self._id, progress), "updateProgress", self.id)
+
+    async def log(self, logRow: str) -> int:
+        """Appends to its log; returns how many rows it has."""
+        return await Job.addJobLog(self.queue, self._id, logRow, self.opts.get("keepLogs") or 0)
+
+    async def clearLogs(self, keepLogs: int = 0) -> None:
+        """Drops its log but for the newest rows; as Node has it."""
+        await self._broker.clear_logs(self._id, keepLogs)
+
+    async def promote(self) -> None:
+        """Lets it run now instead of at its time."""
+        await told(self._broker.promote_job(self._id), "promote", self.id, "delayed")
+        self.delay = 0
+
+    async def changeDelay(self, delay: int) -> None:
+        """Changes its delay, counted from now; as Node has it."""
+        await told(self._broker.change_delay(self._id, delay), "changeDelay", self.id, "delayed")
+        self.delay = delay
+
+    async def changePriority(self, opts: Mapping[str, Any]) -> None:
+        """Changes its priority; ``lifo`` puts it in front of its equals."""
+        priority = opts.get("priority") or 0
+        changing = self._broker.change_priority(self._id, priority, lifo=bool(opts.get("lifo")))
+        await told(changing, "changePriority", self.id)
+        self.priority = priority
+
+    async def retry(self, state: str = "failed", opts: Mapping[str, Any] | None = None) -> None:
+        """Lets it run again after it has failed or completed.
+
+        Args:
+            state: Which of the two it is in.
+            opts: ``resetAttemptsMade`` counts its attempts from the beginning, ``resetAttemptsStarted`` its
+                starts; the number on the server only grows, because it is what refuses a late writer.
+        """
+        opts = opts or {}
+        lifo, reset = bool(self.opts.get("lifo")), bool(opts.get("resetAttemptsMade"))
+        again = self._broker.retry_job(self._id, state, lifo=lifo, reset=reset)
+        await told(again, "reprocessJob", self.id, state)
+        self.failedReason = self.finishedOn = self.processedOn = self.returnvalue = None
+        if reset:
+            self.attemptsMade = 0
+        if opts.get("resetAttemptsStarted"):
+            self.attemptsStarted = 0
+
+    async def remove(self, opts: Mapping[str, Any] | None = None) -> None:
+        """Removes it, with its children unless ``removeChildren`` is False.
+
+        Raises:
+            Exception: A worker holds it, or a child of it.
+        """
+        if not await removed(self._broker, self._id, (opts or {}).get("removeChildren", True)):
+            raise Exception(f"Job {self.id} could not be removed because it is locked by another worker")
+
+    async def removeDeduplicationKey(self) -> bool:
+        """Closes the deduplication window that it owns; as Node has it."""
+        window = self.deduplication_id
+        return window is not None and await self._broker.release_window(window, self._id)
+
+    def discard(self) -> None:
+        """Lets a failure of this attempt be the last; as Node has it."""
+        self.discarded = True
+
+    def updateStacktrace(self) -> None:
+        """Notes the trace of the exception that is being handled."""
+        limit = self.opts.get("stackTraceLimit")
+        self.stacktrace.append(traceback.format_exc())
+        if limit is not None:
+            self.stacktrace = self.stacktrace[-limit:] if limit else []
+
+    # -- ending an attempt
+
+    async def moveToDelayed(self, timestamp: int, token: str | None = None) -> None:
+        """Puts it off until a time; a processor raises ``DelayedError`` next.
+
+        In a processor that our worker runs it takes effect when the processor ends.
+        """
+        delay = max(0, timestamp - now_ms())
+        if self._is_ours(token):
+            self._ending = Snooze(f"{delay}ms")
+        else:
+            outcome = self._outcome("d", token, delay_ms=delay)
+            await self._end(outcome, "moveToDelayed")
+        self.delay = delay
+
+    async def moveToWaitingChildren(self, token: str, opts: Mapping[str, Any] | None = None) -> bool:
+        """Lets it wait for its children; a processor raises ``WaitingChildrenError`` next.
+
+        In a processor that our worker runs it takes effect when the processor ends.
+
+        Returns:
+            Whether there is a child to wait for.
+
+        Raises:
+            UnrecoverableError: A child has failed, and the job with it.
+        """
+        if not self._is_ours(token):
+            return await self._end(self._outcome("h", token), "moveToWaitingChildren") == 1
+        child = (opts or {}).get("child")
+        counts = await flows.counts(self._broker, self._id)
+        if counts.failed:
+            raise refusal(-9, "moveToWaitingChildren", self.id, "active")
+        pending = counts.unprocessed > 0
+        if pending and child:
+            key = f"{child.get('queue')}:{child.get('id')}"
+            pending = key in await flows.every(self._broker, self._id, "unprocessed")
+        if pending:
+            self._ending = WaitForChildren()
+        return pending
+
+    async def moveToWait(self, token: str | None = None) -> None:
+        """Gives it back; a processor raises ``WaitingError`` next. As Node has it."""
+        if self._is_ours(token):
+            self._ending = RateLimited("1ms")
+        else:
+            await self._end(self._outcome("w", token), "moveToWait")
+
+    async def moveToCompleted(
+        self,
+        return_value: Any,
+        token: str,
+        fetchNext: bool = False,
+    ) -> Any:
+        """Completes it, for those who process without a processor (``Worker.getNextJob``).
+
+        Returns:
+            With ``fetchNext`` the next job's fields, id, and ms until which there is none, for
+            ``Worker.nextJobFromJobData``; four times None otherwise.
+        """
+        self.returnvalue = return_value
+        outcome = self.queue.judge.of_result(self._hold(token), return_value)
+        answer = await self._finished(outcome, token, fetchNext)
+        self.finishedOn = outcome.at_ms
+        self.attemptsMade += 1
+        return answer
+
+    async def moveToFailed(self, err: BaseException, token: str, fetchNext: bool = False) -> Any:
+        """Fails it, or lets it be tried again; the counterpart of ``moveToCompleted``."""
+        self.failedReason = str(err)
+        self._error = err
+        outcome = self.queue.judge.of_error(self._hold(token), err)
+        answer = await self._finished(outcome, token, fetchNext)
+        self.stacktrace = _list(loads(outcome.stack, []))
+        if outcome.kind == "f":
+            self.finishedOn = outcome.at_ms
+        elif outcome.delay_ms:
+            self.delay = outcome.delay_ms
+        self.attemptsMade += 1
+        return answer
+
+    async def extendLock(self, token: str, duration: int) -> int:
+        """Renews the lock under which it is processed; 1 if it is still ours. As Node has it."""
+        return 0 if await self._broker.extend([Lease(self._id, token)], duration) else 1
+
+    def _is_ours(self, token: str | None) -> bool:
+        return self._managed and token in (None, self.token)
+
+    def _hold(self, token: str) -> RunningJob:
+        """The job as our engine has it while it runs."""
+        running = self._running
+        if running is not None and running.token == token:
+            return running
+        fields = {
+            b"name": str(self.name).encode(),
+            b"opts": msgspec.json.encode({**self.opts, "backoff": self.opts.get("backoff")}),
+            b"atm": str(self.attemptsMade).encode(),
+            b"stacktrace": msgspec.json.encode(self.stacktrace),
+        }
+        claim = ClaimedJob(self._id, token, -1, self.processedOn or 0, fields)
+        return RunningJob(self._broker, claim, "", None)
+
+    def _outcome(self, kind: str, token: str | None, *, delay_ms: int = 0) -> Outcome:
+        used = token if token is not None else self.token or ""
+        running = self._running
+        starts = running.fencing if running is not None and running.token == used else -1
+        return Outcome(kind, self._id, used, starts, now_ms(), delay_ms=delay_ms, counts=False)
+
+    async def _end(self, outcome: Outcome, command: str) -> int:
+        (code,), _ = await self._broker.finish([outcome])
+        if isinstance(code, str):
+            raise TypeError(f"Job {self.id}: {code}. {command}")
+        if code < 0:
+            raise refusal(code, command, self.id, "active")
+        return code
+
+    async def _finished(self, outcome: Outcome, token: str, fetch_next: bool) -> Any:
+        if not fetch_next:
+            await self._end(outcome, "moveToFinished")
+            return list(_NOTHING)
+        (code,), claimed = await self.queue.by_hand(token).finish([outcome], Ask(count=1))
+        if isinstance(code, str) or code < 0:
+            raise refusal(code if isinstance(code, int) else None, "moveToFinished", self.id, "active")
+        return next_of(claimed.jobs, claimed.limited_ms, claimed.due_ms)
+
+
+def next_of(jobs: list[ClaimedJob], limited_ms: int, due_ms: int) -> list[Any]:
+    """A claim as PyPI's scripts answer it: fields as text, id, and times until which there is none."""
+    if not jobs:
+        return [None, None, limited_ms, due_ms]
+    fields = {key.decode(): value.decode("utf-8", "replace") for key, value in jobs[0].fields.items()}
+    fields["ats"] = str(jobs[0].starts)
+    fields["processedOn"] = str(jobs[0].started_ms)
+    return [fields, jobs[0].id, limited_ms, due_ms]
+
+
+def job_of(queue: Any, job_id: str, fields: Mapping[bytes, bytes]) -> Job:
+    """A job from its record."""
+    texts = {
+        key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in fields.items()
+    }
+    return Job.fromJSON(queue, texts, job_id)
+
+
+async def removed(broker: BullMQBroker, job_id: str, children: bool) -> int:
+    """Removes a job; 1 when it is gone, 0 when a worker holds it, and the code of any other refusal."""
+    try:
+        await broker.remove_job(job_id, children=children)
+    except JobLocked:
+        return 0
+    except JobNotFound:
+        return 1
+    except JobError as error:
+        return error.code or 0
+    return 1
+
+
+def _children(kind: str, found: Mapping[str, Any]) -> Any:
+    if kind == "processed":
+        return {key: child.value for key, child in found.items()}
+    if kind == "ignored":
+        return {key: child.reason or "" for key, child in found.items()}
+    return list(found)
+
+
+def _number(text: Any) -> int:
+    try:
+        return int(float(text)) if text else 0
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def _list(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []

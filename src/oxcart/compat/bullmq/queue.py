@@ -1,0 +1,489 @@
+"""A queue as PyPI's package has it: add jobs, look at them, steer them.
+
+May touch: the server, through Oxcart's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from oxcart.broker.bullmq import codec, flows, operations
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.codec import Encoded
+from oxcart.broker.bullmq.keys import Keys
+from oxcart.compat.bullmq.custom_errors import told
+from oxcart.compat.bullmq.event_emitter import EventEmitter
+from oxcart.compat.bullmq.job import Job, job_of, now_ms, removed
+from oxcart.compat.bullmq.job_scheduler import JobScheduler
+from oxcart.compat.bullmq.options import policy_of, read_options
+from oxcart.compat.bullmq.redis_connection import check_backend, client_of, server_of
+from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
+from oxcart.engine.verdict import Verdict
+from oxcart.model.errors import QueueBusy, ScriptError, ValidationError
+from oxcart.model.flow import Tree
+from oxcart.queue import Queue as OxcartQueue
+
+#: What there is, as states are named.
+TYPES = ("active", "completed", "delayed", "failed", "prioritized", "waiting", "waiting-children")
+#: Where the wire keeps them. Jobs of a paused queue are waiting ones.
+_PLACES = {"waiting": ("wait", "paused"), "wait": ("wait", "paused"), "paused": ()}
+_KEYS = (
+    *("", "active", "wait", "waiting-children", "paused", "completed", "failed", "delayed", "repeat"),
+    *("stalled", "limiter", "prioritized", "id", "stalled-check", "meta", "pc", "events", "marker", "de"),
+)
+#: Behind every job of a list.
+_END = 2**31
+
+
+class QueueBase(EventEmitter):
+    """What queues and workers share: a name, a place, and the queue on our engine."""
+
+    def __init__(self, name: str, opts: Mapping[str, Any]) -> None:
+        super().__init__()
+        check_backend(opts)
+        self.name = name
+        self.prefix: str = opts.get("prefix") or "bull"
+        self._connection = opts.get("connection")
+        #: The queue on our engine, for what this package does not offer.
+        self.inner = OxcartQueue(name, server=server_of(self._connection), prefix=self.prefix)
+        keys = Keys(name, self.prefix, self.inner.server.is_cluster)
+        self.qualifiedName = keys.base
+        self.keys = {suffix: keys.key(suffix) for suffix in _KEYS}
+        self._client: Any = None
+        self._by_hand: BullMQBroker | None = None
+        self._token = ""
+
+    @property
+    def client(self) -> Any:
+        """A client of redis-py on the same server, for those who look at keys themselves."""
+        if self._client is None:
+            self._client = client_of(self._connection, self.inner.server)
+        return self._client
+
+    def toKey(self, type: str) -> str:
+        """A key of the queue by its last part."""
+        return f"{self.qualifiedName}:{type}"
+
+    def by_hand(self, token: str) -> BullMQBroker:
+        """The queue's storage, whose next claim is made under a lock of the caller's."""
+        if self._by_hand is None:
+            self._by_hand = BullMQBroker(
+                self.inner.server, self.name, prefix=self.prefix, new_token=lambda: self._token
+            )
+        self._token = token
+        return self._by_hand
+
+    async def _close(self) -> None:
+        if self._by_hand is not None:
+            await self._by_hand.close()
+            self._by_hand = None
+        if self._client is not None and self._client is not self._connection:
+            await self._client.aclose()
+            self._client = None
+        await self.inner.close()
+
+
+class Queue(QueueBase):
+    """A queue.
+
+    Args:
+        name: Its name.
+        opts: ``connection``, ``prefix``, ``defaultJobOptions``.
+    """
+
+    def __init__(self, name: str, opts: Mapping[str, Any] | None = None) -> None:
+        opts = opts or {}
+        super().__init__(name, opts)
+        self.opts = opts
+        self.jobsOpts: dict[str, Any] = dict(opts.get("defaultJobOptions") or {})
+        self._job_scheduler: JobScheduler | None = None
+        strategies = Strategies(opts.get("settings"), lambda: None)
+        self.judge = Verdict(
+            clock=now_ms, rand=random.random, classifier=OnlyUnrecoverable(), strategies=strategies
+        )
+
+    # -- adding
+
+    async def add(self, name: str, data: Any, opts: Mapping[str, Any] | None = None) -> Job:
+        """Adds a job.
+
+        Raises:
+            ValidationError: Something is wrong with it; nothing was written.
+            TypeError: Its parent does not exist.
+        """
+        job, encoded = self._made(name, data, {**self.jobsOpts, **(opts or {})})
+        if encoded is None:
+            await self._add_children([job])
+        else:
+            job.id = (await self.inner.add_encoded(encoded)).id
+        return job
+
+    async def addBulk(self, jobs: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """Adds many jobs, each a dict of ``name``, ``data`` and ``opts``, in few round trips."""
+        made = [
+            self._made(one["name"], one.get("data"), {**self.jobsOpts, **(one.get("opts") or {})})
+            for one in jobs
+        ]
+        alone = [(job, encoded) for job, encoded in made if encoded is not None]
+        added = await self.inner.broker.add([encoded for _, encoded in alone], timeout=self.inner.add_timeout)
+        for (job, _), one in zip(alone, added, strict=True):
+            job.id = one.id
+        await self._add_children([job for job, encoded in made if encoded is None])
+        return [job for job, _ in made]
+
+    def _made(self, name: str, data: Any, opts: Mapping[str, Any]) -> tuple[Job, Encoded | None]:
+        job = Job(self, name, data, opts)
+        options = read_options(opts)
+        if job.parent is not None:
+            return job, None
+        return job, codec.encode_job(name, data, options, job.timestamp, counted=True)
+
+    async def _add_children(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            given = dict(job.opts)
+            tree = Tree(self.name, self.prefix, job.name, job.data, read_options(given), policy_of(given))
+            job.id = await add_below(self.inner, job, tree)
+
+    # -- steering
+
+    async def pause(self) -> None:
+        """Lets no worker take a job; running ones go on."""
+        await self.inner.pause()
+
+    async def resume(self) -> None:
+        """Lets workers take jobs again."""
+        await self.inner.resume()
+
+    async def isPaused(self) -> bool:
+        """Whether it is paused."""
+        return await self.inner.is_paused()
+
+    async def getRateLimitTtl(self) -> int:
+        """How many ms a rate limit lasts yet; below zero where there is none."""
+        return await self.inner.broker.limits.ttl_ms()
+
+    async def rateLimit(self, expire_time_ms: int) -> None:
+        """Lets no job start for so many ms."""
+        await self.inner.limits.hold(f"{expire_time_ms}ms")
+
+    async def removeRateLimitKey(self) -> int:
+        """Ends a rate limit; returns how many keys that were."""
+        return await self.inner.broker.limits.release()
+
+    async def setGlobalConcurrency(self, concurrency: int) -> int:
+        """Lets at most so many jobs run at once over all workers; 1 where that is new."""
+        return await self.inner.broker.limits.set_concurrency(_count(concurrency, "concurrency"))
+
+    async def getGlobalConcurrency(self) -> int | None:
+        """How many jobs may run at once, or None."""
+        return await self.inner.limits.concurrency()
+
+    async def removeGlobalConcurrency(self) -> int:
+        """Lets any number run at once; returns how many fields that were."""
+        return await self.inner.broker.limits.remove_concurrency()
+
+    async def setGlobalRateLimit(self, max_jobs: int, duration_ms: int) -> int:
+        """Lets at most so many jobs start in so many ms; returns how many fields are new."""
+        limits = self.inner.broker.limits
+        return await limits.set_rate(_count(max_jobs, "max_jobs"), _count(duration_ms, "duration_ms"))
+
+    async def getGlobalRateLimit(self) -> dict[str, int] | None:
+        """``max`` and ``duration``, or None."""
+        rate = await self.inner.limits.rate()
+        return None if rate is None else {"max": rate.most, "duration": rate.per_ms}
+
+    async def removeGlobalRateLimit(self) -> int:
+        """Lets jobs start at any rate; returns how many fields that were."""
+        return await self.inner.broker.limits.remove_rate()
+
+    async def obliterate(self, force: bool = False) -> None:
+        """Removes the queue and everything in it.
+
+        Raises:
+            Exception: Workers hold jobs, and ``force`` was not said.
+        """
+        try:
+            await self.inner.obliterate(force=force)
+        except QueueBusy as error:
+            raise Exception("Cannot obliterate queue with active jobs") from error
+
+    async def drain(self, delayed: bool = False) -> None:
+        """Removes every job that waits, and where asked for those whose time has not come."""
+        await self.inner.drain(delayed=delayed)
+
+    async def clean(self, grace: int, limit: int, type: str) -> list[str]:
+        """Removes jobs of a state that are older than so many ms; returns their ids.
+
+        Args:
+            grace: How old they are at least.
+            limit: How many at most; 0 for all.
+            type: ``completed``, ``failed``, ``wait``, ``prioritized``, ``delayed``, ``active`` or ``paused``.
+        """
+        broker, ids = self.inner.broker, list[str]()
+        for place in ("paused",) if type == "paused" else _PLACES.get(type, (type,)):
+            rest = limit - len(ids) if limit else None
+            if rest is None or rest > 0:
+                await operations.clean(broker, place, broker.clock() - grace, limit=rest, ids=ids)
+        return ids
+
+    async def retryJobs(self, opts: Mapping[str, Any] | None = None) -> None:
+        """Lets failed (or, by ``state``, completed) jobs run again that ended before ``timestamp``."""
+        opts = opts or {}
+        await self.inner.retry_all(opts.get("state") or "failed", until=opts.get("timestamp") or None)
+
+    async def promoteJobs(self, opts: Mapping[str, Any] | None = None) -> None:
+        """Lets all delayed jobs run now."""
+        await self.inner.promote_all()
+
+    async def trimEvents(self, maxLength: int) -> int:
+        """Drops the oldest events, down to about so many; returns how many."""
+        return await self.inner.trim_events(maxLength)
+
+    async def removeDeprecatedPriorityKey(self) -> int:
+        """Removes a key of versions before 4; returns how many that were."""
+        return int(await self.inner.broker.caller.command("DEL", self.toKey("priority")))
+
+    async def removeDeduplicationKey(self, id: str) -> int:
+        """Lets the next add of a deduplication id be a job again; as Node has it."""
+        return int(await self.inner.release_deduplication(id))
+
+    async def remove(self, job_id: str, opts: Mapping[str, Any] | None = None) -> int:
+        """Removes a job, with its children unless ``removeChildren`` is False; 0 where a worker holds it."""
+        return await removed(self.inner.broker, job_id, (opts or {}).get("removeChildren", True))
+
+    async def removeOrphanedJobs(self) -> int:
+        """Removes jobs that are in no state; returns how many. As Node has it."""
+        return len(await self.inner.remove_orphans())
+
+    # -- looking
+
+    async def getJob(self, job_id: str) -> Job | None:
+        """A job as it is now, or None."""
+        return await Job.fromId(self, job_id)
+
+    async def getJobState(self, job_id: str) -> str:
+        """A job's state, ``unknown`` for none."""
+        return await self.inner.state(job_id)
+
+    async def getJobs(
+        self, types: Iterable[str], start: int = 0, end: int = -1, asc: bool = False
+    ) -> list[Job]:
+        """Jobs of states, newest first unless ``asc``; the range holds for each state."""
+        asked = [types] if isinstance(types, str) else types
+        found: dict[str, Job] = {}
+        for type in self.sanitizeJobTypes(asked):
+            for job in await self._page(type, start, end, asc):
+                found.setdefault(str(job.id), job)
+        return list(found.values())
+
+    async def _page(self, type: str, start: int, end: int, asc: bool) -> list[Job]:
+        broker = self.inner.broker
+        places = _PLACES.get(type, (type,))
+        if start < 0 or end < -1:
+            counts = await broker.counts()
+            total = sum(counts.get(place, 0) for place in places)
+            start, end = (max(0, total + at) if at < 0 else at for at in (start, end))
+        last = _END if end == -1 else end
+        found: list[Job] = []
+        for place in places:
+            if last >= start:
+                page = await broker.page_records(place, start, last, oldest=asc)
+                found += (job_of(self, job_id, fields) for job_id, fields in page)
+        return found if end == -1 else found[: max(0, end - start + 1)]
+
+    async def getActive(self, start: int = 0, end: int = -1) -> list[Job]:
+        """Jobs that workers hold, oldest first."""
+        return await self.getJobs(["active"], start, end, True)
+
+    async def getCompleted(self, start: int = 0, end: int = -1) -> list[Job]:
+        """Completed jobs, newest first."""
+        return await self.getJobs(["completed"], start, end, False)
+
+    async def getDelayed(self, start: int = 0, end: int = -1) -> list[Job]:
+        """Jobs whose time has not come, earliest first."""
+        return await self.getJobs(["delayed"], start, end, True)
+
+    async def getFailed(self, start: int = 0, end: int = -1) -> list[Job]:
+        """Failed jobs, newest first."""
+        return await self.getJobs(["failed"], start, end, False)
+
+    async def getPrioritized(self, start: int = 0, end: int = -1) -> list[Job]:
+        """Jobs that wait with a priority, next first."""
+        return await self.getJobs(["prioritized"], start, end, True)
+
+    async def getWaiting(self, start: int = 0, end: int = -1) -> list[Job]:
+        """Jobs that wait without a priority, next first."""
+        return await self.getJobs(["waiting"], start, end, True)
+
+    async def getWaitingChildren(self, start: int = 0, end: int = -1) -> list[Job]:
+        """Jobs that wait for children, oldest first."""
+        return await self.getJobs(["waiting-children"], start, end, True)
+
+    def sanitizeJobTypes(self, types: Iterable[str]) -> list[str]:
+        """States without doubles, in the order given; all of them where none is."""
+        return list(dict.fromkeys(types)) or list(TYPES)
+
+    async def getJobCounts(self, *types: str) -> dict[str, int]:
+        """How many jobs are in each state."""
+        counts = await self.inner.broker.counts()
+        return {
+            type: sum(counts.get(place, 0) for place in _PLACES.get(type, (type,)))
+            for type in self.sanitizeJobTypes(types)
+        }
+
+    async def getJobCountByTypes(self, *types: str) -> int:
+        """How many jobs are in states together."""
+        return sum((await self.getJobCounts(*types)).values())
+
+    async def getCompletedCount(self) -> int:
+        """How many have completed."""
+        return await self.getJobCountByTypes("completed")
+
+    async def getDelayedCount(self) -> int:
+        """How many are delayed."""
+        return await self.getJobCountByTypes("delayed")
+
+    async def getFailedCount(self) -> int:
+        """How many have failed."""
+        return await self.getJobCountByTypes("failed")
+
+    async def getWaitingCount(self) -> int:
+        """How many wait without a priority."""
+        return await self.getJobCountByTypes("waiting")
+
+    async def getCountsPerPriority(self, priorities: Iterable[int]) -> dict[str, int]:
+        """How many jobs wait with each of these priorities."""
+        found = await self.inner.counts_per_priority(dict.fromkeys(priorities))
+        return {str(priority): count for priority, count in found.items()}
+
+    async def getJobLogs(
+        self, job_id: str, start: int = 0, end: int = -1, asc: bool = True
+    ) -> dict[str, Any]:
+        """Rows of a job's log as ``logs``, and how many there are as ``count``."""
+        broker = self.inner.broker
+        rows = await broker.logs(job_id)
+        page = rows if asc else rows[::-1]
+        last = len(rows) + end if end < 0 else end
+        first = max(0, len(rows) + start) if start < 0 else start
+        return {"logs": page[first : last + 1], "count": len(rows)}
+
+    async def getDeduplicationJobId(self, id: str) -> str | None:
+        """The job that keeps others of a deduplication id out, or None."""
+        return await self.inner.deduplicated_by(id)
+
+    async def getMetrics(self, type: str, start: int = 0, end: int = -1) -> dict[str, Any]:
+        """How many jobs completed or failed per minute; as Node has it."""
+        series = await self.inner.metrics(type, first=start, last=end)
+        meta = {
+            "count": series.count,
+            "prevTS": series.previous_at,
+            "prevCount": series.previous_count,
+        }
+        return {"meta": meta, "data": series.points, "count": series.total}
+
+    async def get_workers(self) -> list[dict[str, str]]:
+        """The connections of workers of this queue, by the names that they gave themselves."""
+        broker = self.inner.broker
+        try:
+            raw = await broker.caller.command("CLIENT", "LIST")
+        except ScriptError as error:
+            if "unknown command" in str(error):
+                return [{"name": "CLIENT LIST not supported"}]
+            raise
+        own, plain = broker.keys.client_name(), self.qualifiedName
+        found = []
+        for line in raw.decode("utf-8", "replace").splitlines():
+            client = dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
+            name = client.get("name", "")
+            if name in (own, plain) or name.startswith((f"{own}:w:", f"{plain}:w:")):
+                found.append({**client, "rawname": name, "name": self.name})
+        return found
+
+    async def get_workers_count(self) -> int:
+        """How many there are."""
+        return len(await self.get_workers())
+
+    # -- schedulers
+
+    @property
+    def jobScheduler(self) -> JobScheduler:
+        """The queue's schedulers."""
+        if self._job_scheduler is None:
+            self._job_scheduler = JobScheduler(self)
+        return self._job_scheduler
+
+    async def upsertJobScheduler(
+        self,
+        job_scheduler_id: str,
+        repeat_opts: Mapping[str, Any],
+        job_name: str | None = None,
+        job_data: Any = None,
+        opts: Mapping[str, Any] | None = None,
+        override: bool = True,
+        producer_id: str | None = None,
+    ) -> Job | None:
+        """Makes or changes a scheduler; see ``JobScheduler.upsertJobScheduler``."""
+        return await self.jobScheduler.upsertJobScheduler(
+            job_scheduler_id,
+            repeat_opts,
+            job_name or job_scheduler_id,
+            job_data,
+            opts,
+            override=override,
+            producer_id=producer_id,
+        )
+
+    async def removeJobScheduler(self, job_scheduler_id: str) -> int:
+        """Removes a scheduler; 0 if it was there, 1 if not."""
+        return await self.jobScheduler.removeJobScheduler(job_scheduler_id)
+
+    async def isJobScheduler(self, job_scheduler_id: str) -> bool:
+        """Whether there is such a scheduler."""
+        return await self.jobScheduler.isJobScheduler(job_scheduler_id)
+
+    async def getJobScheduler(self, job_scheduler_id: str) -> dict[str, Any] | None:
+        """A scheduler as it is now, or None."""
+        return await self.jobScheduler.getScheduler(job_scheduler_id)
+
+    async def getJobSchedulers(
+        self, start: int = 0, end: int = -1, asc: bool = False
+    ) -> list[dict[str, Any]]:
+        """Schedulers by the time of their next job, latest first unless ``asc``."""
+        return await self.jobScheduler.getJobSchedulers(start, end, asc)
+
+    async def getJobSchedulersCount(self) -> int:
+        """How many there are."""
+        return await self.jobScheduler.getSchedulersCount()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._close()
+
+
+async def add_below(queue: OxcartQueue, job: Job, tree: Tree) -> str:
+    """Adds a job below the parent that its options name; returns its id.
+
+    Raises:
+        TypeError: There is no such parent.
+    """
+    assert job.parent is not None
+    base = str(job.parent["queueKey"])
+    prefix, _, name = base.rpartition(":")
+    if queue.server.is_cluster and name.startswith("{") and name.endswith("}") and "{" not in prefix:
+        name = name[1:-1]
+    broker = BullMQBroker(queue.server, name, prefix=prefix)
+    adding = flows.add_children(broker, str(job.parent["id"]), [tree], timeout=queue.add_timeout)
+    try:
+        (added,) = await told(adding, "addJob", job.id, parent=job.parentKey)
+    finally:
+        await asyncio.shield(broker.close())
+    return added.id
+
+
+def _count(value: Any, field: str) -> int:
+    if type(value) is not int or value < 1:
+        raise ValidationError(field, "an integer, at least 1", value)
+    return value

@@ -1,0 +1,107 @@
+"""What happens in a queue, as events of an emitter.
+
+May touch: the server, through Oxcart's reader of events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from oxcart.broker.bullmq.keys import Keys
+from oxcart.compat.bullmq.event_emitter import EventEmitter
+from oxcart.compat.bullmq.job import loads
+from oxcart.compat.bullmq.redis_connection import check_backend, server_of
+from oxcart.events import QueueEvents as OxcartEvents
+from oxcart.queue import Queue as OxcartQueue
+
+#: Fields that are JSON on the wire, by event.
+_JSON = {"progress": "data", "completed": "returnvalue"}
+
+
+class QueueEvents(EventEmitter):
+    """Listens to a queue: ``on("completed", fn)`` calls ``fn(fields, event_id)``, and so does
+    ``on("completed:<job id>", fn)`` for one job.
+
+    Args:
+        name: The queue.
+        opts: ``connection``, ``prefix``, ``lastEventId`` (``$`` for only new events), ``autorun``,
+            ``blockingTimeout``.
+    """
+
+    def __init__(self, name: str, opts: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.opts: dict[str, Any] = {
+            "blockingTimeout": 10000,
+            "lastEventId": "$",
+            "autorun": True,
+            **(opts or {}),
+        }
+        check_backend(self.opts)
+        self.name = name
+        self.prefix: str = self.opts.get("prefix") or "bull"
+        self.inner = OxcartQueue(name, server=server_of(self.opts.get("connection")), prefix=self.prefix)
+        self.qualifiedName = Keys(name, self.prefix, self.inner.server.is_cluster).base
+        self.running = self.closing = self.closed = False
+        self._task: asyncio.Future[Any] | None = None
+        self._events: OxcartEvents | None = None
+        if self.opts.get("autorun"):
+            self._task = asyncio.ensure_future(self._run_by_itself())
+
+    async def _run_by_itself(self) -> None:
+        try:
+            await self.run()
+        except Exception as error:
+            self._tell("error", error)
+
+    async def run(self) -> None:
+        """Reads until it is closed.
+
+        Raises:
+            Exception: It reads already.
+        """
+        if self.running:
+            raise Exception("QueueEvents is already running.")
+        if self._task is None:
+            self._task = asyncio.current_task()
+        self.running = True
+        block = max(1, int(self.opts["blockingTimeout"])) / 1000
+        try:
+            self._events = self.inner.events(self.opts.get("lastEventId") or "$")
+            while not self.closing:
+                for entry_id, fields in await self._events.read_entries(block):
+                    self._dispatch(entry_id, fields)
+        finally:
+            self.running = False
+
+    def _dispatch(self, entry_id: str, fields: dict[str, str]) -> None:
+        event = fields.pop("event", None)
+        if not event:
+            return
+        if event == "drained":
+            self._tell(event, entry_id)
+            return
+        args: dict[str, Any] = dict(fields)
+        json = _JSON.get(event)
+        if json in args:
+            args[json] = loads(args[json])
+        self._tell(event, args, entry_id)
+        if args.get("jobId"):
+            self._tell(f"{event}:{args['jobId']}", args, entry_id)
+
+    async def close(self) -> None:
+        """Stops reading and closes the connection."""
+        if self.closing:
+            return
+        self.closing = True
+        task, self._task = self._task, None
+        if task is not None and not task.done() and task is not asyncio.current_task():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        if self._events is not None:
+            await self._events.close()
+        await self.inner.close()
+        self.closed = True

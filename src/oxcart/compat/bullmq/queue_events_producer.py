@@ -1,0 +1,52 @@
+"""Events of the application's own, among those of a queue.
+
+May touch: the server, through Oxcart's queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oxcart.broker.bullmq.keys import Keys
+from oxcart.compat.bullmq.redis_connection import check_backend, server_of
+from oxcart.queue import Queue as OxcartQueue
+
+
+class QueueEventsProducer:
+    """Publishes events.
+
+    Args:
+        name: The queue.
+        opts: ``connection``, ``prefix``.
+    """
+
+    def __init__(self, name: str, opts: Mapping[str, Any] | None = None) -> None:
+        self.opts = dict(opts or {})
+        check_backend(self.opts)
+        self.name = name
+        self.prefix: str = self.opts.get("prefix") or "bull"
+        self.inner = OxcartQueue(name, server=server_of(self.opts.get("connection")), prefix=self.prefix)
+        self.qualifiedName = Keys(name, self.prefix, self.inner.server.is_cluster).base
+        self.closing = False
+
+    async def publishEvent(self, args: Mapping[str, Any], maxEvents: int = 1000) -> None:
+        """Adds an event.
+
+        Args:
+            args: Its ``eventName``, and what it tells.
+            maxEvents: About how many events of the queue stay.
+
+        Raises:
+            ValueError: It has no name, or one that the queue itself uses.
+        """
+        if "eventName" not in args:
+            raise ValueError("publishEvent requires an 'eventName' key")
+        fields = {name: value for name, value in args.items() if name != "eventName"}
+        await self.inner.publish(args["eventName"], maxEvents, **fields)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        if not self.closing:
+            self.closing = True
+            await self.inner.close()

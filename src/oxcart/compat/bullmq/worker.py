@@ -1,0 +1,535 @@
+"""A worker as PyPI's package has it: runs ``process(job, token)`` for every job of a queue.
+
+Jobs are claimed, renewed, judged and ended by our engine; this translates between its words and theirs.
+
+May touch: the server, through Oxcart's worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from oxcart.broker.bullmq.codec import count_of
+from oxcart.broker.bullmq.schedulers import Claim
+from oxcart.broker.port import Ask, ClaimedJob, Code, Outcome
+from oxcart.compat.bullmq.abort_controller import AbortController
+from oxcart.compat.bullmq.custom_errors import (
+    DelayedError,
+    RateLimitError,
+    UnrecoverableError,
+    WaitingChildrenError,
+    WaitingError,
+    refusal,
+)
+from oxcart.compat.bullmq.job import Job, next_of, now_ms
+from oxcart.compat.bullmq.job_scheduler import JobScheduler
+from oxcart.compat.bullmq.lock_manager import LockManager
+from oxcart.compat.bullmq.queue import QueueBase
+from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
+from oxcart.engine.running import RunningJob, current_job
+from oxcart.engine.verdict import Verdict
+from oxcart.engine.worker import Worker as OxcartWorker
+from oxcart.model.errors import BrokerError, BrokerUnavailable, ValidationError
+from oxcart.model.failure import RateLimited
+from oxcart.model.outcome import Snooze
+from oxcart.model.retention import Retention
+
+Processor = Callable[..., Any]
+
+#: How long a worker that is closed waits for running jobs: as long as they take.
+FOR_EVER = "365d"
+
+_DEFAULTS = {
+    "drainDelay": 5,
+    "concurrency": 1,
+    "lockDuration": 30000,
+    "maxStalledCount": 1,
+    "stalledInterval": 30000,
+    "runRetryDelay": 15000,
+}
+#: Raised by processors whose job is not to be ended by what they return or raise.
+_MOVED = (DelayedError, WaitingChildrenError, WaitingError)
+
+
+class Worker(QueueBase):
+    """Runs the jobs of a queue.
+
+    Events: ``active`` (job, "waiting"), ``completed`` (job, result), ``failed`` (job, error), ``stalled``
+    (job id), ``paused``, ``resumed``, ``closed``, ``locksRenewed``, ``lockRenewalFailed``, ``error``.
+
+    Args:
+        name: The queue.
+        processor: ``async def process(job, token)``, or with a third parameter that receives an
+            ``AbortSignal``. None for a worker from which jobs are taken by hand.
+        opts: As in ``types.WorkerOptions``.
+    """
+
+    def __init__(
+        self, name: str, processor: Processor | None = None, opts: Mapping[str, Any] | None = None
+    ) -> None:
+        given = dict(opts or {})
+        super().__init__(name, given)
+        self.processor = processor
+        self.opts: dict[str, Any] = {**_DEFAULTS, **given}
+        self.opts.setdefault("lockRenewTime", self.opts["lockDuration"] // 2)
+        self.id = uuid4().hex
+        self.workerName: str | None = given.get("name")
+        self.closing = self.forceClosing = self.closed = self.drained = False
+        self.blockUntil = self.limitUntil = 0
+        self._wants_signal = takes_signal(processor)
+        self._current: dict[RunningJob, Job] = {}
+        self._task: asyncio.Future[Any] | None = None
+        self._held_until = 0
+        self._job_scheduler: JobScheduler | None = None
+        self.lockManager = LockManager(
+            self, self.opts["lockRenewTime"], self.opts["lockDuration"], self.id, self.workerName
+        )
+        strategies = Strategies(self.opts.get("settings"), self._judged)
+        classifier = OnlyUnrecoverable(find=self._judged)
+        self.judge = Verdict(
+            clock=now_ms,
+            rand=random.random,
+            classifier=classifier,
+            strategies=strategies,
+            remove_on_complete=Retention.parse(self.opts.get("removeOnComplete"), "removeOnComplete"),
+            remove_on_fail=Retention.parse(self.opts.get("removeOnFail"), "removeOnFail"),
+        )
+        limiter = self.opts.get("limiter")
+        self.inner.process(self._process)
+        self._worker = OxcartWorker(
+            self.inner,
+            concurrency=self.opts["concurrency"],
+            name=self.workerName,
+            lock_duration=f"{self.opts['lockDuration']}ms",
+            renew_every=f"{max(10, self.opts['lockRenewTime'])}ms",
+            stalled_interval=f"{self.opts['stalledInterval']}ms",
+            max_stalled=self.opts["maxStalledCount"],
+            timeout=None,
+            shutdown_timeout=FOR_EVER,
+            limiter=None if not limiter else (limiter["max"], f"{limiter['duration']}ms"),
+            classifier=classifier,
+            strategies=strategies,
+            remove_on_complete=self.opts.get("removeOnComplete"),
+            remove_on_fail=self.opts.get("removeOnFail"),
+            recover=not self.opts.get("skipStalledCheck"),
+            max_started=self.opts.get("maxStartedAttempts"),
+            metrics=(self.opts.get("metrics") or {}).get("maxDataPoints", 0),
+            observer=_Told(self),
+        )
+        if processor is not None and self.opts.get("autorun", True):
+            self._task = asyncio.ensure_future(self._run_by_itself())
+
+    # -- life
+
+    @property
+    def running(self) -> bool:
+        """Whether it takes jobs."""
+        return self._task is not None and not self._task.done() and not self.closed
+
+    @property
+    def paused(self) -> bool:
+        """Whether it takes no jobs until ``resume``."""
+        return self._worker.is_paused
+
+    @property
+    def jobs(self) -> set[tuple[Job, str]]:
+        """The jobs that it runs, with their tokens."""
+        return {(job, running.token) for running, job in self._current.items()}
+
+    async def run(self) -> None:
+        """Runs until it is closed.
+
+        Raises:
+            Exception: It runs already.
+        """
+        if self.running and self._task is not asyncio.current_task():
+            raise Exception("Worker is already running")
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._worker.run())
+            await asyncio.shield(self._task)
+        else:
+            await self._worker.run()
+
+    async def _run_by_itself(self) -> None:
+        try:
+            await self._worker.run()
+        except Exception as error:
+            self._tell("error", error)
+
+    async def close(self, force: bool = False) -> None:
+        """Takes no more jobs, waits for running ones, and closes the connections.
+
+        Args:
+            force: Do not wait: running jobs are told to stop and given back, for another worker to run.
+        """
+        self.closing = True
+        if force:
+            self.forceClosing = True
+            self.lockManager.cancel_all_jobs("worker force-closed")
+        ending = asyncio.ensure_future(self._end(force))
+        cancelled = False
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:
+                if ending.cancelled():
+                    break
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+        ending.result()
+
+    async def _end(self, force: bool) -> None:
+        task = self._task
+        if task is not None and not task.done():
+            if not self._worker.started.is_set():  # told to start in this very turn of the loop
+                await asyncio.sleep(0)
+            self._worker.stop(now=force)
+            with contextlib.suppress(Exception):
+                await task
+        await self.lockManager.close()
+        await self._close()
+        if not self.closed:
+            self.closed = True
+            self._tell("closed")
+
+    async def pause(self, do_not_wait_active: bool = False) -> None:
+        """Takes no more jobs until ``resume``; returns when running ones have ended."""
+        await self._worker.pause(wait=not do_not_wait_active)
+        self._tell("paused")
+
+    def resume(self) -> None:
+        """Takes jobs again after ``pause``."""
+        if self.paused:
+            self._worker.resume()
+            self._tell("resumed")
+
+    def cancelProcessing(self) -> None:
+        """Stops what runs; the jobs are given back, for this or another worker to run again."""
+        for running in list(self._current):
+            running.cancel("cancelProcessing")
+            if running.stop is not None:
+                running.stop()
+
+    def cancelJob(self, job_id: str, reason: str | None = None) -> bool:
+        """Tells a job's processor to stop; False where it takes no signal."""
+        return self.lockManager.cancel_job(job_id, reason)
+
+    def cancelAllJobs(self, reason: str | None = None) -> None:
+        """Tells all processors to stop that take a signal."""
+        self.lockManager.cancel_all_jobs(reason)
+
+    async def rateLimit(self, expire_time_ms: int) -> None:
+        """Lets no job start for so many ms; a processor raises ``RateLimitError`` next. As Node has it."""
+        self._held_until = now_ms() + expire_time_ms
+        await self.inner.limits.hold(f"{expire_time_ms}ms")
+
+    @property
+    def jobScheduler(self) -> JobScheduler:
+        """The schedulers of the queue."""
+        if self._job_scheduler is None:
+            self._job_scheduler = JobScheduler(self)
+        return self._job_scheduler
+
+    # -- what our engine calls
+
+    async def _process(self, job: RunningJob) -> Any:
+        mine = self._current.get(job)
+        if mine is None:
+            mine = self._started(job)
+        assert self.processor is not None
+        try:
+            if self._wants_signal:
+                controller = self.lockManager.hold(job, True)
+                assert controller is not None
+                result = self.processor(mine, job.token, controller.signal)
+            else:
+                result = self.processor(mine, job.token)
+            if inspect.isawaitable(result):
+                result = await result
+        except _MOVED:
+            # Without a word on where to: as long as PyPI's package leaves such a job lying.
+            return mine._ending or Snooze(f"{self.opts['stalledInterval']}ms")
+        except RateLimitError:
+            return await self._limited()
+        except Exception as error:
+            mine._error = error
+            raise
+        mine.returnvalue = result
+        return result
+
+    async def _limited(self) -> RateLimited:
+        left = self._held_until - now_ms()
+        if left <= 0:
+            left = await self.inner.broker.limits.ttl_ms()
+        return RateLimited(f"{max(1, left)}ms", "RateLimitError")
+
+    def _started(self, running: RunningJob) -> Job:
+        job = self._current[running] = Job._claimed(self, running, managed=True)
+        return job
+
+    def _judged(self) -> Job | None:
+        running = current_job()
+        return None if running is None else self._current.get(running)
+
+    # -- by hand
+
+    async def getNextJob(self, token: str) -> Job | None:
+        """Takes a job, for those who process without a processor; None where there is none.
+
+        The first call that finds nothing answers at once; later ones wait, for ``drainDelay`` seconds at
+        most.
+        """
+        if self.drained:
+            self.blockUntil = await self.waitForJob()
+            if self.blockUntil > now_ms():
+                return None
+        job = await self.moveToActive(token)
+        if job is not None:
+            self._tell("active", job, "waiting")
+        return job
+
+    async def moveToActive(self, token: str) -> Job | None:
+        """Takes a job if one is ready, under a lock of the caller's."""
+        limiter = self.opts.get("limiter") or {}
+        claimed = await self.by_hand(token).claim(
+            Ask(
+                count=1,
+                lock_ms=self.opts["lockDuration"],
+                worker=self.workerName or "",
+                limit_max=limiter.get("max"),
+                limit_duration=limiter.get("duration"),
+            )
+        )
+        fields, job_id, limited, due = next_of(claimed.jobs, claimed.limited_ms, claimed.due_ms)
+        return await self.nextJobFromJobData(fields, job_id, limited, due, token)
+
+    async def nextJobFromJobData(
+        self,
+        job_data: Mapping[str, str] | None = None,
+        job_id: str | None = None,
+        limit_until: int | None = 0,
+        delay_until: int | None = 0,
+        token: str | None = None,
+    ) -> Job | None:
+        """The job that a claim brought; makes the next run of its scheduler first."""
+        self.limitUntil = max(limit_until or 0, 0)
+        if not job_data or job_id is None:
+            self.drained = True
+            self.blockUntil = max(delay_until or 0, 0)
+            return None
+        self.drained = False
+        fields = {name.encode(): value.encode() for name, value in job_data.items()}
+        claim = ClaimedJob(job_id, token or "", count_of(fields.get(b"ats")) or -1, now_ms(), fields)
+        job = Job._claimed(self, RunningJob(self.inner.broker, claim, self.id, None), managed=False)
+        if b"rjk" in fields:
+            store = self.inner.broker.schedulers
+            (made,) = await store.advance([Claim(job_id, job_data["rjk"], fields)])
+            if isinstance(made, Exception):
+                text = f"Failed to add repeatable job for next iteration: {made}"
+                self._tell("error", RuntimeError(text))
+        return job
+
+    async def waitForJob(self) -> int:
+        """Waits until there may be a job; returns when, in ms, or 0 where it was not told."""
+        seconds = self.getBlockTimeout(self.blockUntil)
+        link = self.inner.server.link(self.inner.broker.slot, client_name=self._client_name())
+        try:
+            answer = await link.call("BZPOPMIN", self.keys["marker"], f"{seconds:.3f}", timeout=seconds + 5)
+        finally:
+            await link.close()
+        return int(float(answer[2])) if answer else 0
+
+    def _client_name(self) -> str:
+        return self.inner.broker.keys.client_name(f":w:{self.workerName}" if self.workerName else "")
+
+    def getBlockTimeout(self, block_until: int) -> float:
+        """For how many seconds to wait for a job, where the next delayed one is due at a time."""
+        if not block_until:
+            return max(float(self.opts["drainDelay"]), self.minimumBlockTimeout)
+        left = (block_until - now_ms()) / 1000
+        return min(max(left, self.minimumBlockTimeout), self.maximumBlockTimeout)
+
+    @property
+    def minimumBlockTimeout(self) -> float:
+        """The shortest wait in seconds."""
+        return 0.001
+
+    @property
+    def maximumBlockTimeout(self) -> float:
+        """The longest wait in seconds."""
+        return 10
+
+    async def processJob(self, job: Job, token: str) -> None:
+        """Runs the processor for a job that was taken by hand, and ends it."""
+        controller: AbortController | None = None
+        try:
+            controller = self.lockManager.track_job(job._id, token, now_ms(), self._wants_signal)
+            if job.deferredFailure:
+                raise UnrecoverableError(job.deferredFailure)
+            if self.processor is None:
+                raise ValidationError("processor", "given", None)
+            arguments = (job, token) if controller is None else (job, token, controller.signal)
+            result = self.processor(*arguments)
+            if inspect.isawaitable(result):
+                result = await result
+            await job.moveToCompleted(result, token)
+            self._tell("completed", job, result)
+        except _MOVED:
+            return
+        except Exception as error:
+            try:
+                await job.moveToFailed(error, token)
+                self._tell("failed", job, error)
+            except Exception as another:
+                self._tell("error", another, job)
+        finally:
+            self.lockManager.untrack_job(job._id)
+
+    async def extendLocks(self) -> None:
+        """Renews the locks of all running jobs now; our engine does so by itself."""
+        await self.lockManager.extend()
+
+    async def runStalledJobsCheck(self) -> None:
+        """Takes back jobs of lost workers, if it is time; our engine does so by itself."""
+        try:
+            found = await self.inner.broker.recover(
+                max_stalled=self.opts["maxStalledCount"], interval_ms=self.opts["stalledInterval"]
+            )
+        except Exception as error:
+            self._tell("error", error)
+        else:
+            for job_id in found.ids:
+                self._tell("stalled", job_id)
+
+    async def retryIfFailed(
+        self, fn: Callable[[], Awaitable[Any]], opts: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Does something again while the server is away.
+
+        Args:
+            fn: What to do.
+            opts: ``delay_in_ms`` between attempts, ``max_retries``, and ``only_emit_error`` to raise nothing
+                that is no matter of the connection.
+        """
+        opts = opts or {}
+        most, attempt = opts.get("max_retries", float("inf")), 0
+        while attempt < most:
+            try:
+                return await fn()
+            except Exception as error:
+                if not self.isConnectionError(error):
+                    if not (self.paused or self.closing):
+                        self._tell("error", error)
+                    if opts.get("only_emit_error"):
+                        await asyncio.sleep(0 if self.closing else 0.1)
+                        return None
+                    raise
+                attempt += 1
+                if attempt >= most:
+                    raise
+                await asyncio.sleep(0 if self.closing else opts.get("delay_in_ms", 15000) / 1000)
+        return None
+
+    def isConnectionError(self, error: Exception) -> bool:
+        """Whether an error says that the server is away for now."""
+        if isinstance(error, BrokerError):
+            return isinstance(error, BrokerUnavailable) or "no connection" in str(error)
+        if isinstance(error, ConnectionError | TimeoutError):
+            return True
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # redis-py's, where somebody uses it
+        if kinds & {"ConnectionError", "TimeoutError", "BusyLoadingError"}:
+            return True
+        words = ("Connect", "refused", "reset", "unreachable", "No route", "Broken pipe", "ECONN", "EPIPE")
+        return isinstance(error, OSError) and any(word in str(error) for word in words)
+
+
+class _Told:
+    """What our engine tells, as events of the worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def job_started(self, job: RunningJob) -> None:
+        """A processor is about to run."""
+        mine = self._worker._started(job)
+        if "active" in self._worker._listeners:
+            self._worker._tell("active", mine, "waiting")
+
+    def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
+        """An attempt ended."""
+        worker = self._worker
+        mine = worker._current.pop(job, None)
+        if worker._wants_signal:
+            worker.lockManager.untrack_job(job.id)
+        if mine is None:
+            mine = Job._claimed(worker, job, managed=True)
+        if code != 1:
+            told = refusal(code if isinstance(code, int) else None, "moveToFinished", job.id, "active")
+            worker._tell("error", told, mine)
+        elif outcome.kind == "c":
+            mine.attemptsMade = job.attempts_made + 1
+            mine.finishedOn = outcome.at_ms
+            worker._tell("completed", mine, mine.returnvalue)
+        elif outcome.kind in "frd" and (outcome.counts or outcome.kind != "d"):
+            reason = outcome.value.decode("utf-8", "replace")
+            error = mine._error or UnrecoverableError(reason)
+            mine.attemptsMade = job.attempts_made + 1
+            mine.failedReason = reason
+            if outcome.kind == "f":
+                mine.finishedOn = outcome.at_ms
+            elif outcome.delay_ms:
+                mine.delay = outcome.delay_ms
+            worker._tell("failed", mine, error)
+
+    def stalled(self, queue: str, job_ids: Sequence[str]) -> None:
+        """Jobs were taken back from lost workers."""
+        for job_id in job_ids:
+            self._worker._tell("stalled", job_id)
+
+    def renewed(self, queue: str, leases: int, seconds: float) -> None:
+        """Leases were renewed."""
+        ids = [job.id for job in list(self._worker._current)]
+        self._worker._tell("locksRenewed", {"count": leases, "jobIds": ids})
+
+    def renewal_failed(self, queue: str, leases: int) -> None:
+        """Leases could not be renewed."""
+        lost = [job.id for job in list(self._worker._current) if job.is_cancelled]
+        self._worker.lockManager.tell_failed(lost)
+
+    def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
+        """A call ended attempts and claimed jobs."""
+
+    def scripted(self, verb: str, seconds: float) -> None:
+        """A script was answered."""
+
+    def check_skipped(self, queue: str) -> None:
+        """A stalled check was skipped."""
+
+    def reconnecting(self) -> None:
+        """An attempt is made to reach a lost server."""
+
+    def connection(self, up: bool) -> None:
+        """The server can be reached, or not."""
+
+    def workers(self, change: int) -> None:
+        """The worker started or ended."""
+
+
+def takes_signal(processor: Processor | None) -> bool:
+    """Whether a processor has a third parameter, or takes any number of them."""
+    if processor is None:
+        return False
+    try:
+        parameters = inspect.signature(processor).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return True
+    return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters) >= 3
