@@ -62,8 +62,11 @@ def _pypi() -> list[str]:
 
 
 def _drop_in() -> list[str]:
-    """Our drop-in for PyPI bullmq, through its API: the same file as for that."""
-    return [sys.executable, str(PEERS / "bullmq_python.py"), "oxcart.compat.bullmq"]
+    """Our drop-in for PyPI bullmq, through its API: the same file as for that.
+
+    Without the file's folder among the places of packages (-P): there is an ``oxcart.py`` in it.
+    """
+    return [sys.executable, "-P", str(PEERS / "bullmq_python.py"), "oxcart.compat.bullmq"]
 
 
 @cache
