@@ -198,8 +198,8 @@ class BullMQBroker:
             if isinstance(code, bytes):
                 added.append(script_error("add", code.decode("utf-8", "replace")))
             elif isinstance(code, list):
-                # Kept out by a deduplication window: its owner. With 1, by an idempotency key: the same. With 2
-                # it was added, under the number that the queue gave it.
+                # Kept out by a deduplication window, or with 1 by an idempotency key: its owner. With 2 it
+                # was added, under the number that the queue gave it.
                 added.append(Added(_id(code[0]), code[1:] == [2], code[1:] == [1]))
             elif code < 0:
                 added.append(error_for_code(code, job_id, "add"))
