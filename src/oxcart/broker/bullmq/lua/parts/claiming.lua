@@ -109,7 +109,10 @@ local function claim_jobs(asked)
       return pass_over()
     end
     local last = #taken + 1
-    taken[last], keys[last], all_starts[last], histories[last] = id, key, starts + 1, history
+    taken[last], keys[last], all_starts[last] = id, key, starts + 1
+    if history then
+      histories[last] = history
+    end
     jobs[2 * last - 1], jobs[2 * last] = id, fields
     bytes = bytes + size
     full = last >= count or bytes >= asked.bytes
