@@ -69,6 +69,10 @@ mixed-fleet-without-us: install  ## the same by the peers alone, which are kille
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
 
+.PHONY: pipeline-picture
+pipeline-picture: install  ## draw the picture of docs/pipeline.md anew, the report of a made-up morning
+	$(BIN)/python -m tests.spark.picture docs/pipeline.svg
+
 .PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-chaos bench-pipeline
 pipeline-kill: install  ## a million events while the pipeline is killed ten times: bronze equals the stream
 	OXCART_KILL_EVENTS=1000000 OXCART_KILLS=10 $(BIN)/pytest -q --timeout 7200 tests/spark/test_kill.py

@@ -66,6 +66,10 @@ def test_from_a_queue_to_a_report(shell: Shell, emit: Emit, store: redis.Redis, 
         {"name": "welcome", "state": "completed", "n": 2}
     ]
     assert shell.run("delta") == "nothing new\n"
+    assert "Queues on 2026-11-02" in shell.run("report", "--day", "2026-11-02", "--master", "local[1]")
+    wrong = shell.run("query", "SELECT nothing FROM jobs", "--master", "local[1]", code=2)
+    assert "UNRESOLVED_COLUMN" in wrong
+    assert len(wrong.splitlines()) <= 2, wrong
     shell.run("compact")
     shell.run("expire")
     jobs = pytest.importorskip("deltalake").DeltaTable(shell.lake / "jobs").to_pyarrow_table()
@@ -77,7 +81,7 @@ def test_from_a_queue_to_a_report(shell: Shell, emit: Emit, store: redis.Redis, 
 def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) -> None:
     emit("mail", *life("1"))
     assert "mail: keeps 20000 events" in shell.run("attach", "--keep", "20000")
-    assert "nothing has been read yet" in shell.run("status")
+    assert "nothing has been read into" in shell.run("status")
     assert "mail: as before" in shell.run("detach")
 
 
@@ -95,3 +99,21 @@ def test_what_is_written_wrongly_is_told_at_once(
 ) -> None:
     emit("mail", *life("1"))
     assert said in shell.run(*words, code=2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compact",),
+        ("expire",),
+        ("query", "SELECT 1"),
+        ("report",),
+        ("rebuild", "--from", "2026-11-02"),
+    ],
+)
+def test_without_tables_it_says_how_to_get_some(shell: Shell, words: tuple[str, ...]) -> None:
+    assert "there are no tables in" in shell.run(*words, code=1)
+
+
+def test_without_queues_it_says_so(shell: Shell) -> None:
+    assert shell.run("attach") == shell.run("detach") == "there are no queues yet\n"

@@ -15,6 +15,7 @@ from oxcart.spark.lake import Change, Lake
 from oxcart.spark.report import Report, collect, lines, page, shown
 from oxcart.spark.tables import Tables
 from tests.browser import Browser
+from tests.spark.picture import draw
 from tests.spark.story import the_day
 
 if TYPE_CHECKING:
@@ -164,3 +165,16 @@ def test_a_lake_without_a_day_is_no_error(spark: SparkSession, tmp_path: Path) -
     empty = collect(Tables(spark, Lake(tmp_path)))
     assert empty.day == ""
     assert "No day yet" in page(empty)
+
+
+def test_the_picture_of_the_docs_is_drawn_by_its_command(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever changes the report's looks draws it anew: make pipeline-picture."""
+    drawn = draw(spark, tmp_path / "lake")
+    kept = Path(__file__).parents[2] / "docs" / "pipeline.svg"
+    assert drawn == kept.read_text(encoding="utf-8")
+    assert len(drawn) < 100_000
+    with Browser() as browser:
+        opened = browser.page()
+        opened.goto(kept.as_uri())
+        assert opened.evaluate("document.querySelectorAll('path').length") == 8
+        assert opened.errors == []

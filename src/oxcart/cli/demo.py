@@ -180,7 +180,8 @@ async def _told(reporter: Reporter, told: dict[str, Any], quiet: bool) -> dict[s
     if not quiet:
         for title, columns, rows in report.pop("tables"):
             if rows:
-                output.table(columns, rows, title=title)
+                output.text(title)
+                output.table(columns, rows)
         output.text(f"the same with charts: {report['html']}")
     return report
 

@@ -41,7 +41,7 @@ def text(message: str) -> None:
     _write(message.encode("utf-8", "backslashreplace"))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Prints a table; columns whose name ends in ``#`` are numbers.
 
     The first column is what the reader copies, so it is kept whole where the others give way.
@@ -53,8 +53,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
     cells = [[show(cell) for cell in row] for row in rows]
     made = Table(
         box=SIMPLE_HEAD,
-        title=title,
-        title_justify="left",
         header_style="bold",
         padding=(0, 1, 0, 0),
         pad_edge=False,

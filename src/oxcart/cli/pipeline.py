@@ -37,6 +37,7 @@ QueuesOption = Annotated[
 NameOption = Annotated[str, typer.Option("--name", help="The pipeline's name.")]
 DayOption = Annotated[str | None, typer.Option("--day", help="YYYY-MM-DD.", show_default="the last")]
 _LAKE = Path("lake")
+_NO_QUEUES = "there are no queues yet"
 
 
 @app.command()
@@ -56,7 +57,8 @@ def run(
     from oxcart.model.duration import parse_ms
 
     pause = parse_ms(every, "every", minimum=1000) / 1000
-    _attach(ctx, queues, name, keep)
+    if not _attach(ctx, queues, name, keep):
+        output.text(_NO_QUEUES)
     near = remote is None and (master is None or master.startswith("local"))
     if delta:
         _delta(lake)  # says at once what is missing
@@ -109,7 +111,10 @@ def attach(
     keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
 ) -> None:
     """Let queues keep more events, and workers record attempts, for a pipeline."""
-    for queue, kept in _attach(ctx, queues, name, keep).items():
+    held = _attach(ctx, queues, name, keep)
+    if not held:
+        output.text(_NO_QUEUES)
+    for queue, kept in held.items():
         output.text(f"{queue}: keeps {kept} events" if kept else f"{queue}: no such queue yet")
 
 
@@ -119,7 +124,10 @@ def detach(ctx: typer.Context, queues: QueuesOption = None, name: NameOption = "
     from oxcart.spark.attach import detach as let_go
 
     access, choice = _access(ctx, queues)
-    for queue in _found(access, choice):
+    found = _found(access, choice)
+    if not found:
+        output.text(_NO_QUEUES)
+    for queue in found:
         left = let_go(access, queue, name)
         output.text(f"{queue}: {f'{left} other readers' if left else 'as before'}")
 
@@ -135,16 +143,19 @@ def status(
     from oxcart.spark.status import standings
 
     access, _ = _access(ctx, None)
-    found = standings(access, Lake(lake).head().marks.get(f"ingest:{name}", {}))
+    found = standings(access, Lake(lake), name)
     if as_json:
         output.document([msgspec.to_builtins(one) for one in found])
         return
     if not found:
-        output.text("nothing has been read yet")
+        output.text(f"nothing has been read into {lake} yet: see 'oxcart pipeline run --help'")
         return
     output.table(
-        ["queue", "stream", "read#", "lag#", "lag ms#", "kept#", "lost in ms#", "per s#"],
-        ([o.queue, o.stream, o.read, o.lag, o.lag_ms, o.kept, o.lost_in_ms, o.rate] for o in found),
+        ["queue", "stream", "read#", "lag#", "lag ms#", "kept#", "lost in#", "entries/s#", "rows/s#"],
+        (
+            [o.queue, o.stream, o.read, o.lag, o.lag_ms, o.kept, _span(o.lost_in_ms), o.rate, o.rows_s]
+            for o in found
+        ),
     )
 
 
@@ -161,6 +172,7 @@ def rebuild(
     begin, end = _day(first, "--from"), _day(last or first, "--to")
     if end < begin:
         raise CommandError(f"--to {end} is before --from {begin}", USAGE)
+    _existing(lake)
     days = _pipeline(ctx, lake, None, "main", master, remote).builder.rebuild(begin, end)
     output.text(f"built: {', '.join(days) or 'no such days'}")
 
@@ -171,6 +183,7 @@ def compact(lake: LakeOption = _LAKE) -> None:
     from oxcart.spark.lake import Lake
     from oxcart.spark.upkeep import compact as make_fewer
 
+    _existing(lake)
     output.text(f"{make_fewer(Lake(lake))} files fewer")
 
 
@@ -195,6 +208,7 @@ def expire(
     from oxcart.spark.lake import Lake
     from oxcart.spark.upkeep import expire as forget
 
+    _existing(lake)
     gone = forget(Lake(lake), keep=keep, older_than_ms=parse_ms(older_than, "older-than"))
     output.text(f"{gone} files deleted")
 
@@ -209,7 +223,15 @@ def query(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the tables a question."""
-    answer = _pipeline(ctx, lake, None, "main", master, remote).query(text)
+    _existing(lake)
+    made = _pipeline(ctx, lake, None, "main", master, remote)
+    from pyspark.errors import AnalysisException
+
+    try:
+        answer = made.query(text)
+    except AnalysisException as error:  # of words or names that are not there
+        told = " ".join(str(error).split(" SQLSTATE")[0].split())
+        raise CommandError(told.partition(";")[0], USAGE) from None
     rows = [row.asDict(recursive=True) for row in answer.collect()]
     if as_json:
         output.document(rows)
@@ -223,18 +245,27 @@ def report(
     lake: LakeOption = _LAKE,
     day: DayOption = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with charts here.")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the charts here.")] = None,
     master: MasterOption = None,
     remote: RemoteOption = None,
 ) -> None:
     """Show what a day was like."""
+    from oxcart.spark.picture import picture
     from oxcart.spark.report import collect, lines, page
 
-    told = collect(_pipeline(ctx, lake, None, "main", master, remote).tables, day and _day(day, "--day"))
+    _existing(lake)
+    asked = day and _day(day, "--day")
+    told = collect(_pipeline(ctx, lake, None, "main", master, remote).tables, asked)
     if not told.day:
         raise CommandError("there is no day yet: run 'oxcart pipeline run --once' first", FAILED)
-    if html is not None:
-        html.write_text(page(told), encoding="utf-8")
-        output.text(f"written: {html}")
+    if not told.queues:
+        raise CommandError(f"the tables have nothing of {told.day}", FAILED)
+    for path, render in ((html, page), (svg, picture)):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(render(told), encoding="utf-8")
+            output.text(f"written: {path}")
+    if html or svg:
         return
     for title, columns, rows in lines(told):
         if rows:
@@ -265,6 +296,22 @@ def _delta(lake: Path) -> Delta:
     from oxcart.spark.lake import Lake
 
     return Delta(Lake(lake))
+
+
+def _existing(lake: Path) -> None:
+    """Refuses a folder that is no lake, before Spark is started for nothing."""
+    from oxcart.spark.lake import Lake
+
+    if not Lake(lake).numbers():
+        raise CommandError(
+            f"there are no tables in {lake} yet: fill them by 'oxcart pipeline run --once --lake {lake}', or "
+            "name another folder by --lake",
+            FAILED,
+        )
+
+
+def _span(ms: int | None) -> str | None:
+    return None if ms is None else output.span(ms / 1000)
 
 
 def _spool(lake: Path, name: str) -> Path:

@@ -65,6 +65,17 @@ class Access:
             prefix=options.get("prefix") or DEFAULT_PREFIX,
         )
 
+    def options(self) -> dict[str, str]:
+        """As options of a source or sink: what `read` reads."""
+        told = {
+            "url": self.url,
+            "urlEnv": self.url_env,
+            "passwordEnv": self.password_env,
+            "folder": self.folder,
+            "prefix": self.prefix,
+        }
+        return {name: value for name, value in told.items() if value}
+
     def server(self, environ: Mapping[str, str] | None = None) -> Server:
         """The server, with what is secret taken from the environment of this process.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as fn
 
-from oxcart.spark.entries import COUNTS, ENTRY, GAP, RECREATED
+from oxcart.spark.entries import COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
 from oxcart.spark.lake import Change, File, Lake, Version
 from oxcart.spark.stream import EVENTS
 from oxcart.spark.tables import BRONZE, OPEN, Tables
@@ -29,8 +29,8 @@ from oxcart.spark.transforms.metrics import WINDOWS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: The mark that says what has been built, and of what.
-BUILT = "built"
+#: Marks that say what has been built, and of what: one per queue, so that a change tells of its own only.
+BUILT = "built:"
 #: What a job's end is followed by (``retries-exhausted``, ``stalled``) is written by the same script, but may
 #: be in the next batch: the newest rows are not settled before this many ms of the stream have passed.
 HOLD_MS = 100
@@ -135,7 +135,8 @@ class Builder:
                 if queues - late:
                     self._build(day, queues - late, whole=False)
                 return
-        basis = {queue: bases(base)[day, queue] for queue in queues}
+        known = bases(base)
+        basis = {queue: known[day, queue] for queue in queues}
         through = {}
         for queue in queues:
             newest = _facts(facts, queue).newest - HOLD_MS
@@ -170,7 +171,7 @@ class Builder:
                 f"build {day}",
                 add=[*files, *(msgspec.structs.replace(file, pending=False) for file in taken)],
                 remove=gone | {file.path for file in taken},
-                marks={BUILT: msgspec.to_builtins(noted)},
+                marks={f"{BUILT}{queue}": msgspec.to_builtins(noted[queue]) for queue in queues},
             ),
             base,
         )
@@ -248,20 +249,26 @@ def stale(version: Version) -> dict[str, dict[str, bool]]:
 
 def _noted(version: Version) -> dict[str, dict[str, Built]]:
     """Queue → day → what it was built from."""
-    return msgspec.convert(version.marks.get(BUILT, {}), dict[str, dict[str, Built]])
+    return {
+        name.removeprefix(BUILT): msgspec.convert(value, dict[str, Built])
+        for name, value in version.marks.items()
+        if name.startswith(BUILT)
+    }
 
 
 def _look(bronze: DataFrame) -> dict[str, _Facts]:
     """The facts of new bronze, by queue."""
     kind, at = fn.col("kind"), fn.col("at_ms")
     is_entry = kind == ENTRY
+    # What fills a gap is older than all that is settled: the row of the gap is.
+    oldest = fn.when(kind.isin(REFILL, REFILLED), 0).when(is_entry | (kind == COUNTS), at)
 
     def any_of(condition: Column) -> Column:
         return fn.coalesce(fn.max(condition), fn.lit(False))
 
     told = bronze.groupBy("queue").agg(
         fn.coalesce(fn.max(fn.when(is_entry & (fn.col("stream") == EVENTS), at)), fn.lit(0)).alias("newest"),
-        fn.coalesce(fn.min(fn.when(is_entry | (kind == COUNTS), at)), fn.lit(_FOR_EVER)).alias("oldest"),
+        fn.coalesce(fn.min(oldest), fn.lit(_FOR_EVER)).alias("oldest"),
         any_of(kind.isin(GAP, RECREATED)).alias("gaps"),
         any_of(kind == COUNTS).alias("counts"),
         any_of(is_entry & events.refusal().isNotNull()).alias("refused"),

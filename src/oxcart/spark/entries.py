@@ -48,8 +48,9 @@ COLUMNS: Mapping[str, str] = {
 }
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
-#: Kinds of rows.
-ENTRY, GAP, RECREATED, COUNTS = "entry", "gap", "recreated", "counts"
+#: Kinds of rows. A `refill` is an event that a job's record told of when its entry was lost; `refilled` says
+#: how many there are of a gap.
+ENTRY, GAP, RECREATED, COUNTS, REFILL, REFILLED = "entry", "gap", "recreated", "counts", "refill", "refilled"
 
 #: Fields of the wire that have a column of their own; numbers among them are in `_NUMBERS`.
 _TEXTS = {

@@ -28,7 +28,9 @@ from oxcart.spark.delta import Delta
 from oxcart.spark.lake import Change, Lake, LakeConflict, LakeError
 from oxcart.spark.position import read_position
 from oxcart.spark.reader import MAX_ROWS
+from oxcart.spark.refill import Refill
 from oxcart.spark.spool import Spool
+from oxcart.spark.streams import split_key
 from oxcart.spark.tables import BRONZE, Tables
 from oxcart.spark.tail import MOST, Tailer, Tailing
 from oxcart.spark.trouble import spoken
@@ -87,6 +89,7 @@ class Pipeline:
         self.tables = Tables(spark, self.lake)
         self.builder = Builder(spark, self.lake, progress=progress)
         self._delta = Delta(self.lake) if plan.delta else None
+        self._refill = Refill(self.tables, plan.access.options(), self._queues)
         self._mark = f"ingest:{plan.name}"
         self._checkpoint = self.lake.root / _CHECKPOINTS / plan.name
 
@@ -96,6 +99,9 @@ class Pipeline:
         """Where bronze ends: one position per stream."""
         found: dict[str, Any] = self.lake.head().marks.get(self._mark, {})
         return found
+
+    def _queues(self) -> set[str]:
+        return {split_key(key)[0] for key in self.offsets()}
 
     def ingest(self) -> int:
         """Brings bronze up to the present end of the streams; returns the number of new rows.
@@ -216,6 +222,7 @@ class Pipeline:
         return self._refresh()
 
     def _refresh(self) -> list[str]:
+        self._refill.run()
         days = self.builder.refresh()
         self._show()
         return days
@@ -280,15 +287,9 @@ def _rows(lake: Lake) -> int:
 
 
 def _options(plan: Plan) -> Mapping[str, str]:
-    access, choice = plan.access, plan.choice
     told = {
-        "url": access.url,
-        "urlEnv": access.url_env,
-        "passwordEnv": access.password_env,
-        "folder": access.folder,
-        "prefix": access.prefix,
-        "queues": ",".join(choice.names),
-        "pattern": choice.pattern,
+        "queues": ",".join(plan.choice.names),
+        "pattern": plan.choice.pattern,
         "spool": None if plan.spool is None else str(Path(plan.spool).absolute()),
     }
-    return {name: value for name, value in told.items() if value}
+    return plan.access.options() | {name: value for name, value in told.items() if value}

@@ -111,7 +111,7 @@ path { fill: none; stroke-width: 1.6; } circle { fill: transparent; stroke: none
 .a-key { color: #2a78d6; } .b-key { color: #1f9d63; } .c-key { color: #d2483f; }
 """
 
-_QUEUE_COLUMNS = (
+QUEUE_COLUMNS = (
     ("queue", "queue"),
     ("arrivals", "added"),
     ("completed", "completed"),
@@ -124,7 +124,7 @@ _QUEUE_COLUMNS = (
     ("run_p99", "run p99"),
     ("backlog_ready", "backlog"),
 )
-_NAME_COLUMNS = (("queue", "queue"), ("name", "job"), *_QUEUE_COLUMNS[1:-1])
+_NAME_COLUMNS = (("queue", "queue"), ("name", "job"), *QUEUE_COLUMNS[1:-1])
 _FAILURE_COLUMNS = (
     ("message", "message"),
     ("count", "times"),
@@ -138,14 +138,26 @@ _GAP_COLUMNS = (
     ("first_lost", "first"),
     ("last_lost", "last"),
     ("count", "entries"),
+    ("refilled", "refilled"),
     ("cause", "cause"),
 )
-_SERIES = (("arrivals", "a", "added"), ("completed", "b", "completed"), ("failed", "c", "failed"))
-_TIMES = (("wait_p50", "a", "p50"), ("wait_p99", "c", "p99"))
-_BACKLOG = (
-    ("backlog_ready", "a", "ready"),
-    ("backlog_active", "b", "active"),
-    ("backlog_delayed", "c", "delayed"),
+#: The charts of a queue: name, title, and column, kind and label of every line.
+_CHARTS = (
+    (
+        "jobs",
+        "jobs a minute",
+        (("arrivals", "a", "added"), ("completed", "b", "completed"), ("failed", "c", "failed")),
+    ),
+    ("wait", "wait before a start, in ms", (("wait_p50", "a", "p50"), ("wait_p99", "c", "p99"))),
+    (
+        "backlog",
+        "backlog",
+        (
+            ("backlog_ready", "a", "ready"),
+            ("backlog_active", "b", "active"),
+            ("backlog_delayed", "c", "delayed"),
+        ),
+    ),
 )
 
 
@@ -159,14 +171,12 @@ def page(report: Report) -> str:
         f"<body><h1>{escape(report.day) or 'No day yet'}</h1>",
         f"<p class='note'>Version {report.version} of the lake. Times in ms, hours in UTC.</p>",
         "<h2>Queues</h2>",
-        _table(_QUEUE_COLUMNS, report.queues, "queues"),
+        _table(QUEUE_COLUMNS, report.queues, "queues"),
     ]
     for queue in sorted({row["queue"] for row in report.minutes}):
         rows = [row for row in report.minutes if row["queue"] == queue]
         parts.append(f"<h2>{escape(queue)}</h2>")
-        parts.append(_chart(f"{queue}: jobs a minute", f"{queue}/jobs", rows, _SERIES))
-        parts.append(_chart(f"{queue}: wait before a start, in ms", f"{queue}/wait", rows, _TIMES))
-        parts.append(_chart(f"{queue}: backlog", f"{queue}/backlog", rows, _BACKLOG))
+        parts += (_figure(queue, name, title, rows, series) for name, title, series in charts(rows))
     parts += ["<h2>Jobs by name</h2>", _table(_NAME_COLUMNS, report.names, "names")]
     parts += ["<h2>Failures</h2>", _table(_FAILURE_COLUMNS, report.failures, "failures")]
     parts += ["<h2>Gaps</h2>", _table(_GAP_COLUMNS, report.gaps, "gaps")]
@@ -186,50 +196,72 @@ def _table(columns: Sequence[tuple[str, str]], rows: Sequence[Row], name: str) -
     return f"<table id='{name}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-_WIDE, _HIGH, _LEFT, _LOW = 960, 220, 56, 24
+#: The size of a chart, and its margins.
+WIDE, HIGH, _LEFT, _LOW = 960, 220, 56, 24
 
 
-def _chart(title: str, name: str, rows: Sequence[Row], series: Sequence[tuple[str, str, str]]) -> str:
-    points = [row for row in rows if any(row.get(column) is not None for column, _, _ in series)]
-    if not points:
-        return ""
-    first, last = points[0]["start_ms"], points[-1]["start_ms"]
-    top: float = max((row[column] or 0 for row in points for column, _, _ in series), default=0) or 1
+def charts(rows: Sequence[Row]) -> list[tuple[str, str, Sequence[tuple[str, str, str]]]]:
+    """The charts of a queue that have something to show: name, title, and its lines as in `drawing`."""
+    return [
+        (name, title, series)
+        for name, title, series in _CHARTS
+        if any(row.get(column) is not None for row in rows for column, _, _ in series)
+    ]
+
+
+def drawing(rows: Sequence[Row], series: Sequence[tuple[str, str, str]], *, points: bool = True) -> str:
+    """The inside of a chart's SVG, `WIDE` by `HIGH`.
+
+    Args:
+        rows: Figures by time.
+        series: Column, kind and label of every line.
+        points: Whether each value is a point of its own, which can be pointed at.
+    """
+    told = [row for row in rows if any(row.get(column) is not None for column, _, _ in series)]
+    first, last = told[0]["start_ms"], told[-1]["start_ms"]
+    top: float = max((row[column] or 0 for row in told for column, _, _ in series), default=0) or 1
 
     def x(at: int) -> float:
-        return _LEFT + (_WIDE - _LEFT - 8) * float(at - first) / float((last - first) or 1)
+        return _LEFT + (WIDE - _LEFT - 8) * float(at - first) / float((last - first) or 1)
 
     def y(value: float) -> float:
-        return 8.0 + (_HIGH - 8 - _LOW) * (1 - value / top)
+        return 8.0 + (HIGH - 8 - _LOW) * (1 - value / top)
 
     drawn = []
     for share in (0, 0.5, 1):
         at = y(top * share)
-        drawn.append(f"<line class='axis' x1='{_LEFT}' x2='{_WIDE}' y1='{at:.1f}' y2='{at:.1f}'/>")
+        drawn.append(f"<line class='axis' x1='{_LEFT}' x2='{WIDE}' y1='{at:.1f}' y2='{at:.1f}'/>")
         drawn.append(
             f"<text x='{_LEFT - 6}' y='{at + 4:.1f}' text-anchor='end'>{shown(top * share, '')}</text>"
         )
     for at, anchor in ((first, "start"), (last, "end")):
-        drawn.append(f"<text x='{x(at):.1f}' y='{_HIGH - 6}' text-anchor='{anchor}'>{_clock(at)}</text>")
+        drawn.append(f"<text x='{x(at):.1f}' y='{HIGH - 6}' text-anchor='{anchor}'>{_clock(at)}</text>")
     for column, kind, label in series:
-        told = [(row["start_ms"], row[column]) for row in points if row.get(column) is not None]
-        if not told:
-            continue
+        values = [(row["start_ms"], row[column]) for row in told if row.get(column) is not None]
         path = " ".join(
-            f"{'M' if at == 0 else 'L'}{x(ms):.1f},{y(value):.1f}" for at, (ms, value) in enumerate(told)
+            f"{'M' if at == 0 else 'L'}{x(ms):.1f},{y(value):.1f}" for at, (ms, value) in enumerate(values)
         )
-        drawn.append(f"<path class='{kind}' d='{path}'/>")
-        drawn += (
-            f"<circle cx='{x(ms):.1f}' cy='{y(value):.1f}' r='5' data-series='{column}' "
-            f"data-kind='{kind}' data-start='{ms}' "
-            f"data-value='{value}'><title>{_clock(ms)} {label}: {shown(value, '')}</title></circle>"
-            for ms, value in told
-        )
+        if path:
+            drawn.append(f"<path class='{kind}' d='{path}'/>")
+        if points:
+            drawn += (
+                f"<circle cx='{x(ms):.1f}' cy='{y(value):.1f}' r='5' data-series='{column}' "
+                f"data-kind='{kind}' data-start='{ms}' data-value='{value}'>"
+                f"<title>{_clock(ms)} {label}: {shown(value, '')}</title></circle>"
+                for ms, value in values
+            )
+    return "".join(drawn)
+
+
+def _figure(
+    queue: str, name: str, title: str, rows: Sequence[Row], series: Sequence[tuple[str, str, str]]
+) -> str:
     legend = " · ".join(f"<span class='{kind}-key'>{escape(label)}</span>" for _, kind, label in series)
+    title = escape(f"{queue}: {title}", quote=True)
     return (
-        f"<figure id='{escape(name, quote=True)}'><svg viewBox='0 0 {_WIDE} {_HIGH}' role='img' "
-        f"aria-label='{escape(title, quote=True)}'>{''.join(drawn)}</svg>"
-        f"<figcaption>{escape(title)}: {legend}</figcaption></figure>"
+        f"<figure id='{escape(queue, quote=True)}/{name}'><svg viewBox='0 0 {WIDE} {HIGH}' role='img' "
+        f"aria-label='{title}'>{drawing(rows, series)}</svg>"
+        f"<figcaption>{title}: {legend}</figcaption></figure>"
     )
 
 
@@ -257,7 +289,7 @@ def lines(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     """The report as tables for a terminal: title, columns (numbers end in ``#``), rows."""
     made = []
     for title, columns, rows in (
-        (f"Queues on {report.day}", _QUEUE_COLUMNS, report.queues),
+        (f"Queues on {report.day}", QUEUE_COLUMNS, report.queues),
         ("Jobs by name", _NAME_COLUMNS, report.names),
         ("Failures", _FAILURE_COLUMNS, report.failures),
         ("Gaps", _GAP_COLUMNS, report.gaps),

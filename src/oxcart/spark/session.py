@@ -158,6 +158,9 @@ def prepare_environment(java: Java, environ: MutableMapping[str, str], *, local:
         environ["JAVA_HOME"] = str(java.home)
     # Else workers run whatever `python3` is on the path, which need not be this one.
     environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Spark's greetings and warnings at every start tell a user of ours nothing.
+    quiet = Path(__file__).with_name("log4j2.properties")
+    environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={quiet.as_uri()}")
     if local:
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 

@@ -14,6 +14,8 @@ from oxcart.spark.access import Access
 from oxcart.spark.stream import EVENTS, Stream
 from oxcart.spark.wire import Wire
 
+#: What a queue keeps where nobody has said anything.
+DEFAULT_KEPT = 10_000
 _LISTS = ("wait", "paused", "active")
 
 
@@ -54,6 +56,11 @@ class Streams:
         keys = self._access.keys(queue, self.server)
         commands = [("LLEN" if state in _LISTS else "ZCARD", keys.key(state)) for state in STATES]
         return dict(zip(STATES, self._wire(keys).pipeline(commands), strict=True))
+
+    def kept(self, queue: str) -> int:
+        """How many events a queue keeps."""
+        keys = self._access.keys(queue, self.server)
+        return int(self._wire(keys).call("HGET", keys.meta(), "opts.maxLenEvents") or DEFAULT_KEPT)
 
     def _wire(self, keys: Keys) -> Wire:
         slot = keys.slot() if self.server.is_cluster else None

@@ -16,7 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from oxcart.model.event import EVENT_NAMES
-from oxcart.spark.entries import ENTRY
+from oxcart.spark.entries import ENTRY, REFILL
 from oxcart.spark.stream import ATTEMPTS, EVENTS
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def records(bronze: DataFrame) -> DataFrame:
 def life_events(bronze: DataFrame) -> DataFrame:
     """Bronze rows that make up the lives of jobs: what is carried from day to day for open ones."""
     return bronze.filter(
-        (fn.col("kind") == ENTRY)
+        fn.col("kind").isin(ENTRY, REFILL)
         & fn.col("job_id").isNotNull()
         & (
             ((fn.col("stream") == EVENTS) & fn.col("event").isin(*LIFE_EVENTS))

@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as fn
 
 from oxcart.broker.bullmq.broker import STATES
-from oxcart.spark.entries import COUNTS, GAP, RECREATED
+from oxcart.spark.entries import COUNTS, GAP, RECREATED, REFILLED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 def gaps(bronze: DataFrame) -> DataFrame:
-    """One row per gap: which ordinals are missing, how many (null: nobody can tell), and why."""
+    """One row per gap: which ordinals are missing, how many (null: nobody can tell), and why.
+
+    ``refilled`` is how many of them the records of jobs told of; null where nobody has asked them.
+    """
     lost = fn.col("lost")
-    return bronze.filter(fn.col("kind").isin(GAP, RECREATED)).select(
+    key = ["queue", "stream", "life", "ordinal"]
+    told = bronze.filter(fn.col("kind") == REFILLED).groupBy(*key).agg(fn.max("lost").alias("refilled"))
+    missing = bronze.filter(fn.col("kind").isin(GAP, RECREATED)).join(fn.broadcast(told), key, "left")
+    return missing.select(
         "day",
         "queue",
         "stream",
@@ -24,6 +30,7 @@ def gaps(bronze: DataFrame) -> DataFrame:
         fn.col("ordinal").alias("first_lost"),
         (fn.col("ordinal") + lost - 1).alias("last_lost"),
         lost.alias("count"),
+        "refilled",
         "cause",
         fn.col("entry_id").alias("after_id"),
         "at_ms",

@@ -67,7 +67,8 @@ def transitions(lives: DataFrame, gaps: DataFrame | None) -> DataFrame:
         gaps.filter(fn.col("stream") == "events").select(
             fn.col("queue").alias("_queue"),
             fn.col("life").alias("_life"),
-            fn.col("first_lost").alias("_hole"),
+            fn.col("first_lost").alias("_first"),
+            fn.coalesce("last_lost", "first_lost").alias("_last"),
         )
     )
     wrong = moves.filter(~fn.coalesce(fn.col("legal"), fn.lit(True)))
@@ -75,8 +76,9 @@ def transitions(lives: DataFrame, gaps: DataFrame | None) -> DataFrame:
         holes,
         (wrong["queue"] == holes["_queue"])
         & (wrong["life"] == holes["_life"])
-        & (fn.col("_hole") > fn.col("_after"))
-        & (fn.col("_hole") < fn.col("ordinal")),
+        # A refilled event lies inside its gap.
+        & (fn.col("_last") >= fn.col("_after"))
+        & (fn.col("_first") <= fn.col("ordinal")),
         "left_semi",
     ).select("queue", "life", "ordinal", fn.lit(True).alias("_hidden"))
     return (

@@ -1,0 +1,77 @@
+"""Upkeep as ordinary jobs: added, run by a worker, with results and failures like any others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from oxcart import Worker
+from oxcart.model.errors import JobFailed
+from oxcart.spark import maintenance
+from oxcart.spark.builder import Builder
+from oxcart.spark.lake import Change, Lake
+from oxcart.spark.tables import Tables
+from tests.conftest import MakeQueue
+from tests.spark.story import Story, the_day
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake whose bronze came in two batches."""
+    made = Tables(spark, Lake(tmp_path_factory.mktemp("lake")))
+    late = Story(at_ms=the_day().now + 1000)
+    late.run("late", ("completed", {}))
+    for story in (the_day(), late):
+        made.lake.publish(Change("ingest", add=made.write(story.bronze(spark), "events")))
+    Builder(spark, made.lake).refresh()
+    return made.lake
+
+
+async def test_all_four_as_jobs(make_queue: MakeQueue, lake: Lake, tmp_path: Path) -> None:
+    queue = maintenance.register(make_queue("upkeep"))
+    page = tmp_path / "report.html"
+    where = str(lake.root)
+    before = lake.head()
+    async with Worker(queue, concurrency=1).running():
+        compacted = await queue.add("compact", {"lake": where})
+        assert str(await compacted.result(timeout=300)).endswith("files fewer")
+        rebuilt = await queue.add("rebuild", {"lake": where, "first": "2026-11-02", "master": "local[1]"})
+        expired = await queue.add("expire", {"lake": where, "keep": 1, "older_than": "0s"})
+        reported = await queue.add("report", {"lake": where, "html": str(page), "master": "local[1]"})
+        assert await rebuilt.result(timeout=300) == "built: 2026-11-02"
+        assert "files deleted" in str(await expired.result(timeout=300))
+        assert await reported.result(timeout=300) == f"written: {page}"
+    after = lake.head()
+    assert (len(before.of("events")), len(after.of("events"))) == (2, 1)
+    assert [sum(file.rows for file in one.of("events")) for one in (before, after)] == [
+        sum(file.rows for file in before.of("events"))
+    ] * 2
+    assert f"Version {after.number} of the lake" in page.read_text()
+
+
+async def test_what_is_written_wrongly_fails_for_good(make_queue: MakeQueue, lake: Lake) -> None:
+    queue = maintenance.register(make_queue("upkeep"))
+    async with Worker(queue).running():
+        job = await queue.add("rebuild", {"lake": str(lake.root), "first": "yesterday"})
+        with pytest.raises(JobFailed, match="--from must be a day like 2026-11-02, got 'yesterday'"):
+            await job.result(timeout=100)
+        failed = await queue.get(job.id)
+    assert failed is not None
+    assert failed.attempts_made == 1
+
+
+def test_the_ready_made_queue_has_them() -> None:
+    assert maintenance.queue.name == "maintenance"
+    assert set(maintenance.queue.registry.names) == {
+        "compact",
+        "expire",
+        "rebuild",
+        "report",
+    }

@@ -1,0 +1,61 @@
+"""How a pipeline stands: lag, rates and the time that is left, from server and manifests alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from oxcart.spark.access import Access
+from oxcart.spark.lake import Change, File, Lake
+from oxcart.spark.status import Standing, standings
+from oxcart.spark.streams import Streams
+
+Emit = Callable[..., list[str]]
+NOW = 1_793_577_600_000
+
+
+def stand(lake: Lake, url: str, at: int = NOW) -> Standing:
+    (standing,) = standings(Access(url=url), lake, clock=lambda: at)
+    return standing
+
+
+def read(lake: Lake, url: str, rows: int) -> None:
+    """Says that everything there is has been read, and how many rows that were."""
+    with Streams(Access(url=url)) as streams:
+        end = streams.at("mail").end()
+    told = {"id": end.id, "n": end.n, "life": 1, "mark": "", "minute": 0}
+    file = File("events", "2026-11-02", "mail", f"events/{end.n}.parquet", rows, 1)
+    lake.publish(Change("ingest", add=[file], marks={"ingest:main": {"mail": told}}))
+
+
+def test_a_lag_and_the_time_until_it_is_a_loss(url: str, emit: Emit, tmp_path: Path) -> None:
+    lake = Lake(tmp_path, clock=lambda: NOW - 10_000)
+    some = [{"event": "waiting", "jobId": str(number)} for number in range(60)]
+    emit("mail", *some, at=NOW - 90_000)
+    read(lake, url, 60)
+    emit("mail", *some[:30], at=NOW - 30_000)
+    standing = stand(lake, url)
+    assert (standing.queue, standing.stream, standing.read) == ("mail", "events", 60)
+    assert (standing.lag, standing.lag_ms, standing.kept) == (30, 30_000, 10_000)
+    assert (standing.rate, standing.rows_s) == (0.5, 1.0), "30 came and 60 were read in the last minute"
+    assert standing.lost_in_ms == (10_000 - 30) * 2000
+
+
+def test_nothing_new_and_nothing_to_lose(url: str, emit: Emit, tmp_path: Path) -> None:
+    lake = Lake(tmp_path, clock=lambda: NOW - 100_000)
+    emit("mail", {"event": "waiting", "jobId": "1"}, at=NOW - 100_000)
+    read(lake, url, 1)
+    standing = stand(lake, url)
+    assert (standing.lag, standing.lag_ms, standing.lost_in_ms) == (0, 0, None)
+    assert (standing.rate, standing.rows_s) == (0.0, 0.0)
+
+
+def test_a_stream_that_is_another_one_now(url: str, emit: Emit, store: redis.Redis, tmp_path: Path) -> None:
+    lake = Lake(tmp_path, clock=lambda: NOW)
+    emit("mail", *[{"event": "waiting", "jobId": "1"}] * 3, at=NOW - 5000)
+    read(lake, url, 3)
+    store.delete("bull:mail:events")
+    emit("mail", {"event": "waiting", "jobId": "1"}, at=NOW - 1000)
+    assert stand(lake, url).lag is None
