@@ -102,6 +102,53 @@ def test_a_mark_that_is_not_as_expected_is_a_conflict(lake: Lake) -> None:
     assert lake.head().marks == {}
 
 
+def test_a_manifest_has_only_the_marks_that_it_sets(lake: Lake) -> None:
+    """There is one per queue and more: a batch every few seconds must not write them all."""
+    lake.publish(Change("build", marks={f"built:{number}": "x" * 100 for number in range(100)}))
+    lake.publish(Change("ingest", marks={"ingest": 1, "built:7": None}))
+    assert lake.manifest(2).marks == {"ingest": 1, "built:7": None}
+    for number in range(3, 40):
+        lake.publish(Change("ingest", marks={"ingest": number}))
+    fresh = Lake(lake.root)
+    assert fresh.head().marks == lake.head().marks
+    assert (len(fresh.head().marks), fresh.head().marks["ingest"]) == (100, 39)
+    expire(lake, keep=1, older_than_ms=0)
+    assert Lake(lake.root).head().marks == lake.head().marks
+
+
+class Shared(Lake):
+    """A lake that two threads use: when one looks for the nth time at what is known, the other publishes."""
+
+    looks = 0
+
+    @property
+    def _known(self) -> lakes.Version:
+        found: lakes.Version = self.__dict__["known"]
+        self.looks -= 1
+        if self.looks == 0:
+            other = Lake(self.root)
+            other.publish(Change("other", add=[put(other, [3])], marks={"n": 3}))
+            self.head()
+        return found
+
+    @_known.setter
+    def _known(self, version: lakes.Version) -> None:
+        self.__dict__["known"] = version
+
+
+@pytest.mark.parametrize("looks", range(1, 5))
+def test_a_version_is_what_was_asked_for_whatever_another_thread_reads(lake: Lake, looks: int) -> None:
+    for number in (1, 2):
+        lake.publish(Change("ingest", add=[put(lake, [number])], marks={"n": number}))
+    shared = Shared(lake.root)
+    shared.at(1)
+    shared.looks = looks
+    asked = shared.at(2)
+    assert (asked.number, len(asked.files), asked.marks) == (2, 2, {"n": 2})
+    shared.looks = 0
+    assert shared.head() == Lake(lake.root).head()
+
+
 def _race(root: str, name: str, rounds: int, done: Any) -> None:
     lake = Lake(root)
     done.put((name, [lake.publish(Change(name, marks={})).number for _ in range(rounds)]))

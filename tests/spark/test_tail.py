@@ -104,6 +104,18 @@ def test_queues_are_attached_and_a_reset_is_set_right_and_said(
     assert "skipMetasUpdate" in caplog.text
 
 
+@pytest.mark.parametrize("choice", [Choice(("q",)), Choice(pattern="*")], ids=["named", "pattern"])
+def test_a_queue_that_comes_later_is_attached_with_the_next_pass(
+    choice: Choice, url: str, spool: Spool, clock: Clock, emit: Emit, store: redis.Redis
+) -> None:
+    tailer = Tailer(Access(url=url), choice, spool, keep=50_000, clock=clock)
+    assert tailer.step() == 0
+    emit("q", *many(3))
+    tailer._look_at = 0  # how often a pattern is looked for goes by how long it takes
+    assert tailer.step() == 3
+    assert store.hget("bull:q:meta", "opts.maxLenEvents") == "50000"
+
+
 def test_what_is_lost_is_a_gap_in_the_spool(
     tailer: Tailer, spool: Spool, emit: Emit, store: redis.Redis
 ) -> None:

@@ -7,7 +7,7 @@ why it cannot. Readers open a manifest and read the files that it names; files t
 exist for them, whoever left them there. All tables share one sequence of versions, so that what belongs
 together appears together.
 
-A manifest holds what it adds and removes, and every so often the whole list, so that a reader need not
+A manifest holds what it adds, removes and marks, and every so often all there is, so that a reader need not
 begin at the beginning. Files are never changed. They lie by table, day and queue, but it is the manifest
 that says where; the columns ``day`` and ``queue`` are in the files too, so that any Parquet reader can use
 them.
@@ -140,7 +140,10 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, omit_defaults=True):
-    """A version as it is written down."""
+    """A version as it is written down: what it changes, or with ``files`` all there is.
+
+    A mark that is None is removed.
+    """
 
     number: int
     at_ms: int
@@ -187,8 +190,10 @@ class Lake:
         """
         if number == 0:
             return _NOTHING
-        if self._known.number == number:
-            return self._known
+        # Looked at once: the thread of the stream and that of the builds share a lake, and either may go on.
+        known = self._known
+        if known.number == number:
+            return known
         steps: list[Manifest] = []
         version = _NOTHING
         at = number
@@ -198,13 +203,13 @@ class Lake:
                 version = _stated(manifest)
                 break
             steps.append(manifest)
-            if self._known.number == at - 1:
-                version = self._known
+            if known.number == at - 1:
+                version = known
                 break
             at -= 1
         for manifest in reversed(steps):
             version = _followed(version, manifest)
-        if number >= self._known.number:
+        if number >= known.number:
             self._known = version
         return version
 
@@ -335,7 +340,13 @@ def _followed(version: Version, manifest: Manifest) -> Version:
         else dict(version.files)
     )
     files.update((file.path, file) for file in manifest.add)
-    return Version(manifest.number, manifest.at_ms, manifest.why, files, manifest.marks)
+    return Version(
+        manifest.number, manifest.at_ms, manifest.why, files, _marked(version.marks, manifest.marks)
+    )
+
+
+def _marked(before: Mapping[str, Any], set_: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**before, **set_}.items() if value is not None}
 
 
 def _check(change: Change, base: Version, current: Version) -> None:
@@ -365,18 +376,18 @@ def _check(change: Change, base: Version, current: Version) -> None:
 
 
 def _applied(change: Change, base: Version, current: Version, now: int) -> Manifest:
-    marks = {name: value for name, value in {**current.marks, **change.marks}.items() if value is not None}
     replaced = (path for path, file in base.files.items() if file.part in change.replace)
     manifest = Manifest(
         number=current.number + 1,
         at_ms=now,
         why=change.why,
-        marks=marks,
+        marks=dict(change.marks),
         add=list(change.add),
         remove=sorted({*change.remove, *replaced}),
     )
     if manifest.number % WHOLE_EVERY == 0:
-        manifest.files = list(_followed(current, manifest).files.values())
+        whole = _followed(current, manifest)
+        manifest.files, manifest.marks = list(whole.files.values()), dict(whole.marks)
     return manifest
 
 

@@ -33,6 +33,8 @@ log = logging.getLogger("oxcart.spark.tail")
 MOST = 20_000
 #: Seconds between renewals of the attachment.
 RENEW_EVERY = 30.0
+#: Looking for new queues may take this share of the time: a server with few keys is looked at all the time.
+LOOKING = 0.05
 
 
 class Tailer:
@@ -68,7 +70,8 @@ class Tailer:
         self._clock = clock
         self._positions: dict[str, Position] = {}
         self._queues: list[str] = []
-        self._renewed = float("-inf")
+        self._attached: set[str] = set()
+        self._renewed = self._look_at = float("-inf")
 
     def run(self, stop: threading.Event, idle: float = 0.25) -> None:
         """Follows the streams until told to end. A server that is away is waited for."""
@@ -82,8 +85,7 @@ class Tailer:
 
     def step(self) -> int:
         """One pass over all streams; returns how many entries it read."""
-        if time.monotonic() - self._renewed > RENEW_EVERY:
-            self._renew()
+        self._attach()
         read = 0
         with Streams(self._access) as streams:
             for queue in self._queues:
@@ -96,22 +98,37 @@ class Tailer:
                 read += found + self._follow(streams, queue, until)
         return read
 
-    def _renew(self) -> None:
+    def _attach(self) -> None:
+        """Attaches queues that are new, and all of them again every so often.
+
+        A queue that comes up keeps few events and records no attempts until it is attached, so that nobody
+        waits for the next renewal with it.
+        """
+        now = time.monotonic()
+        renew = now - self._renewed > RENEW_EVERY
         server = self._access.server()
         if self._choice.pattern is None:
             self._queues = list(self._choice.names)
-        else:
+        elif renew or now >= self._look_at:
             self._queues = self._choice.pick(asyncio.run(find_queues(server, self._access.prefix)))
+            self._look_at = time.monotonic() + (time.monotonic() - now) / LOOKING
         for queue in self._queues:
+            if not renew and queue in self._attached:
+                continue
             made = attach(self._access, queue, self._name, keep=self._keep, server=server)
-            if made is not None and made.was_reset:
+            if made is None:
+                self._attached.discard(queue)
+                continue
+            if queue in self._attached and made.was_reset:
                 log.warning(
                     "%s kept %d events, now %d: a Node Queue sets it back unless it passes skipMetasUpdate",
                     queue,
                     made.before,
                     made.kept,
                 )
-        self._renewed = time.monotonic()
+            self._attached.add(queue)
+        if renew:
+            self._renewed = now
 
     def _position(self, key: str) -> Position:
         if key not in self._positions:

@@ -118,7 +118,7 @@ def expire(
 
 def _rewrite_whole(lake: Lake, version: Version) -> None:
     manifest = lake.manifest(version.number)
-    manifest.files = list(version.files.values())
+    manifest.files, manifest.marks = list(version.files.values()), dict(version.marks)
     made = lake.root / VERSIONS / f".{uuid.uuid4().hex}"
     made.write_bytes(msgspec.json.encode(manifest))
     sync(made)
