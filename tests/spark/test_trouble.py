@@ -25,7 +25,7 @@ from oxcart.spark.lake import LakeError
 from oxcart.spark.pipeline import Pipeline, Plan
 from oxcart.spark.spool import Spool
 from oxcart.spark.tail import Tailer, Tailing
-from oxcart.spark.trouble import spoken
+from oxcart.spark.trouble import WorkerLate, spoken
 from tests.spark.conftest import SECRETS
 
 if TYPE_CHECKING:
@@ -186,28 +186,50 @@ def test_a_stream_that_vanishes_is_no_error(pipeline: Pipeline, store: redis.Red
     assert ordinals(pipeline) == list(range(1, 11))
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        pytest.param("offsets/0", "v1\nnonsense", id="an offset that is none"),
-        pytest.param("offsets/0", "", id="an offset cut short"),
-        pytest.param("commits/0", "", id="a commit cut short"),
-        pytest.param("metadata", "{", id="metadata cut short"),
-    ],
-)
 def test_a_corrupt_checkpoint_is_moved_away_and_nothing_lost_or_doubled(
-    pipeline: Pipeline, store: redis.Redis, path: str, text: str
+    pipeline: Pipeline, store: redis.Redis
 ) -> None:
     write(store, 10)
     pipeline.ingest()
     folder = pipeline.lake.root / "_checkpoints" / "main"
-    (folder / path).write_text(text)
-    write(store, 10)
-    with pytest.raises(LakeError, match=r"checkpoint cannot be read.*move .* away and run again"):
+    told = 10
+    for number, (path, text) in enumerate(
+        (("offsets/0", "v1\nnonsense"), ("offsets/0", ""), ("commits/0", ""), ("metadata", "{"))
+    ):
+        (folder / path).write_text(text)
+        write(store, 10)
+        told += 10
+        with pytest.raises(LakeError, match=r"checkpoint cannot be read.*move .* away and run again"):
+            pipeline.ingest()
+        folder.rename(folder.with_name(f"away-{number}"))
         pipeline.ingest()
-    folder.rename(folder.with_name("away"))
-    pipeline.ingest()
-    assert ordinals(pipeline) == list(range(1, 21))
+        assert ordinals(pipeline) == list(range(1, told + 1)), f"after {text!r} in {path}"
+
+
+class TestLate:
+    """A machine that is too busy to start Spark's Python process in time."""
+
+    def test_a_stream_that_could_not_begin_is_begun_again(
+        self, pipeline: Pipeline, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(store, 10)
+        begin, begun = pipeline._await, [0]
+
+        def late(query: Any) -> None:
+            query.awaitTermination()
+            begun[0] += 1
+            if begun[0] < 3:
+                raise WorkerLate("not there")
+            begin(query)
+
+        monkeypatch.setattr(pipeline, "_await", late)
+        pipeline.ingest()
+        assert begun == [3]
+        assert ordinals(pipeline) == list(range(1, 11)), "each once"
+        begun[0] = -10
+        with pytest.raises(WorkerLate):
+            pipeline.ingest()
+        assert begun == [-7]
 
 
 class TestFull:
@@ -266,6 +288,12 @@ class TestWords:
             RuntimeError("x\noxcart.model.errors.ValidationError: option must be one of a"), Path("x")
         )
         assert type(made) is OxcartError
+
+    def test_a_process_that_came_too_late_is_said_to_be_one(self) -> None:
+        text = "[STREAM_FAILED] org.apache.spark.SparkException: Python worker failed to connect back."
+        made = spoken(RuntimeError(text), Path("x"))
+        assert isinstance(made, WorkerLate)
+        assert str(made).endswith("run it again: nothing is lost")
 
     def test_what_is_not_ours_is_left_alone(self) -> None:
         error = RuntimeError("something else")

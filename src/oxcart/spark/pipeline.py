@@ -33,7 +33,7 @@ from oxcart.spark.spool import Spool
 from oxcart.spark.streams import split_key
 from oxcart.spark.tables import BRONZE, Tables
 from oxcart.spark.tail import MOST, Tailer, Tailing
-from oxcart.spark.trouble import spoken
+from oxcart.spark.trouble import WorkerLate, spoken
 from oxcart.spark.upkeep import compact
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ _CHECKPOINTS = "_checkpoints"
 #: Files of fewer bytes are joined when a part has so many of them.
 SMALL = 32 << 20
 MOST_SMALL = 64
+#: How often a stream is begun again that could not begin, because the machine was busy.
+MOST_BEGINNINGS = 3
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,13 @@ class Pipeline:
             tailer = self.tailer(self.plan.spool)
             while tailer.step() >= MOST:
                 pass  # a pass that reads less has been at the end of every stream
-        self._await(self.start(once=True))
+        for left in reversed(range(MOST_BEGINNINGS)):
+            try:
+                self._await(self.start(once=True))
+                break
+            except WorkerLate:
+                if not left:
+                    raise
         return _rows(self.lake) - before
 
     def _await(self, query: StreamingQuery) -> None:
@@ -230,13 +238,18 @@ class Pipeline:
     def run(self, every: float = 30.0, *, until: Callable[[], bool] = lambda: False) -> None:
         """Bronze all the time, silver and gold every so many seconds, until told to end."""
         tailing = None if self.plan.spool is None else Tailing(self.tailer(self.plan.spool))
-        query = self.start()
+        query, beginnings = self.start(), 1
         try:
             due = time.monotonic()
             while not until():
                 if not query.isActive:
-                    self._await(query)  # raises what ended it
-                    return
+                    try:
+                        self._await(query)  # raises what ended it
+                        return
+                    except WorkerLate:
+                        if beginnings == MOST_BEGINNINGS:
+                            raise
+                    query, beginnings = self.start(), beginnings + 1
                 if tailing is not None:
                     tailing.check()
                 if time.monotonic() >= due:

@@ -196,7 +196,7 @@ def open_session(
     if remote is not None:
         session: SparkSession = builder.remote(remote).getOrCreate()
     else:
-        master = master or "local[*]"
+        master = _forgiving(master or "local[*]")
         prepare_environment(find_java(), os.environ, local=master.startswith("local"))
         session = builder.master(master).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
@@ -205,6 +205,11 @@ def open_session(
 
     session.dataSource.register(OxcartSource)
     return session
+
+
+def _forgiving(master: str) -> str:
+    """On a cluster a task that fails is tried again; on one machine only if that is asked for."""
+    return re.sub(r"^local\[([0-9]+|\*)\]$", r"local[\1,2]", master)
 
 
 def _refuse_after_fork() -> None:

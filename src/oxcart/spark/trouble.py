@@ -19,8 +19,14 @@ _OURS = re.compile(r"^(?:.*: )?oxcart\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 _KINDS = {
     kind.__name__: kind for kind in (AccessDenied, BrokerUnavailable, LakeConflict, LakeError, ScriptError)
 }
+#: What Spark says when a Python process of its own was not there after 10 s, which nobody can set.
+_LATE = "Python worker failed to connect back"
 #: How a file system that cannot hold more is called, whoever tells it.
 _FULL = ("No space left", "File too large", "Disk quota exceeded")
+
+
+class WorkerLate(OxcartError):
+    """A process that Spark started took too long to come up; nothing was read yet."""
 
 
 def spoken(error: Exception, lake: Path) -> Exception:
@@ -37,6 +43,11 @@ def spoken(error: Exception, lake: Path) -> Exception:
     if ours:
         name, message = ours[-1]
         return _KINDS.get(name, OxcartError)(message)
+    if _LATE in text:
+        return WorkerLate(
+            "a Python process that Spark started was not there within 10 s: this machine has too much to do; "
+            "run it again: nothing is lost"
+        )
     for words in _FULL:
         if words in text:
             return LakeError(
