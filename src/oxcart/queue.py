@@ -29,7 +29,8 @@ from oxcart.events import QueueEvents, Results
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
 from oxcart.limits import Limits
-from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.duration import Duration
+from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
@@ -66,6 +67,7 @@ class Queue(Cancelling):
         url: The server; without one ``OXCART_URL``, and without that the embedded Valkey.
         prefix: What stands before the name in keys; must equal that of peers.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
+        default_lifetime: The lifetime of every job that does not say its own.
         add_timeout: Seconds after which an add that cannot be acknowledged fails; one with a ``job_id`` is
             safe to repeat.
         server: A server object to share between queues, instead of ``url``.
@@ -82,6 +84,7 @@ class Queue(Cancelling):
         prefix: str = "bull",
         folder: str | Path | None = None,
         add_timeout: float = ADD_TIMEOUT,
+        default_lifetime: Duration | None = None,
         server: Server | None = None,
         priorities: Literal["formal"] | None = None,
         **defaults: Unpack[OptionKwargs],
@@ -92,6 +95,8 @@ class Queue(Cancelling):
         self.name = name
         self.prefix = prefix
         self.priorities = priorities
+        if default_lifetime is not None:
+            defaults.setdefault("lifetime", default_lifetime)
         self.defaults = self.read_options(
             {"priority": "normal", **defaults} if priorities else defaults, DEFAULT_OPTIONS
         )
@@ -120,7 +125,8 @@ class Queue(Cancelling):
         Raises:
             ValidationError: Something is wrong with the job; nothing was written.
             BrokerTimeout: The server could not be reached in time; nothing was written.
-            OutcomeUnknown: No answer in time; repeat with the same ``job_id`` to be sure.
+            OutcomeUnknown: No answer in time (``add_timeout``, 30 s); to repeat it with the error's
+                ``job_ids``, or with the same idempotency key, is safe.
         """
         return await self._add(name, data, self.read_options(options))
 
@@ -141,7 +147,10 @@ class Queue(Cancelling):
             own = shared if len(row) == 2 else self.read_options(cast(OptionKwargs, dict(row[2])), shared)
             encoded.append(encode(row[0], row[1], own))
             names.append(row[0])
-        added = await bound.broker.add(encoded, timeout=self.add_timeout)
+        try:
+            added = await bound.broker.add(encoded, timeout=self.add_timeout)
+        except Unacknowledged as error:
+            raise error.of_jobs(job_id for job_id, _ in encoded) from error
         return [
             JobHandle(self, one.id, name, one.created, one.duplicate)
             for one, name in zip(added, names, strict=True)
@@ -153,7 +162,10 @@ class Queue(Cancelling):
 
     async def add_encoded(self, job: Encoded) -> Added:
         """Adds a job that a room beside this one has checked and encoded."""
-        return await self._bind().add(job)
+        try:
+            return await self._bind().add(job)
+        except Unacknowledged as error:
+            raise error.of_jobs([job[0]]) from error
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own.

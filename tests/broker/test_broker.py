@@ -649,9 +649,9 @@ class TestRepeatable:
 
     def test_every_verb_that_changes_something_is_here_or_safe_by_itself(self) -> None:
         safe = {"extend", "recover", "promote", "update_data", "page", "job_state", "finish", "limited"}
-        safe |= {"clear_logs", "look", "priorities", "attach", "detach", "stride"}
+        safe |= {"clear_logs", "look", "set_checkpoint", "priorities", "attach", "detach", "stride"}
         elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
-        elsewhere |= {"cancel", "cancel_jobs"}
+        elsewhere |= {"cancel", "cancel_jobs", "expire", "update_job"}
         assert set(verbs()) == {verb for verb, _ in CALLS} | safe | elsewhere
 
     async def test_update_data_may_be_applied_twice(self, q: Q, whole: Callable[[], Any]) -> None:

@@ -111,11 +111,14 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await broker.look(["plain", "later", "nobody"])
     await _add(broker, "keyed", idempotency_key="k", lifetime="1h", history=True)
     await _add(broker, "keyed-again", idempotency_key="k")
+    await broker.expire()
     for state in ("wait", "delayed"):
         await broker.page(state, 0, 5)
         await broker.page(state, 0, 5, oldest=True)
     client.hset(f"{at}:meta", mapping={"concurrency": 50, "max": 1000, "duration": 1000})
     jobs = {job.id: job for job in (await broker.claim(Ask(20, worker="w"))).jobs}
+    some = next(iter(jobs.values()))
+    await broker.set_checkpoint(some.id, some.token, b"1")
     await broker.extend([Lease(job.id, job.token, job.starts) for job in jobs.values()], 30_000)
     client.delete(f"{at}:low:lock")
     await broker.extend([Lease("low", jobs["low"].token, jobs["low"].starts)], 30_000)

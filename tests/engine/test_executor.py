@@ -354,12 +354,16 @@ class TestTimeouts:
             ({}, {}, 1800.0, 1800.0),
             ({}, {}, None, None),
             ({}, {"timeout": 5}, 1800.0, 5.0),
-            ({"timeout": 7}, {"timeout": 5}, 1800.0, 7.0),
-            ({"timeout": None}, {"timeout": 5}, 1800.0, None),
-            ({}, {"timeout": None}, 1800.0, None),
+            ({"timeout": 7}, {"timeout": 5}, 1800.0, 5.0),
+            ({"timeout": 5}, {"timeout": 7}, 1800.0, 5.0),
+            ({}, {"timeout": 7}, 5.0, 5.0),
+            ({"timeout": 7}, {}, 5.0, 7.0),
+            ({"timeout": None}, {"timeout": 5}, 1800.0, 5.0),
+            ({"timeout": None}, {}, 1800.0, None),
+            ({}, {"timeout": None}, 1800.0, 1800.0),
         ],
     )
-    async def test_the_jobs_word_then_the_handlers_then_the_workers(
+    async def test_the_jobs_word_or_the_workers_and_a_handler_may_ask_for_less(
         self, make_bench: Make, job: Any, handler: Any, worker: float | None, limit: float | None
     ) -> None:
         bench = make_bench(1, timeout=worker)

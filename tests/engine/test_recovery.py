@@ -20,6 +20,7 @@ class House:
     """A queue to be kept, with answers of the test's own."""
 
     queue = "q"
+    next_expiry = 0
 
     def __init__(self) -> None:
         self.checks = 0

@@ -65,8 +65,9 @@ class ClaimedJob(msgspec.Struct):
 
     @property
     def earlier(self) -> int:
-        """Attempts ended so far, for the ``Outcome``; -1 where more hangs on the end: a window, a history."""
-        if b"deid" in self.fields or b"ox:history" in self.fields:
+        """Attempts ended so far, for the ``Outcome``; -1 where more hangs on its end."""
+        fields = self.fields
+        if b"deid" in fields or b"ox:history" in fields or b"ox:lifetime" in fields:
             return -1
         ended = self.fields.get(b"atm", b"0")
         return int(ended) if ended.isdigit() else -1
@@ -224,6 +225,9 @@ class Broker(Protocol):
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
+
+    async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
+        """Saves how far a running job has come, for whoever holds it."""
 
     async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
         """Changes a job's priority."""

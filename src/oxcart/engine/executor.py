@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec import UNSET
+
 from oxcart.broker.port import Outcome
 from oxcart.engine.deadlines import Deadlines
 from oxcart.engine.handler import Handler
@@ -36,9 +38,10 @@ TIMED_OUT = "timeout"
 LEASE_LOST = "lease lost"
 SHUTDOWN = "shutdown"
 CANCELLED = "cancelled"
+EXPIRED = "lifetime over"
 
 #: Reasons that end an attempt whatever its handler makes of them.
-_ENDING = (TIMED_OUT, CANCELLED)
+_ENDING = (TIMED_OUT, CANCELLED, EXPIRED)
 
 #: Seconds that cancelled handlers have to end when the worker closes.
 CLOSING = 1.0
@@ -148,7 +151,13 @@ class Executor:
         self._processes.close()
 
     def _expire(self, job: RunningJob) -> None:
-        self.stop(job, TIMED_OUT)
+        self.stop(job, EXPIRED if job.limit_is_life else TIMED_OUT)
+
+    def _shorten(self, job: RunningJob, seconds: float) -> None:
+        deadline = asyncio.get_running_loop().time() + seconds
+        if job.deadline is None or deadline < job.deadline:
+            job.deadline, job.limit, job.limit_is_life = deadline, seconds, False
+            self.deadlines.watch(deadline)
 
     def _wake(self) -> None:
         if self._waking or not self._backlog:
@@ -229,6 +238,7 @@ class Executor:
                 job.deadline = me.get_loop().time() + job.limit
                 self.deadlines.watch(job.deadline)
             job.stop = me.cancel
+            job.shorten = self._shorten
             try:
                 if self._middleware:
                     result = await self._through_middleware(job, handler)
@@ -285,15 +295,26 @@ class Executor:
             return self._verdict.of_error(job, late, Category.TIMEOUT)
         if job.cancel_reason == CANCELLED:
             return self._verdict.cancelled(job, error)
+        if job.cancel_reason == EXPIRED:
+            return self._verdict.expired(job, error)
         return self._verdict.given_back(job)
 
     def limit_of(self, job: RunningJob) -> float | None:
-        """Seconds that an attempt of this job may take: the job's word, the handler's, the worker's."""
-        handler = job.handler
-        for options in (job.options, handler.options if handler else None):
-            if options is not None and (options.timeout is None or isinstance(options.timeout, int)):
-                return None if options.timeout is None else options.timeout / 1000
-        return self._timeout
+        """Seconds that an attempt of this job may take.
+
+        The job's word, else the worker's. A handler may ask for less, never for more. No attempt outlives its
+        job's lifetime.
+        """
+        asked = job.options.timeout
+        limit = self._timeout if asked is UNSET else None if asked is None else asked / 1000
+        least = job.handler.options.timeout if job.handler else None
+        if isinstance(least, int) and (limit is None or least / 1000 < limit):
+            limit = least / 1000
+        life = self._verdict.life_left(job)
+        if life is not None and (limit is None or life / 1000 < limit):
+            job.limit_is_life = True
+            return life / 1000
+        return limit
 
     async def _call(self, job: RunningJob, handler: Handler) -> Any:
         arguments = handler.arguments(job.raw_data)
@@ -315,7 +336,7 @@ class Executor:
         return await call(job)
 
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
-        if job.cancel_reason in (TIMED_OUT, SHUTDOWN, CANCELLED):
+        if job.cancel_reason in (TIMED_OUT, SHUTDOWN, CANCELLED, EXPIRED):
             raise HandlerStopped("the attempt was to stop before its handler began")
         loop = asyncio.get_running_loop()
         if self._threads is None:

@@ -128,6 +128,8 @@ class Recovery:
             moved = PROMOTE
             while moved == PROMOTE:
                 moved, _ = await self._broker.promote(PROMOTE)
+            if 0 < self._broker.next_expiry <= self._broker.clock():
+                await self._broker.expire()
         except BrokerError as error:
             log.debug("queue %s: tick failed: %s", self._broker.queue, error)
             return False

@@ -18,6 +18,7 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
 from oxcart.broker.port import Broker, ClaimedJob
 from oxcart.model import payload
+from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import OxcartError
 from oxcart.model.failure import JobCancelled
 from oxcart.model.flow import HasTree
@@ -54,6 +55,7 @@ class RunningJob(Parent):
         "_data",
         "_flag",
         "_loop",
+        "_loop_thread",
         "_options",
         "cancel_reason",
         "cancel_text",
@@ -63,7 +65,9 @@ class RunningJob(Parent):
         "handler",
         "id",
         "limit",
+        "limit_is_life",
         "queue",
+        "shorten",
         "started_ms",
         "state",
         "station",
@@ -86,6 +90,10 @@ class RunningJob(Parent):
         self.station: Any = None
         #: Seconds this attempt may take, or None.
         self.limit: float | None = None
+        #: Whether that is what is left of the job's lifetime.
+        self.limit_is_life = False
+        #: Moves the end of the attempt nearer; set by the executor while it runs.
+        self.shorten: Callable[[RunningJob, float], None] | None = None
         #: Loop time at which the attempt is over, or None.
         self.deadline: float | None = None
         #: Why the attempt is to stop, once somebody said so.
@@ -219,6 +227,7 @@ class RunningJob(Parent):
     def bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Notes the worker's loop, so that a thread can use ``call_soon`` ways back into it."""
         self._loop = loop
+        self._loop_thread = threading.get_ident()
 
     def wait_for(self, doing: Coroutine[Any, Any, T]) -> T:
         """For threads: does something async in the worker's loop, e.g. ``job.wait_for(job.log("…"))``."""
@@ -235,6 +244,40 @@ class RunningJob(Parent):
         """Appends lines to the job's log."""
         keep = self.options.keep_logs or DEFAULT_KEEP_LOGS
         await self._broker.add_log(self.id, [str(line) for line in lines], keep)
+
+    async def checkpoint(self, data: Any) -> None:
+        """Saves how far the work has come, for the next attempt to go on from (``checkpointed``).
+
+        Args:
+            data: Anything JSON can hold; it replaces what was saved before.
+
+        Raises:
+            LeaseLost: Another worker runs this job by now; nothing was written.
+        """
+        body = payload.encode(data, field="checkpoint")
+        payload.check_size(body, b"")
+        await self._broker.set_checkpoint(self.id, self.token, body)
+        self.claim.fields[b"ox:checkpoint"] = body
+
+    @property
+    def checkpointed(self) -> Any:
+        """What ``checkpoint`` saved last, in this attempt or one before; None for nothing."""
+        raw = self.claim.fields.get(b"ox:checkpoint")
+        return None if raw is None else payload.decode(raw)
+
+    def limit_to(self, timeout: Duration) -> None:
+        """Asks for less time than the attempt has, counted from now; more than it has is not to be had.
+
+        Raises:
+            ValidationError: The value is no duration.
+        """
+        seconds = parse_ms(timeout, "timeout", minimum=1) / 1000
+        if self.shorten is None:
+            return
+        if self._loop is not None and threading.get_ident() != self._loop_thread:
+            self._loop.call_soon_threadsafe(self.shorten, self, seconds)
+        else:
+            self.shorten(self, seconds)
 
     async def update_data(self, data: Any) -> None:
         """Replaces the payload, for the next attempt to see."""

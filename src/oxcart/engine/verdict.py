@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from oxcart.broker.bullmq import codec
+from oxcart.broker.bullmq.broker import LIFETIME_OVER
 from oxcart.broker.bullmq.codec import retention_argument
 from oxcart.broker.port import Outcome
 from oxcart.engine.running import RunningJob
@@ -124,13 +125,15 @@ class Verdict:
         except Exception as broken:  # an error that cannot say what it is must still end its attempt
             reason = f"{type(error).__name__}, of which nothing more can be told: {type(broken).__name__}"
             category = category or Category.TEMPORARY
-        if category in (Category.PERMANENT, Category.CANCELLED):
+        if category in (Category.PERMANENT, Category.CANCELLED) or not self._is_retried(job, category):
             return self._final(job, reason, category, error)
         return self._retry(job, reason, category, error, after)
 
     def before_start(self, job: RunningJob) -> Outcome | None:
         """The outcome of a job that must not run at all, or None for one that may."""
         fields = job.claim.fields
+        if b"ox:lifetime" in fields and self.life_left(job) == 0:
+            return self.expired(job)
         asked = fields.get(b"ox:cancel")
         if asked is not None:  # the worker that was told is lost, or gave the job back
             return self._final(job, asked.decode("utf-8", "replace"), Category.CANCELLED, None)
@@ -145,6 +148,10 @@ class Verdict:
                 return self._final(job, STARTED_TOO_OFTEN, Category.SYSTEM, PermanentError(STARTED_TOO_OFTEN))
         if b"stc" in fields and job.options.attempts > 0:
             used = job.attempts_made + job.stalls
+            if not self._is_retried(job, Category.SYSTEM):
+                return self._final(
+                    job, "its worker was lost, which this job does not try again", Category.SYSTEM, None
+                )
             if used >= job.options.attempts:
                 reason = f"attempts exhausted: {used} of {job.options.attempts}, the last by a lost worker"
                 return self._final(job, reason, Category.SYSTEM, None)
@@ -156,6 +163,19 @@ class Verdict:
             cause, error = error, JobCancelled(job.cancel_text)
             error.__cause__ = cause
         return self._final(job, job.cancel_text or "cancelled", Category.CANCELLED, error)
+
+    def life_left(self, job: RunningJob) -> int | None:
+        """Ms until the job's lifetime is over, at least 0; None where it has no end."""
+        if b"ox:lifetime" not in job.claim.fields or job.options.lifetime is None:
+            return None
+        born = codec.count_of(job.claim.fields.get(b"timestamp"))
+        return max(0, born + job.options.lifetime - self._clock())
+
+    def expired(self, job: RunningJob, error: BaseException | None = None) -> Outcome:
+        """The outcome of a job whose lifetime is over: a dead letter, whatever attempts are left."""
+        outcome = self._final(job, LIFETIME_OVER, Category.TIMEOUT, error)
+        outcome.dead = "lifetime"
+        return outcome
 
     @staticmethod
     def goes_on(result: Any) -> bool:
@@ -183,6 +203,15 @@ class Verdict:
         )
         reason = "a child of the job failed" if code == -9 else pending
         return self._final(job, reason, Category.PERMANENT, FailedChildren(job.id))
+
+    @staticmethod
+    def _is_retried(job: RunningJob, category: Category) -> bool:
+        if b"ox:noretry" not in job.claim.fields:
+            return True
+        options = job.options
+        return {Category.TIMEOUT: options.retry_timeout, Category.SYSTEM: options.retry_system}.get(
+            category, True
+        )
 
     def _retry(
         self, job: RunningJob, reason: str, category: Category, error: BaseException | None, after: int | None

@@ -8,6 +8,7 @@ or the way to it). Every error can be pickled, because handlers may run in anoth
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
 from typing import ClassVar
 
 _MIB = 1024 * 1024
@@ -238,11 +239,29 @@ class AccessDenied(BrokerError):
     """The server does not let us in: a wrong or missing password, or a user without the right."""
 
 
-class BrokerTimeout(BrokerError):
-    """The server did not answer in time."""
+class Unacknowledged(BrokerError):
+    """A call was not acknowledged in time.
+
+    Attributes:
+        job_ids: Of an add: the ids that its jobs have or would have. To add them again with the same
+            ``job_id``, or the same ``idempotency_key``, is safe: there is one job of each then, whatever
+            became of the first add.
+    """
+
+    job_ids: tuple[str, ...] = ()
+
+    def of_jobs(self, job_ids: Iterable[str]) -> Unacknowledged:
+        """The same error, told of these jobs."""
+        other = type(self)(*self.args)
+        other.job_ids = tuple(job_ids)
+        return other
 
 
-class OutcomeUnknown(BrokerError):
+class BrokerTimeout(Unacknowledged):
+    """The server could not be reached in time: nothing was applied."""
+
+
+class OutcomeUnknown(Unacknowledged):
     """The connection was lost after the call was sent: it may or may not have been applied."""
 
 

@@ -15,6 +15,7 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.engine.handler import Registry, RunKind
 from oxcart.engine.running import RunningJob
+from oxcart.model.duration import Duration
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions, OptionKwargs
@@ -59,6 +60,7 @@ class Queue(Cancelling):
         add_timeout: float = ADD_TIMEOUT,
         server: Server | None = None,
         priorities: Literal["formal"] | None = None,
+        default_lifetime: Duration | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         self.asynchronous: _queue.Queue = _queue.Queue(
@@ -69,6 +71,7 @@ class Queue(Cancelling):
             add_timeout=add_timeout,
             server=server,
             priorities=priorities,
+            default_lifetime=default_lifetime,
             **defaults,
         )
         # A queue that nobody holds any more must not keep its connection until the process ends.

@@ -258,6 +258,10 @@ class MemoryBroker:
         payload.check_size(body, b"")
         self._find(job_id, "update_data").fields[b"data"] = body
 
+    async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
+        """Saves how far a running job has come."""
+        self._find(job_id, "set_checkpoint").fields[codec.FIELD_CHECKPOINT.encode()] = body
+
     async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
         """Changes a job's priority."""
         record = self._find(job_id, "change_priority")

@@ -46,6 +46,10 @@ RECOVER_TIMEOUT = 1.0
 PAGE = 1000
 #: Jobs that one call of it reads at most.
 PAGE_PART = 100
+#: Why a job ended whose lifetime is over.
+LIFETIME_OVER = "the job's lifetime is over"
+#: Ms that a worker has to end a running job itself whose lifetime is over.
+EXPIRY_GRACE = 5_000
 #: Leases per renewal call.
 EXTEND_CHUNK = 300
 
@@ -115,6 +119,8 @@ class BullMQBroker:
         self.clock = clock
         self.caller = caller or Caller(server, self.slot, uuid.uuid4().hex[:16], reconnect=reconnect)
         self._meta = self.keys.meta()
+        #: When the next lifetime is over, in ms, as the last ``promote`` saw it; 0 for none.
+        self.next_expiry = 0
         self._claims = 0
         self._new_token = new_token or self._next_token
         self.schedulers = SchedulerStore(self)
@@ -320,8 +326,25 @@ class BullMQBroker:
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
         """Lets due jobs through and settles the pause lists; returns how many, and the next due time."""
-        moved, due = await self.caller.again(load("promote"), self._meta, self.clock(), most, patient=True)
+        moved, due, self.next_expiry = await self.caller.again(
+            load("promote"), self._meta, self.clock(), most, patient=True
+        )
         return moved, due
+
+    async def expire(self, *, grace_ms: int = EXPIRY_GRACE) -> int:
+        """Ends jobs whose lifetime is over, in steps; returns how many.
+
+        Args:
+            grace_ms: A running job is left to its worker for so long; then its lease is taken.
+        """
+        ended = 0
+        while True:
+            done: int = await self.caller.again(
+                load("expire"), self._meta, self.clock(), LIFETIME_OVER, grace_ms, patient=True
+            )
+            ended += done
+            if not done:
+                return ended
 
     # -- the queue
 
@@ -386,6 +409,12 @@ class BullMQBroker:
         code = await self.caller.again(load("update_data"), self._meta, job_id, body)
         if code < 0:
             raise error_for_code(code, job_id, "update_data")
+
+    async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
+        """Saves how far a running job has come, for whoever holds it."""
+        code = await self.caller.again(load("set_checkpoint"), self._meta, job_id, token, body)
+        if code < 0:
+            raise error_for_code(code, job_id, "set_checkpoint")
 
     async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
         """Changes a job's priority."""

@@ -7,7 +7,7 @@
 -- Events   `failed` per cancelled job; what its parent's policy brings
 -- Keeps    a cancelled job is in `failed` with `ox:category` "cancelled"; a lease that was taken is gone, so the end
 --          of that attempt is refused
--- include: base gate insert store attempts parent removal deduplication cancelling
+-- include: base gate insert store attempts parent removal deduplication history cancelling
 
 local answer = remembered()
 if answer then

@@ -9,7 +9,7 @@
 --          how many refused because a peer's worker runs them, ids that were chosen... }
 -- Events   as cancel
 -- Keeps    as cancel. A state is gone through from its newest end: workers take from the other, so none is passed over
--- include: base gate insert store attempts parent removal deduplication cancelling filter
+-- include: base gate insert store attempts parent removal deduplication history cancelling filter
 
 local answer = remembered()
 if answer then

@@ -230,7 +230,7 @@ local function leave(index, kind, id, token, starts, fields, earlier)
   if all_there and earlier and earlier ~= "" and not released[id] then
     job = { call("HGET", key, "parentKey"), false, earlier }
   else
-    job = call("HMGET", key, "parentKey", "deid", "atm", "ats", "ox:history")
+    job = call("HMGET", key, "parentKey", "deid", "atm", "ats", "ox:history", "ox:lifetime")
     if not job[4] and call("EXISTS", key) == 0 then
       return -1
     end
@@ -332,6 +332,9 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
       local prefix, parent_id = split_key(parent_key)
       seldom().child_completed(parent_key, prefix, parent_id, key, value, tonumber(time))
     end
+  end
+  if job[6] then
+    call("ZREM", P .. "ox:expiring", id)
   end
   local ended = (tonumber(job[3]) or 0) + 1
   if wanted ~= "" and string.sub(wanted, 1, 2) == "0:" then

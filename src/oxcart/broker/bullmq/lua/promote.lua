@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 now, 4 how many at most
--- Returns  { how many were due, ms time of the next delayed job or 0 }
+-- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime is over or 0 }
 -- Events   `waiting` per job
 -- include: base gate insert
 
@@ -17,4 +17,5 @@ if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioriti
   wake_now(P, gate)
 end
 local due = next_due(P)
-return { moved, due and math.floor(due) or 0 }
+local expiring = call("ZRANGE", P .. "ox:expiring", 0, 0, "WITHSCORES")
+return { moved, due and math.floor(due) or 0, tonumber(expiring[2]) or 0 }

@@ -1,11 +1,34 @@
--- Ending a job as cancelled: on the wire a failed one, whose field `ox:category` says what it is.
+-- Ending a job as cancelled: on the wire a failed one, whose field `ox:category` says what it is. A job whose lifetime
+-- is over ends in the same way, as a dead letter.
 --
 -- A job that nobody runs is ended here and now. One that runs is either asked to end (its worker is told, if it is
 -- one of ours) or, by force, ended here and now as well: its lease is taken, so that whatever its worker still
--- reports is refused. Stands on base, gate, insert, store, parent, removal, deduplication and attempts.
+-- reports is refused. Stands on base, gate, insert, store, parent, removal, deduplication, history and attempts.
 
 -- A request to a worker of ours waits so many ms to be read.
 local TOLD = "86400000"
+
+-- What such an end is: its category, why it is a dead letter (or nil), and the reason of the transition.
+local as = { category = "cancelled", state = "cancelled", why = "the job was cancelled" }
+
+local FORMAL = { waiting = "scheduled", prioritized = "scheduled", delayed = "delayed", ["waiting-children"] = "pending" }
+
+-- Writes down the end of a job that keeps a history.
+local function note_settled(key, id, from, stamp, reason)
+  local known = call("HMGET", key, "ox:history", "atm")
+  if not known[1] then
+    return
+  end
+  if from == "active" then
+    note_end(key, known[1], id, "failed", as.state, as.why, stamp, reason, nil, as.category)
+    return
+  end
+  local left = FORMAL[from]
+  if left == "delayed" and (tonumber(known[2]) or 0) > 0 then
+    left = "retrying"
+  end
+  call("HSET", key, "ox:history", noted(known[1], stamp, left, as.state, "", as.why))
+end
 
 -- What the end of a child will change in its parent, read before anything is written; nil for no parent. Also
 -- returns why the parent cannot be told, where it cannot: its child ends all the same.
@@ -41,7 +64,11 @@ local function settle_cancelled(key, id, from, now, reason)
   local removed = is_not_kept(key)
   if not removed then
     call("ZADD", P .. "failed", stamp, id)
-    call("HSET", key, "failedReason", reason, "finishedOn", stamp, "ox:category", "cancelled")
+    call("HSET", key, "failedReason", reason, "finishedOn", stamp, "ox:category", as.category)
+    if as.dead then
+      call("HSET", key, "ox:dead", as.dead)
+    end
+    note_settled(key, id, from, stamp, reason)
     call("HDEL", key, "defa")
     if untold then
       call("HSET", key, "ox:untold", untold)
@@ -97,7 +124,7 @@ local function cancel_running(key, id, now, reason, force)
     tell_worker(id, token, starts, reason, true)
   end
   local entry = settle_cancelled(key, id, "active", now, reason)
-  record_attempt(told, entry, id, "failed", string.format("%.0f", now), reason, nil, "cancelled")
+  record_attempt(told, entry, id, "failed", string.format("%.0f", now), reason, nil, as.category)
   wake_now(P, read_gate(P)) -- there is room for another
   return 1
 end

@@ -1,0 +1,35 @@
+-- Ends jobs whose lifetime is over, wherever they are: dead letters.
+--
+-- KEYS[1]  meta
+-- ARGV     1 "", 2 "", 3 now, 4 reason, 5 ms that the worker of a running job has to end it itself
+-- Returns  how many were ended
+-- Events   `failed` per job; what its parent's policy brings
+-- Keeps    an entry of `ox:expiring` whose job is gone or has ended is dropped; a lease that was taken is gone, so the
+--          end of that attempt is refused
+-- include: base gate insert store attempts parent removal deduplication history cancelling
+
+remembered()
+as = { category = "timeout", dead = "lifetime", state = "dead_letter", why = "the lifetime is over" }
+local now, index = tonumber(ARGV[3]), P .. "ox:expiring"
+-- What a call may cost, in entries of lists that are looked at, as in recover.lua.
+local budget = 22000
+local search = call("LLEN", P .. "wait") + call("LLEN", P .. "paused") + call("LLEN", P .. "active")
+local ended = 0
+for _, id in ipairs(call("ZRANGEBYSCORE", index, "-inf", now, "LIMIT", 0, 100)) do
+  local key = P .. id
+  local overdue = now - tonumber(call("ZSCORE", index, id)) >= tonumber(ARGV[5])
+  if overdue or call("EXISTS", key .. ":lock") == 0 then
+    local fine, code = pcall(cancel_one, id, now, ARGV[4], true)
+    if fine and code ~= -8 then
+      call("ZREM", index, id)
+      ended = ended + (code == 1 and 1 or 0)
+    else
+      call("ZADD", index, now + 60000, id) -- not to stand in the way of the others
+    end
+    budget = budget - search - 300
+    if budget <= 0 then
+      break
+    end
+  end
+end
+return ended

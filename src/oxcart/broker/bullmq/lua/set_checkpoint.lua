@@ -1,0 +1,19 @@
+-- Saves how far the handler of a running job has come.
+--
+-- KEYS[1]  meta
+-- ARGV     1 "", 2 "", 3 id, 4 token, 5 what to save
+-- Returns  1, or -1 no such job, -2 no lease, -6 lease of somebody else
+-- Keeps    only the worker that holds the job saves anything; to save the same again does no harm
+-- include: base
+
+remembered()
+local key = P .. ARGV[3]
+if call("EXISTS", key) == 0 then
+  return -1
+end
+local holder = call("GET", key .. ":lock")
+if holder ~= ARGV[4] then
+  return holder and -6 or -2
+end
+call("HSET", key, "ox:checkpoint", ARGV[5])
+return 1

@@ -1,0 +1,204 @@
+"""Retries and failures: what is tried again, when, and what the next attempt knows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+
+from oxcart import Queue, Worker, testing
+from oxcart.broker.port import Ask
+from oxcart.engine.running import RunningJob
+from oxcart.model.errors import JobError, PayloadError
+from oxcart.model.failure import PermanentError, TemporaryError
+from oxcart.model.state import State
+from tests.engine import process_handlers
+from tests.formal.test_history import check
+from tests.formal.test_timeouts import ended
+from tests.signals import eventually
+
+
+async def delays(queue: Queue, **options: Any) -> list[int]:
+    """The waits between the attempts of a job that always fails: each is cut short once it is known."""
+
+    async def fail() -> None:
+        raise TemporaryError("no")
+
+    queue.job(name="n")(fail)
+    handle = await queue.add("n", **options)
+    found: list[int] = []
+
+    async def settled() -> bool:
+        job = await handle.get()
+        return job.finished_on is not None or (
+            job.state is State.RETRYING and job.attempts_made == len(found) + 1
+        )
+
+    async with Worker(
+        queue, rand=lambda: 0.5, strategies={"twice": lambda n, base, cap: 2 * n * base}
+    ).running():
+        while True:
+            await eventually(settled, "it waits, or has ended")
+            job = await handle.get()
+            if job.finished_on is not None:
+                return found
+            found.append(job.delay)
+            await handle.promote()
+
+
+class TestBackoff:
+    @pytest.mark.parametrize(
+        ("backoff", "expected"),
+        [
+            ({"type": "constant", "delay": "1m"}, [60_000, 60_000, 60_000, 60_000]),
+            ({"type": "linear", "delay": "1m", "cap": "150s"}, [60_000, 120_000, 150_000, 150_000]),
+            ({"type": "exponential", "delay": "1m"}, [60_000, 120_000, 240_000, 480_000]),
+            (
+                {"type": "exponential", "delay": "1m", "multiplier": 3, "cap": "5m"},
+                [60_000, 180_000, 300_000, 300_000],
+            ),
+            ({"type": "custom", "name": "twice", "delay": "1m"}, [120_000, 240_000, 360_000, 480_000]),
+        ],
+        ids=["constant", "linear", "exponential", "multiplied", "custom"],
+    )
+    async def test_the_waits_are_the_formulas(self, queue: Queue, backoff: Any, expected: list[int]) -> None:
+        assert await delays(queue, attempts=5, backoff=backoff) == expected
+
+    async def test_the_defaults_are_three_attempts_from_a_second(self, queue: Queue) -> None:
+        assert await delays(queue) == [1000, 2000]
+
+    async def test_the_errors_own_time_wins(self, queue: Queue) -> None:
+        async def fail() -> None:
+            raise TemporaryError("later", retry_after="90s")
+
+        queue.job(name="n")(fail)
+        handle = await queue.add("n", attempts=2, backoff="5s")
+
+        async def waits() -> bool:
+            return (await handle.get()).state is State.RETRYING
+
+        async with Worker(queue).running():
+            await eventually(waits, "it waits")
+            assert (await handle.get()).delay == 90_000
+
+    async def test_jitter_spreads_by_a_tenth(self, queue: Queue) -> None:
+        backoff = {"type": "constant", "delay": "100s", "jitter": 0.1}
+        assert await delays(queue, attempts=2, backoff=backoff) == [
+            100_000
+        ]  # the middle of 90 000 to 110 000
+
+
+class TestCheckpoint:
+    async def test_survives_to_the_next_attempt(self, queue: Queue, store: redis.Redis) -> None:
+        seen: list[Any] = []
+
+        @queue.job(backoff="1ms", attempts=3)
+        async def work(job: RunningJob) -> Any:
+            seen.append(job.checkpointed)
+            await job.checkpoint({"done": len(seen), "raw": b"\x00"})
+            assert job.checkpointed["done"] == len(seen)
+            if len(seen) < 3:
+                raise TemporaryError("cut off")
+            return job.checkpointed["done"]
+
+        handle = await work.enqueue()
+        async with Worker(queue).running():
+            assert await handle.result(20) == 3
+        assert seen == [None, {"done": 1, "raw": b"\x00"}, {"done": 2, "raw": b"\x00"}]
+
+    async def test_survives_a_lost_worker(self, queue: Queue) -> None:
+        lost = queue.open_broker()
+        handle = await queue.add("n")
+        (claim,) = (await lost.claim(Ask(1, lock_ms=200))).jobs
+        await RunningJob(lost, claim, "lost", None).checkpoint("half")
+        await lost.close()
+
+        async def work(job: RunningJob) -> Any:
+            return job.checkpointed
+
+        queue.job(name="n")(work)
+        async with Worker(queue, lock_duration="300ms", stalled_interval="50ms").running():
+            assert await handle.result(20) == "half"
+
+    async def test_only_who_holds_the_job_saves(self, queue: Queue, store: redis.Redis) -> None:
+        handle = await queue.add("n")
+        (claim,) = (await queue.broker.claim(Ask(1))).jobs
+        store.set(f"bull:q:{handle.id}:lock", "other")
+        with pytest.raises(JobError):
+            await RunningJob(queue.broker, claim, "w", None).checkpoint(1)
+        assert not store.hexists(f"bull:q:{handle.id}", "ox:checkpoint")
+
+    async def test_what_is_no_json_is_refused(self, queue: Queue, store: redis.Redis) -> None:
+        handle = await queue.add("n")
+        (claim,) = (await queue.broker.claim(Ask(1))).jobs
+        with pytest.raises(PayloadError, match="checkpoint"):
+            await RunningJob(queue.broker, claim, "w", None).checkpoint(object())
+        assert not store.hexists(f"bull:q:{handle.id}", "ox:checkpoint")
+
+    async def test_without_a_server(self) -> None:
+        queue = Queue("q")
+        seen: list[Any] = []
+
+        @queue.job(attempts=2)
+        async def work(job: RunningJob) -> None:
+            seen.append(job.checkpointed)
+            await job.checkpoint(7)
+            if len(seen) == 1:
+                raise TemporaryError("again")
+
+        with testing.inline(queue):
+            await work.enqueue()
+        assert seen == [None, 7]
+
+
+class TestCategories:
+    async def test_each_failure_has_exactly_one(self, queue: Queue) -> None:
+        async def act(how: str) -> None:
+            if how == "temporary":
+                raise TemporaryError("busy", ConnectionError("refused"), "1ms")
+            if how == "permanent":
+                raise PermanentError("bad", ValueError("x"), "E1")
+            if how == "system":
+                raise MemoryError("full")
+            if how == "unknown":
+                raise RuntimeError("who knows")
+            if how == "timeout":
+                await asyncio.Event().wait()
+
+        queue.job(name="act")(act)
+        hows = ["temporary", "permanent", "system", "unknown", "timeout"]
+        handles = {
+            how: await queue.add("act", {"how": how}, attempts=1, timeout="50ms", history=True)
+            for how in hows
+        }
+        async with Worker(queue, concurrency=5).running():
+            await eventually(lambda: _all_ended(queue, list(handles.values())), "all have ended")
+        jobs = {how: await handle.get() for how, handle in handles.items()}
+        for job in jobs.values():
+            check(job)
+            assert [one.category for one in job.past_attempts] == [job.category]
+        assert {how: job.category for how, job in jobs.items()} == {
+            "temporary": "temporary",
+            "permanent": "permanent",
+            "system": "system",
+            "unknown": "temporary",
+            "timeout": "timeout",
+        }
+        assert jobs["permanent"].past_attempts[0].code == "E1"
+        assert "refused" in jobs["temporary"].stacktrace[-1]  # the cause is part of the story
+
+    async def test_a_process_that_crashes_is_a_system_failure_and_may_be_the_end(self, queue: Queue) -> None:
+        queue.job(name="n", run="process")(process_handlers.crash)
+        again = await queue.add("n", {"how": "exit"}, attempts=2, backoff="1ms")
+        once = await queue.add("n", {"how": "exit"}, attempts=2, backoff="1ms", retry_system=False)
+        async with Worker(queue, concurrency=2).running():
+            await eventually(lambda: _all_ended(queue, [again, once]), "both have ended")
+        first, second = await again.get(), await once.get()
+        assert (first.category, first.attempts_made, first.state) == ("system", 2, State.DEAD_LETTER)
+        assert (second.category, second.attempts_made, second.state) == ("system", 1, State.FAILED)
+
+
+async def _all_ended(queue: Queue, handles: list[Any]) -> bool:
+    return all([await ended(queue, handle.id) for handle in handles])
