@@ -20,6 +20,7 @@ SLOW = (
     "command",
     "demo",
     "kill",
+    "kin_lake",
     "pipeline",
     "report",
     "retention",

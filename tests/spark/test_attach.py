@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any, cast
 
 import pytest
 import redis
 
-from oxcart import PermanentError, Queue, Retry, Snooze, TemporaryError, Worker
+from oxcart import Flow, PermanentError, Queue, RateLimited, Retry, Snooze, TemporaryError, Worker
 from oxcart.model.errors import ValidationError
 from oxcart.spark.access import Access
 from oxcart.spark.attach import attach, detach, readers
@@ -158,6 +159,50 @@ async def test_every_ended_attempt_is_recorded_under_the_id_of_its_event(
         "TemporaryError",
     )
     assert [int(told["starts"]) for told in found["later"]] == [1, 2]
+
+
+async def test_a_record_tells_the_parent_and_the_rule_which_no_event_does(
+    queue: Queue, access: Access, store: redis.Redis
+) -> None:
+    await queue.add("n", job_id="plain")
+    await asyncio.to_thread(attach, access, "q", "main")
+    await (
+        Flow(queue, "top", job_id="top")
+        .after(
+            Flow(queue, "part", job_id="part", on_failure="ignore"),
+        )
+        .add()
+    )
+    run = await queue.schedulers.upsert("beat", cron="0 0 1 1 *", tz="Europe/Berlin", immediately=True)
+    handlers(queue)
+    await work(queue, store, 4)
+    found = {fields["jobId"]: fields for _, fields in records(store)}
+    assert json.loads(found["part"]["parent"]) == {"id": "top", "queueKey": "bull:q", "idof": True}
+    rule = json.loads(found[run.id]["rule"])
+    assert (rule["pattern"], rule["tz"], rule["count"]) == ("0 0 1 1 *", "Europe/Berlin", 1)
+    assert not {"parent", "rule"} & {*found["plain"], *found["top"]}
+
+
+async def test_an_attempt_that_a_limit_ended_is_recorded(
+    queue: Queue, access: Access, store: redis.Redis
+) -> None:
+    await queue.add("n", job_id="limited")
+    await asyncio.to_thread(attach, access, "q", "main")
+    tries = 0
+
+    @queue.process
+    async def run() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise RateLimited("10ms", "too many requests")
+
+    await work(queue, store, 1)
+    assert [(told["event"], told["worker"]) for _, told in records(store)] == [
+        ("given_back", "w1"),
+        ("completed", "w1"),
+    ]
+    assert all(int(told["began"]) <= int(told["ended"]) for _, told in records(store))
 
 
 async def test_unattached_no_record_and_no_further_key_is_written(queue: Queue, store: redis.Redis) -> None:

@@ -25,6 +25,7 @@ from oxcart.spark.stream import EVENTS
 from oxcart.spark.tables import BRONZE, OPEN, Tables
 from oxcart.spark.transforms import build, events
 from oxcart.spark.transforms.metrics import WINDOWS
+from oxcart.spark.transforms.schedules import RUN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,6 +36,8 @@ BUILT = "built:"
 #: be in the next batch: the newest rows are not settled before this many ms of the stream have passed.
 HOLD_MS = 100
 _MADE = (*build.SILVER, *build.GOLD)
+#: What the record of a child's attempt has in it.
+_PARENT = '"parent":'
 _FOR_EVER = 1 << 62
 
 Progress = Callable[[str, int, int], None]
@@ -61,11 +64,13 @@ class Built(msgspec.Struct, frozen=True):
         basis: What of.
         through: Rows that ended by then are settled; in ms.
         handed: A fingerprint of what it hands on; empty for nothing, and while it is the last day.
+        kin: Whether the queue has had jobs of flows or schedules, on this day or an earlier one.
     """
 
     basis: Basis
     through: int
     handed: str
+    kin: bool = False
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -77,9 +82,10 @@ class _Facts(msgspec.Struct, frozen=True):
     counts: bool
     refused: bool
     failed: bool
+    kin: bool
 
 
-_NO_FACTS = _Facts(0, _FOR_EVER, False, False, False, False)
+_NO_FACTS = _Facts(0, _FOR_EVER, False, False, False, False, False)
 
 
 class Builder:
@@ -150,8 +156,12 @@ class Builder:
             through=_by_queue(through),
             gapless=not old.of("gaps") and not any(one.gaps for one in facts.values()),
         )
+        kin = {queue: _facts(facts, queue).kin or _had_kin(noted, queue) for queue in queues}
+        skipped = _skipped(facts, base, day, queues)
+        if not any(kin.values()):
+            skipped |= {"flows", "firings"}
         try:
-            files = self._write(made, day, basis, through, _skipped(facts, base, day, queues))
+            files = self._write(made, day, basis, through, skipped)
             open_ = made["open"].withColumn("day", fn.lit(day).cast("date"))
             files += self._tables.write(open_, OPEN, True)
         finally:
@@ -159,7 +169,7 @@ class Builder:
         for queue, one in basis.items():
             mine = [file for file in files if file.table == OPEN and file.queue == queue]
             handed = "" if one.last else _fingerprint(self._lake, mine)
-            noted.setdefault(queue, {})[day] = Built(one, through[queue], handed)
+            noted.setdefault(queue, {})[day] = Built(one, through[queue], handed, kin[queue])
         gone = frozenset(
             file.path
             for file in base.files.values()
@@ -273,6 +283,7 @@ def _look(bronze: DataFrame) -> dict[str, _Facts]:
         any_of(kind == COUNTS).alias("counts"),
         any_of(is_entry & events.refusal().isNotNull()).alias("refused"),
         any_of(fn.col("reason").isNotNull()).alias("failed"),
+        any_of(is_entry & (fn.col("job_id").rlike(RUN) | fn.col("extra").contains(_PARENT))).alias("kin"),
     )
     return {
         row.queue: _Facts(**{name: row[name] for name in _Facts.__struct_fields__}) for row in told.collect()
@@ -293,6 +304,10 @@ def _skipped(facts: Mapping[str, _Facts], base: Version, day: str, queues: set[s
     if not known and not any(one.failed for one in facts.values()):
         found.add("failures")
     return found
+
+
+def _had_kin(noted: Mapping[str, Mapping[str, Built]], queue: str) -> bool:
+    return any(one.kin for one in noted.get(queue, {}).values())
 
 
 def _settled(version: Version, day: str, queues: set[str]) -> dict[str, File]:

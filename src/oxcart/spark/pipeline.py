@@ -291,7 +291,7 @@ class Pipeline:
 
     def query(self, text: str) -> DataFrame:
         """The answer to a question in SQL, over all tables of one version."""
-        self.tables.register()
+        self.tables.register(text=text)
         return self.spark.sql(text)
 
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 #: Points of a chart at most; a day by the minute has 1440.
 MOST_POINTS = 1440
-#: Failures that are shown.
+#: Failures that are shown, and flows.
 MOST_FAILURES = 20
+MOST_FLOWS = 20
 
 Row = dict[str, Any]
 
@@ -41,6 +42,8 @@ class Report(msgspec.Struct, frozen=True):
         failures: The most frequent failures of the day.
         gaps: What is missing of the day.
         states: How many jobs are in which state, per queue.
+        flows: The flows of the day that took longest, each with the jobs that its time went to.
+        schedules: Expected and actual runs of the day, one row per schedule.
     """
 
     day: str
@@ -51,6 +54,8 @@ class Report(msgspec.Struct, frozen=True):
     failures: list[Row]
     gaps: list[Row]
     states: list[Row]
+    flows: list[Row]
+    schedules: list[Row]
 
 
 def collect(tables: Tables, day: str | None = None, version: Version | None = None) -> Report:
@@ -88,7 +93,30 @@ def collect(tables: Tables, day: str | None = None, version: Version | None = No
         failures=[row.asDict() for row in by_count.limit(MOST_FAILURES).collect()],
         gaps=rows("gaps", "true", "queue,life,first_lost"),
         states=[row.asDict() for row in counted.collect()],
+        flows=_flows(tables, version, days),
+        schedules=rows("schedules", "true", "queue,schedule,first_ms"),
     )
+
+
+def _flows(tables: Tables, version: Version, days: list[str]) -> list[Row]:
+    """The longest critical paths, each in one row."""
+    from pyspark.sql import functions as fn
+
+    step = fn.struct("step", "name", "job_id", "took_ms")
+    paths = tables.read("critical_paths", version, days=days)
+    found = (
+        paths.groupBy(
+            "flow_queue", "flow_id", "flow_first_id", "flow_name", "flow_state", "total_ms", "steps"
+        )
+        .agg(fn.array_sort(fn.collect_list(step)).alias("path"))
+        .orderBy("total_ms", "flow_id", ascending=[False, True])
+        .limit(MOST_FLOWS)
+    )
+    told = []
+    for row in found.collect():
+        way = " → ".join(f"{one.name or one.job_id} {shown(one.took_ms, '')} ms" for one in row.path)
+        told.append({**row.asDict(), "path": way})
+    return told
 
 
 # -- the page
@@ -141,6 +169,32 @@ _GAP_COLUMNS = (
     ("refilled", "refilled"),
     ("cause", "cause"),
 )
+_FLOW_COLUMNS = (
+    ("flow_name", "flow"),
+    ("flow_queue", "queue"),
+    ("flow_id", "job"),
+    ("flow_state", "state"),
+    ("total_ms", "took"),
+    ("steps", "steps"),
+    ("path", "critical path"),
+)
+_SCHEDULE_COLUMNS = (
+    ("schedule", "schedule"),
+    ("queue", "queue"),
+    ("cron", "cron"),
+    ("every_ms", "every"),
+    ("expected", "expected"),
+    ("started", "started"),
+    ("missed", "missed"),
+    ("failed", "failed"),
+    ("late_p50", "late p50"),
+    ("late_p99", "late p99"),
+    ("late_max", "late max"),
+)
+#: Columns that are text, and those in ms that are no times of the day.
+_TEXTS = {"queue", "name", "message", "cause", "flow_name", "flow_queue", "flow_id", "flow_state", "path"}
+_TEXTS |= {"schedule", "cron"}
+_SPANS = {"total_ms", "every_ms"}
 #: The charts of a queue: name, title, and column, kind and label of every line.
 _CHARTS = (
     (
@@ -178,6 +232,8 @@ def page(report: Report) -> str:
         parts.append(f"<h2>{escape(queue)}</h2>")
         parts += (_figure(queue, name, title, rows, series) for name, title, series in charts(rows))
     parts += ["<h2>Jobs by name</h2>", _table(_NAME_COLUMNS, report.names, "names")]
+    parts += ["<h2>Flows</h2>", _table(_FLOW_COLUMNS, report.flows, "flows")]
+    parts += ["<h2>Schedules</h2>", _table(_SCHEDULE_COLUMNS, report.schedules, "schedules")]
     parts += ["<h2>Failures</h2>", _table(_FAILURE_COLUMNS, report.failures, "failures")]
     parts += ["<h2>Gaps</h2>", _table(_GAP_COLUMNS, report.gaps, "gaps")]
     return "\n".join([*parts, "</body></html>", ""])
@@ -269,7 +325,7 @@ def shown(value: Any, column: str) -> str:
     """A value as people read it."""
     if value is None:
         return "–"
-    if column.endswith("_ms"):
+    if column.endswith("_ms") and column not in _SPANS:
         return _clock(value)
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}".removesuffix(".0")
@@ -291,11 +347,12 @@ def lines(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     for title, columns, rows in (
         (f"Queues on {report.day}", QUEUE_COLUMNS, report.queues),
         ("Jobs by name", _NAME_COLUMNS, report.names),
+        ("Flows", _FLOW_COLUMNS, report.flows),
+        ("Schedules", _SCHEDULE_COLUMNS, report.schedules),
         ("Failures", _FAILURE_COLUMNS, report.failures),
         ("Gaps", _GAP_COLUMNS, report.gaps),
     ):
-        texts = {"queue", "name", "message", "cause"}
-        heads = [name if column in texts else f"{name}#" for column, name in columns]
+        heads = [name if column in _TEXTS else f"{name}#" for column, name in columns]
         made.append(
             (title, heads, [[shown(row.get(column), column) for column, _ in columns] for row in rows])
         )

@@ -42,6 +42,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.requireAllClusterKeysForCoPartition": "false",  # what is apart by job is joined where it is
     "spark.sql.maxConcurrentOutputFileWriters": "64",  # instead of sorting rows by day and queue
+    "spark.sql.cteRecursionRowLimit": "-1",  # the paths of all flows there are
     "spark.scheduler.mode": "FAIR",  # a batch of the stream does not wait for a day's build
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

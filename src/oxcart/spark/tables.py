@@ -6,7 +6,7 @@ May touch: the lake's files, through Spark.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -17,6 +17,8 @@ from oxcart.model.errors import ValidationError
 from oxcart.spark.entries import SCHEMA
 from oxcart.spark.lake import File, Lake, Version
 from oxcart.spark.transforms import build
+from oxcart.spark.transforms.flows import PATH_SCHEMA, critical_paths
+from oxcart.spark.transforms.schedules import SCHEDULE_SCHEMA, schedules
 from oxcart.spark.trouble import spoken
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 BRONZE = "events"
 OPEN = "open"
 TABLES = (BRONZE, OPEN, *build.SILVER, *build.GOLD)
+#: Gold over all queues and days, made when it is asked for: its columns, what of, and how.
+DERIVED: Mapping[str, tuple[str, tuple[str, ...], Callable[..., DataFrame]]] = {
+    "critical_paths": (PATH_SCHEMA, ("flows", "jobs", "attempts"), critical_paths),
+    "schedules": (SCHEDULE_SCHEMA, ("firings",), schedules),
+}
 #: The columns of tables, of those that are known so far.
 _SCHEMAS = {BRONZE: SCHEMA, OPEN: SCHEMA}
 
@@ -55,9 +62,23 @@ class Tables:
         Raises:
             ValidationError: There is no such table.
         """
+        version = version or self.lake.head()
+        if table in DERIVED:
+            return self._derive(table, version, days, queues)
         if table not in TABLES:
-            raise ValidationError("table", f"one of {', '.join(TABLES)}", table)
-        return self.load(table, (version or self.lake.head()).of(table, days=days, queues=queues))
+            raise ValidationError("table", f"one of {', '.join((*TABLES, *DERIVED))}", table)
+        return self.load(table, version.of(table, days=days, queues=queues))
+
+    def _derive(
+        self, table: str, version: Version, days: Iterable[str] | None, queues: Iterable[str] | None
+    ) -> DataFrame:
+        schema, sources, make = DERIVED[table]
+        if not version.of(sources[0]):
+            return self.spark.createDataFrame([], schema)
+        found = make(*(self.read(source, version) for source in sources))
+        if days is not None:
+            found = found.filter(fn.col("day").cast("string").isin(list(days)))
+        return found if queues is None else found.filter(fn.col("queue").isin(list(queues)))
 
     def load(self, table: str, files: Iterable[File]) -> DataFrame:
         """The rows of some files of a table."""
@@ -95,10 +116,16 @@ class Tables:
         finally:
             shutil.rmtree(stage, ignore_errors=True)
 
-    def register(self, version: Version | None = None) -> Mapping[str, DataFrame]:
-        """Makes every table a view of its name, all of one version; for SQL."""
+    def register(self, version: Version | None = None, text: str = "") -> Mapping[str, DataFrame]:
+        """Makes every table a view of its name, all of one version; for SQL.
+
+        Args:
+            version: The version; the newest unless given.
+            text: What will be asked; what is made when it is asked for is there if the text names it.
+        """
         version = version or self.lake.head()
-        found = {table: self.read(table, version) for table in TABLES}
+        asked = [table for table in DERIVED if table in text.lower()]
+        found = {table: self.read(table, version) for table in (*TABLES, *asked)}
         for table, rows in found.items():
             rows.createOrReplaceTempView(table)
         return found

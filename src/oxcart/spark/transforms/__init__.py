@@ -4,5 +4,6 @@ They read no clock, no file and no server, and do not know whether their rows co
 is closed or a rebuild: the same rows in give the same rows out. Order is that of the stream (life, ordinal).
 
 ``events`` finds the lives of jobs in bronze; ``attempts``, ``jobs`` and ``transitions`` are what happened in
-them; ``gaps`` and ``counts`` are what the stream says of itself; ``metrics`` and ``failures`` sum up.
+them; ``flows`` and ``firings`` are those of trees and schedules; ``gaps`` and ``counts`` are what the stream
+says of itself; ``metrics``, ``failures``, ``critical_paths`` and ``schedules`` sum up.
 """

@@ -15,18 +15,26 @@ from pyspark.sql import functions as fn
 from oxcart.spark.transforms import events
 from oxcart.spark.transforms.attempts import attempts
 from oxcart.spark.transforms.failures import failures
+from oxcart.spark.transforms.flows import flows
 from oxcart.spark.transforms.gaps import counts, gaps
 from oxcart.spark.transforms.jobs import jobs
 from oxcart.spark.transforms.metrics import WINDOWS, queue_metrics
+from oxcart.spark.transforms.schedules import firings
 from oxcart.spark.transforms.transitions import transitions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SILVER = ("quarantine", "attempts", "jobs", "transitions", "gaps", "counts")
+SILVER = ("quarantine", "attempts", "jobs", "transitions", "gaps", "counts", "flows", "firings")
 GOLD = ("queue_metrics", "failures")
 #: The column that says when a row ends, of tables whose rows may be open.
-ENDS = {"attempts": "ended_ms", "jobs": "ended_ms", "transitions": "at_ms"}
+ENDS = {
+    "attempts": "ended_ms",
+    "jobs": "ended_ms",
+    "transitions": "at_ms",
+    "flows": "ended_ms",
+    "firings": "ended_ms",
+}
 
 
 @dataclass(frozen=True)
@@ -81,14 +89,17 @@ def tables(
     lost = gaps(bronze)
     holes = None if gapless else lost if earlier is None else lost.unionByName(earlier.gaps)
     sampled = counts(bronze)
+    known_jobs = jobs(lives, tried)
     made = {
         "lives": lives,
         "tried": tried,
         "attempts": tried,
-        "jobs": jobs(lives, tried),
+        "jobs": known_jobs,
         "transitions": transitions(lives, holes),
         "gaps": lost,
         "counts": sampled,
+        "flows": flows(lives, known_jobs),
+        "firings": firings(lives, known_jobs),
         "quarantine": events.quarantine(bronze),
         "open": events.open_events(whole, lives, through),
     }

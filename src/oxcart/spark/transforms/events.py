@@ -46,7 +46,7 @@ _COLUMNS = (
     "reason",
 )
 #: What an attempt record tells, in the wire's names; all of it is text.
-_RECORD = ("starts", "began", "ended", "worker", "category", "code", "stack")
+_RECORD = ("starts", "began", "ended", "worker", "category", "code", "stack", "parent", "rule")
 
 
 def refusal() -> Column:

@@ -6,12 +6,23 @@ local ATTACHED = is_attached(P)
 local LONGEST_STACK = 4000
 local LONGEST_REASON = 1000
 
+-- The rule by which a schedule made the job, as JSON.
+local function rule_of(opts)
+  local fine, known = pcall(cjson.decode, opts or "")
+  local rule = fine and type(known) == "table" and known["repeat"]
+  return type(rule) == "table" and cjson.encode(rule) or nil
+end
+
 -- Reads what a record needs, before the job may be deleted.
 local function read_attempt(key)
   if not ATTACHED then
     return nil
   end
-  return call("HMGET", key, "name", "processedOn", "pb", "ats")
+  local told = call("HMGET", key, "name", "processedOn", "pb", "ats", "parent")
+  if string.sub(key, #P + 1, #P + 7) == "repeat:" then
+    told[6] = rule_of(call("HGET", key, "opts"))
+  end
+  return told
 end
 
 local function newest_stack(text)
@@ -36,6 +47,8 @@ local function record_attempt(told, entry_id, id, outcome, time, reason, stack, 
   add("began", told[2])
   add("worker", told[3])
   add("starts", told[4])
+  add("parent", told[5])
+  add("rule", told[6])
   add("failedReason", reason and string.sub(reason, 1, LONGEST_REASON))
   add("category", category)
   add("code", code)

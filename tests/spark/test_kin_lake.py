@@ -1,0 +1,94 @@
+"""Flows and schedules through the builder: by spans and days as at once, in the report, and asked by SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.story import DAY_MS, MIDNIGHT, Story
+
+pytest.importorskip("pyspark")
+
+from oxcart.spark.builder import HOLD_MS, Builder
+from oxcart.spark.lake import Change, Lake
+from oxcart.spark.report import collect, lines, page
+from oxcart.spark.tables import BRONZE, DERIVED, Tables
+from tests.spark.test_kin import TEN, all_rows, bronze_of, parent_of
+from tests.spark.test_transforms import Rows, plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def made(spark: SparkSession, root: Path, *batches: Rows) -> Tables:
+    tables = Tables(spark, Lake(root))
+    for batch in batches:
+        files = tables.write(bronze_of(spark, batch), BRONZE, True)
+        tables.lake.publish(Change("ingest", add=files))
+        Builder(spark, tables.lake).refresh()
+    return tables
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return made(spark, tmp_path_factory.mktemp("kin") / "lake", all_rows())
+
+
+def test_spans_and_days_give_the_rows_of_one_build(
+    spark: SparkSession, tables: Tables, tmp_path: Path
+) -> None:
+    rows = all_rows()
+    middle = next(at for at, row in enumerate(rows) if row["at_ms"] > TEN + 800 + HOLD_MS)
+    grown = made(spark, tmp_path / "lake", rows[:middle], rows[middle:])
+    for name in ("flows", "firings", *DERIVED):
+        assert plain(grown.read(name)) == plain(tables.read(name))
+
+
+def test_a_queue_without_kin_has_no_files_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    story = Story()
+    story.run("plain", ("completed", {"result": "1"}))
+    tables = made(spark, tmp_path / "lake", story.rows)
+    assert not tables.lake.head().of("flows")
+    assert not tables.lake.head().of("firings")
+    for name in DERIVED:
+        assert tables.read(name).collect() == []
+
+
+def test_a_child_that_ends_the_next_day(spark: SparkSession, tmp_path: Path) -> None:
+    """Its record is of the first day, and nothing of the second tells who its parent is."""
+    story = Story("part", TEN)
+    story.tell("added", "late", name="part")
+    story.tell("waiting", "late")
+    story.tell("active", "late", prev="waiting")
+    entry = story.tell("waiting", "late", prev="active")
+    story.record(entry, "retried", "late", parent=parent_of("sum"))
+    first = len(story.rows)
+    story.now = MIDNIGHT + DAY_MS
+    story.tell("active", "late", prev="waiting")
+    story.tell("completed", "late", prev="active")
+    tables = made(spark, tmp_path / "lake", story.rows[:first], story.rows[first:])
+    (row,) = tables.read("flows").collect()
+    assert (str(row.day), row.parent_id, row.state) == ("2026-11-03", "sum", "completed")
+
+
+def test_the_report_has_a_section_of_each(tables: Tables) -> None:
+    report = collect(tables)
+    assert [row["flow_id"] for row in report.flows] == ["sum", "hasty"]
+    assert report.flows[0]["path"].startswith("part ")
+    assert {row["schedule"] for row in report.schedules} == {"beat", "hourly", "node"}
+    shown = {title: rows for title, _, rows in lines(report)}
+    assert len(shown["Flows"]) == 2
+    assert ["beat", "cron", "–", "60,000", "5", "3", "2", "0"] in [row[:8] for row in shown["Schedules"]]
+    text = page(report)
+    assert "<table id='flows'>" in text
+    assert "<table id='schedules'>" in text
+
+
+def test_sql(tables: Tables) -> None:
+    tables.register(text="schedules, critical_paths")
+    (row,) = tables.spark.sql("SELECT sum(missed) AS n FROM schedules").collect()
+    assert row.n == 4
+    (row,) = tables.spark.sql("SELECT max(steps) AS n FROM critical_paths").collect()
+    assert row.n == 3
