@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,17 @@ def add(point: Point) -> int:
 
 def whoami() -> int:
     return os.getpid()
+
+
+def logs(what: str) -> str:
+    log = logging.getLogger("kitchen")
+    log.debug("nobody wants to know")
+    log.info("made %s", what, extra={"cups": 2})
+    try:
+        print(1 / 0)
+    except ZeroDivisionError:
+        log.exception("spilt", extra={"lock": threading.Lock()})
+    return "logged"
 
 
 def snapshot(job: Job) -> list[Any]:

@@ -62,6 +62,26 @@ class TestRun:
         seen = await run(pool, handlers.snapshot, {"x": 1}, name="snap", starts=4, fields={"atm": "2"})
         assert seen == ["1", "snap", {"x": 1}, 3, "worker-1", 4]
 
+    async def test_what_it_logs_is_told_by_the_worker_as_its_jobs(
+        self, pool: HandlerProcesses, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level("INFO"):
+            assert await run(pool, handlers.logs, {"what": "tea"}, name="brew") == "logged"
+        said, failed = caplog.records
+        assert (said.name, said.levelname, said.getMessage()) == ("kitchen", "INFO", "made tea")
+        told = {name: vars(said)[name] for name in ("job_id", "job_name", "worker_id", "attempt", "cups")}
+        assert told == {"job_id": "1", "job_name": "brew", "worker_id": "worker-1", "attempt": 1, "cups": 2}
+        assert "handlers.py" in failed.getMessage()
+        assert "ZeroDivisionError" in failed.getMessage()
+        assert str(vars(failed)["lock"]).startswith("<unlocked")
+
+    async def test_a_level_that_nobody_wants_is_not_sent(
+        self, pool: HandlerProcesses, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level("ERROR"):
+            assert await run(pool, handlers.logs, {"what": "tea"}) == "logged"
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+
     async def test_output_does_not_disturb(self, pool: HandlerProcesses) -> None:
         assert await run(pool, handlers.loud) == "said"
 

@@ -4,7 +4,8 @@ A child process loads the handler by its import path, then takes one job after a
 whose attempt is stopped is killed with everything it started, and replaced. A child that dies takes its
 attempt with it: a SYSTEM failure.
 
-The child sees the job as a plain value (``oxcart.model.Job``), because nothing of the parent is there.
+The child sees the job as a plain value (``oxcart.model.Job``), because nothing of the parent is there. What
+it logs is told by the parent (``forwarding``).
 
 May touch: processes and pipes.
 """
@@ -15,6 +16,7 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import logging
 import os
 import pickle
 import runpy
@@ -30,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
+from oxcart.engine.forwarding import forward, tell
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import OxcartError, ValidationError
@@ -62,9 +65,9 @@ _BOOT = """
 import sys
 from multiprocessing.connection import Connection
 pipe = Connection(int(sys.argv[1]))
-sys.path[:] = pipe.recv()
+sys.path[:], level = pipe.recv()
 from oxcart.engine.processes import serve
-serve(pipe)
+serve(pipe, level)
 """
 
 
@@ -81,19 +84,27 @@ class _Child:
                 process_group=0,  # so that a kill reaches what the handler started
             )
         self.pipe: Connection[Any, Any] = Connection(ours.detach())
+        self._asked = 0
         with contextlib.suppress(OSError):  # it may have died already; the first job will tell
-            self.pipe.send(list(sys.path))
+            self.pipe.send((list(sys.path), logging.getLogger().level))
 
     @property
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
         return self._process.poll() is None
 
-    def ask(self, path: tuple[str, str], arguments: dict[str, Any]) -> Any:
-        """Runs one job and waits for it; in a thread of the pool."""
+    def ask(self, job: RunningJob, path: tuple[str, str], arguments: dict[str, Any]) -> Any:
+        """Runs one job and waits for it, telling what it logs; in a thread of the pool."""
+        self._asked += 1
         try:
-            self.pipe.send((path, pickle.dumps(arguments)))
-            fine, value, trace = self.pipe.recv()
+            self.pipe.send((self._asked, path, pickle.dumps(arguments)))
+            while True:
+                answer = self.pipe.recv()
+                if len(answer) == 3:
+                    break
+                number, record = answer
+                tell(record, job if number == self._asked else None)  # a thread may outlive its job
+            fine, value, trace = answer
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(5)
@@ -156,7 +167,7 @@ class HandlerProcesses:
         if job.cancel_reason is not None:
             stop()
         try:
-            value = await loop.run_in_executor(self._threads, child.ask, path, arguments)
+            value = await loop.run_in_executor(self._threads, child.ask, job, path, arguments)
         except HandlerCrashed:
             self._busy.discard(child)
             child.kill()
@@ -242,8 +253,15 @@ def _load_script(path: str) -> types.ModuleType:
     return script
 
 
-def serve(pipe: Connection[Any, Any]) -> None:
-    """The child: one job after another until the parent is gone."""
+def serve(pipe: Connection[Any, Any], level: int) -> None:
+    """The child: one job after another until the parent is gone. Logs from a level on go to the parent."""
+    number, one_at_a_time = 0, threading.Lock()
+
+    def send(answer: tuple[Any, ...]) -> None:
+        with one_at_a_time:
+            pipe.send(answer)
+
+    forward(lambda record: send((number, record)), level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
     # So is a SIGTERM that a supervisor sends to every process of the service: the job may end in its time.
     # A function, because what is ignored would be ignored by the programs that a handler starts, too.
@@ -251,7 +269,7 @@ def serve(pipe: Connection[Any, Any]) -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while True:
         try:
-            where, packed = pipe.recv()
+            number, where, packed = pipe.recv()
         except (EOFError, OSError):
             return
         try:
@@ -260,11 +278,11 @@ def serve(pipe: Connection[Any, Any]) -> None:
         except BaseException as error:
             answer = (False, _portable(error), traceback.format_exc())
         try:
-            pipe.send(answer)
+            send(answer)
         except OSError:
             return
         except Exception as error:  # the result cannot be pickled
-            pipe.send((False, TypeError(f"the handler's result cannot be sent back: {error}"), ""))
+            send((False, TypeError(f"the handler's result cannot be sent back: {error}"), ""))
 
 
 def _end_with(parent: int) -> None:
