@@ -168,7 +168,8 @@ class Verdict:
         """Ms until the job's lifetime is over, at least 0; None where it has no end."""
         if b"ox:lifetime" not in job.claim.fields or job.options.lifetime is None:
             return None
-        born = codec.count_of(job.claim.fields.get(b"timestamp"))
+        fields = job.claim.fields
+        born = codec.count_of(fields.get(b"ox:since") or fields.get(b"timestamp"))
         return max(0, born + job.options.lifetime - self._clock())
 
     def expired(self, job: RunningJob, error: BaseException | None = None) -> Outcome:

@@ -435,7 +435,8 @@ class BullMQBroker:
 
     async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
         """Lets a finished job run again."""
-        await self._change("retry_job", job_id, state, "L" if lifo else "", "1" if reset else "")
+        front, anew = "L" if lifo else "", "1" if reset else ""
+        await self._change("retry_job", job_id, state, front, anew, self.clock())
 
     async def remove_job(self, job_id: str, *, children: bool = False) -> None:
         """Removes a job.

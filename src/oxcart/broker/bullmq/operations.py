@@ -263,7 +263,7 @@ async def retry_all(
     while done < total:
         step = min(STEP, total - done)
         moved, unmoved, more = await broker.caller.once(
-            script, meta, state, since_ms, until, step, stuck, "1" if reset else ""
+            script, meta, state, since_ms, until, step, stuck, "1" if reset else "", broker.clock()
         )
         done += moved
         stuck += unmoved

@@ -17,12 +17,12 @@ end
 -- Moves one job from `failed` or `completed` to the ready list. Returns 1, or -1 no such job, -3 not in that
 -- state. With `reset` its attempts count from the beginning. Its starts do not: they are the fencing number, by
 -- which a store refuses a writer that comes late. How many there were is noted, for those who bound them.
-local function retry_one(gate, id, state, front, reset)
+local function retry_one(gate, id, state, front, reset, now)
   local key = P .. id
   if call("EXISTS", key) == 0 then
     return -1
   end
-  local known = call("HMGET", key, "parentKey", "ox:history", "ox:category", "ox:dead", "atm", "stc", "opts")
+  local known = call("HMGET", key, "parentKey", "ox:history", "ox:category", "ox:dead", "atm", "stc", "opts", "ox:lifetime")
   local parent_key, history = known[1], known[2]
   local has_parent = parent_key and call("EXISTS", parent_key) == 1 -- in another slot: refused before any write
   if call("ZREM", P .. state, id) == 0 then
@@ -37,8 +37,13 @@ local function retry_one(gate, id, state, front, reset)
       call("HSET", key, "ox:forgiven", starts)
     end
   end
+  now = now or server_ms()
+  if known[8] then -- the new generation has a lifetime of its own
+    call("HSET", key, "ox:since", now)
+    call("ZADD", P .. "ox:expiring", now + known[8], id)
+  end
   if history then
-    call("HSET", key, "ox:history", noted(history, server_ms(), state == "failed" and failed_as(known) or state,
+    call("HSET", key, "ox:history", noted(history, now, state == "failed" and failed_as(known) or state,
       "scheduled", "", "an operator replays the job: a new generation begins"))
   end
   insert_ready(P, gate, id, front)

@@ -1,0 +1,43 @@
+"""Random lives of jobs on the real server, compared with a small reference model after every step.
+
+A failure prints its seed; ``OXCART_LIFE_SEED=… pytest tests/formal/test_life.py`` runs the same steps again.
+``make life`` runs many more.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from oxcart.model.state import TRANSITIONS
+from tests.formal.machine import Life
+from tests.servers import ValkeyServer
+
+STEPS = 50
+EXAMPLES = int(os.environ.get("OXCART_LIFE", "50"))
+
+
+def test_two_thousand_random_steps_equal_the_model(valkey: ValkeyServer) -> None:
+    chosen = int(os.environ.get("OXCART_LIFE_SEED", random.randrange(2**32)))
+    Life.server = valkey
+    Life.steps = 0
+    print(f"OXCART_LIFE_SEED={chosen}")
+    seed(chosen)(Life)
+    options = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        phases=(Phase.generate,) if "OXCART_LIFE_RAW" in os.environ else (Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Life, settings=options, _min_steps=STEPS - 1)
+    assert Life.steps >= 2000
+    allowed = {(move.source, move.target) for move in TRANSITIONS}
+    assert Life.seen <= allowed
+    unseen = sorted(f"{source} to {target}" for source, target in allowed - Life.seen)
+    assert len(unseen) <= 14, unseen  # what needs other jobs, and what chance left out
