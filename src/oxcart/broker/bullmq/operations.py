@@ -290,7 +290,7 @@ async def promote_all(
     total = total if limit is None else min(total, limit)
     done = 0
     while done < total:
-        moved, _ = await broker.caller.again(script, meta, until, min(STEP, total - done))
+        moved, _, _ = await broker.caller.again(script, meta, until, min(STEP, total - done), broker.clock())
         if not moved:
             break
         done += moved

@@ -1,7 +1,8 @@
 -- The tick: lets due jobs wait for a worker, and brings `wait` and `paused` in order.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 now, 4 how many at most
+-- ARGV     1 "", 2 "", 3 now, 4 how many at most, 5 the time to write down, where that is not
+--          3
 -- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime is over or 0 }
 -- Events   `waiting` per job
 -- include: base gate insert
@@ -11,7 +12,7 @@ local gate = read_gate(P)
 if not gate.paused then
   settle(P, false)
 end
-local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]))
+local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5])
 if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioritized") > 0 then
   -- a resume by an older peer leaves ready jobs without a marker, and so does a give-back by priority
   wake_now(P, gate)

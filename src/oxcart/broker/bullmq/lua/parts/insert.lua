@@ -110,7 +110,7 @@ local function promote_one(prefix, gate, id, now)
   call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
   if known[2] then
     local retries = (tonumber(known[3]) or 0) > 0
-    call("HSET", key, "delay", 0, "ox:history", noted(known[2], string.format("%.0f", now),
+    call("HSET", key, "delay", 0, "ox:history", noted(known[2], string.format("%.0f", tonumber(now)),
       retries and "retrying" or "delayed", "scheduled", "",
       retries and "the backoff has passed" or "the delay has passed"))
   else
@@ -135,7 +135,7 @@ local function promote_due(prefix, gate, now, most, few)
   local gone = {}
   for i = 1, last do
     local id = due[i]
-    if pcall(promote_one, prefix, gate, id, now) or is_ready(prefix, id) then
+    if pcall(promote_one, prefix, gate, id, stamp or now) or is_ready(prefix, id) then
       gone[#gone + 1] = id
     end
   end
