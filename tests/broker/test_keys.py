@@ -41,6 +41,9 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("deduplication", ("d",), "de:d"),
     ("kept", ("d",), "dn:d"),
     ("call", ("c:1",), "ox:call:c:1"),
+    ("idempotency", ("größe", "k"), "ox:idem:7:größe:k"),
+    ("expiring", (), "ox:expiring"),
+    ("cancellations", ("c",), "ox:cancel:c"),
     ("key", ("other",), "other"),
 ]
 

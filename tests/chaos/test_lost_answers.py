@@ -203,7 +203,7 @@ async def test_what_a_repeat_does_when_its_memory_is_over(server: ValkeyServer, 
     assert claimed.starts == 2
     now = broker.clock()
     asked = (now, 0, "token", 1, "", "", "", 1_000_000)
-    end = ("c", 1, claimed.token, now, "", claimed.id, claimed.starts, b"1", "")
+    end = ("c", 1, claimed.token, now, "", "", claimed.id, claimed.starts, b"1", "")
     first, second = await twice("finish", *asked, 1, *end)
     assert (first[0], second[0]) == ([1], [-2])
     assert store.lengths() == {"completed": 1}
