@@ -12,7 +12,7 @@ local gate = read_gate(P)
 if not gate.paused then
   settle(P, false)
 end
-local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5])
+local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]), nil, ARGV[5])
 if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioritized") > 0 then
   -- a resume by an older peer leaves ready jobs without a marker, and so does a give-back by priority
   wake_now(P, gate)

@@ -121,9 +121,10 @@ end
 -- So many ready jobs are plenty.
 local PLENTY = 500
 
--- Lets at most `most` due jobs wait for a worker, or `few` where plenty is ready. Returns how many it moved. One
+-- Lets at most `most` due jobs wait for a worker, or `few` where plenty is ready. `stamp` is the time that is written
+-- down, where it is not `now`. Returns how many it moved. One
 -- that cannot be moved stays, and stops none of the others.
-local function promote_due(prefix, gate, now, most, few)
+local function promote_due(prefix, gate, now, most, few, stamp)
   local due = call("ZRANGEBYSCORE", prefix .. "delayed", 0, (now + 1) * TICK - 1, "LIMIT", 0, most)
   if #due == 0 then
     return 0
