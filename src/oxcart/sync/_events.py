@@ -32,6 +32,10 @@ class QueueEvents:
         """The next events; waits for one for so many seconds, then returns an empty list."""
         return self.queue.run(self._events.read(block))
 
+    def read_entries(self, block: float = _events.BLOCK) -> list[tuple[str, dict[str, str]]]:
+        """As ``read``, with events of every name as they are stored: their ids, and their fields as text."""
+        return self.queue.run(self._events.read_entries(block))
+
     def close(self) -> None:
         """Closes the connection."""
         self.queue.run(self._events.close())
