@@ -170,6 +170,18 @@ class JobHandle(Parent, Generic[R]):
         """Removes the job, unless a worker holds it."""
         await self.queue.remove(self.id, children=children)
 
+    async def remove_unprocessed_children(self) -> None:
+        """Removes the jobs below this one that have not ended.
+
+        What a worker holds stays, with all below it, and so does what has failed. A job that waited for
+        nothing else runs.
+        """
+        await self.queue.broker.remove_unprocessed(self.id)
+
+    async def leave_parent(self) -> bool:
+        """Lets the parent wait for this job no more; says whether one did. The job itself goes on."""
+        return await self.queue.broker.leave_parent(self.id)
+
     async def release_deduplication(self) -> bool:
         """Closes the deduplication window that this job owns; says whether it owned one."""
         name = (await self.get()).dedup_id

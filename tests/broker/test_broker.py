@@ -11,10 +11,12 @@ import pytest_asyncio
 import redis
 
 from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.flows import add_children
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease, Outcome
 from oxcart.model.errors import JobLocked, JobNotFound, ScriptError, WrongState
+from oxcart.model.flow import Tree
 from oxcart.model.options import JobOptions
 from oxcart.model.schedule import Schedule
 
@@ -550,6 +552,7 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("promote_job", ("later",)),
     ("retry_job", ("done", "completed", "", "")),
     ("remove_job", ("later", "")),
+    ("leave_parent", ("child",)),
     ("add_flow", ("", "", 1, "bull:q:", 1, 1, "top", "n", "{}", "{}", 5, 0, 0, "TP", 0)),
     ("release_window", ("window", "")),
     ("upsert_scheduler", (5, "new", "n", "{}", "{}", '{"repeat":{}}', "", 9, *[""] * 6)),
@@ -588,6 +591,9 @@ class TestRepeatable:
         self, q: Q, store: redis.Redis, whole: Callable[[], Any], verb: str, args: tuple[Any, ...]
     ) -> None:
         await self.prepare(q)
+        if verb == "leave_parent":
+            child = Tree("q", "bull", "n", None, JobOptions.build(job_id="child"))
+            await add_children(q.broker, "later", [child])
         start = whole()
         first = self.call(store, verb, "s", 1, args)
         after = whole()

@@ -39,6 +39,8 @@ class Families(Generator):
         flows, windows = (5, 16) if self._windows else (16, 3)
         yield self._add_flow, flows if few else 3
         yield self._add_child, 6
+        yield self._remove_unprocessed, 2
+        yield self._leave_parent, 2
         yield self._add_deduplicated, windows
         yield self._add_deduplicated_many, windows / 4
         if self._view.deduplication(QUEUE):
@@ -59,6 +61,15 @@ class Families(Generator):
         if self._random.random() < 0.15:
             flow["opts"]["deduplication"] = self._rule(replace=False)
         return self._op("add_flow", flow=flow, by=who)
+
+    def _remove_unprocessed(self) -> Op | None:
+        job = self._any_job("waiting-children")
+        return self._op("remove_unprocessed", **job) if self._view.hash(job["queue"], job["id"]) else None
+
+    def _leave_parent(self) -> Op | None:
+        job = self._any_job()
+        parent = self._parent(job["queue"], job["id"])
+        return self._op("leave_parent", **job) if parent and self._view.has(parent) else None
 
     def _plan_work(self, most: int) -> None:
         if not self._plan and self._random.random() < 0.6:

@@ -336,6 +336,12 @@ class OxcartSide:
         lifo = job is not None and job.options.lifo
         await broker.retry_job(op.args["id"], op.args["state"], lifo=lifo)
 
+    async def _remove_unprocessed(self, broker: BullMQBroker, op: Op) -> None:
+        await broker.remove_unprocessed(op.args["id"])
+
+    async def _leave_parent(self, broker: BullMQBroker, op: Op) -> bool:
+        return await broker.leave_parent(op.args["id"])
+
     async def _remove(self, broker: BullMQBroker, op: Op) -> int:
         try:
             await broker.remove_job(op.args["id"], children=op.args["children"])

@@ -166,6 +166,8 @@ _NAMES = {
     "remove_rate_limit": "removeGlobalRateLimit",
     "rate_limit": "rateLimit",
     "remove_deduplication": "removeDeduplicationKey",
+    "remove_unprocessed": "removeUnprocessedChildren",
+    "leave_parent": "removeChildDependency",
 }
 
 

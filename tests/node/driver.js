@@ -435,6 +435,14 @@ const ops = {
     return (await queueOf(queue)).remove(jobId, { removeChildren });
   },
 
+  async removeUnprocessedChildren({ queue, jobId }) {
+    await (await jobOf(await queueOf(queue), jobId)).removeUnprocessedChildren();
+  },
+
+  async removeChildDependency({ queue, jobId }) {
+    return (await jobOf(await queueOf(queue), jobId)).removeChildDependency();
+  },
+
   async getState({ queue, jobId }) {
     return (await jobOf(await queueOf(queue), jobId)).getState();
   },

@@ -120,6 +120,14 @@ class JobHandle(Generic[R_co]):
         """Removes the job, unless a worker holds it."""
         self.queue.run(self._handle.remove(children=children))
 
+    def remove_unprocessed_children(self) -> None:
+        """Removes the jobs below this one that have not ended; see ``oxcart.JobHandle``."""
+        self.queue.run(self._handle.remove_unprocessed_children())
+
+    def leave_parent(self) -> bool:
+        """Lets the parent wait for this job no more; says whether one did."""
+        return self.queue.run(self._handle.leave_parent())
+
     def update(
         self,
         *,

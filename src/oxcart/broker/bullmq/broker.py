@@ -447,6 +447,14 @@ class BullMQBroker:
         if await self._change("remove_job", job_id, "1" if children else "") == 0:
             raise JobLocked(job_id)
 
+    async def remove_unprocessed(self, job_id: str) -> None:
+        """Removes the jobs below a job that have not ended; what a worker holds and what has failed stays."""
+        await self._change("remove_job", job_id, "U")
+
+    async def leave_parent(self, job_id: str) -> bool:
+        """Breaks the tie between a job and the parent that waits for it; says whether one did."""
+        return bool(await self._change("leave_parent", job_id))
+
     async def release_window(self, name: str, owner: str = "") -> bool:
         """Closes a deduplication window, if this job owns it; says whether it was open."""
         closed = await self.caller.once(load("release_window"), self._meta, name, owner)

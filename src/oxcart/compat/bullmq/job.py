@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -20,14 +20,10 @@ from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
 from oxcart.compat.bullmq.custom_errors import refusal, told
 from oxcart.compat.bullmq.options import backoff_of, policy_of, shown
 from oxcart.engine.running import RunningJob
-from oxcart.engine.verdict import Verdict
 from oxcart.model.errors import JobError, JobLocked, JobNotFound
 from oxcart.model.failure import RateLimited
 from oxcart.model.flow import OnFailure
 from oxcart.model.outcome import Snooze, WaitForChildren
-
-if TYPE_CHECKING:
-    from oxcart.queue import Queue as OxcartQueue
 
 _FLAGS = {
     OnFailure.FAIL: "fpof",
@@ -39,22 +35,6 @@ _FLAGS = {
 _LISTS = {"wait": "waiting", "paused": "waiting", "active": "active"}
 
 _NOTHING: Any = (None, None, None, None)
-
-
-class Owner(Protocol):
-    """Where a job belongs: a queue, a worker, or a queue of a flow."""
-
-    name: str
-    opts: Any
-    qualifiedName: str
-
-    @property
-    def inner(self) -> OxcartQueue:
-        """The queue on our engine."""
-
-    @property
-    def judge(self) -> Verdict:
-        """Who decides what an ended attempt means."""
 
 
 def now_ms() -> int:
@@ -418,6 +398,18 @@ class Job:
         """
         if not await removed(self._broker, self._id, (opts or {}).get("removeChildren", True)):
             raise Exception(f"Job {self.id} could not be removed because it is locked by another worker")
+
+    async def removeUnprocessedChildren(self) -> None:
+        """Removes the jobs below it that have not ended and that no worker holds; as Node has it."""
+        await told(self._broker.remove_unprocessed(self._id), "removeUnprocessedChildren", self.id)
+
+    async def removeChildDependency(self) -> bool:
+        """Lets its parent wait for it no more; says whether one did. As Node has it."""
+        leaving = self._broker.leave_parent(self._id)
+        left = await told(leaving, "removeChildDependency", self.id, parent=self.parentKey)
+        if left:
+            self.parent = self.parentKey = None
+        return left
 
     async def removeDeduplicationKey(self) -> bool:
         """Closes the deduplication window that it owns; as Node has it."""

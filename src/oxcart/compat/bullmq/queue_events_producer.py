@@ -30,12 +30,12 @@ class QueueEventsProducer:
         self.qualifiedName = Keys(name, self.prefix, self.inner.server.is_cluster).base
         self.closing = False
 
-    async def publishEvent(self, args: Mapping[str, Any], maxEvents: int = 1000) -> None:
+    async def publishEvent(self, args: Mapping[str, Any], maxEvents: int | None = None) -> None:
         """Adds an event.
 
         Args:
             args: Its ``eventName``, and what it tells.
-            maxEvents: About how many events of the queue stay.
+            maxEvents: About how many events of the queue stay; what the queue keeps anyway unless given.
 
         Raises:
             ValueError: It has no name, or one that the queue itself uses.

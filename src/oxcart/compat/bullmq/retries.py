@@ -56,7 +56,7 @@ class Strategies(Mapping[str, Strategy]):
         return wait
 
     def __iter__(self) -> Iterator[str]:
-        return iter(())
+        return iter(() if self._strategy is None else ("*",))
 
     def __len__(self) -> int:
-        return 0
+        return 0 if self._strategy is None else 1

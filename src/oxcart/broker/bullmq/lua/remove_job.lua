@@ -1,7 +1,8 @@
 -- Removes a job and its data, from whatever state it is in.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 id, 4 "1" to remove its children as well
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 "1" to remove its children as well, "U" to remove only those
+--          below it that have not ended: what is leased stays, with all below it, and so does what has failed
 -- Returns  1 removed, 0 it (or a child) is leased, -1 no such job, -8 the current iteration of a
 --          scheduler, -12 too many generations or jobs below it
 -- Events   `removed` per job
@@ -12,15 +13,19 @@ if answer then
   return answer[1]
 end
 
+local only_unprocessed = ARGV[4] == "U"
+
 local function children_of(key)
   local found = {}
-  for _, name in ipairs({ ":processed", ":failed" }) do
-    for _, child in ipairs(call("HKEYS", key .. name)) do
+  if not only_unprocessed then
+    for _, name in ipairs({ ":processed", ":failed" }) do
+      for _, child in ipairs(call("HKEYS", key .. name)) do
+        found[#found + 1] = child
+      end
+    end
+    for _, child in ipairs(call("ZRANGE", key .. ":unsuccessful", 0, -1)) do
       found[#found + 1] = child
     end
-  end
-  for _, child in ipairs(call("ZRANGE", key .. ":unsuccessful", 0, -1)) do
-    found[#found + 1] = child
   end
   for _, child in ipairs(call("SMEMBERS", key .. ":dependencies")) do
     found[#found + 1] = child
@@ -77,7 +82,7 @@ end
 -- no place changes, and all that is marked goes in one walk at the end.
 local GONE = "ox:gone"
 local NEAR = 1000
-local alone = ARGV[4] ~= "1"
+local alone = ARGV[4] == ""
 local places, marked = {}, {}
 
 local function find_in(list, id)
@@ -150,6 +155,9 @@ local function remove(key, parent_key)
   if prefix .. id == P .. ARGV[3] or key == P .. ARGV[3] then
     prefix, id = P, ARGV[3]
   end
+  if only_unprocessed and (call("EXISTS", key .. ":lock") == 1 or call("ZSCORE", prefix .. "failed", id)) then
+    return
+  end
   if parent_key then
     detach_child(parent_key, key)
   elseif not peek(key, "ox:untold") then -- else its parent cannot be told of this either
@@ -168,6 +176,20 @@ end
 
 local id, deep = ARGV[3], ARGV[4] == "1"
 local key = P .. id
+if only_unprocessed then
+  if call("EXISTS", key) == 0 then
+    return -1
+  end
+  if not survey(key, 1) then
+    return -12
+  end
+  removed[key] = true -- also where it is its own descendant
+  for _, child in ipairs(families[key]) do
+    remove(child, key)
+  end
+  drop_marked()
+  return remember({ 1 })[1]
+end
 local scheduler = call("HGET", key, "rjk")
 if scheduler then
   local slot = call("ZSCORE", P .. "repeat", scheduler)
