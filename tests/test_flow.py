@@ -292,6 +292,11 @@ class TestSync:
             seen = reports.get_flow(handle.id)
             assert seen is not None
             assert len(seen.children) == 3
+            assert handle.children[0].leave_parent()
+            assert not handle.children[0].leave_parent()
+            handle.remove_unprocessed_children()
+            assert (handle.state(), handle.dependency_counts().total) == ("waiting", 0)
+            assert [child.state() for child in handle.children] == ["waiting", "unknown", "unknown"]
             with pytest.raises(ValidationError, match=r"children must be flows of oxcart\.sync"):
                 flow.after(Flow(reports.asynchronous, "n"))  # type: ignore[arg-type]
 

@@ -96,6 +96,45 @@ class TestDependencies:
         assert await producer.getFlow({"id": "nobody", "queueName": "q"}) is None
 
 
+class TestChildren:
+    async def test_those_that_have_not_ended_are_removed(self, make: Make) -> None:
+        producer, queue, kids = make(FlowProducer), make(Queue, "q"), make(Queue, "kids")
+        names = ("done", "held", "first", "second")
+        children = [{"name": name, "queueName": "kids", "opts": {"jobId": name}} for name in names]
+        tree = await producer.add({"name": "p", "queueName": "q", "children": children})
+        by_hand = make(Worker, "kids", None)
+        done, held = await by_hand.getNextJob("a"), await by_hand.getNextJob("b")
+        await done.moveToCompleted(1, "a")
+        parent = tree["job"]
+        await parent.removeUnprocessedChildren()
+        assert [await kids.getJobState(name) for name in names] == [
+            "completed",
+            "active",
+            "unknown",
+            "unknown",
+        ]
+        assert await parent.getDependenciesCount() == {
+            "failed": 0,
+            "ignored": 0,
+            "processed": 1,
+            "unprocessed": 1,
+        }
+        await held.moveToCompleted(2, "b")
+        assert await parent.getState() == "waiting"
+        with pytest.raises(TypeError, match="Missing key for job nobody"):
+            await Job(queue, "x", {}, {}, "nobody").removeUnprocessedChildren()
+
+    async def test_a_child_leaves_its_parent(self, make: Make) -> None:
+        producer, queue = make(FlowProducer), make(Queue, "q")
+        kid = {"name": "k", "queueName": "q", "opts": {"jobId": "k"}}
+        tree = await producer.add({"name": "p", "queueName": "q", "children": [kid]})
+        child = await queue.getJob("k")
+        assert await child.removeChildDependency()
+        assert (child.parentKey, (await queue.getJob("k")).parentKey) == (None, None)
+        assert await tree["job"].getState() == "waiting"
+        assert not await child.removeChildDependency()
+
+
 class TestJobs:
     async def test_a_delay_is_changed(self, make: Make, store: redis.Redis) -> None:
         queue = make(Queue, "q")
@@ -145,6 +184,19 @@ class TestJobs:
 
 
 class TestQueues:
+    async def test_counts_by_the_names_that_node_has(self, make: Make) -> None:
+        queue, producer = make(Queue, "q"), make(FlowProducer)
+        await queue.addBulk([{"name": "a", "data": {}, "opts": {"priority": i}} for i in range(3)])
+        await producer.add({"name": "p", "queueName": "q", "children": [{"name": "k", "queueName": "kids"}]})
+        assert await queue.getActiveCount() == 0
+        assert await queue.getPrioritizedCount() == 2
+        assert await queue.getWaitingChildrenCount() == 1
+        assert await queue.count() == 4
+        worker = make(Worker, "other", process)
+        await soon(make(Queue, "other").getWorkersCount)
+        assert [one["name"] for one in await make(Queue, "other").getWorkers()] == ["other"]
+        assert (worker.isRunning(), worker.isPaused()) == (True, False)
+
     async def test_orphans_are_removed(self, make: Make, store: redis.Redis) -> None:
         queue = make(Queue, "q")
         job = await queue.add("a", {})
@@ -295,7 +347,7 @@ class TestSchedulers:
         assert job.id == first.id
         assert (await queue.getJobScheduler("s"))["iterationCount"] == 2
         assert await queue.getDelayedCount() == 1
-        assert await queue.jobScheduler.upsertJobScheduler("s", {"every": 5}, "s", override=False) is None
+        assert await queue.jobScheduler.upsertJobScheduler("none", {"every": 5}, "n", override=False) is None
 
 
 class TestEvents:

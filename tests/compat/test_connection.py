@@ -17,6 +17,11 @@ from tests.compat.conftest import Make
 from tests.servers import ValkeyServer
 
 
+SENTINEL = Sentinel(  # type: ignore[no-untyped-call]
+    [("s", 1), ("t", 2)], sentinel_kwargs={"password": "sp"}
+)
+
+
 def place(connection: Any) -> str:
     location = server_of(connection).location
     assert location is not None
@@ -49,7 +54,7 @@ def place(connection: Any) -> str:
             "redis+cluster://:p@a:1,b:2",
         ),
         (
-            Sentinel([("s", 1), ("t", 2)], sentinel_kwargs={"password": "sp"}).master_for("main", db=3),
+            SENTINEL.master_for("main", db=3),
             "redis+sentinel://s:1,t:2/main/3?sentinel_password=sp",
         ),
     ],

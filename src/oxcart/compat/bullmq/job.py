@@ -7,7 +7,6 @@ May touch: the server, through the queue or worker that the job came from.
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +14,11 @@ from typing import Any
 import msgspec
 
 from oxcart.broker.bullmq import flows
-from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
 from oxcart.compat.bullmq.custom_errors import refusal, told
 from oxcart.compat.bullmq.options import backoff_of, policy_of, shown
+from oxcart.compat.bullmq.record import loads, next_of, number, texts
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import JobError, JobLocked, JobNotFound
 from oxcart.model.failure import RateLimited
@@ -35,21 +35,6 @@ _FLAGS = {
 _LISTS = {"wait": "waiting", "paused": "waiting", "active": "active"}
 
 _NOTHING: Any = (None, None, None, None)
-
-
-def now_ms() -> int:
-    """The wall clock in ms."""
-    return time.time_ns() // 1_000_000
-
-
-def loads(text: str | bytes | None, default: Any = None) -> Any:
-    """What a JSON text holds; the text itself where it is none."""
-    if text is None:
-        return default
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
 class Job:
@@ -187,25 +172,25 @@ class Job:
         except ValueError:  # whoever wrote it: a job that exists can be looked at
             Job.__init__(self, queue, raw.get("name", ""), loads(raw.get("data"), {}), {})
             self.opts.update(opts, backoff=backoff_of(opts.get("backoff")))
-        number = {name: _number(raw.get(name)) for name in ("delay", "priority", "timestamp", "ats", "stc")}
+        found = {name: number(raw.get(name)) for name in ("delay", "priority", "timestamp", "ats", "stc")}
         self.__dict__.update(
             id=job_id if job_id is not None else raw.get("id"),
             progress=loads(raw.get("progress"), 0),
-            delay=number["delay"],
-            priority=number["priority"],
-            timestamp=number["timestamp"],
-            attemptsStarted=number["ats"],
-            attemptsMade=_number(raw.get("attemptsMade") or raw.get("atm")),
-            stalledCounter=number["stc"],
+            delay=found["delay"],
+            priority=found["priority"],
+            timestamp=found["timestamp"],
+            attemptsStarted=found["ats"],
+            attemptsMade=number(raw.get("attemptsMade") or raw.get("atm")),
+            stalledCounter=found["stc"],
             failedReason=raw.get("failedReason") or None,
             repeatJobKey=raw.get("rjk") or None,
             deferredFailure=raw.get("defa") or None,
             returnvalue=loads(raw.get("returnvalue")),
-            stacktrace=_list(loads(raw.get("stacktrace"), [])),
+            stacktrace=texts(loads(raw.get("stacktrace"), [])),
         )
         for name in ("finishedOn", "processedOn"):
             if raw.get(name):
-                self.__dict__[name] = _number(raw[name])
+                self.__dict__[name] = number(raw[name])
         if raw.get("parentKey"):
             self.parentKey = raw["parentKey"]
         if raw.get("parent"):
@@ -499,7 +484,7 @@ class Job:
         self._error = err
         outcome = self.queue.judge.of_error(self._hold(token), err)
         answer = await self._finished(outcome, token, fetchNext)
-        self.stacktrace = _list(loads(outcome.stack, []))
+        self.stacktrace = texts(loads(outcome.stack, []))
         if outcome.kind == "f":
             self.finishedOn = outcome.at_ms
         elif outcome.delay_ms:
@@ -552,22 +537,15 @@ class Job:
         return next_of(claimed.jobs, claimed.limited_ms, claimed.due_ms)
 
 
-def next_of(jobs: list[ClaimedJob], limited_ms: int, due_ms: int) -> list[Any]:
-    """A claim as PyPI's scripts answer it: fields as text, id, and times until which there is none."""
-    if not jobs:
-        return [None, None, limited_ms, due_ms]
-    fields = {key.decode(): value.decode("utf-8", "replace") for key, value in jobs[0].fields.items()}
-    fields["ats"] = str(jobs[0].starts)
-    fields["processedOn"] = str(jobs[0].started_ms)
-    return [fields, jobs[0].id, limited_ms, due_ms]
-
-
 def job_of(queue: Any, job_id: str, fields: Mapping[bytes, bytes]) -> Job:
     """A job from its record."""
-    texts = {
+    stored = {
         key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in fields.items()
     }
-    return Job.fromJSON(queue, texts, job_id)
+    job = Job.fromJSON(queue, stored, job_id)
+    if "parentKey" not in stored:  # its options still name a parent that it has left
+        job.parent = job.parentKey = None
+    return job
 
 
 async def removed(broker: BullMQBroker, job_id: str, children: bool) -> int:
@@ -589,14 +567,3 @@ def _children(kind: str, found: Mapping[str, Any]) -> Any:
     if kind == "ignored":
         return {key: child.reason or "" for key, child in found.items()}
     return list(found)
-
-
-def _number(text: Any) -> int:
-    try:
-        return int(float(text)) if text else 0
-    except (TypeError, ValueError, OverflowError):
-        return 0
-
-
-def _list(value: Any) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []

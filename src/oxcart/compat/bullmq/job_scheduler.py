@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from oxcart.broker.bullmq.broker import now_ms
 from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.compat.bullmq.custom_errors import told
-from oxcart.compat.bullmq.job import Job, now_ms
+from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.options import backoff_of, read_options, shown, stored
 from oxcart.model import payload
 from oxcart.model.errors import OxcartError

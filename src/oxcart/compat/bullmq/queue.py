@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from oxcart.broker.bullmq import codec, flows, operations
-from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.compat.bullmq.custom_errors import told
 from oxcart.compat.bullmq.event_emitter import EventEmitter
-from oxcart.compat.bullmq.job import Job, job_of, now_ms, removed
+from oxcart.compat.bullmq.job import Job, job_of, removed
 from oxcart.compat.bullmq.job_scheduler import JobScheduler
 from oxcart.compat.bullmq.options import policy_of, read_options
 from oxcart.compat.bullmq.redis_connection import check_backend, client_of, server_of
@@ -354,6 +354,22 @@ class Queue(QueueBase):
         """How many wait without a priority."""
         return await self.getJobCountByTypes("waiting")
 
+    async def getActiveCount(self) -> int:
+        """How many workers hold; as Node has it."""
+        return await self.getJobCountByTypes("active")
+
+    async def getPrioritizedCount(self) -> int:
+        """How many wait with a priority; as Node has it."""
+        return await self.getJobCountByTypes("prioritized")
+
+    async def getWaitingChildrenCount(self) -> int:
+        """How many wait for children; as Node has it."""
+        return await self.getJobCountByTypes("waiting-children")
+
+    async def count(self) -> int:
+        """How many wait, for whatever; as Node has it."""
+        return await self.getJobCountByTypes("waiting", "delayed", "prioritized", "waiting-children")
+
     async def getCountsPerPriority(self, priorities: Iterable[int]) -> dict[str, int]:
         """How many jobs wait with each of these priorities."""
         found = await self.inner.counts_per_priority(dict.fromkeys(priorities))
@@ -405,6 +421,14 @@ class Queue(QueueBase):
     async def get_workers_count(self) -> int:
         """How many there are."""
         return len(await self.get_workers())
+
+    async def getWorkers(self) -> list[dict[str, str]]:
+        """As ``get_workers``, by the name that Node has for it."""
+        return await self.get_workers()
+
+    async def getWorkersCount(self) -> int:
+        """As ``get_workers_count``, by the name that Node has for it."""
+        return await self.get_workers_count()
 
     # -- schedulers
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.compat.bullmq.event_emitter import EventEmitter
-from oxcart.compat.bullmq.job import loads
+from oxcart.compat.bullmq.record import loads
 from oxcart.compat.bullmq.redis_connection import check_backend, server_of
 from oxcart.events import QueueEvents as OxcartEvents
 from oxcart.queue import Queue as OxcartQueue

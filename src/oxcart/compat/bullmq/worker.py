@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from oxcart.broker.bullmq.broker import now_ms
 from oxcart.broker.bullmq.codec import count_of
 from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.port import Ask, ClaimedJob, Code, Outcome
@@ -27,10 +28,11 @@ from oxcart.compat.bullmq.custom_errors import (
     WaitingError,
     refusal,
 )
-from oxcart.compat.bullmq.job import Job, next_of, now_ms
+from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.job_scheduler import JobScheduler
 from oxcart.compat.bullmq.lock_manager import LockManager
 from oxcart.compat.bullmq.queue import QueueBase
+from oxcart.compat.bullmq.record import next_of
 from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
 from oxcart.engine.running import RunningJob, current_job
 from oxcart.engine.verdict import Verdict
@@ -209,6 +211,14 @@ class Worker(QueueBase):
         if self.paused:
             self._worker.resume()
             self._tell("resumed")
+
+    def isPaused(self) -> bool:
+        """Whether it takes no jobs until ``resume``; as Node has it."""
+        return self.paused
+
+    def isRunning(self) -> bool:
+        """Whether it takes jobs; as Node has it."""
+        return self.running
 
     def cancelProcessing(self) -> None:
         """Stops what runs; the jobs are given back, for this or another worker to run again."""
