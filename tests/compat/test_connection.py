@@ -16,7 +16,6 @@ from oxcart.model.errors import ValidationError
 from tests.compat.conftest import Make
 from tests.servers import ValkeyServer
 
-
 SENTINEL = Sentinel(  # type: ignore[no-untyped-call]
     [("s", 1), ("t", 2)], sentinel_kwargs={"password": "sp"}
 )
