@@ -24,6 +24,7 @@ from oxcart.model.errors import (
     ValidationError,
     WrongState,
 )
+from oxcart.model.state import State
 from tests.conftest import MakeQueue
 from tests.engine import process_handlers
 from tests.signals import eventually
@@ -149,6 +150,32 @@ class TestPending:
 
         async with Worker(queue).running():
             assert await job.result(5) == 5
+
+
+class TestHistory:
+    @pytest.mark.parametrize(
+        ("options", "source"),
+        [({}, "scheduled"), ({"priority": 2}, "scheduled"), ({"delay": "1h"}, "delayed")],
+    )
+    async def test_of_one_that_waited(self, queue: Queue, options: Any, source: str) -> None:
+        job = await queue.add("a", history=True, **options)
+        await job.cancel("no")
+        (found,) = await queue.broker.look([job.id])
+        assert found is not None
+        assert found.state is State.CANCELLED
+        last = found.transitions[-1]
+        assert (last.source, last.target, last.why) == (source, "cancelled", "the job was cancelled")
+
+    async def test_of_one_that_ran(self, queue: Queue) -> None:
+        job = await queue.add("a", history=True)
+        await queue.broker.claim(Ask(1, worker="w"))
+        await job.cancel("no", force=True)
+        (found,) = await queue.broker.look([job.id])
+        assert found is not None
+        last = found.transitions[-1]
+        assert (last.source, last.target, last.worker) == ("running", "cancelled", "w")
+        (attempt,) = found.attempts
+        assert (attempt.category, attempt.message) == ("cancelled", "no")
 
 
 class Run:

@@ -23,6 +23,7 @@ from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.port import Added
 from oxcart.cancelling import Cancelling
+from oxcart.dead_letters import DeadLetters
 from oxcart.engine.handler import Handler, Registry, RunKind
 from oxcart.engine.running import RunningJob, carry
 from oxcart.events import QueueEvents, Results
@@ -347,6 +348,11 @@ class Queue(Cancelling):
     def limits(self) -> Limits:
         """How many jobs run at once and in a time, over all workers."""
         return Limits(self)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Jobs that used up their attempts or their life: list, replay and purge them."""
+        return DeadLetters(self)
 
     # -- life
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.bullmq import flows, operations
+from oxcart.broker.bullmq import dead, flows, operations
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.cancelling import cancel, cancel_all
 from oxcart.broker.bullmq.keys import slot_of
@@ -72,6 +72,9 @@ class Monitor:
 def server() -> Iterator[ValkeyServer]:
     with ValkeyServer() as server:
         yield server
+
+
+DEAD: tuple[dead.Doing, ...] = ("list", "replay", "purge")
 
 
 def _outcome(kind: str, job: ClaimedJob, **more: Any) -> Outcome:
@@ -272,6 +275,8 @@ async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
     await broker.caller.again(load("detach"), meta, "reader", now)
     jobs = (await broker.claim(Ask(2))).jobs
     await broker.finish([_outcome("f", job) for job in jobs], Ask(0, metrics=5))
+    for doing in DEAD:
+        await dead.work_off(broker, doing, JobFilter(), limit=1)
     await operations.retry_all(broker, "failed")
     await broker.add_log("more", ["a", "b"], None)
     await broker.clear_logs("more", 1)

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from oxcart.cli import (
     cancel,
+    dead,
     dedup,
     demo,
     doctor,
@@ -118,6 +119,7 @@ app.command()(operations.clear_logs)
 app.command()(events.events)
 app.command()(operations.publish)
 app.command()(operations.trim_events)
+app.add_typer(dead.app)
 app.add_typer(schedulers.app)
 app.add_typer(limits.app)
 app.add_typer(dedup.app)

@@ -21,6 +21,7 @@ from oxcart.model.job import Job
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
 from oxcart.sync._cancelling import Cancelling
+from oxcart.sync._dead_letters import DeadLetters
 from oxcart.sync._events import QueueEvents
 from oxcart.sync._handle import JobHandle
 from oxcart.sync._portal import close_soon, is_running, portal
@@ -287,6 +288,11 @@ class Queue(Cancelling):
     def limits(self) -> Limits:
         """How many jobs run at once and in a time, over all workers."""
         return Limits(self)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Jobs that used up their attempts or their life: list, replay and purge them."""
+        return DeadLetters(self)
 
     # -- life
 

@@ -1,0 +1,69 @@
+-- Finds dead letters, lets them run again, or removes them: a step of it.
+--
+-- KEYS[1]  meta
+-- ARGV     1 slot, 2 number of the call, 3 what is done: "list", "replay" or "purge"
+--          4 how many failed jobs to look at, 5 how many to pass over: those that earlier steps left
+--          6 the filter as JSON (parts/filter.lua), 7 last time of their end in ms, 8 how many may be chosen
+--          9 "1" to count their attempts from the beginning, 10 "1" to go from the newest
+--          then ids, to look at these instead
+-- Returns  { how many were left where they are, 1 while there may be more, how many were dealt with, chosen ids... }
+-- Events   `waiting` per replayed job, `removed` per purged one
+-- Keeps    a replayed child is a dependency of its parent again; a parent that waited for a purged one goes on
+-- include: base gate insert removal retrying filter dead
+
+local answer = remembered()
+if answer then
+  return answer
+end
+local doing, step, left = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local filter, most = read_filter(ARGV[6], "finishedOn"), tonumber(ARGV[8])
+local ids
+if #ARGV > 10 then
+  ids = { unpack(ARGV, 11) }
+elseif ARGV[10] == "1" then
+  ids = call("ZREVRANGEBYSCORE", P .. "failed", ARGV[7], "-inf", "LIMIT", left, step)
+else
+  ids = call("ZRANGEBYSCORE", P .. "failed", "-inf", ARGV[7], "LIMIT", left, step)
+end
+
+local gate = doing == "replay" and read_gate(P)
+local acts = {}
+
+function acts.list()
+  return false
+end
+
+function acts.replay(id)
+  return retry_one(gate, id, "failed", false, ARGV[9] == "1") == 1
+end
+
+function acts.purge(id)
+  local key = P .. id
+  if not peek(key, "ox:untold") then
+    detach_from_living_parent(key)
+  end
+  drop_deduplication(P, key, id)
+  call("ZREM", P .. "failed", id)
+  delete_data(key)
+  call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*", "event", "removed", "jobId", id, "prev", "failed")
+  return true
+end
+
+local chosen, stayed, done = {}, 0, 0
+for _, id in ipairs(ids) do
+  if #chosen == most then
+    break
+  end
+  local key, fine, gone = P .. id, true, false
+  if is_dead(key) and is_chosen(filter, key) and call("ZSCORE", P .. "failed", id) then
+    chosen[#chosen + 1] = id
+    fine, gone = pcall(acts[doing], id) -- one whose parent is in another slot stays, and stops no other
+  end
+  if fine and gone then
+    done = done + 1
+  else
+    stayed = stayed + 1
+  end
+end
+local more = #ids == step or stayed + done < #ids
+return remember({ stayed, more and 1 or 0, done, unpack(chosen) })

@@ -1,0 +1,261 @@
+"""``oxcart dead …``: jobs that used up their attempts or their life; list, replay and remove them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.cancel import CorrelationOption, DryRunOption, NameOption, TagOption, tags_of
+from oxcart.cli.exits import USAGE, CommandError
+from oxcart.cli.jobs import as_document, each, report
+from oxcart.cli.operations import LimitOption, YesOption, _ask
+from oxcart.cli.progress import Bar
+from oxcart.cli.settings import JsonOption, QueueArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oxcart.dead_letters import DeadDone, Which
+    from oxcart.model.job import Job
+    from oxcart.operations import Told
+    from oxcart.queue import Queue
+
+app = typer.Typer(
+    name="dead",
+    help="Dead letters: jobs that used up their attempts or their life.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+CategoryOption = Annotated[
+    list[str] | None,
+    typer.Option("--category", help="Only of this failure: temporary, timeout, system; repeatable."),
+]
+OlderOption = Annotated[str | None, typer.Option("--older-than", help="Only those that died so long ago.")]
+NewerOption = Annotated[str | None, typer.Option("--newer-than", help="Only those that died within a time.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All that fit the options below.")]
+JobIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs.", show_default=False)
+]
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    name: NameOption = None,
+    category: CategoryOption = None,
+    tag: TagOption = None,
+    correlation_id: CorrelationOption = None,
+    older_than: OlderOption = None,
+    newer_than: NewerOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Begin with those that died first.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List dead letters, newest first."""
+    which = _which(name, category, tag, correlation_id, older_than, newer_than)
+
+    async def read() -> Sequence[Job]:
+        async with settings.of(ctx).queue(queue) as source:
+            return await source.dead_letters.list(limit=limit, oldest=oldest, **which)
+
+    found = settings.run(read())
+    if as_json:
+        output.document([as_document(job, "dead_letter") for job in found])
+        return
+    output.table(
+        ["id", "name", "category", "attempts#", "died#", "reason"],
+        (
+            [
+                job.id,
+                job.name,
+                job.extra.get("ox:dead") or job.extra.get("ox:category"),
+                f"{job.attempts_used}/{job.options.attempts}",
+                output.age(job.finished_on),
+                job.failed_reason,
+            ]
+            for job in found
+        ),
+    )
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Show everything about a dead letter."""
+
+    async def read() -> Job:
+        async with settings.of(ctx).queue(queue) as source:
+            return await source.dead_letters.get(job_id)
+
+    found = settings.run(read())
+    if as_json:
+        output.document(as_document(found, "dead_letter"))
+        return
+    from oxcart.cli.jobs import _facts
+
+    output.facts(_facts(found, "dead_letter"))
+    for trace in found.stacktrace:
+        output.text("\n" + trace.rstrip())
+
+
+@app.command()
+def replay(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_ids: JobIds = None,
+    every: AllOption = False,
+    name: NameOption = None,
+    category: CategoryOption = None,
+    tag: TagOption = None,
+    correlation_id: CorrelationOption = None,
+    older_than: OlderOption = None,
+    newer_than: NewerOption = None,
+    rate: Annotated[float | None, typer.Option(help="How many per second at most.")] = None,
+    keep_attempts: Annotated[
+        bool,
+        typer.Option("--keep-attempts", help="Try them once more, instead of counting from the beginning."),
+    ] = False,
+    dry_run: DryRunOption = False,
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let dead letters run again."""
+    which = _which(name, category, tag, correlation_id, older_than, newer_than)
+    _check(job_ids, every, bool(which or dry_run or limit or rate))
+    reset = not keep_attempts
+    if job_ids:
+        _each(ctx, queue, job_ids, lambda source, one: source.dead_letters.replay(one, reset=reset), as_json)
+        return
+    _all(
+        ctx,
+        queue,
+        "replaying",
+        lambda source, told: source.dead_letters.replay_all(
+            reset=reset, rate=rate, dry_run=dry_run, limit=limit, progress=told, **which
+        ),
+        "will run again",
+        as_json,
+    )
+
+
+@app.command()
+def purge(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_ids: JobIds = None,
+    every: AllOption = False,
+    name: NameOption = None,
+    category: CategoryOption = None,
+    tag: TagOption = None,
+    correlation_id: CorrelationOption = None,
+    older_than: OlderOption = None,
+    newer_than: NewerOption = None,
+    dry_run: DryRunOption = False,
+    limit: LimitOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove dead letters for good."""
+    which = _which(name, category, tag, correlation_id, older_than, newer_than)
+    _check(job_ids, every, bool(which or dry_run or limit))
+    if not dry_run:
+        _ask(f"Remove {'these' if job_ids else 'all such'} dead letters of queue {queue} for good?", yes)
+    if job_ids:
+        _each(ctx, queue, job_ids, lambda source, one: source.dead_letters.purge(one), as_json, "removed")
+        return
+    _all(
+        ctx,
+        queue,
+        "removing",
+        lambda source, told: source.dead_letters.purge_all(
+            dry_run=dry_run, limit=limit, progress=told, **which
+        ),
+        "removed",
+        as_json,
+    )
+
+
+def _which(
+    name: list[str] | None,
+    category: list[str] | None,
+    tag: list[str] | None,
+    correlation_id: str | None,
+    older_than: str | None,
+    newer_than: str | None,
+) -> Which:
+    given: Which = {}
+    if name:
+        given["name"] = name
+    if category:
+        given["category"] = category
+    if tag:
+        given["tags"] = tags_of(tag)
+    if correlation_id is not None:
+        given["correlation_id"] = correlation_id
+    if older_than is not None:
+        given["older_than"] = older_than
+    if newer_than is not None:
+        given["newer_than"] = newer_than
+    return given
+
+
+def _check(job_ids: list[str] | None, every: bool, chooses: bool) -> None:
+    if bool(job_ids) == every:
+        raise CommandError("name the dead letters, or say --all", USAGE)
+    if job_ids and chooses:
+        raise CommandError("filters, --dry-run, --limit and --rate go with --all", USAGE)
+
+
+def _each(
+    ctx: typer.Context,
+    queue: str,
+    job_ids: list[str],
+    act: Callable[[Queue, str], Awaitable[None]],
+    as_json: bool,
+    what: str = "will run again",
+) -> None:
+    async def work() -> list[dict[str, Any]]:
+        async with settings.of(ctx).queue(queue) as source:
+            return await each(job_ids, lambda one: act(source, one))
+
+    report(settings.run(work()), what, as_json)
+
+
+def _all(
+    ctx: typer.Context,
+    queue: str,
+    doing: str,
+    work: Callable[[Queue, Told], Awaitable[DeadDone]],
+    what: str,
+    as_json: bool,
+) -> None:
+    async def run() -> DeadDone:
+        async with settings.of(ctx).queue(queue) as source:
+            with Bar(f"{queue}: {doing}", quiet=as_json) as bar:
+                return await work(source, bar.update)
+
+    found = settings.run(run())
+    if as_json:
+        import msgspec
+
+        output.document({"queue": queue, **msgspec.to_builtins(found)})
+        return
+    if found.dry_run:
+        for job_id in found.ids:
+            output.text(job_id)
+        output.text(f"{queue}: {_counted(found.matched)} fit")
+    else:
+        output.text(f"{queue}: {_counted(found.done)} {what}")
+
+
+def _counted(number: int) -> str:
+    return "1 dead letter" if number == 1 else f"{number:,} dead letters"

@@ -1,0 +1,179 @@
+"""``queue.dead_letters``: jobs that used up their attempts or their life, and what can be done about them.
+
+    for job in await queue.dead_letters.list(category="timeout", newer_than="1d"):
+        print(job.id, job.failed_reason)
+    await queue.dead_letters.replay_all(tags={"tenant": "acme"}, rate=50)
+
+A dead letter is not a failed job: one that failed for good (a permanent error) would fail again, a dead
+letter may do better another time. Cancelled jobs are neither. Jobs that Node's workers gave up are too.
+
+May touch: the server, through the queue's broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from oxcart.broker.bullmq import dead
+from oxcart.broker.bullmq.dead import DeadDone
+from oxcart.model.duration import Duration
+from oxcart.model.errors import JobNotFound, ValidationError, WrongState
+from oxcart.model.filter import JobFilter
+from oxcart.model.job import Job
+from oxcart.operations import Told, _after, _limit
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+__all__ = ["DeadDone", "DeadLetters", "Which"]
+
+_NOT_DEAD = "job {} is no dead letter: it has not ended, was cancelled, or failed for good"
+
+
+class Which(TypedDict, total=False):
+    """Which dead letters are meant; what is not said does not matter.
+
+    Keys: ``name`` (one or several), ``category`` of the last failure (one or several), ``tags`` (all of
+    them), ``correlation_id``, ``older_than`` and ``newer_than`` (since their end).
+    """
+
+    name: str | Iterable[str] | None
+    category: str | Iterable[str] | None
+    tags: Mapping[str, str] | None
+    correlation_id: str | None
+    older_than: Duration | None
+    newer_than: Duration | None
+
+
+class DeadLetters:
+    """The dead letters of a queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def list(self, *, limit: int = 100, oldest: bool = False, **which: Unpack[Which]) -> Sequence[Job]:
+        """Dead letters, newest first unless ``oldest``.
+
+        Args:
+            limit: How many at most.
+            oldest: Begin with those that died first.
+            **which: As in `Which`.
+        """
+        broker, chosen = self._queue._store, self._filter(which)
+        found = await dead.work_off(broker, "list", chosen, newest=not oldest, limit=_limit(limit))
+        jobs = await broker.get(found.ids)
+        return [job for job in jobs if job is not None]
+
+    async def count(self, **which: Unpack[Which]) -> int:
+        """How many dead letters there are."""
+        return (await dead.work_off(self._queue._store, "list", self._filter(which))).matched
+
+    async def get(self, job_id: str) -> Job:
+        """A dead letter, with all that is known of its failures.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It is no dead letter.
+        """
+        found = await dead.deal_with(self._queue._store, "list", [job_id])
+        job = await self._queue.get(job_id)
+        if job is None:
+            raise JobNotFound(job_id)
+        if not found:
+            raise WrongState(job_id, _NOT_DEAD.format(job_id))
+        return job
+
+    async def replay(self, job_id: str, *, reset: bool = True) -> None:
+        """Lets a dead letter run again.
+
+        Args:
+            job_id: The job.
+            reset: Whether its attempts count from the beginning; otherwise it is tried once more.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It is no dead letter.
+        """
+        await self._one("replay", job_id, reset)
+
+    async def purge(self, job_id: str) -> None:
+        """Removes a dead letter for good.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It is no dead letter.
+        """
+        await self._one("purge", job_id, False)
+
+    async def replay_all(
+        self,
+        *,
+        reset: bool = True,
+        rate: float | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+        progress: Told | None = None,
+        **which: Unpack[Which],
+    ) -> DeadDone:
+        """Lets all dead letters run again that fit, oldest first; a dry run only says which those are.
+
+        Args:
+            reset: As in ``replay``.
+            rate: How many per second at most, so that what made them fail is not overrun again.
+            dry_run: Change nothing.
+            limit: How many at most.
+            progress: Told after every step.
+            **which: As in `Which`.
+        """
+        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
+            raise ValidationError("rate", "a number of jobs per second above 0", rate)
+        return await self._all("replay", dry_run, which, limit, progress, reset, rate)
+
+    async def purge_all(
+        self,
+        *,
+        dry_run: bool = False,
+        limit: int | None = None,
+        progress: Told | None = None,
+        **which: Unpack[Which],
+    ) -> DeadDone:
+        """Removes all dead letters that fit, for good; a dry run only says which those are.
+
+        Args:
+            dry_run: Change nothing.
+            limit: How many at most.
+            progress: Told after every step.
+            **which: As in `Which`.
+        """
+        return await self._all("purge", dry_run, which, limit, progress, False, None)
+
+    async def _one(self, doing: dead.Doing, job_id: str, reset: bool) -> None:
+        if await dead.deal_with(self._queue._store, doing, [job_id], reset=reset):
+            return
+        if await self._queue.get(job_id) is None:
+            raise JobNotFound(job_id)
+        raise WrongState(job_id, _NOT_DEAD.format(job_id))
+
+    async def _all(
+        self,
+        doing: dead.Doing,
+        dry_run: bool,
+        which: Which,
+        limit: int | None,
+        progress: Told | None,
+        reset: bool,
+        rate: float | None,
+    ) -> DeadDone:
+        return await dead.work_off(
+            self._queue._store,
+            "list" if dry_run else doing,
+            self._filter(which),
+            reset=reset,
+            limit=_limit(limit),
+            rate=None if dry_run else rate,
+            told=_after(0, progress),
+        )
+
+    def _filter(self, which: Which) -> JobFilter:
+        return JobFilter.build(now_ms=self._queue._store.clock(), **which)

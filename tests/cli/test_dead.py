@@ -1,0 +1,83 @@
+"""``oxcart dead``: what the commands say, and with which code they end."""
+
+from __future__ import annotations
+
+import pytest
+
+from oxcart.sync import Queue
+from tests.cli.conftest import Commands
+from tests.servers import ValkeyServer
+
+
+@pytest.fixture
+def queue(clean: ValkeyServer) -> Queue:
+    return Queue("mail", url=clean.url)
+
+
+def die(server: ValkeyServer, *ids: str, category: str = "timeout") -> None:
+    """Jobs that have used up their attempts, as a worker leaves them."""
+    with Queue("mail", url=server.url) as queue, server.client() as client:
+        for number, job_id in enumerate(ids):
+            queue.add("n", job_id=job_id, attempts=1, tags={"id": job_id})
+            client.lrem("bull:mail:wait", 1, job_id)
+            client.zadd("bull:mail:failed", {job_id: 1000 + number})
+            fields = {"finishedOn": 1000 + number, "atm": 1, "failedReason": "late", "ox:category": category}
+            client.hset(f"bull:mail:{job_id}", mapping=fields)
+
+
+def test_list_and_show(ox: Commands, clean: ValkeyServer) -> None:
+    die(clean, "a", "b")
+    die(clean, "c", category="permanent")
+    assert [job["id"] for job in ox("dead", "list", "mail", "--json").json] == ["b", "a"]
+    assert [job["id"] for job in ox("dead", "list", "mail", "--tag", "id=a", "--json").json] == ["a"]
+    table = ox("dead", "list", "mail", "--oldest", "--category", "timeout")
+    assert "timeout" in table.out
+    assert table.out.index("a ") < table.out.index("b ")
+    shown = ox("dead", "show", "mail", "a", "--json").json
+    assert (shown["state"], shown["failed_reason"]) == ("dead_letter", "late")
+    assert "late" in ox("dead", "show", "mail", "a").out
+    assert (ox("dead", "show", "mail", "c").code, ox("dead", "show", "mail", "none").code) == (1, 1)
+
+
+def test_replay(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
+    die(clean, "a", "b", "c", "d")
+    assert ox("dead", "replay", "mail", "a").out == "a: will run again\n"
+    ended = ox("dead", "replay", "mail", "a", "b", "--json")
+    assert ended.code == 1
+    assert [one["ok"] for one in ended.json] == [False, True]
+    dry = ox("dead", "replay", "mail", "--all", "--dry-run")
+    assert dry.out == "c\nd\nmail: 2 dead letters fit\n"
+    assert ox("dead", "replay", "mail", "--all", "--limit", "1").out == "mail: 1 dead letter will run again\n"
+    found = ox("dead", "replay", "mail", "--all", "--rate", "100", "--keep-attempts", "--json").json
+    assert (found["matched"], found["done"], found["ids"]) == (1, 1, ["d"])
+    kept = queue.get("d")
+    assert kept is not None
+    assert kept.attempts_made == 1
+    assert queue.counts()["waiting"] == 4
+
+
+def test_purge(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
+    die(clean, "a", "b", "c")
+    ended = ox("dead", "purge", "mail", "--all")
+    assert (ended.code, ended.err) == (2, "oxcart: this cannot be undone: say --yes\n")
+    assert ox("dead", "purge", "mail", "--all", "--dry-run", "--json").json["matched"] == 3
+    assert ox("dead", "purge", "mail", "a", "--yes").out == "a: removed\n"
+    assert ox("dead", "purge", "mail", "--all", "-y").out == "mail: 2 dead letters removed\n"
+    assert queue.counts()["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["replay", "mail"], "name the dead letters, or say --all"),
+        (["replay", "mail", "a", "--all"], "name the dead letters, or say --all"),
+        (["replay", "mail", "a", "--limit", "1"], "go with --all"),
+        (["replay", "mail", "--all", "--rate", "0"], "rate must be"),
+        (["list", "mail", "--category", "odd"], "category must be one of"),
+        (["list", "mail", "--tag", "x"], "a tag is NAME=VALUE"),
+    ],
+)
+def test_wrong_usage_is_code_2(ox: Commands, arguments: list[str], told: str) -> None:
+    ended = ox("dead", *arguments)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert told in ended.err
