@@ -174,7 +174,7 @@ class TestHistory:
         assert found is not None
         last = found.transitions[-1]
         assert (last.source, last.target, last.worker) == ("running", "cancelled", "w")
-        (attempt,) = found.attempts
+        (attempt,) = found.past_attempts
         assert (attempt.category, attempt.message) == ("cancelled", "no")
 
 

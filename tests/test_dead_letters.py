@@ -123,7 +123,7 @@ class TestWhich:
             await queue.dead_letters.get("none")
 
     async def test_as_a_worker_makes_them(self, queue: Queue) -> None:
-        @queue.job(attempts=2, backoff=0)
+        @queue.job(attempts=2, backoff="1ms")
         async def breaks() -> None:
             raise ConnectionError("not now")
 

@@ -120,7 +120,7 @@ class Flow:
             self.queue.name,
             self.queue.prefix,
             self.name,
-            self.data,
+            self.queue.seal(self.data),
             carry(self.options),
             self.policy,
             tuple(child._tree(place) for child in self.children),

@@ -34,6 +34,7 @@ from oxcart.model.duration import Duration
 from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
+from oxcart.model.keyring import KeyRing
 from oxcart.model.names import check_job_name
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, OptionKwargs
 from oxcart.model.priority import formal_priority
@@ -74,6 +75,7 @@ class Queue(Cancelling):
         server: A server object to share between queues, instead of ``url``.
         priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``
             (where a job does not say), ``low`` and ``bulk``; otherwise they are the wire's numbers.
+        key_ring: Keys with which payloads are sealed before they are stored, and opened for handlers.
         **defaults: Options for every job that does not say otherwise.
     """
 
@@ -88,6 +90,7 @@ class Queue(Cancelling):
         default_lifetime: Duration | None = None,
         server: Server | None = None,
         priorities: Literal["formal"] | None = None,
+        key_ring: KeyRing | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         Keys(name, prefix)  # a bad name is told here, not at the first add
@@ -98,6 +101,7 @@ class Queue(Cancelling):
         self.priorities = priorities
         if default_lifetime is not None:
             defaults.setdefault("lifetime", default_lifetime)
+        self.key_ring = key_ring
         self.defaults = self.read_options(
             {"priority": "normal", **defaults} if priorities else defaults, DEFAULT_OPTIONS
         )
@@ -146,7 +150,7 @@ class Queue(Cancelling):
         encoded, names = [], []
         for row in jobs:
             own = shared if len(row) == 2 else self.read_options(cast(OptionKwargs, dict(row[2])), shared)
-            encoded.append(encode(row[0], row[1], own))
+            encoded.append(encode(row[0], self.seal(row[1]), own))
             names.append(row[0])
         try:
             added = await bound.broker.add(encoded, timeout=self.add_timeout)
@@ -158,7 +162,7 @@ class Queue(Cancelling):
         ]
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
-        added = await self.add_encoded(self.broker.encode(name, data, carry(options)))
+        added = await self.add_encoded(self.broker.encode(name, self.seal(data), carry(options)))
         return JobHandle(self, added.id, name, added.created, added.duplicate)
 
     async def add_encoded(self, job: Encoded) -> Added:
@@ -167,6 +171,10 @@ class Queue(Cancelling):
             return await self._bind().add(job)
         except Unacknowledged as error:
             raise error.of_jobs([job[0]]) from error
+
+    def seal(self, data: Any) -> Any:
+        """A payload as it is stored: sealed, where the queue has keys."""
+        return data if self.key_ring is None else self.key_ring.seal(data, self.name)
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own.
@@ -387,7 +395,9 @@ class Queue(Cancelling):
 
     def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
         """A broker with a connection of its own."""
-        return BullMQBroker(self.server, self.name, prefix=self.prefix, reconnect=reconnect)
+        return BullMQBroker(
+            self.server, self.name, prefix=self.prefix, reconnect=reconnect, key_ring=self.key_ring
+        )
 
     def station_facts(self) -> dict[str, Any]:
         """What another process needs to find this queue."""

@@ -98,7 +98,7 @@ class Schedulers:
         )
         own = self._queue.read_options(options)
         opts, extras = encode_options(own)
-        body = payload.encode({} if data is None else data)
+        body = payload.encode(self._queue.seal({} if data is None else data))
         payload.check_size(body, opts, own.size_limit)
         run = await self._store.upsert(
             scheduler_id, schedule, called, body, msgspec.json.decode(opts), extras

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from oxcart.model.job import Job
+from oxcart.model.masking import masked
 from oxcart.model.options import JobOptions
 
 Code = int | str
@@ -62,6 +63,9 @@ class ClaimedJob(msgspec.Struct):
     starts: int
     started_ms: int
     fields: dict[bytes, bytes]
+
+    def __repr__(self) -> str:
+        return masked(self, "fields")
 
     @property
     def earlier(self) -> int:
@@ -136,6 +140,9 @@ class Outcome(msgspec.Struct):
     counts: bool = True
     lifo: bool = False
     earlier: int = -1
+
+    def __repr__(self) -> str:
+        return masked(self, "value", "stack")
 
 
 class Lease(msgspec.Struct, frozen=True):

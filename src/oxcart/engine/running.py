@@ -23,6 +23,7 @@ from oxcart.model.errors import OxcartError
 from oxcart.model.failure import JobCancelled
 from oxcart.model.flow import HasTree
 from oxcart.model.history import attempt_id
+from oxcart.model.keyring import SEALED, open_sealed
 from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
 
@@ -118,8 +119,15 @@ class RunningJob(Parent):
 
     @property
     def raw_data(self) -> bytes:
-        """The payload as JSON."""
-        return self.claim.fields.get(b"data", b"null")
+        """The payload as JSON.
+
+        Raises:
+            DecryptionError: It is sealed, and the worker's queue cannot open it.
+        """
+        raw = self.claim.fields.get(b"data", b"null")
+        if raw.startswith(SEALED):
+            return open_sealed(raw, getattr(self._broker, "key_ring", None), self.queue)
+        return raw
 
     @property
     def data(self) -> Any:
@@ -311,6 +319,7 @@ class RunningJob(Parent):
         fields[b"ats"] = str(self.fencing).encode()
         fields[b"processedOn"] = str(self.started_ms).encode()
         fields[b"pb"] = self.worker_id.encode()
+        fields[b"data"] = self.raw_data
         return codec.decode_job(self.queue, self.id, fields, "active")
 
 

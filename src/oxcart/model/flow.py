@@ -13,6 +13,7 @@ import msgspec
 
 from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
+from oxcart.model.masking import masked
 from oxcart.model.options import JobOptions
 
 #: How many jobs one tree may have: they are added in one call, which holds the server for about 15 ms then.
@@ -68,6 +69,9 @@ class Tree(msgspec.Struct, frozen=True):
     options: JobOptions = JobOptions()
     on_failure: OnFailure = OnFailure.FAIL
     children: tuple[Tree, ...] = ()
+
+    def __repr__(self) -> str:
+        return masked(self, "data")
 
 
 class HasTree(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from oxcart.model import history
+from oxcart.model.masking import masked
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 from oxcart.model.state import State
 
@@ -77,6 +78,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     deferred_failure: str | None = None
     state: State | None = None
     extra: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return masked(self, "data", "return_value", "progress")
 
     @property
     def type(self) -> str:

@@ -218,7 +218,7 @@ def _decode_escaped(raw: bytes | str, field: str, error: Exception) -> Any:
     try:
         return json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise PayloadError(field, f"JSON ({error})", raw) from error
+        raise PayloadError(field, f"JSON ({error})", f"{len(raw)} bytes of something else") from error
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -18,6 +18,7 @@ from oxcart.engine.running import RunningJob
 from oxcart.model.duration import Duration
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
+from oxcart.model.keyring import KeyRing
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
 from oxcart.sync._cancelling import Cancelling
@@ -45,6 +46,7 @@ class Queue(Cancelling):
         server: A server object to share between queues, instead of ``url``.
         priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``,
             ``low`` and ``bulk``.
+        key_ring: Keys with which payloads are sealed before they are stored, and opened for handlers.
         **defaults: Options for every job that does not say otherwise.
 
     Attributes:
@@ -62,6 +64,7 @@ class Queue(Cancelling):
         server: Server | None = None,
         priorities: Literal["formal"] | None = None,
         default_lifetime: Duration | None = None,
+        key_ring: KeyRing | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         self.asynchronous: _queue.Queue = _queue.Queue(
@@ -73,6 +76,7 @@ class Queue(Cancelling):
             server=server,
             priorities=priorities,
             default_lifetime=default_lifetime,
+            key_ring=key_ring,
             **defaults,
         )
         # A queue that nobody holds any more must not keep its connection until the process ends.
@@ -105,6 +109,10 @@ class Queue(Cancelling):
     def priorities(self) -> str | None:
         """``"formal"`` where priorities are names."""
         return self.asynchronous.priorities
+
+    def seal(self, data: Any) -> Any:
+        """A payload as it is stored: sealed, where the queue has keys."""
+        return self.asynchronous.seal(data)
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own."""

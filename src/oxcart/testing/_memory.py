@@ -21,6 +21,7 @@ from oxcart.engine.running import RunningJob
 from oxcart.model import payload
 from oxcart.model.errors import JobFailed, JobNotFound, OxcartError, ResultTimeout, error_for_code
 from oxcart.model.job import Job
+from oxcart.model.keyring import KeyRing, open_sealed
 from oxcart.model.options import JobOptions
 from oxcart.testing._attempt import WORKER, InlineJob, Settings, run_attempt
 
@@ -58,6 +59,7 @@ class MemoryBroker:
         settings: How to run jobs.
         at_once: Whether a job runs as soon as it is added.
         ended: Told of every ended attempt, as a worker's observer is.
+        key_ring: Opens payloads that are sealed.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class MemoryBroker:
         settings: Settings,
         at_once: bool,
         ended: Callable[[RunningJob, Outcome, Code, float], None],
+        key_ring: KeyRing | None = None,
     ) -> None:
         self.queue = queue
+        self.key_ring = key_ring
         self.at_once = at_once
         self.added: list[Job] = []
         self.records: dict[str, Record] = {}
@@ -113,7 +117,7 @@ class MemoryBroker:
             self._keys[key] = (job_id, now_ms() + int(str(args[codec.FLAGS]).partition("I")[2]))
         state = "delayed" if args[5] else "prioritized" if args[6] else "wait"
         self.records[job_id] = Record(job_id, fields, state)
-        self.added.append(codec.decode_job(self.queue, job_id, fields))
+        self.added.append(codec.decode_job(self.queue, job_id, self._opened(fields)))
         return Added(job_id, True)
 
     @property
@@ -254,7 +258,7 @@ class MemoryBroker:
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
-        body = payload.encode(data)
+        body = payload.encode(data if self.key_ring is None else self.key_ring.seal(data, self.queue))
         payload.check_size(body, b"")
         self._find(job_id, "update_data").fields[b"data"] = body
 
@@ -346,7 +350,12 @@ class MemoryBroker:
         return (found if oldest else found[::-1])[first : last + 1]
 
     def _job(self, record: Record) -> Job:
-        return codec.decode_job(self.queue, record.id, record.fields, record.state)
+        return codec.decode_job(self.queue, record.id, self._opened(record.fields), record.state)
+
+    def _opened(self, fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        if self.key_ring is None:
+            return fields
+        return {**fields, b"data": open_sealed(fields[b"data"], self.key_ring, self.queue)}
 
     # -- results
 

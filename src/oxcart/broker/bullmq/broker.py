@@ -26,6 +26,7 @@ from oxcart.broker.port import Added, Ask, Claimed, ClaimedJob, Code, Lease, Out
 from oxcart.model import payload
 from oxcart.model.errors import BrokerError, JobLocked, OxcartError, error_for_code
 from oxcart.model.job import Job
+from oxcart.model.keyring import DecryptionError, KeyRing, open_sealed
 from oxcart.model.options import JobOptions
 
 #: Jobs per add call: keeps a call at about 3 ms of the server's time.
@@ -99,6 +100,7 @@ class BullMQBroker:
         prefix: What stands before the name in its keys.
         clock: The time in ms; passed in so that tests can rule it.
         new_token: Makes the lease token of a claim; passed in for the same reason.
+        key_ring: Opens payloads that are sealed.
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class BullMQBroker:
         reconnect: Reconnect | None = None,
         caller: Caller | None = None,
         tagged: bool | None = None,
+        key_ring: KeyRing | None = None,
     ) -> None:
         self.server = server
+        self.key_ring = key_ring
         self.keys = Keys(queue, prefix, server.is_cluster if tagged is None else tagged)
         self.slot = self.keys.slot() if server.is_cluster else None
         self.clock = clock
@@ -404,7 +408,7 @@ class BullMQBroker:
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
-        body = payload.encode(data)
+        body = payload.encode(data if self.key_ring is None else self.key_ring.seal(data, self.queue))
         payload.check_size(body, b"")
         code = await self.caller.again(load("update_data"), self._meta, job_id, body)
         if code < 0:
@@ -468,7 +472,11 @@ class BullMQBroker:
     # -- looking
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
-        """Reads jobs."""
+        """Reads jobs.
+
+        Raises:
+            DecryptionError: The queue has keys, and a payload does not open with them.
+        """
         found = zip(job_ids, await self.records(job_ids), strict=True)
         return [self._job(job_id, fields) for job_id, fields in found]
 
@@ -495,7 +503,8 @@ class BullMQBroker:
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
         found = await self.page_records(state, first, last, oldest=oldest)
-        return [codec.decode_job(self.queue, job_id, fields, state) for job_id, fields in found]
+        jobs = (self._job(job_id, fields, state, lenient=True) for job_id, fields in found)
+        return [job for job in jobs if job is not None]
 
     async def page_records(
         self, state: str, first: int, last: int, *, oldest: bool = False
@@ -515,8 +524,19 @@ class BullMQBroker:
                 break
         return found
 
-    def _job(self, job_id: str, fields: dict[bytes, bytes], place: str | None = None) -> Job | None:
-        return codec.decode_job(self.queue, job_id, fields, place) if fields else None
+    def _job(
+        self, job_id: str, fields: dict[bytes, bytes], place: str | None = None, *, lenient: bool = False
+    ) -> Job | None:
+        if not fields:
+            return None
+        if self.key_ring is not None:
+            try:
+                opened = open_sealed(fields.get(b"data", b"null"), self.key_ring, self.queue)
+                fields = {**fields, b"data": opened}
+            except DecryptionError:
+                if not lenient:  # in a list one job that cannot be opened must not hide the others
+                    raise
+        return codec.decode_job(self.queue, job_id, fields, place)
 
 
 def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
