@@ -143,6 +143,8 @@ class JobHandle(Parent, Generic[R]):
             fields[codec.FIELD_CORRELATION] = read.correlation_id or ""
         if "callback_url" in said:
             fields[codec.FIELD_CALLBACK] = read.callback_url or ""
+        if read.callback_url is not None:
+            await self.queue.expect_callbacks([self.id])
         await self.queue.broker.update_job(self.id, fields, read.priority if "priority" in said else None)
 
     async def change_priority(self, priority: int | str, *, lifo: bool = False) -> None:

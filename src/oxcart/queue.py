@@ -16,6 +16,8 @@ from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+from oxcart._bound import Bound
+from oxcart.broker.addresses import check_submitted
 from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
@@ -24,14 +26,16 @@ from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.port import Added
 from oxcart.cancelling import Cancelling
 from oxcart.dead_letters import DeadLetters
+from oxcart.deliveries import WebhookQueue
 from oxcart.engine.handler import Handler, Registry, RunKind
 from oxcart.engine.running import RunningJob, carry
+from oxcart.engine.webhooks import Webhooks
 from oxcart.events import QueueEvents, Results
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
 from oxcart.limits import Limits
 from oxcart.model.duration import Duration
-from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
+from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.keyring import KeyRing
@@ -76,6 +80,7 @@ class Queue(Cancelling):
         priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``
             (where a job does not say), ``low`` and ``bulk``; otherwise they are the wire's numbers.
         key_ring: Keys with which payloads are sealed before they are stored, and opened for handlers.
+        webhooks: How those are told who gave a job a ``callback_url``; without it nobody is.
         **defaults: Options for every job that does not say otherwise.
     """
 
@@ -91,6 +96,7 @@ class Queue(Cancelling):
         server: Server | None = None,
         priorities: Literal["formal"] | None = None,
         key_ring: KeyRing | None = None,
+        webhooks: Webhooks | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         Keys(name, prefix)  # a bad name is told here, not at the first add
@@ -102,6 +108,8 @@ class Queue(Cancelling):
         if default_lifetime is not None:
             defaults.setdefault("lifetime", default_lifetime)
         self.key_ring = key_ring
+        self.webhooks = webhooks
+        self._deliveries: WebhookQueue | None = None
         self.defaults = self.read_options(
             {"priority": "normal", **defaults} if priorities else defaults, DEFAULT_OPTIONS
         )
@@ -110,8 +118,8 @@ class Queue(Cancelling):
         self._folder = folder
         self._server = server
         self.add_timeout = add_timeout
-        self._bound: _Bound | None = None  # the one used last
-        self._bounds: dict[asyncio.AbstractEventLoop, _Bound] = {}
+        self._bound: Bound | None = None  # the one used last
+        self._bounds: dict[asyncio.AbstractEventLoop, Bound] = {}
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -147,11 +155,15 @@ class Queue(Cancelling):
         shared = carry(self.read_options(options))
         bound = self._bind()
         encode = bound.broker.encode
-        encoded, names = [], []
+        encoded, names, watched = [], [], []
         for row in jobs:
             own = shared if len(row) == 2 else self.read_options(cast(OptionKwargs, dict(row[2])), shared)
             encoded.append(encode(row[0], self.seal(row[1]), own))
             names.append(row[0])
+            if own.callback_url is not None:
+                watched.append(encoded[-1][0])
+        if watched:
+            await self.expect_callbacks(watched)
         try:
             added = await bound.broker.add(encoded, timeout=self.add_timeout)
         except Unacknowledged as error:
@@ -162,7 +174,10 @@ class Queue(Cancelling):
         ]
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
-        added = await self.add_encoded(self.broker.encode(name, self.seal(data), carry(options)))
+        encoded = self.broker.encode(name, self.seal(data), carry(options))
+        if options.callback_url is not None:
+            await self.expect_callbacks([encoded[0]])
+        added = await self.add_encoded(encoded)
         return JobHandle(self, added.id, name, added.created, added.duplicate)
 
     async def add_encoded(self, job: Encoded) -> Added:
@@ -171,6 +186,19 @@ class Queue(Cancelling):
             return await self._bind().add(job)
         except Unacknowledged as error:
             raise error.of_jobs([job[0]]) from error
+
+    async def expect_callbacks(self, ids: Iterable[str]) -> None:
+        """Notes jobs that somebody is to be told of, before they are added; one too many does no harm."""
+        broker = self.broker
+        if isinstance(broker, BullMQBroker):
+            await broker.expect_callbacks(list(ids))
+
+    @property
+    def deliveries(self) -> WebhookQueue | None:
+        """The queue in which webhooks wait to be delivered; None where the queue has none."""
+        if self._deliveries is None and self.webhooks is not None:
+            self._deliveries = WebhookQueue(self, self.webhooks)
+        return self._deliveries
 
     def seal(self, data: Any) -> Any:
         """A payload as it is stored: sealed, where the queue has keys."""
@@ -188,7 +216,10 @@ class Queue(Cancelling):
             return defaults
         if self.priorities and "priority" in given:
             given = {**given, "priority": formal_priority(given["priority"])}
-        return defaults.replace(**given)
+        read = defaults.replace(**given)
+        if read.callback_url is not None:
+            check_submitted(read.callback_url, self.webhooks.allow if self.webhooks else ())
+        return read
 
     # -- handlers
 
@@ -366,6 +397,8 @@ class Queue(Cancelling):
 
     async def close(self) -> None:
         """Closes the connection. The queue can be used again afterwards."""
+        if self._deliveries is not None:
+            await self._deliveries.queue.close()
         bound, self._bound = self._bounds.pop(asyncio.get_running_loop(), None), None
         if bound is not None and bound.pid == os.getpid():
             await bound.close()
@@ -409,14 +442,14 @@ class Queue(Cancelling):
             "prefix": self.prefix,
         }
 
-    def _bind(self) -> _Bound:
+    def _bind(self) -> Bound:
         loop = asyncio.get_running_loop()
         bound = self._bound
         if bound is None or bound.loop is not loop or bound.pid != os.getpid():
             bound = self._bound = self._bound_of(loop)
         return bound
 
-    def _bound_of(self, loop: asyncio.AbstractEventLoop) -> _Bound:
+    def _bound_of(self, loop: asyncio.AbstractEventLoop) -> Bound:
         """What belongs to a loop: loops of several threads may take turns, each with its connection."""
         pid = os.getpid()
         for known, bound in list(self._bounds.items()):
@@ -424,70 +457,8 @@ class Queue(Cancelling):
                 self._bounds.pop(known, None)
         found = self._bounds.get(loop)
         if found is None:
-            found = self._bounds[loop] = _Bound(loop, self.open_broker(), self.add_timeout)
+            found = self._bounds[loop] = Bound(loop, self.open_broker(), self.add_timeout)
         return found
-
-
-class _Bound:
-    """What of a queue belongs to one event loop: a connection, waiting adds, waiting results."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: BullMQBroker, add_timeout: float) -> None:
-        self.loop = loop
-        self.pid = os.getpid()
-        self.broker = broker
-        self.results = Results(broker)
-        self._add_timeout = add_timeout
-        self._alone = False
-        self._waiting: list[tuple[Encoded, asyncio.Future[Added]]] = []
-        self._sending: set[asyncio.Task[None]] = set()
-
-    async def add(self, job: Encoded) -> Added:
-        """Adds a job: at once where no other add is under way, else together with those of this turn."""
-        if self._alone or self._waiting:
-            return await self._add_soon(job)
-        self._alone = True
-        try:
-            (added,) = await self.broker.add_each([job], timeout=self._add_timeout)
-        finally:
-            self._alone = False
-        if isinstance(added, OxcartError):
-            raise added
-        return added
-
-    def _add_soon(self, job: Encoded) -> asyncio.Future[Added]:
-        future: asyncio.Future[Added] = self.loop.create_future()
-        if not self._waiting:
-            self.loop.call_soon(self._send)
-        self._waiting.append((job, future))
-        return future
-
-    def _send(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        task = self.loop.create_task(self._add(waiting), name="oxcart-add")
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-
-    async def _add(self, waiting: list[tuple[Encoded, asyncio.Future[Added]]]) -> None:
-        try:
-            added = await self.broker.add_each([job for job, _ in waiting], timeout=self._add_timeout)
-        except Exception as error:
-            for _, future in waiting:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for (_, future), one in zip(waiting, added, strict=True):
-            if future.done():
-                continue
-            if isinstance(one, OxcartError):
-                future.set_exception(one)
-            else:
-                future.set_result(one)
-
-    async def close(self) -> None:
-        if self._sending:
-            await asyncio.wait(self._sending)
-        await self.results.close()
-        await self.broker.close()
 
 
 class Task(Generic[P, C, R]):

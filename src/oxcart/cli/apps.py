@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from oxcart.cli.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
-    from oxcart.engine.worker import Source
+    from oxcart.engine.source import Source
 
 _FORM = "module:queue, for example app:emails"
 

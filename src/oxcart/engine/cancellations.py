@@ -79,18 +79,21 @@ class Cancellations:
     async def run(self) -> None:
         """Listens while jobs run, until cancelled."""
         try:
-            while True:
-                await self.needed.wait()
-                await asyncio.sleep(PATIENCE)
-                if self.is_busy(range(len(self._brokers))):
-                    await asyncio.gather(*(one.run() for one in self._listeners))
-                else:
-                    self.needed.clear()
+            await asyncio.gather(*(self._serve(one) for one in self._listeners))
         finally:
             for look in self._looks:
                 look.cancel()
             for one in self._listeners:
                 await one.close()
+
+    async def _serve(self, listener: _Listener) -> None:
+        """Lets one listener listen whenever jobs of its queues run; each has its own times."""
+        while True:
+            await self.needed.wait()
+            await asyncio.sleep(PATIENCE)
+            await listener.run()
+            if not self.is_busy(range(len(self._brokers))):
+                self.needed.clear()
 
     def is_busy(self, indexes: Iterable[int]) -> bool:
         """Whether jobs of some queues are held."""

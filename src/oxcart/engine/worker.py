@@ -19,21 +19,22 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import Ask, Claimed, Code, Outcome
+from oxcart.engine.callbacks import Callbacks
 from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.claims import Claims, Station
 from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
-from oxcart.engine.handler import Registry
 from oxcart.engine.leases import Leases
 from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import Recovery
 from oxcart.engine.running import RunningJob
 from oxcart.engine.scheduler import Scheduler
+from oxcart.engine.source import Source, deliveries_of
 from oxcart.engine.verdict import Verdict
 from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.model.backoff import Strategy
@@ -49,24 +50,6 @@ log = logging.getLogger("oxcart.worker")
 UNKNOWN_DELAY = (1_000, 60_000)
 #: How many job names without a handler are told of, and remembered for it.
 MOST_UNKNOWN = 1_000
-
-
-class Source(Protocol):
-    """What a worker consumes: a queue that knows its handlers and where it lives."""
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-
-    @property
-    def registry(self) -> Registry:
-        """Its handlers."""
-
-    def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
-        """A broker of its own for the worker."""
-
-    def station_facts(self) -> dict[str, Any]:
-        """What the renewer needs to find the queue."""
 
 
 def _check_count(value: object, field: str, least: int) -> None:
@@ -151,7 +134,8 @@ class Worker:
             _check_count(limiter[0], "limiter", 1)
         self.id = make_worker_id()
         self.name = name or self.id
-        self.queues = queues
+        deliveries = [to.queue for queue in queues if (to := deliveries_of(queue)) is not None]
+        self.queues: tuple[Source, ...] = (*queues, *deliveries)
         self.concurrency = concurrency
         self._lock_ms = parse_ms(lock_duration, "lock_duration", minimum=100)
         every = (
@@ -321,9 +305,18 @@ class Worker:
         self._cancellations = Cancellations(
             brokers, held=self._leases.held, stop=self._executor.cancel, reconnect=self._reconnect
         )
+        self._callbacks = Callbacks(
+            {
+                index: (brokers[index], to)
+                for index, queue in enumerate(self.queues)
+                if (to := deliveries_of(queue)) is not None
+            }
+        )
         self._leases.start()
         loops = [asyncio.create_task(waiter.run(), name="oxcart-waiter") for waiter in self._waiters]
         loops.append(asyncio.create_task(self._cancellations.run(), name="oxcart-cancellations"))
+        if any(deliveries_of(queue) for queue in self.queues):
+            loops.append(asyncio.create_task(self._callbacks.run(), name="oxcart-callbacks"))
         if self._recover:
             loops += [
                 asyncio.create_task(self._make_recovery(broker).run(), name="oxcart-recovery")
@@ -459,6 +452,8 @@ class Worker:
             )
         if code == 1:
             self.processed += 1
+            if b"ox:callback" in job.claim.fields and outcome.kind in "cf":
+                self._callbacks.ended(station.index, job, outcome)
         elif code == 0 and outcome.kind == "h":
             # Its children ended before it began to wait: it goes on at once.
             self._leases.hold(station.index, [job], [None])
@@ -563,6 +558,7 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10):
                     await self._claims.drained()
+        await self._callbacks.close()
         await self._claims.close()
         await self._executor.close()
         await self._leases.close()

@@ -14,7 +14,7 @@ from oxcart.queue import LISTABLE
 
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
-    from oxcart.engine.worker import Source
+    from oxcart.engine.source import Source
 
 
 class QueueLengths:

@@ -13,8 +13,10 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overlo
 from oxcart import queue as _queue
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect, Server
+from oxcart.deliveries import WebhookQueue
 from oxcart.engine.handler import Registry, RunKind
 from oxcart.engine.running import RunningJob
+from oxcart.engine.webhooks import Webhooks
 from oxcart.model.duration import Duration
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
@@ -47,6 +49,7 @@ class Queue(Cancelling):
         priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``,
             ``low`` and ``bulk``.
         key_ring: Keys with which payloads are sealed before they are stored, and opened for handlers.
+        webhooks: How those are told who gave a job a ``callback_url``; without it nobody is.
         **defaults: Options for every job that does not say otherwise.
 
     Attributes:
@@ -65,6 +68,7 @@ class Queue(Cancelling):
         priorities: Literal["formal"] | None = None,
         default_lifetime: Duration | None = None,
         key_ring: KeyRing | None = None,
+        webhooks: Webhooks | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         self.asynchronous: _queue.Queue = _queue.Queue(
@@ -77,6 +81,7 @@ class Queue(Cancelling):
             priorities=priorities,
             default_lifetime=default_lifetime,
             key_ring=key_ring,
+            webhooks=webhooks,
             **defaults,
         )
         # A queue that nobody holds any more must not keep its connection until the process ends.
@@ -109,6 +114,15 @@ class Queue(Cancelling):
     def priorities(self) -> str | None:
         """``"formal"`` where priorities are names."""
         return self.asynchronous.priorities
+
+    @property
+    def deliveries(self) -> WebhookQueue | None:
+        """The queue in which webhooks wait to be delivered; None where the queue has none."""
+        return self.asynchronous.deliveries
+
+    def expect_callbacks(self, ids: Iterable[str]) -> None:
+        """Notes jobs that somebody is to be told of when they have ended."""
+        self.run(self.asynchronous.expect_callbacks(ids))
 
     def seal(self, data: Any) -> Any:
         """A payload as it is stored: sealed, where the queue has keys."""

@@ -429,6 +429,13 @@ class BullMQBroker:
         flat = [part for pair in fields.items() for part in pair]
         await self._change("update_job", job_id, "" if priority is None else priority, *flat)
 
+    async def expect_callbacks(self, job_ids: Sequence[str]) -> None:
+        """Notes jobs that somebody is to be told of when they have ended; may be repeated."""
+        if job_ids:
+            now = self.clock()
+            pairs = [part for job_id in job_ids for part in (now, job_id)]
+            await self.caller.command("ZADD", self.keys.callbacks(), "NX", *pairs)
+
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""
         await self._change("change_delay", job_id, delay_ms, self.clock())

@@ -202,6 +202,10 @@ class Keys:
         """String: the answer to the last call of a caller's slot (ours alone, short-lived)."""
         return self.key(f"ox:call:{slot}")
 
+    def callbacks(self) -> str:
+        """Sorted set: jobs with a callback URL that was not told yet, by the time of their add (ours)."""
+        return self.key("ox:callbacks")
+
     def cancellations(self, client_id: str) -> str:
         """Sorted set: the jobs that a worker is asked to cancel (ours alone; a day at most)."""
         return self.key(f"ox:cancel:{client_id}")

@@ -1,0 +1,143 @@
+"""Which addresses a webhook may be sent to: public ones, and what the operator allows besides.
+
+A callback URL comes from whoever adds a job; it must not make a worker speak to the machines beside it. A
+name is resolved once, all its addresses are checked, and the connection is made to one of those that were.
+
+May touch: the resolver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import urlsplit
+
+from oxcart.model.errors import OxcartError, ValidationError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+#: NAT64: the last 32 bits are an address of version 4.
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
+_LOCAL_ENDS = (".localhost", ".local", ".internal", ".localdomain")
+
+
+class AddressBlocked(OxcartError):
+    """A webhook would go to an address that is not public and not allowed.
+
+    Attributes:
+        host: The host in question.
+        address: Its address, where it was resolved.
+    """
+
+    def __init__(self, host: str, address: str) -> None:
+        super().__init__(host, address)
+        self.host = host
+        self.address = address
+
+    def __str__(self) -> str:
+        what = self.host if self.host == self.address else f"{self.host} ({self.address})"
+        return f"webhooks are not sent to {what}: it is no public address, and it is not allowed"
+
+
+def read_networks(allow: Sequence[str]) -> tuple[Network, ...]:
+    """The networks that an operator allows.
+
+    Raises:
+        ValidationError: One of them is none.
+    """
+    found = []
+    for each in allow:
+        try:
+            found.append(ipaddress.ip_network(each))
+        except (ValueError, TypeError):
+            raise ValidationError("allow", "networks such as 10.0.0.0/8", each) from None
+    return tuple(found)
+
+
+def check_address(host: str, text: str, allow: Sequence[Network] = ()) -> None:
+    """Refuses an address that is not public, unless it is allowed.
+
+    Raises:
+        AddressBlocked: It is refused.
+    """
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        raise AddressBlocked(host, text) from None
+    for each in _inside(address):
+        if any(each.version == network.version and each in network for network in allow):
+            continue
+        if not each.is_global or each.is_multicast or each.is_reserved:
+            raise AddressBlocked(host, text)
+
+
+def check_submitted(url: str, allow: Sequence[Network] = ()) -> None:
+    """What can be told of a URL without resolving its host: whether it is plainly a private address.
+
+    Raises:
+        ValidationError: It is.
+    """
+    host = (urlsplit(url).hostname or "").rstrip(".").lower()
+    literal = _literal(host)
+    if literal is not None:
+        try:
+            check_address(host, literal, allow)
+        except AddressBlocked as error:
+            raise ValidationError("callback_url", "at a public address", host) from error
+    elif (host in _LOCAL_NAMES or host.endswith(_LOCAL_ENDS)) and not allow:
+        raise ValidationError("callback_url", "at a public address", host)
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """The addresses of a host, by the system's resolver."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+async def choose_address(host: str, port: int, allow: Sequence[Network], ask: Resolve = resolve) -> str:
+    """An address of a host to connect to; all of them are checked, so that none can be smuggled in.
+
+    Raises:
+        AddressBlocked: One of them is refused.
+        OSError: The host cannot be found.
+    """
+    literal = _literal(host)
+    addresses = [literal] if literal is not None else list(await ask(host, port))
+    if not addresses:
+        raise OSError(f"{host} has no address")
+    for address in addresses:
+        check_address(host, address, allow)
+    return addresses[0]
+
+
+def _literal(host: str) -> str | None:
+    """The address that a host is by itself, in whatever form: 127.0.0.1, 2130706433, 0x7f.1, ::1."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if host and all(part[:2].lower() == "0x" or part.isdigit() for part in host.split(".")):
+        try:
+            return socket.inet_ntoa(socket.inet_aton(host))
+        except OSError:
+            return None
+    return None
+
+
+def _inside(address: Address) -> list[Address]:
+    """An address, or those of version 4 that it leads to."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return [address.ipv4_mapped]
+        if address.sixtofour is not None:
+            return [address, address.sixtofour]
+        if address.teredo is not None:
+            return [address, *address.teredo]
+        if address in _NAT64:
+            return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)]
+    return [address]
