@@ -172,6 +172,21 @@ class TestReplay:
         assert len(tries) == 1
         assert await listed(queue) == ["d"]
 
+    async def test_one_whose_life_was_over_gets_another(self, queue: Queue, store: redis.Redis) -> None:
+        now = queue.broker.clock()
+        job = await queue.add("a", lifetime="1h", timestamp=now - 7_200_000)
+
+        @queue.job
+        async def a() -> int:
+            return 5
+
+        async with Worker(queue).running():
+            await eventually(lambda: _is(job, "failed"), "its life is over")
+            assert await listed(queue) == [job.id]
+            await queue.dead_letters.replay(job.id)
+            assert await job.result(10) == 5
+        assert not store.exists("bull:q:ox:expiring")
+
     async def test_what_is_none(self, queue: Queue) -> None:
         await queue.add("a", job_id="w")
         with pytest.raises(WrongState):

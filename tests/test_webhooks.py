@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 import redis
 
-from oxcart import PermanentError, Queue, RunningJob, TemporaryError, Worker
+from oxcart import Flow, PermanentError, Queue, RunningJob, TemporaryError, Worker
 from oxcart.broker.addresses import (
     AddressBlocked,
     check_address,
@@ -318,6 +318,11 @@ class TestEnds:
             body = await body_of(receiver)
         assert (body["job_id"], body["state"], body["error"]["message"]) == (job.id, "cancelled", "no")
         assert store.zscore("bull:q:ox:callbacks", other.id) is not None
+
+    async def test_of_a_flow(self, told: Queue, receiver: Receiver, store: redis.Redis) -> None:
+        leaf = Flow(told, "a", job_id="leaf", callback_url=receiver.url)
+        tree = await Flow(told, "a", children=[leaf], callback_url=receiver.url).add()
+        assert set(store.zrange("bull:q:ox:callbacks", 0, -1)) == {"leaf", tree.id}
 
     async def test_a_url_that_is_given_later(
         self, told: Queue, receiver: Receiver, store: redis.Redis

@@ -140,6 +140,7 @@ class Flow:
         if not isinstance(broker, BullMQBroker):
             raise OxcartError("flows need a server: oxcart.testing runs single jobs in memory; use drain")
         added = await add_tree(broker, self.tree(), timeout=self.queue.add_timeout)
+        await _expect_callbacks(self, added)
         return _handles(self, added)
 
 
@@ -160,6 +161,13 @@ class FlowHandle(JobHandle[Any]):
 def _handles(flow: Flow, added: AddedTree) -> FlowHandle:
     below = zip(flow.children, added.children, strict=False)
     return FlowHandle(flow.queue, added, tuple(_handles(child, one) for child, one in below))
+
+
+async def _expect_callbacks(flow: Flow, added: AddedTree) -> None:
+    if flow.options.callback_url is not None:
+        await flow.queue.expect_callbacks([added.id])
+    for child, one in zip(flow.children, added.children, strict=False):
+        await _expect_callbacks(child, one)
 
 
 def _place(queue: Queue) -> tuple[str, str]:
