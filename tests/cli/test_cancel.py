@@ -38,6 +38,17 @@ def test_all_that_fit(ox: Commands, queue: Queue) -> None:
     assert (found["queue"], found["matched"], found["cancelled"]) == ("mail", 1, 1)
 
 
+def test_by_what_was_added_with_them(ox: Commands, queue: Queue) -> None:
+    ox("add", "mail", "n", "--tag", "tenant=acme", "--tag", "plan=pro", "--correlation-id", "c-1")
+    ox("add", "mail", "n", "--callback-url", "https://example.com/hook")
+    assert ox("add", "mail", "n", "--callback-url", "http://localhost/").code == 2
+    (found,) = ox("cancel", "mail", "--all", "--tag", "tenant=acme", "--json").json["ids"]
+    job = queue.get(found)
+    assert job is not None
+    assert (job.tags, job.correlation_id) == ({"tenant": "acme", "plan": "pro"}, "c-1")
+    assert queue.counts()["waiting"] == 1
+
+
 def test_those_of_a_peer_are_told_of(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
     queue.add("n", job_id="a")
     with clean.client() as client:

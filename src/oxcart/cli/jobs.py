@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oxcart.cli import output, settings
+from oxcart.cli.cancel import tags_of
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.operations import LimitOption, retry_all
 from oxcart.cli.settings import JsonOption, QueueArgument
@@ -45,6 +46,11 @@ def add(
     ] = None,
     timeout: Annotated[str | None, typer.Option(help="How long an attempt may run.")] = None,
     lifetime: Annotated[str | None, typer.Option(help="When it must have ended, from now.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="A label; repeat for several.")
+    ] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="What ties it to other jobs and logs.")] = None,
+    callback_url: Annotated[str | None, typer.Option(help="Who is told when it has ended.")] = None,
     history: Annotated[bool, typer.Option("--history", help="Keep its transitions and attempts.")] = False,
     remove_on_complete: Annotated[
         str | None, typer.Option(help="What to keep of completed jobs: true, false, a count, JSON.")
@@ -66,6 +72,9 @@ def add(
         "idempotency_key": idempotency_key,
         "timeout": timeout,
         "lifetime": lifetime,
+        "tags": tags_of(tag),
+        "correlation_id": correlation_id,
+        "callback_url": callback_url,
         "history": history or None,
         "remove_on_complete": json_or_text(remove_on_complete),
         "remove_on_fail": json_or_text(remove_on_fail),
