@@ -334,12 +334,19 @@ class TestEnds:
         with pytest.raises(ValidationError, match="at a public address"):
             await job.update(callback_url="http://10.0.0.1/")
 
+    @pytest.mark.parametrize(
+        ("hangs", "why"), [(False, "webhooks are not sent to 10.0.0.1"), (True, "no answer within 0.3 s")]
+    )
     async def test_a_delivery_that_never_works_is_a_dead_letter(
-        self, told: Queue, receiver: Receiver
+        self, told: Queue, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, hangs: bool, why: str
     ) -> None:
+        """To a host that redirects to a private address, and to one that hangs."""
+        monkeypatch.setattr(engine, "LIMIT", 0.3)
+
         @told.job
         async def work() -> None: ...
 
+        receiver.hangs = hangs
         receiver.answers = [b"HTTP/1.1 307 Moved\r\nLocation: http://10.0.0.1/\r\n"]
         deliveries = told.deliveries
         assert deliveries is not None
@@ -351,7 +358,7 @@ class TestEnds:
             await work.using(callback_url=receiver.url).enqueue()
             await eventually(dead, "it is a dead letter")
         (letter,) = await dead()
-        assert "webhooks are not sent to 10.0.0.1" in str(letter.failed_reason)
+        assert why in str(letter.failed_reason)
 
     async def test_an_entry_without_a_job_is_dropped(self, told: Queue, store: redis.Redis) -> None:
         store.zadd("bull:q:ox:callbacks", {"gone": 1, "coming": told.broker.clock()})
