@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BULLMQ ?= 5.62.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check clean bench bench-quick bench-limits bench-bounds soak
+.PHONY: help install demo test lint types check clean bench bench-quick bench-limits bench-bounds bench-formal life soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -40,6 +40,12 @@ bench-limits: install  ## how long the server is held at worst
 
 bench-bounds: install  ## how long one call holds the server with 1 000 000 jobs in the queue
 	$(BIN)/python -m benchmarks.bounds $(BENCH)
+
+bench-formal: install  ## what the formal model costs: plain jobs against the commit before it, and jobs that use all
+	$(BIN)/python -m benchmarks.formal $(BENCH)
+
+life: install  ## 100 000 random steps in the lives of jobs, compared with a reference model
+	OXCART_LIFE=2000 $(BIN)/pytest -q --timeout 7200 tests/formal/test_life.py
 
 soak: install  ## 200 000 jobs through one worker: memory and keys must stay flat
 	$(BIN)/python -m benchmarks.soak $(BENCH)
