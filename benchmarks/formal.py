@@ -1,9 +1,10 @@
 """What the formal model costs: plain jobs against those of the commit before it, and jobs that use all of it.
 
-Three systems take turns on one server: ``before`` (a checkout of the commit before the formal model), ``plain``
-(this checkout, the same jobs) and ``formal`` (this checkout; every job with a timeout, an idempotency key, tags and a
-history). Each measurement is a process of its own that adds jobs and runs them with one worker; what is timed is
-both. A figure is the median of the rounds' ratios, because the machine is shared.
+Three systems take turns on one server: ``before`` (a checkout of the commit before the formal model),
+``plain`` (this checkout, the same jobs) and ``formal`` (this checkout; every job with a timeout, an
+idempotency key, tags and a history). Each measurement is a process of its own that adds jobs and runs
+them with one worker; what is timed is both. A figure is the median of the rounds' ratios, because the
+machine is shared.
 
     python -m benchmarks.formal [--rounds 7] [--jobs 10000] [--check]
 """

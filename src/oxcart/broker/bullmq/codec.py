@@ -116,6 +116,12 @@ class WrittenOptions(JobOptions, frozen=True, kw_only=True):
     written: str = "{}"
 
 
+@lru_cache(maxsize=1024)
+def _wire_backoff(backoff: Backoff, attempts: int) -> tuple[dict[str, Any], str | None]:
+    """The nearest policy that peers understand, and the exact one where that is another."""
+    return backoff.wire(), None if backoff.exact_on_wire(attempts) else backoff.to_field()
+
+
 def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
     """The ``opts`` object, and further hash fields as a flat list of names and values."""
     if isinstance(options, WrittenOptions):
@@ -123,9 +129,9 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
         return msgspec.json.decode(options.written), [] if window is None else ["deid", window.id]
     wire: dict[str, Any] = {"attempts": options.attempts}
     extras: list[str] = []
-    wire["backoff"] = options.backoff.wire()
-    if not options.backoff.exact_on_wire(options.attempts):
-        extras += (FIELD_BACKOFF, options.backoff.to_field())
+    wire["backoff"], exact = _wire_backoff(options.backoff, options.attempts)
+    if exact is not None:
+        extras += (FIELD_BACKOFF, exact)
     if options.delay:
         wire["delay"] = options.delay
     if options.priority:
@@ -164,8 +170,8 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
             bound = f"within the lifetime of {options.lifetime} ms"
             raise ValidationError("delay", bound, f"{options.delay} ms")
         extras += (FIELD_LIFETIME, str(options.lifetime))
-    unwanted = {"timeout": options.retry_timeout, "system": options.retry_system}
-    if not all(unwanted.values()):
+    if not (options.retry_timeout and options.retry_system):
+        unwanted = {"timeout": options.retry_timeout, "system": options.retry_system}
         extras += (FIELD_NO_RETRY, ",".join(name for name, wanted in unwanted.items() if not wanted))
     if options.idempotency_key is not None:
         if options.deduplication is not None:

@@ -230,7 +230,8 @@ local function leave(index, kind, id, token, starts, fields, earlier)
   if all_there and earlier and earlier ~= "" and not released[id] then
     job = { call("HGET", key, "parentKey"), false, earlier }
   else
-    job = call("HMGET", key, "parentKey", "deid", "atm", "ats", "ox:history", "ox:lifetime")
+    job = call("HMGET", key, "parentKey", "deid", "atm", "ats", "ox:history", "ox:lifetime", "processedOn", "pb",
+      "ox:attempts")
     if not job[4] and call("EXISTS", key) == 0 then
       return -1
     end
@@ -356,7 +357,12 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
       if dead ~= "" then
         more[#more + 1], more[#more + 2] = "ox:dead", dead
       end
+      for i = 1, job.more and #job.more or 0 do
+        more[#more + 1] = job.more[i]
+      end
       call("HSET", key, "atm", ended, field, value, "finishedOn", time, unpack(more))
+    elseif job.more then
+      call("HSET", key, "atm", ended, field, value, "finishedOn", time, unpack(job.more))
     else
       call("HSET", key, "atm", ended, field, value, "finishedOn", time)
     end
@@ -379,11 +385,9 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
 end
 
 -- Kept by jobs with a history: how the attempt ended, and the formal state that followed.
-local function note(job, index, outcome, to, why, time, reason, stacks)
-  if job[5] and call("EXISTS", key_of[index]) == 1 then
-    seldom().note_end(key_of[index], job[5], ids[index], outcome, to, why, time, reason, stacks,
-      categories[index], failure_codes[index])
-  end
+local function noted_end(job, index, outcome, to, why, time, reason, stacks)
+  return seldom().history_of(job[5], { job[4], job[7], job[8], job[9] }, outcome, to, why, time, reason, stacks,
+    categories[index], failure_codes[index])
 end
 
 local function end_of_item(job)
@@ -400,12 +404,12 @@ function kinds.c(index, at, id, token, starts, time, retention, earlier)
   if type(job) == "number" then
     return job
   end
+  if job[5] then
+    job.more = noted_end(job, index, "completed", "completed", "the handler succeeded", time)
+  end
   settle_job(job, key_of[index], id, time, "completed", "returnvalue", ARGV[at], retention)
   if job.told then
     record_attempt(job.told, job.ended_by, id, "completed", time)
-  end
-  if job[5] then
-    note(job, index, "completed", "completed", "the handler succeeded", time)
   end
   return end_of_item(job)
 end
@@ -425,7 +429,13 @@ local function make_other_kinds()
     elseif exhausted and category ~= "permanent" then
       to, why = "dead_letter", "the handler failed for now, no attempts are left"
     end
-    note(job, index, "failed", to, why, time, reason, stacks)
+    job.more = noted_end(job, index, "failed", to, why, time, reason, stacks)
+  end
+
+  local function note(job, index, ...)
+    if job[5] then
+      call("HSET", key_of[index], unpack(noted_end(job, index, ...)))
+    end
   end
 
   function kinds.f(index, at, id, token, starts, time, retention, earlier)
@@ -434,17 +444,17 @@ local function make_other_kinds()
     if type(job) == "number" then
       return job
     end
+    if job[5] then
+      local exhausted = (tonumber(job[3]) or 0) + 1 >= tonumber(ARGV[at + 2])
+      note_failure(job, index, exhausted, ARGV[at + 3], ARGV[at + 4], time, ARGV[at], ARGV[at + 1])
+    end
     local ended = settle_job(job, key_of[index], id, time, "failed", "failedReason", ARGV[at], retention,
       ARGV[at + 3], failure_codes[index], ARGV[at + 4])
-    local exhausted = ended >= tonumber(ARGV[at + 2])
-    if exhausted then
+    if ended >= tonumber(ARGV[at + 2]) then
       call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
     end
     record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
       failure_codes[index])
-    if job[5] then
-      note_failure(job, index, exhausted, ARGV[at + 3], ARGV[at + 4], time, ARGV[at], ARGV[at + 1])
-    end
     return end_of_item(job)
   end
 

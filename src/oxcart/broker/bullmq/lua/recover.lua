@@ -75,7 +75,7 @@ local function recover(id)
     call("HSET", key, "defa", known[3])
   end
   if known[2] then
-    note_end(key, known[2], id, "stalled", "scheduled", "the lease was lost", ARGV[4], "the worker was lost", nil, "system")
+    note_end(key, known[2], "stalled", "scheduled", "the lease was lost", ARGV[4], "the worker was lost", "system")
   end
   insert_ready(P, read_gate(P), id, true)
   between = nil

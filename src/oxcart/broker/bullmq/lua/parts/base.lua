@@ -111,11 +111,16 @@ end
 -- A job's transitions with one more, without the oldest where there are too many: then it begins with "+".
 -- Kept only for jobs that have the field `ox:history`; the words are the model's (model/state.py).
 local function noted(lines, time, from, to, worker, why)
-  worker = string.gsub(worker or "", "%c", " ")
+  worker = worker or ""
+  if string.find(worker, "%c") then
+    worker = string.gsub(worker, "%c", " ")
+  end
   lines = table.concat({ lines .. time, from, to, worker, why }, "\t") .. "\n"
-  local _, many = string.gsub(lines, "\n", "")
-  if many > 50 then
-    lines = "+" .. string.sub(lines, string.find(lines, "\n", 1, true) + 1)
+  if #lines > 1500 then -- no 50 lines are shorter
+    local _, many = string.gsub(lines, "\n", "")
+    if many > 50 then
+      lines = "+" .. string.sub(lines, string.find(lines, "\n", 1, true) + 1)
+    end
   end
   return lines
 end

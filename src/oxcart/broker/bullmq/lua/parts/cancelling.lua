@@ -20,7 +20,7 @@ local function note_settled(key, id, from, stamp, reason)
     return
   end
   if from == "active" then
-    note_end(key, known[1], id, "failed", as.state, as.why, stamp, reason, nil, as.category)
+    note_end(key, known[1], "failed", as.state, as.why, stamp, reason, as.category)
     return
   end
   local left = FORMAL[from]

@@ -171,14 +171,14 @@ local function claim_jobs(asked)
     local events, stamp, worker = P .. "events", asked.stamp, asked.worker
     for i = 1, #taken do
       call("XADD", events, "*", "event", "active", "jobId", taken[i], "prev", "waiting")
-      if worker then
+      if histories[i] then
+        local history = noted(histories[i], stamp, "scheduled", "running", worker, "a worker accepts the job")
+        call("HSET", keys[i], "processedOn", stamp, "ats", all_starts[i], "ox:history", history,
+          unpack(worker and { "pb", worker } or {}))
+      elseif worker then
         call("HSET", keys[i], "processedOn", stamp, "pb", worker, "ats", all_starts[i])
       else
         call("HSET", keys[i], "processedOn", stamp, "ats", all_starts[i])
-      end
-      if histories[i] then
-        call("HSET", keys[i], "ox:history", noted(histories[i], stamp, "scheduled", "running", worker,
-          "a worker accepts the job"))
       end
     end
   end

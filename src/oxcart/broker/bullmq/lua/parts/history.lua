@@ -6,9 +6,9 @@
 -- Kept of a message and of a stack: the end of it, where the failure is.
 local LONGEST_MESSAGE, LONGEST_TRACE, MOST_ATTEMPTS = 1000, 2000, 20
 
--- Writes down how an attempt ended and where the job went. `stacks` is the JSON list of all stacks, or nil.
-local function note_end(key, history, id, outcome, to, why, time, message, stacks, category, code)
-  local was = call("HMGET", key, "ats", "processedOn", "pb", "ox:attempts")
+-- The fields that tell how an attempt ended and where the job went, as a flat list. `stacks` is the JSON list of all
+-- stacks, or nil; `was` holds the job's `ats`, `processedOn`, `pb` and `ox:attempts`.
+local function history_of(history, was, outcome, to, why, time, message, stacks, category, code)
   local stack
   if stacks and stacks ~= "" then
     local fine, all = pcall(cjson.decode, stacks)
@@ -19,10 +19,19 @@ local function note_end(key, history, id, outcome, to, why, time, message, stack
     string.sub(message or "", 1, LONGEST_MESSAGE),
     type(stack) == "string" and string.sub(stack, -LONGEST_TRACE) or "",
   })
-  local lines = (was[4] or "") .. line .. "\n"
-  local _, many = string.gsub(lines, "\n", "")
-  if many > MOST_ATTEMPTS then
-    lines = string.sub(lines, string.find(lines, "\n", 1, true) + 1)
+  local lines = line .. "\n"
+  if was[4] then
+    lines = was[4] .. lines
+    local _, many = string.gsub(lines, "\n", "")
+    if many > MOST_ATTEMPTS then
+      lines = string.sub(lines, string.find(lines, "\n", 1, true) + 1)
+    end
   end
-  call("HSET", key, "ox:history", noted(history, time, "running", to, was[3], why), "ox:attempts", lines)
+  return { "ox:history", noted(history, time, "running", to, was[3], why), "ox:attempts", lines }
+end
+
+-- Writes that down at once.
+local function note_end(key, history, outcome, to, why, time, message, category)
+  local was = call("HMGET", key, "ats", "processedOn", "pb", "ox:attempts")
+  call("HSET", key, unpack(history_of(history, was, outcome, to, why, time, message, nil, category)))
 end

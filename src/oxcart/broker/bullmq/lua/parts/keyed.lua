@@ -8,10 +8,14 @@ local function key_owner(prefix, id, name, flags, extras)
       key = prefix .. "ox:idem:" .. #name .. ":" .. name .. ":" .. extras[i + 1]
     end
   end
-  local owner = call("GET", key)
-  if owner and call("EXISTS", prefix .. owner) == 1 then
+  local life = string.match(flags, "I(%d+)")
+  local owner = call("SET", key, id, "NX", "GET", "PX", life)
+  if not owner then
+    return nil
+  end
+  if call("EXISTS", prefix .. owner) == 1 then
     return owner
   end
-  call("SET", key, id, "PX", string.match(flags, "I(%d+)"))
+  call("SET", key, id, "PX", life)
   return nil
 end
