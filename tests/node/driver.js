@@ -448,7 +448,14 @@ const ops = {
   },
 
   async getJob({ queue, jobId }) {
-    return describe(await Job.fromId(await queueOf(queue), jobId));
+    const from = await queueOf(queue);
+    const job = await Job.fromId(from, jobId);
+    const client = await from.client;
+    if (job && !(await client.hexists(from.toKey(jobId), 'parentKey'))) {
+      // Node reads the parent of a child that has left it from the child's options.
+      job.parentKey = undefined;
+    }
+    return describe(job);
   },
 
   async getJobCounts({ queue, types = [] }) {
