@@ -242,6 +242,7 @@ async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
     await other.finish([_outcome("h", leaf)])
     await flows.add_tree(broker, tree(broker, "adopts", tree(broker, "plain")))
     await flows.view(broker, "top")
+    await broker.leave_parent("late-leaf")
     for rule in (
         {"id": "a", "keep_last_if_active": True},
         {"id": "b", "ttl": 60, "extend": True},
