@@ -1,0 +1,81 @@
+"""The formal model beside Node: what its workers do is told from the wire, and our fields do it no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from oxcart import Queue
+from oxcart.model.state import State
+from tests.formal.test_history import check
+from tests.interop.obedient import LIMIT, obeying
+from tests.nodes import NodeDriver
+from tests.signals import eventually
+
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def has_ended(queue: Queue, job_id: str) -> bool:
+    job = await queue.get(job_id)
+    return job is not None and job.finished_on is not None
+
+
+async def test_what_a_node_worker_did_is_inferred(node: NodeDriver, queue: Queue) -> None:
+    await node.call("workerStart", handle=queue.name, queue=queue.name, options={"name": "nd"})
+    try:
+        fine = await queue.add("j", {"result": 1}, history=True, idempotency_key="k", lifetime="1h")
+        bad = await queue.add(
+            "j", {"fail": 9}, history=True, attempts=2, backoff={"type": "fixed", "delay": 1}
+        )
+        for handle in (fine, bad):
+            await eventually(lambda one=handle.id: has_ended(queue, one), "Node has run it", LIMIT)  # type: ignore[misc]
+    finally:
+        stats = await node.call("workerStop", handle=queue.name)
+    assert stats["errors"] == []
+    job = await fine.get()
+    check(job)
+    assert job.state is State.COMPLETED
+    assert [(one.target, one.inferred) for one in job.transitions] == [
+        (State.SCHEDULED, True),
+        (State.RUNNING, True),
+        (State.COMPLETED, True),
+    ]
+    (only,) = job.past_attempts
+    assert (only.worker, only.outcome, only.inferred, only.id) == ("nd", "completed", True, f"{fine.id}/1")
+    assert (await queue.add("j", idempotency_key="k")).duplicate
+    job = await bad.get()
+    check(job)
+    assert (job.state, job.attempts_made) == (State.DEAD_LETTER, 2)
+    assert [one.number for one in job.past_attempts] == [1, 2]
+
+
+async def test_a_job_of_node_has_all_nine_states_to_be_in(node: NodeDriver, queue: Queue) -> None:
+    waiting = await node.call("add", queue=queue.name, name="j", data={}, opts={})
+    delayed = await node.call("add", queue=queue.name, name="j", data={}, opts={"delay": 60_000})
+    jobs = await queue.get_many([waiting, delayed])
+    assert [job.state for job in jobs if job] == [State.SCHEDULED, State.DELAYED]
+    async with obeying(queue):
+        await eventually(lambda: has_ended(queue, waiting), "we have run it", LIMIT)
+    job = await queue.get(waiting)
+    assert job is not None
+    check(job)
+    assert (job.state, job.options.history) == (State.COMPLETED, False)
+
+
+async def test_after_us_node_and_after_node_us(node: NodeDriver, queue: Queue) -> None:
+    """A job that Node retries is taken up by us: its history goes on, and the gap is filled."""
+    handle = await queue.add(
+        "j", {"fail": 1}, history=True, attempts=3, backoff={"type": "fixed", "delay": 1}
+    )
+    await node.call("workerStart", handle=queue.name, queue=queue.name, options={"name": "nd"})
+    try:
+        await eventually(lambda: has_ended(queue, handle.id), "Node has run it", LIMIT)
+    finally:
+        await node.call("workerStop", handle=queue.name)
+    await handle.retry()
+    async with obeying(queue, name="ox"):
+        await eventually(lambda: has_ended(queue, handle.id), "we have run it", LIMIT)
+    job = await handle.get()
+    check(job)
+    assert job.state is State.COMPLETED
+    assert [one.worker for one in job.past_attempts if not one.inferred] == ["ox"]
+    assert job.past_attempts[0].inferred
