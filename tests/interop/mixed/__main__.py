@@ -19,6 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop.mixed", description=__doc__)
     parser.add_argument("--jobs", type=int, default=20_000, help="about how many (default: 20000)")
     parser.add_argument("--kills", type=int, default=10, help="how many workers are killed (default: 10)")
+    parser.add_argument("--cuts", type=int, default=0, help="how many of their answers are lost (default: 0)")
     parser.add_argument("--lease", type=int, default=5_000, help="of those, in ms (default: 5000)")
     parser.add_argument("--seed", type=int, default=562, help="of the plan (default: 562)")
     parser.add_argument("--without-us", action="store_true", help="the peers alone, to see what is theirs")
@@ -33,6 +34,7 @@ def main() -> int:
                 told.jobs,
                 seed=told.seed,
                 kills=told.kills,
+                cuts=told.cuts,
                 lease=told.lease,
                 without_us=told.without_us,
             )

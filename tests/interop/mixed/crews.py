@@ -78,6 +78,7 @@ class Crews:
 
     folder: Path
     url: str
+    victims_url: str
     lease: int
     victims: tuple[str, ...]
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class Crews:
         told = {
             "role": "work",
             "side": side,
-            "url": self.url,
+            "url": self.victims_url if name in self.victims else self.url,
             "queues": list(QUEUES),
             "name": name,
             "diary": str(self.diary.path),

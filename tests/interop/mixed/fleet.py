@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.proxy import Call, Proxy
 from tests.interop.mixed.checks import Store, faults
 from tests.interop.mixed.crews import Crews
 from tests.interop.mixed.plan import QUEUES, make_plan
@@ -27,15 +28,16 @@ class Result:
     jobs: int
     seconds: float
     kills: int
+    cuts: int
     runs: Counter[str]
     stalled: int
     faults: list[str]
 
     def __str__(self) -> str:
         runs = ", ".join(f"{side} {count}" for side, count in sorted(self.runs.items()))
-        told = f"{self.jobs} jobs in {self.seconds:.1f} s, {self.kills} workers killed, {self.stalled} stalls"
         lines = [
-            told,
+            f"{self.jobs} jobs in {self.seconds:.1f} s",
+            f"{self.kills} workers killed, {self.cuts} answers lost, {self.stalled} stalls",
             f"runs: {runs}",
             f"faults: {len(self.faults)}",
             *(f"  {one}" for one in self.faults[:50]),
@@ -44,7 +46,14 @@ class Result:
 
 
 async def run(
-    folder: Path, jobs: int, *, seed: int = 562, kills: int = 3, lease: int = 5_000, without_us: bool = False
+    folder: Path,
+    jobs: int,
+    *,
+    seed: int = 562,
+    kills: int = 3,
+    cuts: int = 0,
+    lease: int = 5_000,
+    without_us: bool = False,
 ) -> Result:
     """One run.
 
@@ -53,34 +62,48 @@ async def run(
         jobs: About how many jobs.
         seed: Of the plan.
         kills: How many workers are killed, spread over the run: ours, or peers where we do not take part.
+        cuts: How many answers to their scripts are lost on the way, with the connection.
         lease: How long those hold a job, in ms.
         without_us: Only peers work. We add our part of the jobs all the same.
     """
     plan = make_plan(seed, jobs)
     victims = PEERS if without_us else OURS
+    losses = Losses(cuts, plan.total)
     with ValkeyServer() as server:
+        proxy = Proxy(server.port)
+        proxy.cut_if(losses.is_due)
+        await proxy.up()
         client: Any = server.client()
         for queue in QUEUES:
             client.hset(f"bull:{queue}:meta", "opts.maxLenEvents", 100 * plan.total)
-        crews = Crews(folder, server.url, lease, victims)
+        crews = Crews(folder, server.url, proxy.url if cuts else server.url, lease, victims)
         began = time.monotonic()
         gate = Gate()
         producing = asyncio.create_task(produce(server.url, plan, gate.room))
         try:
             for name in PEERS if without_us else (*PEERS, *OURS):
                 await asyncio.to_thread(crews.start, name)
-            unmet = await Watch(client, crews, plan.total, producing).phases(gate, kills)
+            unmet = await Watch(client, crews, losses, producing).phases(gate, kills)
             await producing
         finally:
             crews.end()
             producing.cancel()
             await asyncio.gather(producing, return_exceptions=True)
+            await proxy.down()
         store = Store(client, plan)
         found = unmet + faults(store, crews)
         seconds = time.monotonic() - began
         if found:
             (folder / "faults").write_text("\n".join([*found, crews.logs()]))
-        return Result(plan.total, seconds, len(crews.killed), crews.runs(), store.stalled.total(), found)
+        return Result(
+            plan.total,
+            seconds,
+            len(crews.killed),
+            proxy.cuts.total(),
+            crews.runs(),
+            store.stalled.total(),
+            found,
+        )
 
 
 class Gate:
@@ -93,15 +116,33 @@ class Gate:
         await eventually(lambda: share < self.share, "room for more", 600)
 
 
+class Losses:
+    """Which answers are lost: one whenever so many more jobs have ended, of whatever script is next."""
+
+    def __init__(self, wanted: int, total: int) -> None:
+        self.total = total
+        self.ended = 0
+        self._wanted = wanted
+        self._done = 0
+
+    def is_due(self, call: Call) -> bool:
+        name = bytes(call.args[0]).upper()
+        if name != b"EVALSHA" or self._done >= self._wanted * self.ended // self.total:
+            return False
+        self._done += 1
+        return True
+
+
 class Watch:
     """Waits for ends, and kills on the way."""
 
-    def __init__(self, client: Any, crews: Crews, total: int, producing: asyncio.Task[None]) -> None:
+    def __init__(self, client: Any, crews: Crews, losses: Losses, producing: asyncio.Task[None]) -> None:
         self._client = client
         self._crews = crews
-        self._total = total
+        self._losses = losses
+        self._total = losses.total
         self._producing = producing
-        self._limit = 60 + total / 50
+        self._limit = 60 + losses.total / 50
 
     async def phases(self, gate: Gate, kills: int) -> list[str]:
         """In each phase but the last a worker is killed. Returns what did not come about."""
@@ -120,7 +161,8 @@ class Watch:
 
     def _ended(self) -> int:
         places = [f"bull:{queue}:{end}" for queue in QUEUES for end in ("completed", "failed")]
-        return sum(self._client.zcard(place) for place in places)
+        self._losses.ended = sum(self._client.zcard(place) for place in places)
+        return self._losses.ended
 
     async def _reached(self, count: int) -> None:
         async with asyncio.timeout(self._limit):
