@@ -98,3 +98,16 @@ def test_their_readme_runs_with_one_line_changed(
     store.flushall()
     found = run(sys.executable, "readme.py", OURS, str(valkey.port), stdin=readme)
     assert found == expected
+
+
+def test_faults_of_theirs_that_are_none_of_ours(
+    theirs: str, valkey: ValkeyServer, store: redis.Redis
+) -> None:
+    """Where a new release of theirs has mended one, its row in docs/migrating-from-bullmq.md goes."""
+    faults = run(theirs, "faults.py", "bullmq", str(valkey.port))
+    assert len(faults) == 10
+    assert [name for name, there in faults.items() if not there] == []
+    store.flushall()
+    ours = run(sys.executable, "faults.py", OURS, str(valkey.port))
+    assert [name for name, there in ours.items() if there] == []
+    assert ours.keys() == faults.keys()

@@ -9,7 +9,7 @@
 -- include: base gate insert store attempts parent removal deduplication history cancelling
 
 remembered()
-as = { category = "timeout", dead = "lifetime", state = "dead_letter", why = "the lifetime is over" }
+as.category, as.dead, as.state, as.why = "timeout", "lifetime", "dead_letter", "the lifetime is over"
 local now, index = tonumber(ARGV[3]), P .. "ox:expiring"
 -- What a call may cost, in entries of lists that are looked at, as in recover.lua.
 local budget = 22000
