@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 BULLMQ ?= 5.62.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check clean bench bench-quick bench-limits bench-bounds bench-formal life soak
+.PHONY: help install demo test lint types check clean bench bench-quick bench-field bench-limits bench-bounds
+.PHONY: bench-formal life soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -29,11 +30,14 @@ lint: install  ## ruff, format and rules
 types: install  ## strict type checking
 	$(BIN)/mypy
 
-bench: install  ## measure us against BullMQ of Node and PyPI; writes build/bench.json
+bench: install  ## measure us against BullMQ of Node and PyPI, then the field; writes build/bench.json
 	$(BIN)/python -m benchmarks.bench $(BENCH)
 
 bench-quick: install  ## the same in under three minutes: fewer rounds, jobs and systems
 	$(BIN)/python -m benchmarks.bench --quick $(BENCH)
+
+bench-field: install  ## the last section of bench alone: taskiq, SAQ, arq, streaQ, Celery, RQ, Dramatiq, Huey
+	$(BIN)/python -m benchmarks.field $(BENCH)
 
 bench-limits: install  ## how long the server is held at worst
 	$(BIN)/python -m benchmarks.limits $(BENCH)

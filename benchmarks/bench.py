@@ -17,9 +17,10 @@ from pathlib import Path
 from rich.console import Console
 from tests.servers import ValkeyServer
 
+from benchmarks import field
 from benchmarks.delay import SlowLink
 from benchmarks.report import make_console, medians, print_floors, print_results, write
-from benchmarks.systems import BUILD, SYSTEMS
+from benchmarks.systems import BUILD, SYSTEMS, CannotInstall
 from benchmarks.workloads import WORKLOADS, Bench, Round, Sizes
 
 SLOW = "process_c100_10ms"
@@ -51,6 +52,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="of " + ", ".join(WORKLOADS))
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="of " + ", ".join(SYSTEMS))
     parser.add_argument("--output", type=Path, default=BUILD / "bench.json", help="build/bench.json")
+    parser.add_argument("--no-field", action="store_true", help="without the field's section at the end")
     parser.add_argument("--check", action="store_true", help="exit 1 when a measured floor is not met")
     if parser.parse_known_args()[0].quick:
         parser.set_defaults(**QUICK)
@@ -114,11 +116,16 @@ def main() -> int:
     arguments = _arguments()
     console = make_console()
     began = time.monotonic()
-    rounds = asyncio.run(run(arguments, console))
+    try:
+        rounds = asyncio.run(run(arguments, console))
+    except CannotInstall as error:
+        raise SystemExit(str(error)) from None
     results = medians(rounds)
     write(arguments.output, results, rounds)
     print_results(console, results)
     met = print_floors(console, rounds)
+    if not arguments.quick and not arguments.no_field:
+        field.measure(console, arguments.output)
     load = os.getloadavg()[0]
     console.print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f}, "

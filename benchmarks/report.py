@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,12 +161,27 @@ def print_floors(console: Console, rounds: Sequence[Round]) -> bool:
     return all_met
 
 
-def write(path: Path, results: Sequence[Result], rounds: Sequence[Round]) -> None:
-    """Writes the medians, and beside them every round."""
+def write(
+    path: Path, results: Sequence[Result], rounds: Sequence[Round], *, beside: Container[str] | None = None
+) -> None:
+    """Writes the medians, and beside them every round.
+
+    Args:
+        path: The file of the medians.
+        results: The medians.
+        rounds: What they are the medians of.
+        beside: Workloads whose records are replaced while the others stay; None replaces the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([result.facts() for result in results], indent=1) + "\n")
     every = path.with_name(path.stem + "-rounds.json")
-    every.write_text(json.dumps([one.facts() for one in rounds], indent=1) + "\n")
+    for file, rows in (
+        (path, [result.facts() for result in results]),
+        (every, [one.facts() for one in rounds]),
+    ):
+        kept = []
+        if beside is not None and file.exists():
+            kept = [row for row in json.loads(file.read_text()) if row["workload"] not in beside]
+        file.write_text(json.dumps(kept + rows, indent=1) + "\n")
 
 
 def _figures(

@@ -1,4 +1,4 @@
-"""The systems that are compared, each in an environment of its own."""
+"""The systems that are compared, each in an environment of its own; those of the field are in `field`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import redis
 from tests import nodes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +32,11 @@ class System:
         brief_share: The same for a quick run without the slow link.
         every: It takes part in every so manieth round of a full run: the floors hold our figures against one
             peer, and slow ones would take up most of the time.
+        share: The part of the jobs that it is given in every workload.
+        unfinished: How many jobs of it the server holds that are not done; for BullMQ there is another check.
+        parked: The keys of a queue that is put aside until its worker is up and warm. For systems whose
+            worker is a program, the start of which would be most of what is measured.
+        settings: What was chosen for it beside its defaults, in words.
     """
 
     key: str
@@ -39,6 +45,10 @@ class System:
     slow_share: float = 1.0
     brief_share: float = 1.0
     every: int = 1
+    share: float = 1.0
+    unfinished: Callable[[redis.Redis], int] | None = None
+    parked: tuple[str, ...] = ()
+    settings: str = ""
 
     def command(self, task: dict[str, Any]) -> list[str]:
         return [*self.start(), json.dumps(task)]
@@ -69,11 +79,20 @@ def _drop_in() -> list[str]:
     return [sys.executable, "-P", str(PEERS / "bullmq_python.py"), "oxcart.compat.bullmq"]
 
 
-@cache
 def pypi_environment() -> Path:
-    """Makes the environment of PyPI bullmq, or makes it anew when its pins have changed."""
-    folder = BUILD / "peer-bullmq"
-    pins = PEERS / "requirements-bullmq.txt"
+    """The environment of PyPI bullmq."""
+    return environment("bullmq")
+
+
+class CannotInstall(Exception):
+    """A peer's environment could not be made here; the message says why."""
+
+
+@cache
+def environment(name: str) -> Path:
+    """Makes the environment of a peer, or makes it anew when its pins have changed."""
+    folder = BUILD / f"peer-{name}"
+    pins = PEERS / f"requirements-{name}.txt"
     mark = folder / ".installed"
     if not mark.exists() or mark.read_text() != pins.read_text():
         _must(sys.executable, "-m", "venv", "--clear", str(folder))
@@ -85,7 +104,7 @@ def pypi_environment() -> Path:
 def _must(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+        raise CannotInstall(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
 
 
 SYSTEMS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from benchmarks.measured import Measured, ServerClock
 from benchmarks.systems import System
 
 QUEUE = "bench"
+#: How often the server is asked whether a system's last jobs are acknowledged.
+_LOOK = 0.002
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Bench:
     async def run(self, workload: str, system: System) -> Round:
         """Runs one round on an empty server."""
         self._client.flushall()
-        return await WORKLOADS[workload](self, workload, system)
+        return await (WORKLOADS | FIELD)[workload](self, workload, system)
 
     # -- producers
 
@@ -96,9 +99,10 @@ class Bench:
         return await self._produce(workload, system, "add_many", self._sizes.jobs)
 
     async def _produce(self, workload: str, system: System, role: str, jobs: int) -> Round:
-        async with self._started(system, [self._task(role, jobs)]) as producers:
+        jobs = max(1, round(jobs * system.share))
+        async with self._started(system, [self._task(system, role, jobs)]) as producers:
             found = await self._measure(workload, system, producers, jobs)
-        self._expect("wait", jobs)
+        self._expect(system, "wait", jobs)
         return found
 
     # -- workers
@@ -116,32 +120,33 @@ class Bench:
     async def _process(
         self, workload: str, system: System, *, workers: int, port: int | None = None
     ) -> Round:
-        jobs = self._sizes.jobs
+        jobs = max(1, round(self._sizes.jobs * system.share))
         if port is not None:
             jobs = max(1, round(jobs * system.slow_share))
         elif self._sizes.brief:
             jobs = max(1, round(jobs * system.brief_share))
-        async with self._started(system, [self._task("fill", jobs)]) as filling:
+        async with self._started(system, [self._task(system, "fill", jobs)]) as filling:
             filling[0].say("go")
             await filling[0].report()
-        tasks = [self._task("work", jobs, port=port) for _ in range(workers)]
+        self._rename(system.parked, "{}", "parked:{}")
+        tasks = [self._task(system, "work", jobs, port=port) for _ in range(workers)]
         async with self._started(system, tasks) as started:
-            found = await self._measure(workload, system, started, jobs)
-        self._expect("completed", jobs)
+            found = await self._measure(workload, system, started, jobs, working=True)
+        self._expect(system, "completed", jobs)
         return found
 
     async def latency(self, workload: str, system: System) -> Round:
         jobs = self._sizes.latencies
-        tasks = [self._task("wait", jobs, concurrency=1), self._task("pace", jobs)]
+        tasks = [self._task(system, "wait", jobs, concurrency=1), self._task(system, "pace", jobs)]
         async with self._started(system, tasks) as started:
             found = await self._measure(workload, system, started, jobs, judge=started[0])
-        self._expect("completed", jobs)
+        self._expect(system, "completed", jobs)
         return found
 
     # -- what they share
 
     def _task(
-        self, role: str, jobs: int, *, port: int | None = None, concurrency: int | None = None
+        self, system: System, role: str, jobs: int, *, port: int | None = None, concurrency: int | None = None
     ) -> dict[str, Any]:
         return {
             "role": role,
@@ -149,7 +154,7 @@ class Bench:
             "jobs": jobs,
             "port": port or self._server.port,
             "warm_port": self._server.port,
-            "warm": self._sizes.warm,
+            "warm": max(1, round(self._sizes.warm * system.share)),
             "concurrency": concurrency or self._sizes.concurrency,
             "pause": self._sizes.pause,
         }
@@ -172,20 +177,28 @@ class Bench:
         started: list[Measured],
         jobs: int,
         judge: Measured | None = None,
+        working: bool = False,
     ) -> Round:
         """Lets warm processes go and waits until all jobs are done.
 
-        Where there is a judge, its report alone counts; otherwise those of all are put together.
+        Where there is a judge, its report alone counts; otherwise those of all are put together. Where the
+        server can tell whether work is acknowledged, it has to be.
         """
         clock = ServerClock(self._client)
         clock.start()
         before = sum(one.cpu() for one in started)
         for one in started:
             one.say("go")
+        if working:
+            self._rename(system.parked, "parked:{}", "{}")
         reports = await _until_done([judge] if judge else started, jobs)
+        last = max(one["last"] for one in reports)
+        while working and system.unfinished and system.unfinished(self._client):
+            await asyncio.sleep(_LOOK)
+            last = time.time()
         spent = sum(one.cpu() for one in started) - before
         clock.stop()
-        seconds = max(one["last"] for one in reports) - min(one["began"] for one in reports)
+        seconds = last - min(one["began"] for one in reports)
         mean = reports[0].get("mean_ms") if judge else None
         return Round(
             workload=workload,
@@ -204,8 +217,20 @@ class Bench:
             p99_ms=reports[0].get("p99_ms"),
         )
 
-    def _expect(self, state: str, jobs: int) -> None:
+    def _rename(self, keys: tuple[str, ...], old: str, new: str) -> None:
+        """Puts a queue aside, or back."""
+        with self._client.pipeline() as pipe:
+            for key in keys:
+                pipe.rename(old.format(key), new.format(key))
+            pipe.execute()
+
+    def _expect(self, system: System, state: str, jobs: int) -> None:
         """Makes sure that the work was done and not only reported."""
+        if system.unfinished is not None:
+            wanted, found = jobs if state == "wait" else 0, system.unfinished(self._client)
+            if found != wanted:
+                raise RuntimeError(f"{system.name}: {wanted} unfinished jobs expected, found {found}")
+            return
         key = f"bull:{QUEUE}:{state}"
         found = self._client.llen(key) if state == "wait" else self._client.zcard(key)
         if found != jobs:
@@ -237,4 +262,11 @@ WORKLOADS: dict[str, Callable[[Bench, str, System], Awaitable[Round]]] = {
     "process_c100_x2": Bench.process_x2,
     "latency": Bench.latency,
     "process_c100_10ms": Bench.process_slow,
+}
+
+#: What the field is measured on; names of their own, so that the floors' rounds stay among themselves.
+FIELD: dict[str, Callable[[Bench, str, System], Awaitable[Round]]] = {
+    "field_add": Bench.add,
+    "field_add_many": Bench.add_many,
+    "field_process": Bench.process,
 }
