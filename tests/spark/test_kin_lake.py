@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
+from oxcart import Flow, Queue, RunningJob, Worker
+from oxcart.spark.access import Access, Choice
+from oxcart.spark.attach import attach
+from tests.signals import eventually
 from tests.spark.story import DAY_MS, MIDNIGHT, Story
 
 pytest.importorskip("pyspark")
 
 from oxcart.spark.builder import HOLD_MS, Builder
 from oxcart.spark.lake import Change, Lake
+from oxcart.spark.pipeline import Pipeline, Plan
 from oxcart.spark.report import collect, lines, page
 from oxcart.spark.tables import BRONZE, DERIVED, Tables
 from tests.spark.test_kin import TEN, all_rows, bronze_of, parent_of
@@ -92,3 +99,48 @@ def test_sql(tables: Tables) -> None:
     assert row.n == 4
     (row,) = tables.spark.sql("SELECT max(steps) AS n FROM critical_paths").collect()
     assert row.n == 3
+
+
+def test_from_a_real_flow_and_schedule_to_gold(
+    spark: SparkSession, url: str, store: redis.Redis, tmp_path: Path
+) -> None:
+    asyncio.run(live(url, store))
+    plan = Plan(tmp_path / "lake", Access(url=url), Choice(pattern="*"), samples=False)
+    pipeline = Pipeline(spark, plan)
+    pipeline.once()
+    paths = pipeline.query("SELECT flow_id, step, job_id, state FROM critical_paths ORDER BY step").collect()
+    assert [tuple(row) for row in paths] == [("sum", 1, "slow", "completed"), ("sum", 2, "sum", "completed")]
+    found = pipeline.query("SELECT schedule, every_ms, made, started, failed FROM schedules").collect()
+    assert [tuple(row) for row in found] == [("beat", 50, 3, 3, 0)]
+    (late,) = pipeline.query("SELECT min(late_ms) AS least FROM firings").collect()
+    assert late.least >= 0, "nothing runs before it is due"
+
+
+async def live(url: str, store: redis.Redis) -> None:
+    """Two queues, a flow over them, and a schedule of three runs, by a worker of ours."""
+    top, part = Queue("top", url=url), Queue("part", url=url)
+    first_ended = asyncio.Event()
+
+    @top.process
+    async def add_up() -> int:
+        return 2
+
+    @part.process
+    async def run(job: RunningJob) -> int:
+        if job.id == "slow":
+            await first_ended.wait()
+        return 1
+
+    async with top, part:
+        flow = Flow(top, "sum", job_id="sum")
+        await flow.after(Flow(part, "part", job_id="quick"), Flow(part, "part", job_id="slow")).add()
+        await part.schedulers.upsert("beat", every="50ms", limit=3)
+        for queue in ("top", "part"):
+            await asyncio.to_thread(attach, Access(url=url), queue, "main")
+        async with Worker(top, part, concurrency=3).running():
+            await part.handle("quick").result(timeout=20)
+            first_ended.set()
+            await eventually(
+                lambda: int(store.zcard("bull:top:completed")) + int(store.zcard("bull:part:completed")) == 6,
+                "all jobs have ended",
+            )

@@ -16,7 +16,8 @@ from oxcart.model.job import Job
 from oxcart.model.masking import masked
 from oxcart.model.options import JobOptions
 
-#: How many jobs one tree may have: they are added in one call, which holds the server for about 15 ms then.
+#: How many jobs one tree may have: they are added in one call, which holds the server for about 30 ms then
+#: (`make bench-bounds`).
 MOST_JOBS = 1000
 #: How many generations it may have.
 DEEPEST = 100

@@ -77,25 +77,18 @@ local function leased(key, deep)
 end
 
 -- A list can only be searched by walking through it, which takes milliseconds where it is long. Jobs that are
--- removed alone are mostly old or young, and so near one of its ends. The jobs of a tree stand side by side, where
--- they were added together: then the first one tells where the others are. Each is marked in its place, so that
--- no place changes, and all that is marked goes in one walk at the end.
+-- removed alone are mostly old or young, and so near one of its ends; parents that are let through on the way are
+-- at its tail. The jobs of a tree stand side by side, where they were added together: then the first one tells
+-- where the others are. Each is marked in its place, so that no place changes, and all that is marked goes in one
+-- walk at the end.
 local GONE = "ox:gone"
 local NEAR = 1000
 local alone = ARGV[4] == ""
-local places, marked = {}, {}
+local places, marked, farthest = {}, {}, {}
 
+-- The place of an id that is not near the tail.
 local function find_in(list, id)
-  local place = places[list] and places[list][id]
-  -- Lists may have been merged meanwhile, because the queue is paused.
-  if place and call("LINDEX", list, place) == id then
-    return place
-  end
-  place = call("LPOS", list, id, "RANK", -1, "MAXLEN", NEAR)
-  if place then
-    return place
-  end
-  place = call("LPOS", list, id)
+  local place = call("LPOS", list, id)
   if place then
     local first = math.max(0, place - 2 * NEAR)
     places[list] = {}
@@ -107,22 +100,30 @@ local function find_in(list, id)
 end
 
 local function take_from(list, id)
-  if alone then
-    local near_tail = call("LPOS", list, id, "RANK", -1, "MAXLEN", NEAR)
-    return call("LREM", list, near_tail and -1 or 1, id) == 1
+  local place = places[list] and places[list][id]
+  -- Lists may have been merged meanwhile, because the queue is paused.
+  if not place or call("LINDEX", list, place) ~= id then
+    if call("LPOS", list, id, "RANK", -1, "MAXLEN", NEAR) then
+      return call("LREM", list, -1, id) == 1
+    elseif alone then
+      return call("LREM", list, 1, id) == 1
+    end
+    place = find_in(list, id)
+    if not place then
+      return false
+    end
   end
-  local place = find_in(list, id)
-  if place then
-    call("LSET", list, place, GONE)
-    marked[list] = (marked[list] or 0) + 1
-  end
-  return place and true or false
+  call("LSET", list, place, GONE)
+  marked[list] = (marked[list] or 0) + 1
+  farthest[list] = math.max(farthest[list] or 0, place)
+  return true
 end
 
 local function drop_marked()
   for list, count in pairs(marked) do
+    local from_head = farthest[list] < call("LLEN", list) / 2
+    local left = count - call("LREM", list, from_head and count or -count, GONE)
     -- Those that a merge has moved are in the other list.
-    local left = count - call("LREM", list, 0, GONE)
     local state = left > 0 and string.match(list, "[^:]*$")
     if state == "wait" or state == "paused" then
       call("LREM", string.sub(list, 1, -#state - 1) .. (state == "wait" and "paused" or "wait"), 0, GONE)
