@@ -107,6 +107,9 @@ class TestCheckpoint:
         async with Worker(queue).running():
             assert await handle.result(20) == 3
         assert seen == [None, {"done": 1, "raw": b"\x00"}, {"done": 2, "raw": b"\x00"}]
+        job = await handle.get()
+        assert job.checkpointed == {"done": 3, "raw": b"\x00"}
+        assert (job.attempt_id, job.previous_attempt_id) == (f"{job.id}/3", f"{job.id}/2")
 
     async def test_survives_a_lost_worker(self, queue: Queue) -> None:
         lost = queue.open_broker()

@@ -32,6 +32,7 @@ from oxcart.model.errors import (
     SchedulerOwned,
     ScriptError,
     TreeTooLarge,
+    Unacknowledged,
     ValidationError,
     WrongState,
     error_for_code,
@@ -48,6 +49,7 @@ from oxcart.model.failure import (
     classify,
 )
 from oxcart.model.flow import DependencyCounts, DependencyPage, FlowView, OnFailure
+from oxcart.model.history import Attempt, Change
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_id, check_job_name, check_queue_name
 from oxcart.model.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions, OptionKwargs, merge
@@ -79,6 +81,7 @@ __all__ = [
     "TRANSITIONS",
     "UNSET",
     "AccessDenied",
+    "Attempt",
     "Backoff",
     "BrokerError",
     "BrokerTimeout",
@@ -86,6 +89,7 @@ __all__ = [
     "Cancel",
     "CannotCancel",
     "Category",
+    "Change",
     "Classifier",
     "CrossSlotError",
     "Deduplication",
@@ -132,6 +136,7 @@ __all__ = [
     "TemporaryError",
     "Transition",
     "TreeTooLarge",
+    "Unacknowledged",
     "UnsetType",
     "ValidationError",
     "WaitForChildren",

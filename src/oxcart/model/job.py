@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from oxcart.model import history
+from oxcart.model import history, payload
 from oxcart.model.masking import masked
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 from oxcart.model.state import State
@@ -156,6 +156,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def attempt_id(self) -> str | None:
         """The id of its latest attempt; None before the first."""
         return history.attempt_id(self.id, self.attempts_started) if self.attempts_started else None
+
+    @property
+    def previous_attempt_id(self) -> str | None:
+        """The id of the attempt before its latest; None where there is none."""
+        return history.attempt_id(self.id, self.attempts_started - 1) if self.attempts_started > 1 else None
+
+    @property
+    def checkpointed(self) -> Any:
+        """What its handler saved last for the next attempt; None for nothing."""
+        raw = self.extra.get("ox:checkpoint")
+        return None if raw is None else payload.decode(raw)
 
     @property
     def idempotency_key(self) -> str | None:
