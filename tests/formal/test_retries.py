@@ -13,7 +13,9 @@ from oxcart.broker.port import Ask
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import JobError, PayloadError
 from oxcart.model.failure import PermanentError, TemporaryError
+from oxcart.model.keyring import KeyRing
 from oxcart.model.state import State
+from tests.conftest import MakeQueue
 from tests.engine import process_handlers
 from tests.formal.test_history import check
 from tests.formal.test_timeouts import ended
@@ -110,6 +112,24 @@ class TestCheckpoint:
         job = await handle.get()
         assert job.checkpointed == {"done": 3, "raw": b"\x00"}
         assert (job.attempt_id, job.previous_attempt_id) == (f"{job.id}/3", f"{job.id}/2")
+
+    async def test_is_sealed_where_payloads_are(self, make_queue: MakeQueue, store: redis.Redis) -> None:
+        queue = make_queue(key_ring=KeyRing({"k1": b"k" * 32}))
+        seen: list[Any] = []
+
+        async def work(job: RunningJob) -> None:
+            seen.append(job.checkpointed)
+            await job.checkpoint("secret")
+            if len(seen) == 1:
+                raise TemporaryError("again")
+
+        queue.job(name="n")(work)
+        handle = await queue.add("n", backoff="1ms")
+        async with Worker(queue).running():
+            await handle.result(20)
+        assert seen == [None, "secret"]
+        assert "secret" not in str(store.hget(f"bull:q:{handle.id}", "ox:checkpoint"))
+        assert (await handle.get()).checkpointed == "secret"
 
     async def test_survives_a_lost_worker(self, queue: Queue) -> None:
         lost = queue.open_broker()

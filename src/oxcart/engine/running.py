@@ -262,7 +262,8 @@ class RunningJob(Parent):
         Raises:
             LeaseLost: Another worker runs this job by now; nothing was written.
         """
-        body = payload.encode(data, field="checkpoint")
+        ring = getattr(self._broker, "key_ring", None)
+        body = payload.encode(data if ring is None else ring.seal(data, self.queue), field="checkpoint")
         payload.check_size(body, b"")
         await self._broker.set_checkpoint(self.id, self.token, body)
         self.claim.fields[b"ox:checkpoint"] = body
@@ -271,7 +272,9 @@ class RunningJob(Parent):
     def checkpointed(self) -> Any:
         """What ``checkpoint`` saved last, in this attempt or one before; None for nothing."""
         raw = self.claim.fields.get(b"ox:checkpoint")
-        return None if raw is None else payload.decode(raw)
+        if raw is None:
+            return None
+        return payload.decode(open_sealed(raw, getattr(self._broker, "key_ring", None), self.queue))
 
     def limit_to(self, timeout: Duration) -> None:
         """Asks for less time than the attempt has, counted from now; more than it has is not to be had.

@@ -538,8 +538,9 @@ class BullMQBroker:
             return None
         if self.key_ring is not None:
             try:
-                opened = open_sealed(fields.get(b"data", b"null"), self.key_ring, self.queue)
-                fields = {**fields, b"data": opened}
+                for name in (b"data", b"ox:checkpoint"):
+                    if name in fields:
+                        fields = {**fields, name: open_sealed(fields[name], self.key_ring, self.queue)}
             except DecryptionError:
                 if not lenient:  # in a list one job that cannot be opened must not hide the others
                     raise
