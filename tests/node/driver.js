@@ -450,8 +450,7 @@ const ops = {
   async getJob({ queue, jobId }) {
     const from = await queueOf(queue);
     const job = await Job.fromId(from, jobId);
-    const client = await from.client;
-    if (job && !(await client.hexists(from.toKey(jobId), 'parentKey'))) {
+    if (job && !(await raw.hexists(from.toKey(jobId), 'parentKey'))) {
       // Node reads the parent of a child that has left it from the child's options.
       job.parentKey = undefined;
     }
