@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 
+import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -20,6 +21,7 @@ STEPS = 50
 EXAMPLES = int(os.environ.get("OXCART_LIFE", "50"))
 
 
+@pytest.mark.timeout(900)  # a failure is shrunk to the fewest steps that show it
 def test_two_thousand_random_steps_equal_the_model(valkey: ValkeyServer) -> None:
     chosen = int(os.environ.get("OXCART_LIFE_SEED", random.randrange(2**32)))
     Life.server = valkey
