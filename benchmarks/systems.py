@@ -90,14 +90,18 @@ class CannotInstall(Exception):
 
 @cache
 def environment(name: str) -> Path:
-    """Makes the environment of a peer, or makes it anew when its pins have changed."""
+    """Makes the environment of a peer, or makes it anew when its pins have changed.
+
+    Test processes that want it at the same time make it once: the others wait for the first.
+    """
     folder = BUILD / f"peer-{name}"
     pins = PEERS / f"requirements-{name}.txt"
     mark = folder / ".installed"
-    if not mark.exists() or mark.read_text() != pins.read_text():
-        _must(sys.executable, "-m", "venv", "--clear", str(folder))
-        _must(str(folder / "bin" / "python"), "-m", "pip", "install", "--no-deps", "-r", str(pins))
-        mark.write_text(pins.read_text())
+    with nodes.locked(f"peer-{name}"):
+        if not mark.exists() or mark.read_text() != pins.read_text():
+            _must(sys.executable, "-m", "venv", "--clear", str(folder))
+            _must(str(folder / "bin" / "python"), "-m", "pip", "install", "--no-deps", "-r", str(pins))
+            mark.write_text(pins.read_text())
     return folder
 
 
