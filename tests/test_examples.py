@@ -119,6 +119,13 @@ def test_operate(url: str) -> None:
     ]
 
 
+def test_sealed(url: str) -> None:
+    assert run(sys.executable, "examples/sealed.py", url=url, OXCART_KEYS="").splitlines() == [
+        "everybody else sees ['$sealed'] sealed with 2026-11",
+        "ada@example.com may come in with s3cret",
+    ]
+
+
 @pytest.mark.parametrize("page", ["flows", "operations"])
 def test_code_of_a_guide_is_in_its_examples(page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text()
