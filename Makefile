@@ -59,7 +59,7 @@ test: install  ## all tests, those against real BullMQ included
 	$(BIN)/python -m tests.browser
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
 
-test-spark: install  ## all tests of the pipeline, the slow ones included; takes half an hour
+test-spark: install  ## all tests of the pipeline, those included that CI leaves out
 	$(BIN)/python -m tests.browser
 	OXCART_SPARK_ALL=1 $(BIN)/pytest -n 1 --dist loadgroup tests/spark $(TEST)
 

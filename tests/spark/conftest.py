@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,23 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: What takes minutes: fleets, kills, clusters, whole pipelines. `make test-spark` runs it, with the rest.
-SLOW = (
-    "cluster",
-    "command",
-    "demo",
-    "kill",
-    "kin_lake",
-    "pipeline",
-    "report",
-    "retention",
-    "rewrite",
-    "spans",
-    "trouble",
-    "truth",
-)
+#: Files that only `make test-spark` runs: what they show is shown in short by the others, or at full size.
+SLOW = ("kin_lake",)
 if not os.environ.get("OXCART_SPARK_ALL"):
     collect_ignore = [f"test_{name}.py" for name in SLOW]
+#: The same for single tests.
+slow = pytest.mark.skipif(not os.environ.get("OXCART_SPARK_ALL"), reason="make test-spark runs it")
 
 #: Passwords by the variables that hold them. Spark's processes have the environment of their start.
 SECRETS = {"OXCART_TEST_RIGHT": "correct-horse-battery", "OXCART_TEST_WRONG": "hunter2-is-wrong"}
@@ -41,6 +31,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_commands() -> Iterator[None]:
+    """Programs that tests start have a Spark made for short queries too."""
+    from oxcart.spark.session import QUICK_SETTINGS
+
+    told = {name: value for name, value in QUICK_SETTINGS.items() if not name.startswith("spark.driver")}
+    words = [word for name, value in told.items() for word in ("--conf", f"{name}={value}")]
+    words += ["--driver-memory", QUICK_SETTINGS["spark.driver.memory"]]
+    words += ["--driver-java-options", QUICK_SETTINGS["spark.driver.extraJavaOptions"], "pyspark-shell"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_SUBMIT_ARGS", shlex.join(words))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
+from oxcart.spark.session import SETTINGS
+from tests.cli.conftest import Commands
+
 pytest.importorskip("pyspark")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Emit = Callable[..., list[str]]
 DAY_MS = 86_400_000
@@ -20,27 +27,44 @@ FIRST = 1_793_577_600_000  # 2026-11-02
 
 
 class Shell:
-    """Runs commands with a lake and a server."""
+    """Runs commands with a lake and a server: in this process, where they join its Spark, or in their own."""
 
     def __init__(self, lake: Path, url: str) -> None:
         self.lake = lake
+        self._commands = Commands(url)
         self._env = {**os.environ, "OXCART_URL": url, "OXCART_LAKE": str(lake)}
 
-    def run(self, *words: str, code: int = 0) -> str:
+    def start(self, *words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "oxcart.cli", "pipeline", *words],
             env=self._env,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=500,
         )
-        assert done.returncode == code, done.stderr
-        return done.stdout if code == 0 else done.stderr
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def run(self, *words: str, code: int = 0) -> str:
+        done = self._commands("pipeline", *words)
+        assert done.code == code, done
+        return done.out if code == 0 else done.err
 
 
 @pytest.fixture
-def shell(url: str, tmp_path: Path) -> Shell:
+def shell(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.setenv("OXCART_LAKE", str(tmp_path / "lake"))
+    monkeypatch.setenv("OXCART_URL", url)  # commands set it; this takes it back
     return Shell(tmp_path / "lake", url)
+
+
+@pytest.fixture
+def own_settings(spark: SparkSession) -> Iterator[None]:
+    """Commands that join this process's session bring settings; afterwards it is as before."""
+    before = {name: spark.conf.get(name) for name in SETTINGS if spark.conf.isModifiable(name)}
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, str(value))
 
 
 def life(job: str) -> list[dict[str, str]]:
@@ -52,9 +76,11 @@ def life(job: str) -> list[dict[str, str]]:
     ]
 
 
-def test_from_a_queue_to_a_report(shell: Shell, emit: Emit, store: redis.Redis, tmp_path: Path) -> None:
+def test_from_a_queue_to_a_report(
+    shell: Shell, emit: Emit, store: redis.Redis, own_settings: None, tmp_path: Path
+) -> None:
     emit("mail", *life("1"), *life("2"), at=FIRST)
-    assert "built: 2026-11-02" in shell.run("run", "--once", "--delta", "--master", "local[1]")
+    assert "built: 2026-11-02" in shell.start("run", "--once", "--delta", "--master", "local[1]")
     assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "500000"
     (standing,) = json.loads(shell.run("status", "--json"))
     assert (standing["queue"], standing["read"], standing["lag"], standing["kept"]) == ("mail", 8, 0, 500000)

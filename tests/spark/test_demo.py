@@ -15,6 +15,7 @@ from tests.cli.conftest import Program
 from tests.cli.test_demo import left_behind, processes_of
 from tests.cli.test_demo import stage as stage
 from tests.servers import wait_until
+from tests.spark.conftest import slow
 
 #: Seconds that Spark may take on a machine that has other things to do.
 LONG = 400.0
@@ -26,6 +27,7 @@ class Demos:
     def __init__(self, folder: Path, stage: dict[str, str]) -> None:
         self._folder = folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OXCART_")}
+        kept.pop("PYSPARK_SUBMIT_ARGS", None)  # a demo has settings of its own
         self._environ = {**kept, **stage, "PYTHONUNBUFFERED": "1"}
         self.programs: list[Program] = []
 
@@ -91,6 +93,7 @@ def test_without_java_it_says_so_in_its_document_too(demos: Demos, tmp_path: Pat
     assert told["report"]["absent"].startswith("Spark needs Java 17 or newer, and there is none")
 
 
+@slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_end_in_the_middle_takes_spark_down(
     demos: Demos, stage: dict[str, str], number: signal.Signals

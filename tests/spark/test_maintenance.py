@@ -41,13 +41,13 @@ async def test_all_four_as_jobs(make_queue: MakeQueue, lake: Lake, tmp_path: Pat
     before = lake.head()
     async with Worker(queue, concurrency=1).running():
         compacted = await queue.add("compact", {"lake": where})
-        assert str(await compacted.result(timeout=300)).endswith("files fewer")
+        assert str(await compacted.result(timeout=500)).endswith("files fewer")
         rebuilt = await queue.add("rebuild", {"lake": where, "first": "2026-11-02", "master": "local[1]"})
         expired = await queue.add("expire", {"lake": where, "keep": 1, "older_than": "0s"})
         reported = await queue.add("report", {"lake": where, "html": str(page), "master": "local[1]"})
-        assert await rebuilt.result(timeout=300) == "built: 2026-11-02"
-        assert "files deleted" in str(await expired.result(timeout=300))
-        assert await reported.result(timeout=300) == f"written: {page}"
+        assert await rebuilt.result(timeout=500) == "built: 2026-11-02"
+        assert "files deleted" in str(await expired.result(timeout=500))
+        assert await reported.result(timeout=500) == f"written: {page}"
     after = lake.head()
     assert (len(before.of("events")), len(after.of("events"))) == (2, 1)
     assert [sum(file.rows for file in one.of("events")) for one in (before, after)] == [

@@ -103,82 +103,106 @@ def test_spans_give_the_rows_of_whole_days(
     made = Made(spark, tmp_path / "lake")
     failed = next(at for at, row in enumerate(rows) if row["event"] == "failed")
     stalled = next(at for at, row in enumerate(rows) if row.get("event") == "stalled")
-    # Between an end and what the same script says of it, in the middle of a job, and anywhere.
-    for batch in cut(rows, failed + 1, stalled, stalled + 7):
+    # Between an end and what the same script says of it, and in the middle of a job.
+    for batch in cut(rows, failed + 1, stalled):
         made.ingest(batch)
         made.builder.refresh()
     assert made.shown() == at_once.shown()
 
 
-def test_a_span_settles_what_ended_and_shows_what_is_open(spark: SparkSession, tmp_path: Path) -> None:
-    made = Made(spark, tmp_path / "lake")
-    story = Story()
-    story.run("old", ("completed", {}))
-    story.tell("added", "open", name="n", after=HOLD_MS * 3)
-    story.tell("waiting", "open")
-    made.ingest(story.rows)
-    made.builder.refresh()
-    jobs = {(file.pending, file.rows) for file in made.lake.head().of("jobs")}
-    assert jobs == {(False, 1), (True, 1)}
-    kept = {file.path for file in made.lake.head().of("jobs") if not file.pending}
-    assert {file.pending for file in made.lake.head().of(BRONZE)} == {False}
-    before = len(story.rows)
-    story.tell("active", "open", prev="waiting", after=HOLD_MS * 3)
-    story.tell("completed", "open", prev="active")
-    made.ingest(story.rows[before:])
-    made.builder.refresh()
-    assert kept < {file.path for file in made.lake.head().of("jobs")}, "what is settled stays"
-    states = {row.job_id: row.state for row in made.tables.read("jobs").collect()}
+class Grown(Made):
+    """A day of several queues that came in two batches: what is new is told apart by queue.
+
+    ``settled`` has a job that ended and one that ends later; of ``late`` a record comes when its event is
+    settled; of ``ahead`` one comes before its event; ``slow`` and ``quick`` are hours apart.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        super().__init__(spark, root)
+        first, second = self._batches()
+        self.ingest(first)
+        self.builder.refresh()
+        self.before = self.lake.head()
+        self.ingest(second)
+        self.days = self.builder.refresh()
+
+    def _batches(self) -> tuple[Rows, Rows]:
+        first: Rows = []
+        second: Rows = []
+        story = Story("settled")
+        story.run("old", ("completed", {}))
+        story.tell("added", "open", name="n", after=HOLD_MS * 3)
+        story.tell("waiting", "open")
+        first += story.rows
+        told = len(story.rows)
+        story.tell("active", "open", prev="waiting", after=HOLD_MS * 3)
+        story.tell("completed", "open", prev="active")
+        second += story.rows[told:]
+
+        story = Story("late")
+        story.run("a", ("failed", {"reason": "no"}))
+        end = story.rows[-1]["entry_id"]
+        story.run("b", ("completed", {}), take=HOLD_MS * 3)
+        first += story.rows
+        late = Story("late")
+        late.record(end, "failed", "a", worker="w", category="permanent", reason="no")
+        second += late.rows
+
+        story = Story("ahead")
+        story.tell("added", "a", name="n")
+        story.tell("waiting", "a")
+        story.tell("active", "a", prev="waiting")
+        end = story.tell("completed", "a", prev="active", after=5000)
+        story.record(end, "completed", "a", worker="w")
+        *begun, ended, record = story.rows
+        first += [*begun, record]
+        second.append(ended)
+
+        for story in (Story("slow"), Story("quick", MIDNIGHT + 50_000_000)):
+            story.run("1", ("completed", {}))
+            first += story.rows
+            told = len(story.rows)
+            story.run("2", ("completed", {}), take=1000)
+            second += story.rows[told:]
+        return first, second
+
+    def of(self, table: str, queue: str) -> list[Any]:
+        return self.tables.read(table, queues=[queue]).collect()
+
+
+@pytest.fixture(scope="module")
+def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Grown:
+    return Grown(spark, tmp_path_factory.mktemp("grown") / "lake")
+
+
+def test_a_span_settles_what_ended_and_shows_what_is_open(grown: Grown) -> None:
+    before = grown.before.of("jobs", queues=["settled"])
+    assert {(file.pending, file.rows) for file in before} == {(False, 1), (True, 1)}
+    assert {file.pending for file in grown.before.of(BRONZE)} == {False}
+    kept = {file.path for file in before if not file.pending}
+    after = {file.path for file in grown.lake.head().of("jobs", queues=["settled"])}
+    assert kept < after, "what is settled stays"
+    states = {row.job_id: row.state for row in grown.of("jobs", "settled")}
     assert states == {"old": "completed", "open": "completed"}
-    assert made.tables.read(OPEN).select("job_id").distinct().count() == 1, "held for a moment"
-    assert made.builder.refresh() == []
+    held = {row.job_id for row in grown.of(OPEN, "settled")}
+    assert held == {"open"}, "held for a moment"
+    assert grown.builder.refresh() == []
 
 
-def test_a_row_that_comes_late_builds_the_day_anew(spark: SparkSession, tmp_path: Path) -> None:
-    made = Made(spark, tmp_path / "lake")
-    story = Story()
-    story.run("a", ("failed", {"reason": "no"}))
-    end = story.rows[-1]["entry_id"]
-    story.run("b", ("completed", {}), take=HOLD_MS * 3)
-    made.ingest(story.rows)
-    made.builder.refresh()
-    late = Story()
-    late.record(end, "failed", "a", worker="w", category="permanent", reason="no")
-    made.ingest(late.rows)
-    made.builder.refresh()
-    (attempt,) = made.tables.read("attempts").filter("job_id = 'a'").collect()
+def test_a_row_that_comes_late_builds_the_day_anew(grown: Grown) -> None:
+    (attempt,) = [row for row in grown.of("attempts", "late") if row.job_id == "a"]
     assert (attempt.worker, attempt.category) == ("w", "permanent")
+    before = {file.path for file in grown.before.of("jobs", queues=["late"])}
+    assert not before & {file.path for file in grown.lake.head().of("jobs", queues=["late"])}
 
 
-def test_a_record_that_is_ahead_waits_for_its_event(spark: SparkSession, tmp_path: Path) -> None:
-    made = Made(spark, tmp_path / "lake")
-    story = Story()
-    story.tell("added", "a", name="n")
-    story.tell("waiting", "a")
-    story.tell("active", "a", prev="waiting")
-    begun = list(story.rows)
-    end = story.tell("completed", "a", prev="active", after=5000)
-    ended = story.rows[-1]
-    story.record(end, "completed", "a", worker="w")
-    made.ingest([*begun, story.rows[-1]])
-    made.builder.refresh()
-    made.ingest([ended])
-    made.builder.refresh()
-    (attempt,) = made.tables.read("attempts").collect()
+def test_a_record_that_is_ahead_waits_for_its_event(grown: Grown) -> None:
+    (attempt,) = grown.of("attempts", "ahead")
     assert (attempt.outcome, attempt.worker) == ("completed", "w")
 
 
-def test_queues_of_one_day_grow_each_at_its_own_pace(spark: SparkSession, tmp_path: Path) -> None:
-    made = Made(spark, tmp_path / "lake")
-    slow, quick = Story("slow"), Story("quick", MIDNIGHT + 50_000_000)
-    slow.run("1", ("completed", {}))
-    quick.run("1", ("completed", {}))
-    made.ingest(slow.rows + quick.rows)
-    made.builder.refresh()
-    told = [len(story.rows) for story in (slow, quick)]
-    slow.run("2", ("completed", {}), take=1000)
-    quick.run("2", ("completed", {}), take=1000)
-    made.ingest(slow.rows[told[0] :] + quick.rows[told[1] :])
-    assert made.builder.refresh() == [str(datetime.date(2026, 11, 2))]
-    found = made.tables.read("queue_metrics").filter("window = 'day' and name = '*'").collect()
-    assert {(row.queue, row.arrivals, row.completed) for row in found} == {("slow", 2, 2), ("quick", 2, 2)}
+def test_queues_of_one_day_grow_each_at_its_own_pace(grown: Grown) -> None:
+    assert grown.days == [str(datetime.date(2026, 11, 2))]
+    for queue in ("slow", "quick"):
+        (day,) = [row for row in grown.of("queue_metrics", queue) if (row.window, row.name) == ("day", "*")]
+        assert (day.arrivals, day.completed) == (2, 2)

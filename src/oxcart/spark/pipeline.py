@@ -46,6 +46,8 @@ SMALL = 32 << 20
 MOST_SMALL = 64
 #: How often a stream is begun again that could not begin, because the machine was busy.
 MOST_BEGINNINGS = 3
+#: How often tables are built that other writers have changed meanwhile.
+MOST_CONFLICTS = 3
 
 
 @dataclass(frozen=True)
@@ -230,8 +232,19 @@ class Pipeline:
         return self._refresh()
 
     def _refresh(self) -> list[str]:
-        self._refill.run()
-        days = self.builder.refresh()
+        """Silver and gold. Upkeep may go on beside it: what that changes first is built again.
+
+        Raises:
+            LakeConflict: Others were first every time.
+        """
+        for left in reversed(range(MOST_CONFLICTS)):
+            try:
+                self._refill.run()
+                days = self.builder.refresh()
+                break
+            except LakeConflict:
+                if not left:
+                    raise
         self._show()
         return days
 
@@ -254,8 +267,9 @@ class Pipeline:
                     tailing.check()
                 if time.monotonic() >= due:
                     due = time.monotonic() + every
-                    self._refresh()
-                    self._tidy()
+                    with contextlib.suppress(LakeConflict):  # then it is for the next time
+                        self._refresh()
+                        self._tidy()
                 time.sleep(0.2)
         finally:
             query.stop()
@@ -279,8 +293,7 @@ class Pipeline:
         head = self.lake.head()
         parts = Counter(file.part for file in head.files.values() if not file.pending and file.size < SMALL)
         if parts and max(parts.values()) >= MOST_SMALL:
-            with contextlib.suppress(LakeConflict):  # then it is for the next time
-                compact(self.lake, least=MOST_SMALL, below=SMALL)
+            compact(self.lake, least=MOST_SMALL, below=SMALL)
 
     def tailer(self, spool: Path) -> Tailer:
         """What fills the spool; it begins where bronze ends."""
