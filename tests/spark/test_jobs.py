@@ -37,6 +37,12 @@ def table(spark: SparkSession, url: str) -> DataFrame:
     return spark.read.format("oxcart").option("url", url).option("pattern", "*").load()
 
 
+def test_a_queue_without_jobs_has_no_rows(store: redis.Redis, table: DataFrame) -> None:
+    store.hset("bull:q:meta", "opts.maxLenEvents", "10000")
+    assert table.collect() == []
+    assert table.filter("queue = 'q' and state = 'completed'").count() == 0
+
+
 async def test_jobs_of_every_state_with_all_that_is_known(
     queue: Queue, store: redis.Redis, table: DataFrame
 ) -> None:
