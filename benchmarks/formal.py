@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -107,13 +108,18 @@ def compare(rounds: int, jobs: int, before: str, check: bool) -> int:
     """Measures in turns and prints the figures; returns the exit code."""
     from tests.servers import ValkeyServer
 
+    spent: dict[str, list[float]] = {}
     sources = {"before": checkout(before), "plain": ROOT / "src", "formal": ROOT / "src"}
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
     with ValkeyServer() as server:
         for number in range(rounds):
             for name, source in sources.items():
-                server.client().flushall()
+                client = server.client()
+                client.flushall()
+                before_cpu = _cpu(client)
                 one = run_one(server.url, "formal" if name == "formal" else "plain", jobs, source)
+                spent.setdefault(name, []).append((_cpu(client) - before_cpu) * 1e6 / jobs)
+                client.close()
                 taken[name].append(one)
                 rates = ", ".join(f"{part} {jobs / seconds:,.0f}/s" for part, seconds in one.items())
                 print(f"round {number + 1} {name:>7}: {rates}", flush=True)
@@ -133,9 +139,21 @@ def compare(rounds: int, jobs: int, before: str, check: bool) -> int:
                 met = met and ratio >= floor
                 said = f"  (at least {floor:g}: {'met' if ratio >= floor else 'NOT MET'})"
             print(f"{name}, {part}: {ratio:.2f}{said}")
+    for name, each in spent.items():
+        # What a busy machine changes least: CPU of the server and of the measured process, warm-up included.
+        results[f"{name} us per job"] = round(statistics.median(each), 1)
+        print(f"{name}: {statistics.median(each):.1f} us of CPU per job")
     output = ROOT / "build" / "bench-formal.json"
     output.write_text(json.dumps({"jobs": jobs, "rounds": taken, "ratios": results}, indent=2))
     return 0 if met or not check else 1
+
+
+def _cpu(client: Any) -> float:
+    """Seconds of CPU that the server and all measured processes so far have used."""
+    info = client.info("cpu")
+    ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+    server = float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+    return server + ours.ru_utime + ours.ru_stime
 
 
 def _seconds(one: dict[str, float], part: str) -> float:
