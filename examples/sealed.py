@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from oxcart import Queue
-from oxcart.model.keyring import KeyRing
+from oxcart.broker.keyring import KeyRing
 from oxcart.testing import drain
 
 # In production the keys come with the environment; here one is made for the show.

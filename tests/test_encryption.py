@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from oxcart import Flow, Queue, RunningJob, Worker, sync, testing
+from oxcart.broker.keyring import DecryptionError, KeyRing
 from oxcart.broker.port import ClaimedJob, Outcome
 from oxcart.model.errors import JobFailed, MissingExtra, PayloadTooLarge, ValidationError
 from oxcart.model.flow import Tree
 from oxcart.model.job import Job
-from oxcart.model.keyring import DecryptionError, KeyRing
 from tests.conftest import MakeQueue
 from tests.engine import process_handlers
 

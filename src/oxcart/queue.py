@@ -23,6 +23,7 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import Added
 from oxcart.cancelling import Cancelling
 from oxcart.dead_letters import DeadLetters
@@ -38,7 +39,6 @@ from oxcart.model.duration import Duration
 from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
-from oxcart.model.keyring import KeyRing
 from oxcart.model.names import check_job_name
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, OptionKwargs
 from oxcart.model.priority import formal_priority

@@ -9,11 +9,11 @@ import pytest
 import redis
 
 from oxcart import Queue, Worker, testing
+from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import Ask
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import JobError, PayloadError
 from oxcart.model.failure import PermanentError, TemporaryError
-from oxcart.model.keyring import KeyRing
 from oxcart.model.state import State
 from tests.conftest import MakeQueue
 from tests.engine import process_handlers

@@ -16,6 +16,7 @@ import msgspec
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
+from oxcart.broker.keyring import SEALED, open_sealed
 from oxcart.broker.port import Broker, ClaimedJob
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
@@ -23,7 +24,6 @@ from oxcart.model.errors import OxcartError
 from oxcart.model.failure import JobCancelled
 from oxcart.model.flow import HasTree
 from oxcart.model.history import attempt_id
-from oxcart.model.keyring import SEALED, open_sealed
 from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
 

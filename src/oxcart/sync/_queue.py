@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overlo
 from oxcart import queue as _queue
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.keyring import KeyRing
 from oxcart.deliveries import WebhookQueue
 from oxcart.engine.handler import Registry, RunKind
 from oxcart.engine.running import RunningJob
@@ -20,7 +21,6 @@ from oxcart.engine.webhooks import Webhooks
 from oxcart.model.duration import Duration
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
-from oxcart.model.keyring import KeyRing
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
 from oxcart.sync._cancelling import Cancelling

@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import STATES, now_ms
+from oxcart.broker.keyring import KeyRing, open_sealed
 from oxcart.broker.port import Added, ClaimedJob, Code, Outcome
 from oxcart.engine.handler import Handler, Registry
 from oxcart.engine.running import RunningJob
 from oxcart.model import payload
 from oxcart.model.errors import JobFailed, JobNotFound, OxcartError, ResultTimeout, error_for_code
 from oxcart.model.job import Job
-from oxcart.model.keyring import KeyRing, open_sealed
 from oxcart.model.options import JobOptions
 from oxcart.testing._attempt import WORKER, InlineJob, Settings, run_attempt
 

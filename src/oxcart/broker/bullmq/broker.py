@@ -22,11 +22,11 @@ from oxcart.broker.bullmq.schedulers import SchedulerStore
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.keyring import DecryptionError, KeyRing, open_sealed
 from oxcart.broker.port import Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
 from oxcart.model import payload
 from oxcart.model.errors import BrokerError, JobLocked, OxcartError, error_for_code
 from oxcart.model.job import Job
-from oxcart.model.keyring import DecryptionError, KeyRing, open_sealed
 from oxcart.model.options import JobOptions
 
 #: Jobs per add call: keeps a call at about 3 ms of the server's time.
