@@ -52,7 +52,7 @@ def pipeline(spark: SparkSession, url: str, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, Plan(tmp_path / "lake", Access(url=url), Choice(("mail",)), samples=False))
 
 
-def test_what_was_lost_before_the_first_read(pipeline: Pipeline, url: str, store: redis.Redis) -> None:
+def test_what_was_lost_is_told_by_records_and_once(pipeline: Pipeline, url: str, store: redis.Redis) -> None:
     asyncio.run(work(url))
     # A claim that was asked for before its job was added: then its record says that it began before.
     (early,) = cast(list[str], store.zrange("bull:mail:completed", 0, 0))
@@ -76,27 +76,23 @@ def test_what_was_lost_before_the_first_read(pipeline: Pipeline, url: str, store
     ordinals = [row["ordinal"] for row in table(pipeline, "events") if row["kind"] in ("entry", "refill")]
     assert len(ordinals) == len(set(ordinals)), "every ordinal once"
     before = pipeline.lake.head().number
-    assert pipeline.once() == []
     again = Pipeline(pipeline.spark, pipeline.plan)
     assert again.once() == []
     assert again.lake.head().number == before, "a gap is filled once"
+    the_next_gap_waits_for_the_entry_behind_it(pipeline, url, store)
 
 
-def test_a_gap_at_the_end_waits_for_the_entry_behind_it(
-    pipeline: Pipeline, url: str, store: redis.Redis
-) -> None:
-    asyncio.run(work(url))
-    pipeline.once()
-    assert table(pipeline, "gaps") == []
+def the_next_gap_waits_for_the_entry_behind_it(pipeline: Pipeline, url: str, store: redis.Redis) -> None:
+    """In the same lake, because every build costs seconds."""
     whole = sorted(table(pipeline, "jobs"), key=lambda job: job["first_id"])
     queue_more(url)
     store.xtrim("bull:mail:events", maxlen=0, approximate=False)
     pipeline.once()
-    (gap,) = table(pipeline, "gaps")
+    (_, gap) = sorted(table(pipeline, "gaps"), key=lambda gap: gap["first_lost"])
     assert gap["refilled"] is None, "nobody knows yet where it ends"
     queue_more(url)
     pipeline.once()
-    (gap,) = table(pipeline, "gaps")
+    (_, gap) = sorted(table(pipeline, "gaps"), key=lambda gap: gap["first_lost"])
     assert (gap["count"], gap["refilled"]) == (2, 2)
     jobs = sorted(table(pipeline, "jobs"), key=lambda job: job["first_id"])
     assert [job for job in jobs if job["first_id"] in {one["first_id"] for one in whole}] == whole
