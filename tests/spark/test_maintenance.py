@@ -16,6 +16,7 @@ from oxcart.spark.builder import Builder
 from oxcart.spark.lake import Change, Lake
 from oxcart.spark.tables import Tables
 from tests.conftest import MakeQueue
+from tests.spark.conftest import slow
 from tests.spark.story import Story, the_day
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return made.lake
 
 
+@slow  # two JVMs
 async def test_all_four_as_jobs(make_queue: MakeQueue, lake: Lake, tmp_path: Path) -> None:
     queue = maintenance.register(make_queue("upkeep"))
     page = tmp_path / "report.html"
