@@ -14,10 +14,11 @@ from tests.spark.story import DAY_MS, MIDNIGHT, Story, the_day, the_next_day
 
 pytest.importorskip("pyspark")
 
+from oxcart.spark.bronze import BRONZE
 from oxcart.spark.builder import HOLD_MS, Builder
 from oxcart.spark.entries import rows_of
 from oxcart.spark.lake import Change, Lake
-from oxcart.spark.tables import BRONZE, OPEN, Tables
+from oxcart.spark.tables import OPEN, Tables
 from oxcart.spark.transforms import build
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -51,16 +51,28 @@ def ordinals(pipeline: Pipeline) -> list[int]:
 
 
 @contextmanager
-def at_most(size: int, pid: int = 0) -> Iterator[None]:
-    """No file of a process may grow beyond so many bytes: the file system is full for it."""
-    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+def at_most(size: int, pids: Sequence[int] = (0,)) -> Iterator[None]:
+    """No file of some processes may grow beyond so many bytes: the file system is full for them."""
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, before[1]))
+        for pid, (_, hard) in before.items():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+        for pid, limits in before.items():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+def children(pid: int) -> list[int]:
+    """All processes below one."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *children(child)]
+    return found
 
 
 @pytest.fixture
@@ -233,23 +245,42 @@ class TestLate:
 
 
 class TestFull:
-    def test_a_lake_that_cannot_grow_while_spark_writes(
+    def test_a_lake_that_cannot_grow_while_tasks_write_bronze(
         self, pipeline: Pipeline, spark: SparkSession, store: redis.Redis
     ) -> None:
         write(store, 10)
         pipeline.ingest()
-        jvm = cast(Any, spark)._jvm.java.lang.ProcessHandle.current().pid()
         version = pipeline.lake.head().number
         write(store, 400, size=500)
         with (
-            at_most(100_000, jvm),
-            pytest.raises(LakeError, match=r"cannot grow: File too large; make room .*nothing is lost"),
+            at_most(100_000, children(self._jvm(spark))),
+            pytest.raises(LakeError, match=r"cannot grow: .*File too large; make room .*nothing is lost"),
         ):
             pipeline.ingest()
         assert pipeline.lake.head().number == version
         assert list((pipeline.lake.root / "_staging").iterdir()) == [], "what was begun is cleared away"
         pipeline.ingest()
         assert ordinals(pipeline) == list(range(1, 411))
+
+    def test_a_lake_that_cannot_grow_while_spark_writes(
+        self, pipeline: Pipeline, spark: SparkSession, emit: Emit
+    ) -> None:
+        emit("q", *({"event": "added", "jobId": str(number), "name": "n"} for number in range(400)), at=FIRST)
+        pipeline.ingest()
+        version = pipeline.lake.head().number
+        with (
+            at_most(2000, [self._jvm(spark)]),
+            pytest.raises(LakeError, match=r"cannot grow: File too large; make room .*nothing is lost"),
+        ):
+            pipeline.builder.refresh()
+        assert pipeline.lake.head().number == version
+        assert list((pipeline.lake.root / "_staging").iterdir()) == [], "what was begun is cleared away"
+        pipeline.builder.refresh()
+        assert pipeline.tables.read("queue_metrics").count() > 0
+
+    @staticmethod
+    def _jvm(spark: SparkSession) -> int:
+        return int(cast(Any, spark)._jvm.java.lang.ProcessHandle.current().pid())
 
     def test_a_spool_that_cannot_grow_ends_the_run(
         self, url: str, store: redis.Redis, tmp_path: Path

@@ -102,8 +102,8 @@ def main() -> None:
 
 
 def _report(pipeline: Pipeline, orders: Orders, html: Path) -> dict[str, Any]:
+    from oxcart.spark.bronze import BRONZE
     from oxcart.spark.report import collect, lines, page
-    from oxcart.spark.tables import BRONZE
 
     orders.begun.wait()
     while not orders.ended.wait(PAUSE):

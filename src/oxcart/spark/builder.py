@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as fn
 
+from oxcart.spark.bronze import BRONZE
 from oxcart.spark.entries import COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
 from oxcart.spark.lake import Change, File, Lake, Version
 from oxcart.spark.stream import EVENTS
-from oxcart.spark.tables import BRONZE, OPEN, Tables
+from oxcart.spark.tables import OPEN, Tables
 from oxcart.spark.transforms import build, events
 from oxcart.spark.transforms.metrics import WINDOWS
 from oxcart.spark.transforms.schedules import RUN

@@ -23,6 +23,7 @@ from pyspark.sql.utils import is_remote
 
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.attach import KEEP
+from oxcart.spark.bronze import BRONZE, files_of
 from oxcart.spark.builder import Builder, Progress
 from oxcart.spark.delta import Delta
 from oxcart.spark.lake import Change, Lake, LakeConflict, LakeError
@@ -31,7 +32,7 @@ from oxcart.spark.reader import MAX_ROWS
 from oxcart.spark.refill import Refill
 from oxcart.spark.spool import Spool
 from oxcart.spark.streams import split_key
-from oxcart.spark.tables import BRONZE, Tables
+from oxcart.spark.tables import Tables
 from oxcart.spark.tail import MOST, Tailer, Tailing
 from oxcart.spark.trouble import WorkerLate, spoken
 from oxcart.spark.upkeep import compact
@@ -150,6 +151,7 @@ class Pipeline:
         reader = (
             self.spark.readStream.format("oxcart")
             .option("content", "events")
+            .option("lake", str(self.lake.root))
             .option("maxRowsPerBatch", str(self.plan.max_rows))
             .option("samples", str(self.plan.samples).lower())
             .option("startingOffsets", json.dumps(begin) if begin else "earliest")
@@ -180,7 +182,7 @@ class Pipeline:
                 f"the checkpoint {self._checkpoint} does not fit the lake: its batch {number} does not begin "
                 "where bronze ends; move it away and run again: the pipeline goes on from the lake's own mark"
             )
-        files = self.tables.write(batch, BRONZE, True)
+        files = files_of(batch.collect())  # the tasks write
         self.lake.publish(
             Change("ingest", add=files, marks={self._mark: ends}, expects={self._mark: at or None})
         )

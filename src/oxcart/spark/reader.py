@@ -4,15 +4,17 @@ An offset is one position per stream, ``{"emails": {"id": …, "n": …}, "email
 cannot be part of a queue's name. Planning measures streams where they lie and ships no entries; a task opens
 its own connection and reads one piece. A batch has a bound, shared fairly by all streams.
 
-May touch: the server; reads only.
+May touch: the server, reads only; and a lake's folder, where the rows shall be written by the tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,9 @@ from oxcart.broker.connection import Server
 from oxcart.broker.discovery import find_queues
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.spark.access import Access, Choice
+from oxcart.spark.bronze import told, write_rows
 from oxcart.spark.entries import counts_row, lost_row, page_rows
+from oxcart.spark.lake import Lake
 from oxcart.spark.position import Position, order, read_position
 from oxcart.spark.spool import Segment, Spool, place, position_of, read_segment
 from oxcart.spark.stream import ATTEMPTS, EVENTS, STRIDE, Lost, Piece
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 #: Rows per batch unless the option ``maxRowsPerBatch`` says otherwise.
 MAX_ROWS = 500_000
 #: Pieces that one task reads, so that tasks are not too small.
-PIECES_PER_TASK = 10
+PIECES_PER_TASK = 25
 #: Records that come while events are planned, at most.
 MOST_LATE = 10 * STRIDE
 #: Seconds between looks for new queues of a pattern.
@@ -81,6 +85,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         attempts: Whether to read the attempt records too.
         samples: Whether to add a sample of every queue's lengths each minute.
         spool: The folder of a tailer's spool, which is then read instead of the server.
+        lake: The folder of a lake. Tasks then write their rows into files of it, and tell of the files.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         attempts: bool = True,
         samples: bool = False,
         spool: str | None = None,
+        lake: str | None = None,
     ) -> None:
         self._access = access
         self._choice = choice
@@ -101,10 +107,12 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._suffixes = (EVENTS, ATTEMPTS) if attempts else (EVENTS,)
         self._samples = samples
         self._spool = Spool(spool) if spool else None
+        self._lake = lake
         self._target: Mapping[str, str] | None = None
         self._spool_target: Offset | None = None
         self._target_minute = 0
         self._planned: tuple[str, str, list[Slice]] | None = None
+        self._ahead: _Ahead | None = None
         self._queues: tuple[float, list[str]] | None = None
 
     # -- on the driver
@@ -135,16 +143,22 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes."""
-        begin = read_offset(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
+        begin = read_offset(start)
         if self._spool is not None:
             end, slices = self._plan_spool(self._spool, begin, most)
         else:
-            with Streams(self._access) as streams:
-                end, slices = self._plan(streams, begin, most)
+            end, slices = (self._ahead and self._ahead.of(begin, most)) or self._plan_now(begin, most)
+            # Where a batch is full there is more: the next is planned while this one is read.
+            full = sum(_length(one) for one in slices) >= most
+            self._ahead = _Ahead(self._plan_now, end, most) if full else None
         made = _dump(end)
         self._planned = (_text(start), _text(made), slices)
         return made if slices else start
+
+    def _plan_now(self, begin: Offset, most: int) -> tuple[Offset, list[Slice]]:
+        with Streams(self._access) as streams:
+            return self._plan(streams, begin, most)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the streams end now, for Spark's progress reports."""
@@ -311,8 +325,12 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice."""
+        """The rows of a slice, or the files that they are in now."""
         assert isinstance(partition, Slice)
+        rows = self._rows(partition)
+        return rows if self._lake is None else told(write_rows(Lake(self._lake), partition.queue, rows))
+
+    def _rows(self, partition: Slice) -> Iterator[pa.RecordBatch]:
         if partition.files:
             for path in partition.files:
                 yield from read_segment(Path(path), partition.after)
@@ -328,6 +346,35 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         yield page_rows(part, queue, suffix)
             if partition.sample:
                 yield counts_row(streams.counts(queue), queue, time.time_ns() // 1_000_000)
+
+
+class _Ahead:
+    """A plan for the next batch, made in a thread of its own.
+
+    Args:
+        plan: Makes it.
+        begin: Where the batch begins.
+        most: Its bound.
+    """
+
+    def __init__(
+        self, plan: Callable[[Offset, int], tuple[Offset, list[Slice]]], begin: Offset, most: int
+    ) -> None:
+        self._asked = (begin, most)
+        self._made: tuple[Offset, list[Slice]] | None = None
+        self._thread = threading.Thread(target=self._run, args=(plan,), daemon=True)
+        self._thread.start()
+
+    def of(self, begin: Offset, most: int) -> tuple[Offset, list[Slice]] | None:
+        """The plan, if it is what is asked for and full: another one could be longer by now."""
+        self._thread.join()
+        if self._made is None or self._asked != (begin, most):
+            return None
+        return self._made if sum(_length(one) for one in self._made[1]) >= most else None
+
+    def _run(self, plan: Callable[[Offset, int], tuple[Offset, list[Slice]]]) -> None:
+        with contextlib.suppress(Exception):  # then it is planned when it is asked for, and fails there
+            self._made = plan(*self._asked)
 
 
 def read_offset(value: Mapping[str, Any]) -> Offset:

@@ -21,10 +21,11 @@ import msgspec
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
+from oxcart.spark.bronze import BRONZE
 from oxcart.spark.entries import COLUMNS, ENTRY, GAP, REFILL, REFILLED, day_of, rows_of
 from oxcart.spark.lake import Change, File, Lake, LakeConflict, LakeError, Version
 from oxcart.spark.stream import EVENTS
-from oxcart.spark.tables import BRONZE, Tables
+from oxcart.spark.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -43,6 +43,11 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",  # what is apart by job is joined where it is
     "spark.sql.maxConcurrentOutputFileWriters": "64",  # instead of sorting rows by day and queue
     "spark.sql.cteRecursionRowLimit": "-1",  # the paths of all flows there are
+    # A table that is kept for others says how its rows lie, so that they need not be brought together again.
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "false",
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # a day has 1440 minutes
+    "spark.driver.memory": "2g",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # few cores: collecting beside the work takes one
     "spark.scheduler.mode": "FAIR",  # a batch of the stream does not wait for a day's build
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from oxcart.model.errors import ValidationError
 from oxcart.spark.access import Access, Choice, check_options
+from oxcart.spark.bronze import FILES
 from oxcart.spark.entries import SCHEMA
 from oxcart.spark.jobs import JOB_SCHEMA, JobReader
 from oxcart.spark.reader import MAX_ROWS, EventReader
@@ -32,7 +33,7 @@ from oxcart.spark.sink import SINK_OPTIONS, Aim, JobStreamWriter, JobWriter
 
 _SERVER = ("url", "urlEnv", "passwordEnv", "folder", "prefix")
 _QUEUES = ("queue", "queues", "pattern", "path")
-_STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples", "spool")
+_STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples", "spool", "lake")
 _KIND = "content"
 
 READ_OPTIONS = (*_SERVER, *_QUEUES, *_STREAM, _KIND)
@@ -46,8 +47,9 @@ class OxcartSource(DataSource):
     variables), ``folder`` (an embedded server's), ``prefix``. For reading: ``queue``, ``queues`` or
     ``pattern``, and ``content``: ``jobs`` (the default) or ``events``. For streams of events:
     ``startingOffsets`` (``earliest``, ``latest`` or JSON), ``maxRowsPerBatch``, ``attempts`` and
-    ``samples`` (``true`` or ``false``), ``spool`` (a tailer's folder). For writing: ``queue``, ``name``,
-    ``key``, ``quarantine``; see `oxcart.spark.sink`.
+    ``samples`` (``true`` or ``false``), ``spool`` (a tailer's folder), ``lake`` (tasks write events into
+    files of that lake themselves; rows are the files). For writing: ``queue``, ``name``, ``key``,
+    ``quarantine``; see `oxcart.spark.sink`.
     """
 
     @classmethod
@@ -56,11 +58,13 @@ class OxcartSource(DataSource):
         return "oxcart"
 
     def schema(self) -> str:
-        """The columns of jobs, or of events."""
+        """The columns of jobs, or of events, or of files of events."""
         content = self.options.get(_KIND, "jobs")
         if content not in ("jobs", "events"):
             raise ValidationError(_KIND, "jobs or events", content)
-        return SCHEMA if content == "events" else JOB_SCHEMA
+        if content == "jobs":
+            return JOB_SCHEMA
+        return FILES if self.options.get("lake") else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The jobs there are."""
@@ -85,6 +89,7 @@ class OxcartSource(DataSource):
             attempts=_yes(options.get("attempts", "true"), "attempts"),
             samples=_yes(options.get("samples", "false"), "samples"),
             spool=options.get("spool") or None,
+            lake=options.get("lake") or None,
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from pyspark.sql import functions as fn
 
 from oxcart.model.errors import ValidationError
+from oxcart.spark.bronze import BRONZE
 from oxcart.spark.entries import SCHEMA
 from oxcart.spark.lake import File, Lake, Version
 from oxcart.spark.transforms import build
@@ -24,8 +25,7 @@ from oxcart.spark.trouble import spoken
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Bronze, silver and gold, and `open`: the events of jobs that a day hands on to the next.
-BRONZE = "events"
+#: Silver and gold have their names from the transforms. `open`: the events of jobs that a day hands on.
 OPEN = "open"
 TABLES = (BRONZE, OPEN, *build.SILVER, *build.GOLD)
 #: Gold over all queues and days, made when it is asked for: its columns, what of, and how.

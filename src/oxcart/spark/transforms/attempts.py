@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from oxcart.spark.transforms.events import PLACES
@@ -24,13 +23,7 @@ _ENDS = tuple(place for place in PLACES if place != "active")
 
 def attempts(lives: DataFrame) -> DataFrame:
     """The attempts in the lives of jobs; ``day`` is that of the end, null while it runs."""
-    of_life = Window.partitionBy("queue", "job_id", "first_id").orderBy("life", "ordinal")
     event = fn.col("event")
-    marked = (
-        lives.withColumn("_ready", fn.last(fn.when(event == "waiting", fn.col("at_ms")), True).over(of_life))
-        .withColumn("_name", fn.max("name").over(Window.partitionBy("queue", "job_id", "first_id")))
-        .filter(fn.col("attempt") > 0)
-    )
     ending = fn.struct(
         "ordinal",
         "event",
@@ -52,9 +45,10 @@ def attempts(lives: DataFrame) -> DataFrame:
             )
         ),
     )
-    grouped = marked.groupBy("queue", "job_id", "first_id", "attempt").agg(
-        fn.max("_name").alias("_name"),
-        fn.max(fn.when(event == "active", fn.col("_ready"))).alias("queued_ms"),
+    tried = lives.filter(fn.col("attempt") > 0)
+    grouped = tried.groupBy("queue", "job_id", "first_id", "attempt").agg(
+        fn.max("life_name").alias("_name"),
+        fn.max(fn.when(event == "active", fn.col("ready_ms"))).alias("queued_ms"),
         fn.max(fn.when(event == "active", fn.col("at_ms"))).alias("started_ms"),
         fn.min(fn.when(event.isin(*_ENDS), ending)).alias("end"),
         fn.max(fn.when(event == "stalled", True)).alias("_stalled"),

@@ -21,6 +21,7 @@ from oxcart.spark.stream import ATTEMPTS, EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.window import WindowSpec
 
 #: Events that tell where a job is.
 PLACES = ("waiting", "delayed", "waiting-children", "active", "completed", "failed", "removed")
@@ -77,12 +78,13 @@ def records(bronze: DataFrame) -> DataFrame:
     numbers = {name: facts[name].cast("bigint") for name in ("starts", "began", "ended")}
     return told.select(
         "queue",
+        "job_id",
         "entry_id",
         fn.col("event").alias("r_outcome"),
         fn.col("name").alias("r_name"),
         fn.col("reason").alias("r_reason"),
         *(numbers.get(name, facts[name]).alias(f"r_{name}") for name in _RECORD),
-    ).dropDuplicates(["queue", "entry_id"])
+    ).dropDuplicates(["queue", "job_id", "entry_id"])
 
 
 def life_events(bronze: DataFrame) -> DataFrame:
@@ -102,43 +104,72 @@ def lives(bronze: DataFrame) -> DataFrame:
 
     Adds ``first_id`` (names the life), ``born`` (``added``, ``replayed``, or null where the beginning is not
     known), ``attempt`` (0 before the first), ``state`` (null for events that change none), ``from_state``,
-    ``from_ordinal``, and what the attempt record tells (``r_…``).
+    ``from_ordinal``, ``ready_ms`` (when the job last became ready), ``life_name`` (the job's name, as far as
+    it is known by then), and what the attempt record tells (``r_…``).
     """
     mine = life_events(bronze)
-    events = mine.filter(fn.col("stream") == EVENTS).select(*_COLUMNS)
-    told = events.join(records(mine), ["queue", "entry_id"], "left")
+    # Everything below is by job: rows are brought together once, and sorted once.
+    events = mine.filter(fn.col("stream") == EVENTS).select(*_COLUMNS).repartition("queue", "job_id")
+    told = events.join(records(mine), ["queue", "job_id", "entry_id"], "left")
     event, prev = fn.col("event"), fn.col("prev")
 
     of_job = Window.partitionBy("queue", "job_id").orderBy("life", "ordinal")
-    replayed = (event == "waiting") & prev.isin("failed", "completed")
-    begins = (event == "added") | replayed | (fn.row_number().over(of_job) == 1)
-    born = fn.when(event == "added", "added").when(replayed, "replayed").otherwise("unknown")
-    cut = (
-        told.withColumn("_begins", begins)
-        .withColumn("first_id", fn.last(fn.when(fn.col("_begins"), fn.col("entry_id")), True).over(of_job))
-        .withColumn("born", fn.last(fn.when(fn.col("_begins"), born), True).over(of_job))
-    )
+    before = of_job.rowsBetween(Window.unboundedPreceding, -1)
 
-    of_life = Window.partitionBy("queue", "job_id", "first_id").orderBy("life", "ordinal")
-    before = of_life.rowsBetween(Window.unboundedPreceding, -1)
+    def last(value: Column, window: WindowSpec) -> Column:
+        """The last value of a job, with its life."""
+        told = fn.when(value.isNotNull(), fn.struct("first_id", value.alias("value")))
+        return fn.last(told, True).over(window)
+
+    def of_life(found: str) -> Column:
+        """What was found, where it was in the same life: another life of the same job does not count."""
+        return fn.when(fn.col(f"{found}.first_id") == fn.col("first_id"), fn.col(f"{found}.value"))
+
+    replayed = (event == "waiting") & prev.isin("failed", "completed")
+    active = fn.when(event == "active", 1).otherwise(0)
+    born = fn.when(event == "added", "added").when(replayed, "replayed").otherwise("unknown")
+    counted = told.withColumns(
+        {"_row": fn.row_number().over(of_job), "_actives": fn.sum(active).over(of_job)}
+    )
+    begins = (event == "added") | replayed | (fn.col("_row") == 1)
+    start = fn.struct("entry_id", born.alias("born"), (fn.col("_actives") - active).alias("actives"))
+    cut = counted.withColumn("_start", fn.last(fn.when(begins, start), True).over(of_job))
+    numbered = cut.withColumns(
+        {
+            "first_id": fn.col("_start.entry_id"),
+            "born": fn.when(fn.col("_start.born") != "unknown", fn.col("_start.born")),
+            "attempt": (fn.col("_actives") - fn.col("_start.actives")).cast("int"),
+        }
+    )
     # The last event other than `delayed`: whether a delay comes after a run, however often it was changed.
     came = fn.when(fn.col("r_outcome") == "snoozed", "snoozed").when(event != "delayed", event)
-    numbered = (
-        cut.withColumn(
-            "attempt", fn.sum(fn.when(event == "active", 1).otherwise(0)).over(of_life).cast("int")
-        )
-        .withColumn("_came", fn.last(came, True).over(before))
-        .withColumn("_next", fn.lead("event").over(of_life))
-        .withColumn("state", _state(event, fn.col("_came"), fn.col("_next")))
+    found = numbered.withColumns(
+        {
+            "_came": last(came, before),
+            "_next": fn.lead(fn.struct("first_id", event.alias("value"))).over(of_job),
+            "_ready": last(fn.when(event == "waiting", fn.col("at_ms")), of_job),
+            "_name": last(fn.col("name"), of_job),
+        }
     )
-    stated = fn.when(fn.col("state").isNotNull(), fn.struct("state", "ordinal", "life"))
+    stated = found.withColumns(
+        {
+            "state": _state(event, of_life("_came"), of_life("_next")),
+            "ready_ms": of_life("_ready"),
+            "life_name": of_life("_name"),  # `added` tells it, and begins a life
+        }
+    )
+    state = fn.when(fn.col("state").isNotNull(), fn.struct("state", "ordinal", "life"))
     return (
-        numbered.withColumn("_from", fn.last(stated, True).over(before))
-        .withColumn("from_state", fn.coalesce(fn.col("_from.state"), fn.when(replayed, prev)))
-        .withColumn("from_ordinal", fn.col("_from.ordinal"))
-        .withColumn("from_life", fn.col("_from.life"))
-        .withColumn("born", fn.when(fn.col("born") != "unknown", fn.col("born")))
-        .drop("_begins", "_came", "_next", "_from")
+        stated.withColumn("_last", last(state, before))
+        .withColumn("_from", of_life("_last"))
+        .withColumns(
+            {
+                "from_state": fn.coalesce(fn.col("_from.state"), fn.when(replayed, prev)),
+                "from_ordinal": fn.col("_from.ordinal"),
+                "from_life": fn.col("_from.life"),
+            }
+        )
+        .drop("_row", "_actives", "_start", "_came", "_next", "_ready", "_name", "_last", "_from")
     )
 
 

@@ -1,0 +1,102 @@
+"""What this process and all that it started take: memory, and CPU by kind of process; by the kernel's count.
+
+Reads ``/proc``; nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+#: Threads of a JVM that compile.
+_COMPILERS = ("C1 Compiler", "C2 Compiler")
+
+
+def processes() -> Iterator[tuple[str, Path]]:
+    """This process and those below it, each with its kind."""
+    wanted = [os.getpid()]
+    while wanted:
+        process = Path("/proc", str(wanted.pop()))
+        try:
+            command = (process / "cmdline").read_bytes()
+            for task in (process / "task").iterdir():
+                wanted += map(int, (task / "children").read_text().split())
+        except OSError:
+            continue
+        yield _kind(command, process), process
+
+
+def resident_mb() -> float:
+    """Memory of all but the server and the load."""
+    total = 0
+    for kind, process in processes():
+        if kind not in ("server", "load"):
+            try:
+                total += int((process / "statm").read_text().split()[1])
+            except OSError:
+                continue
+    return total * _PAGE / 1e6
+
+
+def cpu_seconds() -> dict[str, float]:
+    """CPU taken so far, by kind of process. What has ended and was waited for counts for who waited."""
+    found: dict[str, float] = defaultdict(float)
+    for kind, process in processes():
+        try:
+            _, _, fields = (process / "stat").read_text().rpartition(") ")
+            found[kind] += sum(map(int, fields.split()[11:15])) / _TICK
+            if kind != "JVM":
+                continue
+            for task in (process / "task").iterdir():
+                name, _, fields = (task / "stat").read_text().rpartition(") ")
+                if name.partition("(")[2].startswith(_COMPILERS):
+                    compiling = sum(map(int, fields.split()[11:13])) / _TICK
+                    found["JVM compiling"] += compiling
+                    found["JVM"] -= compiling
+        except OSError:
+            continue
+    return found
+
+
+def _kind(command: bytes, process: Path) -> str:
+    if b"valkey" in command:
+        return "server"
+    if b"--role" in command:
+        return "load"
+    if command.partition(b"\0")[0].endswith(b"java"):
+        return "JVM"
+    if b"pyspark" in command:
+        return "Python workers"
+    return "driver" if process.name == str(os.getpid()) else "others"
+
+
+class Profile:
+    """Prints where time went between beginning and end of a block.
+
+    Args:
+        title: What is done in it.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        #: Seconds by the clock, by step; told by whoever knows.
+        self.steps: dict[str, float] = {}
+
+    def __enter__(self) -> Profile:
+        self._before = cpu_seconds()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        taken = {name: seconds - self._before.get(name, 0) for name, seconds in cpu_seconds().items()}
+        print(f"{self._title}:", flush=True)
+        for what, seconds in (("seconds", self.steps), ("seconds of CPU", taken)):
+            told = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05)
+            if told:
+                print(f"    {what}: {told}", flush=True)

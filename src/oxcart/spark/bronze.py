@@ -1,0 +1,121 @@
+"""Bronze as it is written: by the task that reads the entries, straight from Arrow to Parquet.
+
+Rows would otherwise travel from the task's Python to the JVM, be taken apart there and put together again,
+to be written as they were: that is most of the work. So a task of the pipeline's stream writes its rows
+itself, and its rows for Spark are the files that it made. Files do not show before the driver publishes them:
+those of a task that failed, or ran twice, are files that no manifest names.
+
+May touch: files below the lake's folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oxcart.spark.entries import day_of
+from oxcart.spark.lake import File, Lake, speaking
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The table.
+BRONZE = "events"
+#: What Spark sees of the files, in its own words.
+FILES = "day string, queue string, path string, rows bigint, size bigint"
+#: Rows of a row group; so many are in memory at once, per day.
+GROUP = 50_000
+#: Columns that say the same again and again. For others a dictionary would be begun and given up.
+_REPEATED = ["day", "queue", "stream", "kind", "life", "event", "name", "prev", "attempts_made", "cause"]
+_DAY_MS = 86_400_000
+
+
+def write_rows(lake: Lake, queue: str, batches: Iterable[pa.RecordBatch]) -> list[File]:
+    """Writes rows of a queue into new files, one for each day.
+
+    Raises:
+        LakeError: The file system takes no more.
+    """
+    stage = lake.staging()
+    writers: dict[int, _Writer] = {}
+    try:
+        with speaking(lake.root):
+            for batch in batches:
+                for day, rows in _by_day(batch):
+                    if day not in writers:
+                        writers[day] = _Writer(stage / f"{day}.parquet", rows.schema)
+                    writers[day].write(rows)
+            for writer in writers.values():
+                writer.close()
+        return [
+            lake.take(writer.path, BRONZE, day_of(day * _DAY_MS), queue, pending=True)
+            for day, writer in sorted(writers.items())
+        ]
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def told(files: Iterable[File]) -> Iterator[pa.RecordBatch]:
+    """The files as rows for Spark."""
+    import pyarrow as pa
+
+    kinds = {"rows": pa.int64(), "size": pa.int64()}
+    fields = [pa.field(name, kinds.get(name, pa.string())) for name in _names()]
+    rows = [{name: getattr(file, name) for name in _names()} for file in files]
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+
+
+def files_of(rows: Iterable[Any]) -> list[File]:
+    """The files that tasks have told of."""
+    made = (File(BRONZE, row.day, row.queue, row.path, row.rows, row.size, True) for row in rows)
+    return sorted(made, key=lambda file: file.path)
+
+
+def _names() -> list[str]:
+    return [field.split()[0] for field in FILES.split(", ")]
+
+
+class _Writer:
+    """One file, written in groups of rows."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        from pyarrow import parquet
+
+        self.path = path
+        self._writer = parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=_REPEATED)
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        if self._rows >= GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=2 * GROUP)
+            self._waiting, self._rows = [], 0
+
+
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each day, which mostly is one."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    days = batch["day"].cast(pa.int32())
+    ends = compute.min_max(days)
+    if ends["min"] == ends["max"]:
+        yield ends["min"].as_py(), batch
+        return
+    for day in compute.unique(days).to_pylist():
+        yield day, batch.filter(compute.equal(days, day))
