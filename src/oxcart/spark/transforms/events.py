@@ -76,7 +76,7 @@ def records(bronze: DataFrame) -> DataFrame:
     )
     facts = {name: fn.col("told").getItem(name) for name in _RECORD}
     numbers = {name: facts[name].cast("bigint") for name in ("starts", "began", "ended")}
-    return told.select(
+    found = told.select(
         "queue",
         "job_id",
         "entry_id",
@@ -84,7 +84,8 @@ def records(bronze: DataFrame) -> DataFrame:
         fn.col("name").alias("r_name"),
         fn.col("reason").alias("r_reason"),
         *(numbers.get(name, facts[name]).alias(f"r_{name}") for name in _RECORD),
-    ).dropDuplicates(["queue", "job_id", "entry_id"])
+    )
+    return found.repartition("queue", "job_id").dropDuplicates(["queue", "job_id", "entry_id"])
 
 
 def life_events(bronze: DataFrame) -> DataFrame:
