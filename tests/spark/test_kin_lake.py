@@ -17,11 +17,12 @@ from tests.spark.story import DAY_MS, MIDNIGHT, Story
 
 pytest.importorskip("pyspark")
 
+from oxcart.spark.bronze import BRONZE
 from oxcart.spark.builder import HOLD_MS, Builder
 from oxcart.spark.lake import Change, Lake
 from oxcart.spark.pipeline import Pipeline, Plan
 from oxcart.spark.report import collect, lines, page
-from oxcart.spark.tables import BRONZE, DERIVED, Tables
+from oxcart.spark.tables import DERIVED, Tables
 from tests.spark.test_kin import TEN, all_rows, bronze_of, parent_of
 from tests.spark.test_transforms import Rows, plain
 
