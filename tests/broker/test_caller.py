@@ -124,7 +124,7 @@ class TestOnce:
 
 class TestAgain:
     async def test_leaves_no_memory(self, caller: Caller, store: redis.Redis) -> None:
-        assert await caller.again(load("promote"), META, 5, 250) == [0, 0]
+        assert await caller.again(load("promote"), META, 5, 250) == [0, 0, 0]
         assert store.dbsize() == 0
 
 

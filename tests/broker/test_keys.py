@@ -43,6 +43,7 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("call", ("c:1",), "ox:call:c:1"),
     ("idempotency", ("größe", "k"), "ox:idem:7:größe:k"),
     ("expiring", (), "ox:expiring"),
+    ("callbacks", (), "ox:callbacks"),
     ("cancellations", ("c",), "ox:cancel:c"),
     ("key", ("other",), "other"),
 ]

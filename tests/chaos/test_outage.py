@@ -431,6 +431,7 @@ async def test_no_check_comes_before_the_workers_could_renew() -> None:
 
     class Broker:
         queue = "chaos"
+        next_expiry = 0
 
         async def recover(self, *, max_stalled: int, interval_ms: int) -> Recovered:
             checks.append(time.monotonic())

@@ -375,9 +375,10 @@ class TestPauseAndClose:
         assert events == ["paused", "resumed"]
 
     async def test_close_waits_for_what_runs(self, make: Make) -> None:
-        go = asyncio.Event()
+        began, go = asyncio.Event(), asyncio.Event()
 
         async def process(job: Job, token: str) -> str:
+            began.set()
             await go.wait()
             return "in the end"
 
@@ -385,7 +386,7 @@ class TestPauseAndClose:
         worker = make(Worker, "q", process)
         told = ended(worker)
         job = await queue.add("a", {})
-        await reaches(job, "active")
+        await began.wait()
         closing = asyncio.ensure_future(worker.close())
         await asyncio.sleep(0)
         assert not worker.closed

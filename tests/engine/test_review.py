@@ -262,6 +262,7 @@ async def test_a_handler_process_leaves_signals_to_its_worker(bench: Bench) -> N
 async def test_a_guard_that_does_not_say_when_it_ends_is_not_asked_all_the_time() -> None:
     class Guarded:
         queue = "q"
+        next_expiry = 0
         asked = 0
 
         async def recover(self, **_: Any) -> Recovered:

@@ -67,11 +67,13 @@ def at_most(size: int, pids: Sequence[int] = (0,)) -> Iterator[None]:
 
 
 def children(pid: int) -> list[int]:
-    """All processes below one."""
+    """All processes below one; threads and processes that end meanwhile are passed over."""
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found += [child, *children(child)]
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for child in map(int, (task / "children").read_text().split()):
+                    found += [child, *children(child)]
     return found
 
 
