@@ -147,7 +147,10 @@ class TestReads:
 
 class TestPatience:
     @pytest.mark.parametrize("code", ["LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY"])
-    async def test_refusals_that_pass_are_waited_out(self, caller: Caller, faults: Faults, code: str) -> None:
+    async def test_refusals_that_pass_are_waited_out(
+        self, caller: Caller, faults: Faults, store: redis.Redis, code: str
+    ) -> None:
+        store.script_load(load("add").text)  # else a server that does not know it is sent it once more
         faults.plan = [ReplyError(f"{code} not now")] * 3
         assert await caller.once(load("add"), META, *add_arguments()) == [1]
         assert faults.sent == 4
