@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from oxcart.engine.worker import Worker
     from oxcart.events import QueueEvents
     from oxcart.flow import Flow
+    from oxcart.graph import Graph
     from oxcart.handle import JobHandle
     from oxcart.model import (
         Backoff,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Flow": "oxcart.flow",
+    "Graph": "oxcart.graph",
     "JobHandle": "oxcart.handle",
     "Queue": "oxcart.queue",
     "QueueEvents": "oxcart.events",
@@ -46,6 +48,7 @@ __all__ = [
     "Cancel",
     "Event",
     "Flow",
+    "Graph",
     "Job",
     "JobHandle",
     "JobOptions",

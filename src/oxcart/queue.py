@@ -33,6 +33,7 @@ from oxcart.engine.running import RunningJob, carry
 from oxcart.engine.webhooks import Webhooks
 from oxcart.events import QueueEvents, Results
 from oxcart.flow import Flow
+from oxcart.graph import Dependency, Graph
 from oxcart.handle import JobHandle
 from oxcart.limits import Limits
 from oxcart.model.duration import Duration
@@ -126,12 +127,23 @@ class Queue(Cancelling):
 
     # -- adding
 
-    async def add(self, name: str, data: Any = None, **options: Unpack[OptionKwargs]) -> JobHandle[Any]:
+    async def add(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        after: Iterable[Dependency] = (),
+        after_any: Iterable[Dependency] = (),
+        **options: Unpack[OptionKwargs],
+    ) -> JobHandle[Any]:
         """Adds a job.
 
         Args:
             name: What kind of job it is; a handler of this name runs it.
             data: The payload: anything JSON can hold, and bytes.
+            after: Jobs (handles, or ids of this queue) that must have completed before it runs; if one does
+                not, the job ends in the same state.
+            after_any: Jobs of which one must have ended before it runs, however it did.
             **options: As in ``JobOptions``: attempts, backoff, delay, priority, lifo, remove_on_complete,
                 remove_on_fail, job_id, timeout and others.
 
@@ -140,7 +152,12 @@ class Queue(Cancelling):
             BrokerTimeout: The server could not be reached in time; nothing was written.
             OutcomeUnknown: No answer in time (``add_timeout``, 30 s); to repeat it with the error's
                 ``job_ids``, or with the same idempotency key, is safe.
+            UnknownDependency: A job to wait for does not exist; nothing was written.
         """
+        if after or after_any:
+            graph = Graph(self)
+            graph.job(name, data, after=after, after_any=after_any, **options)
+            return (await graph.add())[0]
         return await self._add(name, data, self.read_options(options))
 
     async def add_many(self, jobs: Iterable[Row], **options: Unpack[OptionKwargs]) -> list[JobHandle[Any]]:

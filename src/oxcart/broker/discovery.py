@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from oxcart.broker.bullmq.keys import HIDDEN
+
 if TYPE_CHECKING:
     from oxcart.broker.connection import Reconnect, Server
 
@@ -49,9 +51,9 @@ async def find_queues(server: Server, prefix: str, reconnect: Reconnect | None =
 
 
 def queue_of(meta_key: str, prefix: str, cluster: bool) -> str | None:
-    """The queue that a meta key belongs to; None for a job whose id ends in ``:meta``."""
+    """The queue that a meta key belongs to; None for a hidden one, or a job whose id ends in ``:meta``."""
     name = meta_key[len(prefix) + 1 : -len(":meta")]
-    if not name or ":" in name:
+    if not name or ":" in name or name.endswith(HIDDEN):
         return None
     if cluster and name.startswith("{") and name.endswith("}") and "{" not in prefix:
         return name[1:-1] or None  # the tag that every client of ours puts there by itself

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 
 from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.graphs import GateKeeper
 from oxcart.model.errors import BrokerError
 
 log = logging.getLogger("oxcart.recovery")
@@ -34,6 +35,7 @@ class Recovery:
         max_stalled: How often a job may stall before it is failed.
         recovered: Told the ids that came back.
         skipped: Told of a check that was skipped.
+        gates: Tells jobs of the queue what became of those that they wait for.
         tick: Seconds between ticks.
         grace: Seconds without a check after the server was away for longer than that: all leases ran out
             then, and workers that are well take them up again.
@@ -47,6 +49,7 @@ class Recovery:
         max_stalled: int,
         recovered: Callable[[list[str]], None],
         skipped: Callable[[], None],
+        gates: GateKeeper | None = None,
         tick: float = 1.0,
         grace: float = 0.0,
     ) -> None:
@@ -55,6 +58,7 @@ class Recovery:
         self._max_stalled = max_stalled
         self._recovered = recovered
         self._skipped = skipped
+        self._gates = gates
         self._tick = tick
         self._grace = grace
         self._checking: asyncio.Task[None] | None = None
@@ -130,6 +134,8 @@ class Recovery:
                 moved, _ = await self._broker.promote(PROMOTE)
             if 0 < self._broker.next_expiry <= self._broker.clock():
                 await self._broker.expire()
+            if self._gates is not None:
+                await self._gates.tick()
         except BrokerError as error:
             log.debug("queue %s: tick failed: %s", self._broker.queue, error)
             return False

@@ -22,6 +22,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.graphs import GateKeeper
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import Ask, Claimed, Code, Outcome
 from oxcart.engine.callbacks import Callbacks
@@ -301,6 +302,7 @@ class Worker:
             if observer is not None:
                 broker.caller.on_script = observer.scripted
                 broker.caller.on_reconnect = observer.reconnecting
+        self._gates = [GateKeeper(broker) for broker in brokers]
         self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]
         self._cancellations = Cancellations(
             brokers, held=self._leases.held, stop=self._executor.cancel, reconnect=self._reconnect
@@ -319,8 +321,8 @@ class Worker:
             loops.append(asyncio.create_task(self._callbacks.run(), name="oxcart-callbacks"))
         if self._recover:
             loops += [
-                asyncio.create_task(self._make_recovery(broker).run(), name="oxcart-recovery")
-                for broker in brokers
+                asyncio.create_task(self._make_recovery(broker, gates).run(), name="oxcart-recovery")
+                for broker, gates in zip(brokers, self._gates, strict=True)
             ]
         for loop_task in loops:
             loop_task.add_done_callback(self._loop_ended)
@@ -361,6 +363,7 @@ class Worker:
             brokers[indexes[0]].server,
             [brokers[index] for index in indexes],
             self.name,
+            gates=[self._gates[index] for index in indexes],
             wanted=wanted,
             wake=wake,
             has_room=lambda: self._claims.has_room,
@@ -369,7 +372,7 @@ class Worker:
             on_state=self._connection,
         )
 
-    def _make_recovery(self, broker: BullMQBroker) -> Recovery:
+    def _make_recovery(self, broker: BullMQBroker, gates: GateKeeper) -> Recovery:
         observer = self._observer
         return Recovery(
             broker,
@@ -377,6 +380,7 @@ class Worker:
             max_stalled=self._max_stalled,
             recovered=lambda ids: observer.stalled(broker.queue, ids) if observer else None,
             skipped=lambda: observer.check_skipped(broker.queue) if observer else None,
+            gates=gates,
             grace=self._lock_ms / 1000,
         )
 

@@ -166,6 +166,20 @@ class CannotCancel(JobError):
     reason = "its worker is a peer's and cannot be asked to stop; force ends the job and refuses its result"
 
 
+class UnknownDependency(JobError):
+    """There is no job of this key to wait for: it never was, or was removed when it ended."""
+
+    default_code = -15
+    reason = "there is no such job to wait for"
+
+
+class ChainTooLong(JobError):
+    """More jobs would wait for each other in a row than a chain may have."""
+
+    default_code = -16
+    reason = "more than 100 jobs would wait for each other in a row"
+
+
 class JobLocked(JobError):
     """A worker runs the job right now, so it cannot be removed or moved."""
 
@@ -206,6 +220,8 @@ _CODES: dict[int, tuple[type[JobError], str | None]] = {
     -12: (TreeTooLarge, None),
     -13: (ParentConflict, "its parent is itself or one of its children, so they would wait for each other"),
     -14: (CannotCancel, None),
+    -15: (UnknownDependency, None),
+    -16: (ChainTooLong, None),
 }
 
 

@@ -19,6 +19,9 @@ from oxcart.model.names import check_queue_name
 
 DEFAULT_PREFIX = "bull"
 
+#: How the names of hidden queues end, in which gates wait (docs/decisions/36).
+HIDDEN = "~gates"
+
 #: What a server accepts in a connection's name: no space, nothing beyond ASCII.
 _NAMEABLE = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 
@@ -209,6 +212,10 @@ class Keys:
     def cancellations(self, client_id: str) -> str:
         """Sorted set: the jobs that a worker is asked to cancel (ours alone; a day at most)."""
         return self.key(f"ox:cancel:{client_id}")
+
+    def gates(self) -> str:
+        """Set: the hidden queues whose gates hold jobs of this queue, or wait for such (ours alone)."""
+        return self.key("ox:gates")
 
     def client_name(self, suffix: str = "") -> str:
         """The connection name by which Node's ``getWorkers`` finds a worker of this queue."""

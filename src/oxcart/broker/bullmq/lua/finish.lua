@@ -28,7 +28,7 @@
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
 -- include: base gate insert claiming attempts
--- include when needed: insert store parent removal deduplication metrics history
+-- include when needed: insert store parent removal deduplication metrics history gates
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -45,6 +45,8 @@ local codes = {}
 local active = call("LLEN", active_key)
 local at_first = active
 local finished, trimmed, purge = 0, false, 1000
+-- Whether jobs ended here that others wait for: these are told in the same call, as many as this.
+local gated, TELL = false, 250
 local sizes = { c = 3, f = 7, r = 4, d = 6, w = 2, h = 2, l = 3 }
 
 -- The keys of the jobs and of their locks, in order: each costs something to make.
@@ -323,6 +325,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   local parent_key = job[1]
   if parent_key and parent_key ~= "" then
     local parent = job.parent
+    gated = gated or string.find(parent_key, "~gates:", 1, true) ~= nil
     if set == "failed" then
       if parent then
         seldom().child_failed(parent, key, value, tonumber(time))
@@ -339,6 +342,10 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   end
   local ended = (tonumber(job[3]) or 0) + 1
   if wanted ~= "" and string.sub(wanted, 1, 2) == "0:" then
+    if gated and set == "failed" then
+      call("HSET", key, "atm", ended, "ox:category", category or "", unpack(dead ~= "" and { "ox:dead", dead } or {}))
+      seldom().tell_gate(parent_key, seldom().failed_as(key))
+    end
     seldom().delete_data(key)
     between = nil
     if parent_key and parent_key ~= "" then
@@ -571,6 +578,9 @@ end
 write_active()
 write_places()
 write_releases()
+if gated then
+  pcall(seldom().settle_opened, asked.now, TELL)
+end
 if minutes then
   seldom().write_counts(minutes)
 end

@@ -82,6 +82,9 @@ local function settle_cancelled(key, id, from, now, reason)
   end
   if removed then
     local parent_key = peek(key, "parentKey")
+    if parent_key and string.find(parent_key, "~gates:", 1, true) and call("EXISTS", parent_key) == 1 then
+      call("HSET", parent_key, "ox:ended", as.state) -- all that is left to tell those that wait for it
+    end
     delete_data(key)
     if parent and parent_key and parent_key ~= "" then
       detach_child(parent_key, key)

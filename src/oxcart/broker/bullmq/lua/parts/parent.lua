@@ -1,7 +1,13 @@
 -- What a settled child means for its parent, possibly in another queue of the same slot.
 
+-- The gates (parts/gates.lua) that this call has let through: { prefix of their queue, id }.
+local opened = {}
+
 -- Lets a parent wait for a worker: first its delay, then its priority; in front of the others.
 local function release_parent(prefix, id, now)
+  if string.sub(prefix, -7) == "~gates:" then
+    opened[#opened + 1] = { prefix, id }
+  end
   local asked = call("HMGET", prefix .. id, "priority", "delay", "ox:history")
   local delay = tonumber(asked[2]) or 0
   if asked[3] then

@@ -1,0 +1,121 @@
+-- Adds jobs that wait for others, new or existing, over several queues of one slot: all of them or nothing.
+--
+-- KEYS[1]  meta of the queue of the first job
+-- ARGV     1 slot, 2 number of the call, 3 now
+--          4 how many queues, and the prefix of each
+--          then how many jobs, dependencies before those that wait for them; for each: number of its queue, and
+--          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
+--          (as in parts/adding.lua)
+--          then how many dependencies; for each: number of the job that waits, kind (`a` AFTER, `y` AFTER_ANY),
+--          number of the job that it waits for, or 0 and: number of its queue, its id
+-- Returns  { 1, codes }: one code per job, 1 added, 0 a job of this id existed and is left as it is; or nothing was
+--          written and { -15, key } there is no such job to wait for, { -16, id } the chain behind it is too long
+-- Events   per job `added`, and `waiting`, `delayed` or `waiting-children`; `duplicated` for an id that exists; then
+--          those of jobs whose dependencies have ended already
+-- Keeps    a job is let through only when all its dependencies are known, and at most once
+-- include: base gate insert store parent removal window adding gates
+
+local answer = remembered()
+if answer then
+  return answer
+end
+
+local DEEPEST, ROOM = 100, 2000
+local now, queues = tonumber(ARGV[3]), tonumber(ARGV[4])
+local jobs, count, from = {}, tonumber(ARGV[5 + queues]), 6 + queues
+for i = 1, count do
+  local prefix = ARGV[4 + tonumber(ARGV[from])]
+  jobs[i], from = read_tied(from + 1)
+  jobs[i].prefix, jobs[i].edges, jobs[i].depth = prefix, {}, 1
+end
+for at = from + 1, from + 5 * tonumber(ARGV[from]), 5 do
+  local job, edge = jobs[tonumber(ARGV[at])], { kind = ARGV[at + 1], job = jobs[tonumber(ARGV[at + 2])] }
+  if edge.job then
+    edge.prefix, edge.id = edge.job.prefix, edge.job.id
+  else
+    edge.prefix, edge.id = ARGV[4 + tonumber(ARGV[at + 3])], ARGV[at + 4]
+  end
+  job.edges[#job.edges + 1] = edge
+end
+
+-- What a job inherits from one that it waits for: a place behind it, and its priority where that is the higher.
+local function inherit(job, priority, depth)
+  job.priority = math.min(job.priority, priority)
+  job.depth = math.max(job.depth, depth + 1)
+end
+
+local gates = {}
+local function refusal()
+  for _, job in ipairs(jobs) do
+    if not gates[job.prefix] then
+      -- Keys of another type refuse the call here, before anything is written.
+      call("LLEN", job.prefix .. "wait")
+      call("LLEN", job.prefix .. "paused")
+      for _, set in ipairs({ "delayed", "prioritized", "waiting-children", "completed", "failed" }) do
+        call("ZCARD", job.prefix .. set)
+      end
+      gates[job.prefix] = read_gate(job.prefix)
+    end
+    local known = call("HMGET", job.prefix .. job.id, "timestamp", "priority", "ox:depth")
+    job.exists = known[1] and true or false
+    if job.exists then
+      job.priority, job.depth, job.edges = tonumber(known[2]) or 0, tonumber(known[3]) or 1, {}
+    end
+    for _, edge in ipairs(job.edges) do
+      if edge.job then
+        inherit(job, edge.job.priority, edge.job.depth)
+      else
+        local of = call("HMGET", edge.prefix .. edge.id, "timestamp", "priority", "ox:depth")
+        if not of[1] then
+          return { -15, edge.prefix .. edge.id }
+        end
+        inherit(job, tonumber(of[2]) or 0, tonumber(of[3]) or 1)
+      end
+    end
+    if job.depth > DEEPEST then
+      return { -16, job.id }
+    end
+  end
+end
+
+local refused = refusal()
+if refused then
+  return remember(refused)
+end
+
+local codes, ended = {}, {}
+for i, job in ipairs(jobs) do
+  local key, any = job.prefix .. job.id, {}
+  job.waits = #job.edges > 0
+  for _, edge in ipairs(job.edges) do
+    if edge.kind == "y" then
+      any[#any + 1] = edge.prefix .. edge.id
+    end
+  end
+  if job.waits then
+    job.extras[#job.extras + 1] = "ox:depth"
+    job.extras[#job.extras + 1] = job.depth
+  end
+  if #any > 0 then
+    job.extras[#job.extras + 1] = "ox:any"
+    job.extras[#job.extras + 1] = cjson.encode(any)
+  end
+  codes[i] = add_tied(job.prefix, gates[job.prefix], job)
+  for _, edge in ipairs(job.edges) do
+    call("SADD", key .. ":dependencies", edge.prefix .. edge.id)
+    local outcome, value
+    if not edge.job or edge.job.exists then
+      outcome, value = ended_as(edge.prefix, edge.id)
+    end
+    if outcome then
+      ended[#ended + 1] = { key, edge.kind, edge.prefix .. edge.id, outcome, value }
+    else
+      attach(edge.prefix, edge.id, key, edge.kind, now)
+    end
+  end
+end
+for _, one in ipairs(ended) do
+  meet(one[1], one[2], one[3], one[4], one[5], now)
+end
+settle_opened(now, ROOM)
+return remember({ 1, codes })

@@ -1,0 +1,242 @@
+-- Dependencies: jobs that wait for others, and the gates between them (docs/decisions/36).
+--
+-- A gate is a job of the hidden queue `<queue>~gates`, one per job that others wait for. It is that job's parent, with
+-- the policy to go on whatever its child did, so whoever ends the job lets the gate through, a peer included. The
+-- fields `d:<key>` of its hash are the jobs that wait behind it: `a` for AFTER, `y` for AFTER_ANY. Each of these waits
+-- in `waiting-children`, and its `:dependencies` name what it still waits for.
+-- Stands on base, gate, insert, parent and removal.
+
+local HIDDEN = "~gates:"
+
+-- The keys of a queue's gates begin with this.
+local function hidden_of(prefix)
+  return string.sub(prefix, 1, -2) .. HIDDEN
+end
+
+-- A gate's id tells the job's, without a colon: its key must tell which queue it is in.
+local function gate_id(id)
+  return (string.gsub(id, "[:%%]", { [":"] = "%3A", ["%"] = "%25" }))
+end
+
+-- How a failed job reads in formal terms (model/state.py).
+local function failed_as(key)
+  local known = call("HMGET", key, "ox:category", "ox:dead", "atm", "stc", "opts")
+  if known[1] == "cancelled" then
+    return "cancelled"
+  end
+  local fine, opts = pcall(cjson.decode, known[5] or "")
+  local attempts = fine and type(opts) == "table" and tonumber(opts.attempts) or 1
+  local used = (tonumber(known[3]) or 0) + (tonumber(known[4]) or 0)
+  if known[2] or (used >= math.max(attempts, 1) and known[1] ~= "permanent") then
+    return "dead_letter"
+  end
+  return "failed"
+end
+
+-- A failed job that is not kept leaves only its reason with its gate: so the gate is told how it failed.
+local function tell_gate(gate, state)
+  if gate and string.find(gate, HIDDEN, 1, true) and call("EXISTS", gate) == 1 then
+    call("HSET", gate, "ox:ended", state)
+  end
+end
+
+-- How a job has ended, and its result or the reason; nil while it has not. One that is gone was removed, unless its
+-- gate or another parent of it knows better.
+local function ended_as(prefix, id, gate)
+  local key = prefix .. id
+  if call("ZSCORE", prefix .. "completed", id) then
+    return "completed", call("HGET", key, "returnvalue") or "null"
+  elseif call("ZSCORE", prefix .. "failed", id) then
+    return failed_as(key), call("HGET", key, "failedReason") or ""
+  end
+  local parents = { gate }
+  parents[2] = gate and call("HGET", gate, "ox:other") or nil
+  for _, parent in ipairs(parents) do
+    local value = call("HGET", parent .. ":processed", key)
+    if value then
+      return "completed", value
+    end
+    value = call("HGET", parent .. ":failed", key)
+    if value or call("ZSCORE", parent .. ":unsuccessful", key) then
+      return "failed", value or ""
+    end
+  end
+  if call("EXISTS", key) == 0 then
+    return "removed", ""
+  end
+  return nil
+end
+
+local EFFECTS = {
+  failed = { category = "permanent", state = "failed", why = "a dependency failed" },
+  dead_letter = { category = "system", state = "dead_letter", why = "a dependency is in the dead letters", dead = true },
+  cancelled = { category = "cancelled", state = "cancelled", why = "a dependency was cancelled" },
+  removed = { category = "cancelled", state = "cancelled", why = "a dependency was cancelled", words = "removed" },
+}
+
+-- Ends a job that cannot run any more because of what became of a dependency.
+local function fail_dependent(key, outcome, of, reason, now)
+  local prefix, id = split_key(key)
+  if call("ZREM", prefix .. "waiting-children", id) == 0 then
+    return
+  end
+  local effect, stamp = EFFECTS[outcome], string.format("%.0f", now)
+  local said = string.format("dependency %s %s", of, effect.words or (outcome == "cancelled" and "was cancelled" or "failed"))
+  if reason ~= "" then
+    said = said .. ": " .. reason
+  end
+  local known = call("HMGET", key, "opts", "ox:history", "parent", "parentKey", "ox:lifetime")
+  if known[5] then
+    call("ZREM", prefix .. "ox:expiring", id)
+  end
+  local readable, opts = pcall(cjson.decode, known[1] or "")
+  local kept = readable and type(opts) == "table" and opts.removeOnFail
+  local removed = kept == true or kept == 0 or (type(kept) == "table" and kept.count == 0)
+  call("DEL", key .. ":dependencies")
+  if not removed then
+    call("ZADD", prefix .. "failed", stamp, id)
+    call("HSET", key, "failedReason", said, "finishedOn", stamp, "ox:category", effect.category)
+    if effect.dead then
+      call("HSET", key, "ox:dead", "dependency")
+    end
+    if known[2] then
+      call("HSET", key, "ox:history", noted(known[2], stamp, "pending", effect.state, "", effect.why))
+    end
+  end
+  if known[3] then
+    local fine, parent = pcall(cjson.decode, known[3])
+    if fine then
+      child_failed(parent, key, said, now)
+    end
+  end
+  if removed then
+    tell_gate(known[4], effect.state)
+    delete_data(key)
+  end
+  call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*",
+    "event", "failed", "jobId", id, "failedReason", said, "prev", "waiting-children")
+end
+
+-- What the end of a dependency means for a job that waits for it. May be said again.
+local function meet(key, kind, of, outcome, value, now)
+  if kind == "a" and outcome ~= "completed" then
+    return fail_dependent(key, outcome, of, value, now)
+  end
+  local prefix, id = split_key(key)
+  if kind == "y" then
+    local others = call("HGET", key, "ox:any")
+    if not others then
+      return -- another one came first
+    end
+    others = cjson.decode(others)
+    for i = 1, #others, 1000 do
+      call("SREM", key .. ":dependencies", unpack(others, i, math.min(i + 999, #others)))
+    end
+    call("HDEL", key, "ox:any")
+  elseif call("SREM", key .. ":dependencies", of) == 0 then
+    return
+  end
+  if outcome == "completed" then
+    call("HSET", key .. ":processed", of, value)
+  else
+    call("HSET", key .. ":failed", of, value)
+  end
+  release_if_childless(prefix, id, now)
+end
+
+-- Lets a job wait behind the gate of another one of this slot, which is made where there is none yet.
+local function attach(prefix, id, key, kind, now)
+  local hidden, name = hidden_of(prefix), gate_id(id)
+  local gate, of = hidden .. name, prefix .. id
+  if call("EXISTS", gate) == 0 then
+    call("HSET", gate, "name", "gate", "data", "{}", "opts", "{}", "timestamp", now, "delay", 0, "priority", 0,
+      "ox:of", id)
+    call("SADD", gate .. ":dependencies", of)
+    call("ZADD", hidden .. "waiting-children", now, name)
+    call("HSETNX", hidden .. "meta", "opts.maxLenEvents", 10)
+    local other = call("HGET", of, "parentKey")
+    if other and other ~= "" and other ~= gate and call("EXISTS", other) == 1 then
+      call("HSET", gate, "ox:other", other)
+      call("SADD", hidden .. "ox:weak", name)
+    else
+      call("HSET", of, "parentKey", gate, "parent",
+        cjson.encode({ id = name, queueKey = string.sub(hidden, 1, -2), cpof = true }))
+    end
+  end
+  call("HSET", gate, "d:" .. key, kind)
+  call("SADD", prefix .. "ox:gates", string.sub(hidden, 1, -2))
+  call("SADD", split_key(key) .. "ox:gates", string.sub(hidden, 1, -2))
+end
+
+local function drop_gate(hidden, name)
+  call("LREM", hidden .. "wait", 0, name)
+  call("ZREM", hidden .. "waiting-children", name)
+  call("SREM", hidden .. "ox:weak", name)
+  delete_data(hidden .. name)
+end
+
+-- Tells those behind a gate that was let through, as many as there is room for. Returns how many.
+local function settle_gate(hidden, name, now, room)
+  local gate = hidden .. name
+  local known = call("HMGET", gate, "ox:of", "ox:ended")
+  if not known[1] then
+    drop_gate(hidden, name)
+    return 0
+  end
+  local prefix = string.sub(hidden, 1, -1 - #HIDDEN) .. ":"
+  local of = prefix .. known[1]
+  local outcome, value = ended_as(prefix, known[1], gate)
+  if not outcome then
+    -- Let through by somebody who took its child away: the sweep looks after it from now on.
+    call("LREM", hidden .. "wait", 0, name)
+    call("ZADD", hidden .. "waiting-children", now, name)
+    call("SADD", hidden .. "ox:weak", name)
+    return 0
+  end
+  if outcome == "failed" and known[2] then
+    outcome = known[2]
+  end
+  local cursor, told = "0", 0
+  repeat
+    local found = call("HSCAN", gate, cursor, "MATCH", "d:*", "COUNT", 100)
+    cursor = found[1]
+    for i = 1, #found[2], 2 do
+      if told < room then
+        local key = string.sub(found[2][i], 3)
+        pcall(meet, key, found[2][i + 1], of, outcome, value, now) -- what fails here is left to the repair
+        call("HDEL", gate, found[2][i])
+        told = told + 1
+      end
+    end
+  until cursor == "0" or told >= room
+  if told < room then
+    drop_gate(hidden, name)
+  end
+  return told
+end
+
+-- Settles what this call let through, and what that lets through, within some room; workers do the rest.
+local function settle_opened(now, room)
+  local at, told = 1, 0
+  while at <= #opened and told < room do
+    told = told + settle_gate(opened[at][1], opened[at][2], now, room - told)
+    at = at + 1
+  end
+  return told
+end
+
+-- Lets gates through whose job has ended without telling them: it has another parent, or somebody took it away.
+-- `names` are gates that wait.
+local function open_ended(hidden, names)
+  local prefix = string.sub(hidden, 1, -1 - #HIDDEN) .. ":"
+  for _, name in ipairs(names) do
+    local gate = hidden .. name
+    local of = peek(gate, "ox:of")
+    if not of or ended_as(prefix, of, gate) then
+      if call("ZREM", hidden .. "waiting-children", name) == 1 then
+        call("RPUSH", hidden .. "wait", name) -- so that what there is no room for is not lost
+        opened[#opened + 1] = { hidden, name }
+      end
+    end
+  end
+end

@@ -1,0 +1,217 @@
+"""Graphs: jobs that wait for others, written one after the other.
+
+    graph = Graph(pages)
+    fetch = graph.job("fetch", {"url": "…"})
+    parts = graph.fan_out(fetch, [("parse", {"part": 1}), ("parse", {"part": 2})])
+    graph.fan_in("join", after=parts, queue=reports)
+    jobs = await graph.add()
+
+``after`` waits until all of them have completed, ``after_any`` until one of them has ended, however it did.
+Both take jobs of the graph, handles on jobs that exist, of any queue of the server, and ids of the job's own
+queue. A single job needs no graph: ``queue.add("join", after=handles)``. Nothing is written before ``add``,
+and then all of it in one step, or nothing.
+
+May touch: the server, through the first queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.graphs import add_graph
+from oxcart.engine.running import carry
+from oxcart.handle import JobHandle
+from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
+from oxcart.model.graph import Edge, Existing, Kind, Node
+from oxcart.model.names import check_job_name
+from oxcart.model.options import JobOptions, OptionKwargs
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+Row = tuple[str, Any] | tuple[str, Any, Mapping[str, Any]]
+
+
+class GraphJob:
+    """A job of a graph that is not added yet.
+
+    Attributes:
+        queue: Its queue.
+        name: Its name.
+    """
+
+    __slots__ = ("_after", "_any", "_data", "_options", "name", "queue")
+
+    def __init__(self, queue: Queue, name: str, data: Any, options: JobOptions) -> None:
+        self.queue = queue
+        self.name = check_job_name(name)
+        self._data = data
+        self._options = options
+        self._after: list[Dependency] = []
+        self._any: list[Dependency] = []
+
+    def __repr__(self) -> str:
+        return f"GraphJob({self.queue.name}/{self.name})"
+
+    def after(self, *others: Dependency) -> GraphJob:
+        """Lets the job wait until all of these have completed, besides what it waits for already."""
+        self._after += others
+        return self
+
+    def after_any(self, *others: Dependency) -> GraphJob:
+        """Lets the job wait until one of these, or of those named before, has ended."""
+        self._any += others
+        return self
+
+    def _node(self, numbers: Mapping[int, int]) -> Node:
+        edges = [Edge(self._of(one, numbers), Kind.AFTER) for one in self._after]
+        edges += [Edge(self._of(one, numbers), Kind.AFTER_ANY) for one in self._any]
+        return Node(
+            self.queue.name,
+            self.queue.prefix,
+            self.name,
+            self.queue.seal(self._data),
+            carry(self._options),
+            tuple(dict.fromkeys(edges)),
+        )
+
+    def _of(self, other: Dependency, numbers: Mapping[int, int]) -> int | Existing:
+        if isinstance(other, GraphJob):
+            if id(other) not in numbers:
+                raise ValidationError("after", "jobs of the same graph", other)
+            return numbers[id(other)]
+        if isinstance(other, JobHandle):
+            if _place(other.queue) != _place(self.queue):
+                raise ValidationError("after", "jobs of one server", other)
+            return Existing(other.queue.prefix, other.queue.name, other.id)
+        if isinstance(other, str) and other:
+            return Existing(self.queue.prefix, self.queue.name, other)
+        raise ValidationError("after", "jobs of the graph, handles or ids", other)
+
+
+#: What a job can wait for.
+Dependency = GraphJob | JobHandle[Any] | str
+
+
+class Graph:
+    """Jobs that wait for each other, and for jobs that exist.
+
+    Args:
+        queue: The queue of jobs that do not say theirs. Other queues may be any of the same server; on a
+            cluster they must share a hash tag.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.jobs: list[GraphJob] = []
+
+    def __repr__(self) -> str:
+        return f"Graph({self.queue.name}, {len(self.jobs)} jobs)"
+
+    def job(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        queue: Queue | None = None,
+        after: Iterable[Dependency] = (),
+        after_any: Iterable[Dependency] = (),
+        **options: Unpack[OptionKwargs],
+    ) -> GraphJob:
+        """One more job.
+
+        Args:
+            name: What kind of job it is.
+            data: Its payload.
+            queue: Its queue; the graph's unless given.
+            after: Jobs that must have completed before it runs.
+            after_any: Jobs of which one must have ended before it runs.
+            **options: As in ``JobOptions``.
+        """
+        where = self.queue if queue is None else queue
+        made = GraphJob(where, name, data, where.read_options(options))
+        made.after(*_listed(after, "after")).after_any(*_listed(after_any, "after_any"))
+        self.jobs.append(made)
+        return made
+
+    def chain(self, *rows: Row, after: Iterable[Dependency] = ()) -> list[GraphJob]:
+        """Jobs one behind the other: what does not complete stops the chain. Rows as in ``add_many``."""
+        made: list[GraphJob] = []
+        first = _listed(after, "after")
+        for row in rows:
+            made.append(self._row(row, [made[-1]] if made else first))
+        return made
+
+    def fan_out(self, of: Dependency, rows: Iterable[Row]) -> list[GraphJob]:
+        """Jobs that run beside each other once one has completed."""
+        return [self._row(row, [of]) for row in rows]
+
+    def fan_in(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        after: Iterable[Dependency],
+        queue: Queue | None = None,
+        **options: Unpack[OptionKwargs],
+    ) -> GraphJob:
+        """A job that runs once all of these have completed."""
+        return self.job(name, data, queue=queue, after=after, **options)
+
+    def _row(self, row: Row, after: Sequence[Dependency]) -> GraphJob:
+        options = cast(OptionKwargs, dict(row[2])) if len(row) > 2 else cast(OptionKwargs, {})
+        return self.job(row[0], row[1], after=after, **options)
+
+    def nodes(self) -> list[Node]:
+        """The graph as values of the model.
+
+        Raises:
+            ValidationError: A job waits for one of another graph, or of another server.
+        """
+        numbers = {id(job): number for number, job in enumerate(self.jobs)}
+        for job in self.jobs:
+            if _place(job.queue) != _place(self.queue):
+                raise ValidationError("graph", "on one server", job.queue.name)
+        return [job._node(numbers) for job in self.jobs]
+
+    async def add(self) -> list[JobHandle[Any]]:
+        """Adds all jobs in one step; handles in the order in which the jobs were made.
+
+        Raises:
+            ValidationError: Something is wrong with the graph, a cycle for example; nothing was written.
+            UnknownDependency: A job to wait for does not exist; nothing was written.
+            ChainTooLong: More than 100 jobs would wait in a row; nothing was written.
+            CrossSlotError: Its queues are in different slots of a cluster; nothing was written.
+            BrokerTimeout: The server could not be reached in time; nothing was written.
+            OutcomeUnknown: No answer in time; with ids of your own it is safe to repeat.
+        """
+        if not self.jobs:
+            return []
+        broker = self.queue.broker
+        if not isinstance(broker, BullMQBroker):
+            raise OxcartError("graphs need a server: oxcart.testing runs single jobs in memory; use drain")
+        try:
+            added = await add_graph(broker, self.nodes(), timeout=self.queue.add_timeout)
+        except Unacknowledged as error:
+            named = (job._options.job_id for job in self.jobs)
+            raise error.of_jobs(one for one in named if one is not None) from error
+        for job, one in zip(self.jobs, added, strict=True):
+            if job._options.callback_url is not None:
+                await job.queue.expect_callbacks([one.id])
+        return [
+            JobHandle(job.queue, one.id, job.name, one.created)
+            for job, one in zip(self.jobs, added, strict=True)
+        ]
+
+
+def _listed(given: Iterable[Dependency], field: str) -> list[Dependency]:
+    if isinstance(given, str | JobHandle | GraphJob):
+        raise ValidationError(field, "a list of jobs", given)
+    return list(given)
+
+
+def _place(queue: Queue) -> tuple[str, str]:
+    facts = queue.station_facts()
+    return facts["url"], facts["folder"]

@@ -1,0 +1,241 @@
+"""Graphs on the wire: gates, what one call leaves, what it refuses, and what becomes of those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart.broker.bullmq import flows, graphs
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.discovery import find_queues
+from oxcart.broker.port import Ask, Outcome
+from oxcart.model.errors import ChainTooLong, UnknownDependency, ValidationError
+from oxcart.model.flow import OnFailure, Tree
+from oxcart.model.graph import Edge, Existing, Kind, Node
+from oxcart.model.options import JobOptions
+from oxcart.model.state import State
+from tests.broker.test_flows import Two
+
+
+def node(job_id: str, *edges: Edge, queue: str = "q", **options: Any) -> Node:
+    built = JobOptions.build(job_id=job_id, **{"attempts": 1, **options})
+    return Node(queue, "bull", "n", None, built, edges)
+
+
+def after(of: int | str, kind: str = "after", queue: str = "q") -> Edge:
+    return Edge(of if isinstance(of, int) else Existing("bull", queue, of), Kind(kind))
+
+
+class Graphs(Two):
+    """Two queues of one server, with graphs."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.keepers = {broker: graphs.GateKeeper(broker) for broker in (self.q, self.p)}
+
+    async def graph(self, *nodes: Node) -> list[graphs.AddedNode]:
+        return await graphs.add_graph(self.q, nodes)
+
+    async def run(self, job_id: str, kind: str = "c", at: BullMQBroker | None = None, **more: Any) -> Any:
+        job = await self.claim(at)
+        assert job.id == job_id
+        return await self.end(job, kind, at=at, **more)
+
+    async def formal(self, job_id: str, broker: BullMQBroker | None = None) -> State | None:
+        (job,) = await (broker or self.q).look([job_id])
+        return None if job is None else job.state
+
+
+@pytest_asyncio.fixture
+async def two(url: str) -> AsyncIterator[Graphs]:
+    made = Graphs(url)
+    yield made
+    await made.q.close()
+    await made.p.close()
+
+
+def hidden(store: redis.Redis) -> set[str]:
+    return {key for key in store.scan_iter() if "~gates" in key}
+
+
+class TestAdding:
+    async def test_what_one_call_leaves(self, two: Graphs, store: redis.Redis) -> None:
+        added = await two.graph(node("a"), node("b", after(0), queue="p"))
+        assert [(one.id, one.created) for one in added] == [("a", True), ("b", True)]
+        assert await two.state("a") == "waiting"
+        assert await two.state("b", two.p) == "waiting-children"
+        assert store.smembers("bull:p:b:dependencies") == {"bull:q:a"}
+        assert store.hget("bull:q:a", "parentKey") == "bull:q~gates:a"
+        assert store.hget("bull:q~gates:a", "d:bull:p:b") == "a"
+        assert store.zrange("bull:q~gates:waiting-children", 0, -1) == ["a"]
+        assert store.smembers("bull:p:ox:gates") == {"bull:q~gates"}
+
+    async def test_a_graph_may_name_later_jobs_first(self, two: Graphs) -> None:
+        added = await two.graph(node("b", after(1)), node("a"))
+        assert [one.id for one in added] == ["b", "a"]
+        await two.run("a")
+        assert await two.state("b") == "waiting"
+
+    async def test_an_unknown_id_refuses_all_of_it(self, two: Graphs, store: redis.Redis) -> None:
+        with pytest.raises(UnknownDependency, match="bull:q:nobody"):
+            await two.graph(node("a"), node("b", after(0), after("nobody")))
+        assert not store.exists("bull:q:a", "bull:q:b", "bull:q:wait", "bull:q:id")
+        assert hidden(store) == set()
+
+    async def test_a_chain_of_a_hundred_and_no_longer(self, two: Graphs, store: redis.Redis) -> None:
+        await two.graph(node("j1"), *(node(f"j{n}", after(n - 2)) for n in range(2, 101)))
+        with pytest.raises(ChainTooLong, match="j101"):
+            await two.graph(node("j101", after("j100")))
+        assert not store.exists("bull:q:j101")
+
+    async def test_a_cycle_is_refused(self, two: Graphs, store: redis.Redis) -> None:
+        with pytest.raises(ValidationError, match="cycle"):
+            await two.graph(node("a", after(1)), node("b", after(0)))
+        assert not store.exists("bull:q:a")
+
+    async def test_the_same_again_changes_nothing(self, two: Graphs) -> None:
+        made = (node("a"), node("b", after(0)))
+        await two.graph(*made)
+        assert [one.created for one in await two.graph(*made)] == [False, False]
+        await two.run("a")
+        assert await two.state("b") == "waiting"
+
+    async def test_inherits_the_highest_priority(self, two: Graphs, store: redis.Redis) -> None:
+        await two.graph(node("a", priority=5), node("old", priority=3))
+        await two.graph(node("b", after("a"), after("old"), priority=9), node("c", after(0), priority=1))
+        assert (store.hget("bull:q:b", "priority"), store.hget("bull:q:c", "priority")) == ("3", "1")
+
+
+class TestPropagation:
+    @pytest.mark.parametrize(
+        ("fields", "state"),
+        [
+            ({"category": "permanent", "attempts": 3}, State.FAILED),
+            ({"category": "temporary", "attempts": 1}, State.DEAD_LETTER),
+            ({"category": "cancelled", "attempts": 3}, State.CANCELLED),
+        ],
+    )
+    @pytest.mark.parametrize("keep", ["", "0::"])
+    async def test_an_end_without_success_goes_down_the_chain(
+        self, two: Graphs, store: redis.Redis, fields: dict[str, Any], state: State, keep: str
+    ) -> None:
+        await two.graph(
+            node("a", attempts=fields["attempts"]),
+            node("b", after(0), queue="p", history=True),
+            node("c", after(1)),
+            node("any", after(1, "after_any")),
+        )
+        job = await two.claim()
+        outcome = Outcome("f", job.id, job.token, job.starts, two.now, b"no", b"[]", keep, **fields)
+        codes, _ = await two.q.finish([outcome])
+        assert codes == [1]
+        assert await two.formal("b", two.p) == await two.formal("c") == state
+        assert await two.state("any") == "waiting"
+        (told,) = await two.p.look(["b"])
+        assert told is not None
+        assert told.failed_reason is not None
+        assert "bull:q:a" in told.failed_reason
+        assert "no" in told.failed_reason
+        assert [move.target for move in told.transitions] == [state]
+        for keeper in two.keepers.values():
+            await keeper.tick()
+        assert hidden(store) == set()
+        assert not store.exists("bull:q:ox:gates", "bull:p:ox:gates")
+
+    async def test_after_waits_for_all(self, two: Graphs, store: redis.Redis) -> None:
+        await two.graph(node("a"), node("b"), node("c", after(0), after(1)))
+        await two.run("a", value=b"1")
+        assert await two.state("c") == "waiting-children"
+        await two.run("b", value=b"2")
+        assert await two.state("c") == "waiting"
+        assert store.hgetall("bull:q:c:processed") == {"bull:q:a": "1", "bull:q:b": "2"}
+
+    async def test_after_any_waits_for_one(self, two: Graphs) -> None:
+        await two.graph(
+            node("a"), node("b"), node("c", after(0, "after_any"), after(1, "after_any")), node("d", after(2))
+        )
+        await two.run("a", "f")
+        assert await two.state("c") == "waiting"
+        await two.run("c")
+        assert await two.state("d") == "waiting"
+        await two.run("d")
+        await two.run("b")
+        assert await two.state("c") == "completed"
+
+    async def test_both_kinds_at_once(self, two: Graphs) -> None:
+        await two.graph(
+            node("a"), node("b"), node("x"), node("c", after(0, "after_any"), after(1, "after_any"), after(2))
+        )
+        await two.run("a", "f")
+        await two.run("b")
+        assert await two.state("c") == "waiting-children"
+        await two.run("x")
+        assert await two.state("c") == "waiting"
+
+    async def test_what_has_ended_already_counts_at_the_add(self, two: Graphs) -> None:
+        await two.graph(node("good"), node("bad", attempts=1))
+        await two.run("good", value=b"7")
+        await two.run("bad", "f")
+        await two.graph(
+            node("b", after("good")),
+            node("c", after("bad")),
+            node("d", after(1)),
+            node("e", after("bad", "after_any")),
+        )
+        assert await two.state("b") == "waiting"
+        assert await two.formal("c") == await two.formal("d") == await two.formal("bad")
+        assert await two.state("e") == "waiting"
+
+    async def test_a_job_that_is_active_already(self, two: Graphs) -> None:
+        await two.graph(node("a"))
+        job = await two.claim()
+        await two.graph(node("b", after("a")))
+        await two.end(job, keep="0::")
+        assert await two.state("a") == "unknown"
+        assert await two.state("b") == "waiting"
+
+    async def test_a_removed_dependency_cancels(self, two: Graphs) -> None:
+        await two.graph(node("a"), node("b", after(0)))
+        await two.q.remove_job("a")
+        await two.keepers[two.q].tick()
+        assert await two.formal("b") == State.CANCELLED
+
+    async def test_a_dependency_with_a_parent_of_its_own(self, two: Graphs) -> None:
+        child = Tree("q", "bull", "n", None, JobOptions.build(job_id="child", attempts=1), OnFailure.FAIL, ())
+        await flows.add_tree(
+            two.q, Tree("q", "bull", "n", None, JobOptions.build(job_id="top"), OnFailure.FAIL, (child,))
+        )
+        await two.graph(node("b", after("child"), queue="p"))
+        await two.run("child", keep="0::")
+        assert await two.state("b", two.p) == "waiting-children"
+        assert await two.keepers[two.p].tick() == 1
+        assert await two.state("b", two.p) == "waiting"
+        assert await two.state("top") == "waiting"
+
+    async def test_a_thousand_wide_fan_in_is_released_once(self, two: Graphs, store: redis.Redis) -> None:
+        many = [node(f"m{n}") for n in range(999)]
+        await two.graph(*many, node("in", *(after(n) for n in range(999)), queue="p"))
+        while jobs := (await two.q.claim(Ask(50))).jobs:
+            ends = [Outcome("c", job.id, job.token, job.starts, two.now, b"1", b"[]") for job in jobs]
+            await two.q.finish(ends)
+        assert store.lrange("bull:p:wait", 0, -1) == ["in"]
+        stream: Any = store.xrange("bull:p:events")
+        assert [entry["event"] for _, entry in stream].count("waiting") == 1
+
+    async def test_a_broad_fan_out_goes_in_steps(self, two: Graphs, store: redis.Redis) -> None:
+        await two.graph(node("a"))
+        await two.graph(*(node(f"o{n}", after("a"), queue="p") for n in range(700)))
+        await two.run("a")
+        assert 0 < store.llen("bull:p:wait") < 700
+        assert await two.keepers[two.p].tick() + 250 == 700
+        assert store.llen("bull:p:wait") == 700
+
+
+class TestHiding:
+    async def test_hidden_queues_are_not_found(self, two: Graphs) -> None:
+        await two.graph(node("a"), node("b", after(0)))
+        assert await find_queues(two.q.server, "bull") == ["q"]

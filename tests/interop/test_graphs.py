@@ -1,0 +1,61 @@
+"""Dependencies that a Node worker ends let those go on that wait for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oxcart import Graph, Queue, Worker
+from oxcart.model import JobFailed
+from oxcart.model.state import State
+from tests.interop.obedient import LIMIT, obeying
+from tests.nodes import NodeDriver
+from tests.servers import ValkeyServer
+
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "removed"])
+async def test_what_node_completes_releases_ours(
+    node: NodeDriver, queue: Queue, server: ValkeyServer, kept: bool
+) -> None:
+    options: dict[str, Any] = {} if kept else {"remove_on_complete": True}
+    async with Queue(f"{queue.name}-ours", url=server.url) as ours:
+        graph = Graph(queue)
+        first = graph.job("first", {"result": 7}, **options)
+        graph.job("second", {"result": 8}, queue=ours, after=[first])
+        handles = await graph.add()
+        await node.call("workerStart", handle=queue.name, queue=queue.name)
+        async with obeying(ours):
+            assert await handles[1].result(LIMIT) == 8
+        await node.call("workerStop", handle=queue.name)
+        assert list((await handles[1].children_values()).values()) == [7]
+
+
+async def test_what_node_fails_fails_ours(node: NodeDriver, queue: Queue, server: ValkeyServer) -> None:
+    async with Queue(f"{queue.name}-ours", url=server.url) as ours:
+        bad = await queue.add("bad", {"fail": 9, "message": "broken"}, attempts=1)
+        then = await ours.add("then", after=[bad])
+        last = await ours.add("last", after=[then])
+        anyway = await ours.add("anyway", {"result": 1}, after_any=[bad])
+        await node.call("workerStart", handle=queue.name, queue=queue.name)
+        async with obeying(ours):
+            assert await anyway.result(LIMIT) == 1
+            with pytest.raises(JobFailed, match="broken"):
+                await last.result(LIMIT)
+        await node.call("workerStop", handle=queue.name)
+        assert (await bad.get()).state == (await last.get()).state == State.DEAD_LETTER
+
+
+async def test_node_runs_what_waits_for_it(node: NodeDriver, queue: Queue) -> None:
+    """A chain in a queue that only Node works on, with a worker of ours that does nothing but keep house."""
+    graph = Graph(queue)
+    graph.chain(("a", {"result": 1}), ("b", {"result": 2}), ("c", {"result": 3}))
+    handles = await graph.add()
+    await node.call("workerStart", handle=queue.name, queue=queue.name)
+    keeper = Worker(queue)
+    await keeper.pause()
+    async with keeper.running():
+        assert await handles[-1].result(LIMIT) == 3
+    await node.call("workerStop", handle=queue.name)
