@@ -239,3 +239,45 @@ class TestHiding:
     async def test_hidden_queues_are_not_found(self, two: Graphs) -> None:
         await two.graph(node("a"), node("b", after(0)))
         assert await find_queues(two.q.server, "bull") == ["q"]
+
+
+class TestRepair:
+    def lose(self, store: redis.Redis) -> None:
+        for key in hidden(store):
+            store.delete(key)
+
+    async def test_a_job_that_waits_without_a_gate_gets_one(self, two: Graphs, store: redis.Redis) -> None:
+        await two.graph(node("a"), node("b", after(0), queue="p"))
+        keeper = two.keepers[two.p]
+        assert await keeper.repair() == 0
+        self.lose(store)
+        await keeper.tick()
+        assert await keeper.repair() == 1
+        await two.run("a")
+        assert await two.state("b", two.p) == "waiting"
+
+    async def test_what_ended_without_a_gate_is_told(self, two: Graphs, store: redis.Redis) -> None:
+        await two.graph(
+            node("a"), node("b"), node("c", after(0), queue="p"), node("d", after(1, "after_any"), queue="p")
+        )
+        self.lose(store)
+        await two.run("a", "f")
+        await two.run("b", "f", keep="0::")
+        assert await two.keepers[two.p].repair() == 2
+        assert await two.formal("c", two.p) == State.DEAD_LETTER
+        assert await two.state("d", two.p) == "waiting"
+
+    async def test_parents_of_flows_are_left_alone(self, two: Graphs, store: redis.Redis) -> None:
+        child = Tree("q", "bull", "n", None, JobOptions.build(job_id="child"), OnFailure.FAIL, ())
+        top = Tree("q", "bull", "n", None, JobOptions.build(job_id="top"), OnFailure.FAIL, (child,))
+        await flows.add_tree(two.q, top)
+        assert await two.keepers[two.q].repair() == 0
+        assert hidden(store) == set()
+
+    async def test_a_dependency_whose_id_has_colons(self, two: Graphs, store: redis.Redis) -> None:
+        await two.q.add([two.q.encode("n", None, JobOptions.build(job_id="x:y:z"))])
+        await two.graph(node("b", after("x:y:z"), queue="p"))
+        assert store.hget("bull:q:x:y:z", "parentKey") == "bull:q~gates:x%3Ay%3Az"
+        assert await two.keepers[two.p].repair() == 0
+        await two.run("x:y:z")
+        assert await two.state("b", two.p) == "waiting"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.bullmq import dead, flows, operations
+from oxcart.broker.bullmq import dead, flows, graphs, operations
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.cancelling import cancel, cancel_all
 from oxcart.broker.bullmq.keys import slot_of
@@ -25,6 +25,7 @@ from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
 from oxcart.model.filter import JobFilter
 from oxcart.model.flow import OnFailure, Tree
+from oxcart.model.graph import Edge, Existing, Kind, Node
 from oxcart.model.options import JobOptions
 from oxcart.model.schedule import Schedule
 from tests.servers import ValkeyServer
@@ -139,6 +140,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await _children(broker, there, client)
     await _cancel(broker, there, client)
     await _flows(broker, other)
+    await _graphs(broker, other, client)
     # Lost workers.
     client.delete(*client.keys(f"{at}:*:lock"))
     await broker.recover(interval_ms=1)
@@ -254,6 +256,32 @@ async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
     await _add(broker, "a3", deduplication={"id": "a", "keep_last_if_active": True})
     await broker.release_window("b")
     await broker.remove_job("top", children=False)
+
+
+async def _graphs(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
+    """Jobs that wait for others over both queues, in every way that these can end; and a lost gate."""
+
+    def made(at: BullMQBroker, name: str, *edges: Edge) -> Node:
+        options = JobOptions.build(job_id=name, history=True, lifetime="1h", attempts=1)
+        return Node(at.queue, at.keys.prefix, "job", 1, options, edges)
+
+    await operations.drain(broker)
+    await operations.drain(other)
+    nodes = [made(broker, f"first-{n}") for n in range(4)]
+    nodes += [made(other, f"then-{n}", Edge(n), Edge((n + 1) % 4, Kind.AFTER_ANY)) for n in range(4)]
+    nodes += [made(broker, f"last-{n}", Edge(4 + n)) for n in range(4)]
+    await graphs.add_graph(broker, nodes)
+    jobs = {job.id: job for job in (await broker.claim(Ask(50))).jobs}
+    await broker.finish(
+        [_outcome("c", jobs["first-0"]), _outcome("f", jobs["first-1"], category="cancelled")]
+    )
+    await broker.finish([_outcome("f", jobs["first-2"], retention="0::")])
+    client.delete(f"{broker.keys.base}~gates:first-3")
+    keeper = graphs.GateKeeper(other)
+    await keeper.tick()
+    assert await keeper.repair() > 0
+    gone = Existing(broker.keys.prefix, broker.queue, "first-0")
+    await graphs.add_graph(broker, [made(other, "late-comer", Edge(gone))])
 
 
 async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:

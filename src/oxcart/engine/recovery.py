@@ -101,6 +101,8 @@ class Recovery:
             found = await self._broker.recover(
                 max_stalled=self._max_stalled, interval_ms=max(1, round(self._interval * 1000))
             )
+            if found.ran and self._gates is not None and (mended := await self._gates.repair()):
+                log.warning("queue %s: %d dependencies had lost their gates", self._broker.queue, mended)
         except BrokerError as error:
             log.warning("queue %s: stalled check failed: %s", self._broker.queue, error)
             return

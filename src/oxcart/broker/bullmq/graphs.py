@@ -135,3 +135,13 @@ class GateKeeper:
             if not left or not step:
                 return told
             look = 0
+
+    async def repair(self) -> int:
+        """Looks after jobs of the queue whose gates were lost; returns how many dependencies were mended."""
+        broker, mended, at = self._broker, 0, 0
+        while True:
+            args = (broker.clock(), at, STEP)
+            answer: list[int] = await broker.caller.once(load("repair"), broker.keys.meta(), *args)
+            mended, at = mended + answer[0], answer[1]
+            if not at:
+                return mended

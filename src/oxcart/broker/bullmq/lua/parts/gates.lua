@@ -92,8 +92,9 @@ local function fail_dependent(key, outcome, of, reason, now)
   local readable, opts = pcall(cjson.decode, known[1] or "")
   local kept = readable and type(opts) == "table" and opts.removeOnFail
   local removed = kept == true or kept == 0 or (type(kept) == "table" and kept.count == 0)
-  call("DEL", key .. ":dependencies")
+  call("DEL", key .. ":dependencies") -- whoever replays the job means to run it
   if not removed then
+    call("HSET", key .. ":failed", of, reason)
     call("ZADD", prefix .. "failed", stamp, id)
     call("HSET", key, "failedReason", said, "finishedOn", stamp, "ox:category", effect.category)
     if effect.dead then

@@ -1,0 +1,61 @@
+-- Looks after jobs that wait for others without a gate between them: a step of it.
+--
+-- A gate can be lost: its hidden queue was emptied, or a peer took it away with the job that it stood for. Whoever
+-- waits behind it would wait for ever.
+--
+-- KEYS[1]  meta
+-- ARGV     1 slot, 2 number of the call, 3 now, 4 from which of the waiting jobs on to look, 5 at how many
+-- Returns  { how many dependencies were mended, from where on to look next, 0 at the end }
+-- Events   those of jobs that are let through or end
+-- Keeps    what has a gate is left alone. Of a job with many dependencies some are looked at, by chance
+-- include: base gate insert store parent removal gates
+
+local answer = remembered()
+if answer then
+  return answer
+end
+local SOME, ROOM = 20, 250
+local now, from, step = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local known_gates = call("SMEMBERS", P .. "ox:gates")
+
+-- A job's queue by its key: its id may hold colons, the names of queues do not.
+local function place_of(key)
+  for _, hidden in ipairs(known_gates) do
+    local prefix = string.sub(hidden .. ":", 1, -1 - #HIDDEN) .. ":"
+    if string.sub(key, 1, #prefix) == prefix then
+      return prefix, string.sub(key, #prefix + 1)
+    end
+  end
+  return split_key(key)
+end
+
+local function mend(key, of)
+  local prefix, id = place_of(of)
+  local gate = hidden_of(prefix) .. gate_id(id)
+  if call("HEXISTS", gate, "d:" .. key) == 1 then
+    return 0
+  end
+  local any = call("HGET", key, "ox:any")
+  local kind = any and string.find(any, cjson.encode(of), 1, true) and "y" or "a"
+  local outcome, value = ended_as(prefix, id, gate)
+  if outcome then
+    meet(key, kind, of, outcome, value, now)
+  else
+    attach(prefix, id, key, kind, now)
+  end
+  return 1
+end
+
+local mended = 0
+local ids = call("ZRANGE", P .. "waiting-children", from, from + step - 1)
+for _, id in ipairs(ids) do
+  local key = P .. id
+  if peek(key, "ox:depth") then
+    for _, of in ipairs(call("SRANDMEMBER", key .. ":dependencies", SOME)) do
+      local fine, many = pcall(mend, key, of)
+      mended = mended + (fine and many or 0)
+    end
+  end
+end
+settle_opened(now, ROOM)
+return remember({ mended, #ids == step and from + step or 0 })
