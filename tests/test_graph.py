@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oxcart import Graph, PermanentError, Queue, RunningJob, Worker
+from oxcart import Graph, PermanentError, Queue, RunningJob, Worker, sync
 from oxcart.model import JobFailed, ValidationError
 from oxcart.model.errors import UnknownDependency
 from oxcart.model.state import State
@@ -129,3 +129,24 @@ class TestRunning:
             with pytest.raises(JobFailed, match="was cancelled"):
                 await third.result(LIMIT)
         assert (await second.get()).state == (await third.get()).state == State.CANCELLED
+
+
+class TestWithoutAnEventLoop:
+    async def test_the_same_without_await(self, queue: Queue, url: str) -> None:
+        ran = Ran().on(queue)
+
+        def add() -> list[str]:
+            with sync.Queue("q", url=url) as same:
+                first = same.add("first")
+                graph = sync.Graph(same)
+                parts = graph.fan_out(first, [("part", 1), ("part", 2)])
+                graph.fan_in("join", after=parts)
+                graph.chain(("x", None), ("y", None), after=[first])
+                last = same.add("last", after=[graph.add()[2]])
+                return [last.id, last.state()]
+
+        job_id, state = await asyncio.to_thread(add)
+        assert state == "waiting-children"
+        async with Worker(queue).running():
+            assert await queue.handle(job_id).result(LIMIT) == len(ran)
+        assert ran.index("join") < ran.index("last")

@@ -561,6 +561,7 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("upsert_scheduler", (5, "new", "n", "{}", "{}", '{"repeat":{}}', "", 9, *[""] * 6)),
     ("advance", (5, 1, "s", "s", "repeat:s:4000000000000", "", '{"repeat":{}}', "{}", "")),
     ("remove_scheduler", ("s",)),
+    ("add_graph", (5, 1, "bull:q:", 1, 1, "g", "n", "1", "{}", 5, 0, 0, "TP", 0, 1, 1, "a", 0, 1, "ready")),
 ]
 
 
@@ -659,7 +660,17 @@ class TestRepeatable:
 
     def test_every_verb_that_changes_something_is_here_or_safe_by_itself(self) -> None:
         safe = {"extend", "recover", "promote", "update_data", "page", "job_state", "finish", "limited"}
-        safe |= {"clear_logs", "look", "set_checkpoint", "priorities", "attach", "detach", "stride"}
+        safe |= {
+            "settle",
+            "repair",
+            "clear_logs",
+            "look",
+            "set_checkpoint",
+            "priorities",
+            "attach",
+            "detach",
+            "stride",
+        }
         elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
         elsewhere |= {"expire"}
         assert set(verbs()) == {verb for verb, _ in CALLS} | safe | elsewhere

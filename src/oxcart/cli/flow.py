@@ -20,9 +20,10 @@ def flow(
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job at the top.", show_default=False)],
     depth: Annotated[int, typer.Option(min=1, max=100, help="How many generations.")] = 10,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Children of one job at most.")] = 20,
+    as_svg: Annotated[bool, typer.Option("--svg", help="Draw it as SVG.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job with the jobs that it waits for, as a tree."""
+    """Show a job with the jobs that it waits for: children of a flow, and dependencies."""
 
     async def read() -> FlowView | None:
         async with settings.of(ctx).queue(queue) as source:
@@ -34,7 +35,12 @@ def flow(
     if as_json:
         output.document(_as_document(found))
         return
-    for line in _lines(found, "", ""):
+    if as_svg:
+        from oxcart.cli.drawing import drawing
+
+        output.text(drawing(found))
+        return
+    for line in _lines(found, "", "", set()):
         output.text(line)
 
 
@@ -47,10 +53,13 @@ def _as_document(view: FlowView) -> dict[str, Any]:
     }
 
 
-def _lines(view: FlowView, before: str, under: str) -> list[str]:
+def _lines(view: FlowView, before: str, under: str, seen: set[tuple[str, str]]) -> list[str]:
     job = view.job
     why = f": {job.failed_reason}" if job.failed_reason else ""
     made = [f"{before}{job.name} {job.queue}/{job.id} {view.state}{why}"]
+    if (job.queue, job.id) in seen and view.children:
+        return [f"{made[0]} (shown above)"]  # several jobs may wait for the same one
+    seen.add((job.queue, job.id))
     below: list[FlowView | None] = [*view.children, *([None] if view.more else [])]
     for at, child in enumerate(below):
         last = at == len(below) - 1
@@ -58,5 +67,5 @@ def _lines(view: FlowView, before: str, under: str) -> list[str]:
         if child is None:
             made.append(f"{branch}{view.more:,} more")
         else:
-            made += _lines(child, branch, next_under)
+            made += _lines(child, branch, next_under, seen)
     return made

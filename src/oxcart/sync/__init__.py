@@ -18,8 +18,9 @@ May touch: a thread, and the server through the queue it stands for.
 
 from oxcart.sync._events import QueueEvents
 from oxcart.sync._flow import Flow
+from oxcart.sync._graph import Graph
 from oxcart.sync._handle import JobHandle
 from oxcart.sync._queue import Queue
 from oxcart.sync._task import Task
 
-__all__ = ["Flow", "JobHandle", "Queue", "QueueEvents", "Task"]
+__all__ = ["Flow", "Graph", "JobHandle", "Queue", "QueueEvents", "Task"]

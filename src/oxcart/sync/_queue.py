@@ -26,6 +26,7 @@ from oxcart.queue import ADD_TIMEOUT, Row
 from oxcart.sync._cancelling import Cancelling
 from oxcart.sync._dead_letters import DeadLetters
 from oxcart.sync._events import QueueEvents
+from oxcart.sync._graph import Dependency, unwrapped
 from oxcart.sync._handle import JobHandle
 from oxcart.sync._portal import close_soon, is_running, portal
 from oxcart.sync._steering import Limits, Schedulers
@@ -134,12 +135,22 @@ class Queue(Cancelling):
 
     # -- adding
 
-    def add(self, name: str, data: Any = None, **options: Unpack[OptionKwargs]) -> JobHandle[Any]:
+    def add(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        after: Iterable[Dependency] = (),
+        after_any: Iterable[Dependency] = (),
+        **options: Unpack[OptionKwargs],
+    ) -> JobHandle[Any]:
         """Adds a job.
 
         Args:
             name: What kind of job it is; a handler of this name runs it.
             data: The payload: anything JSON can hold, and bytes.
+            after: Jobs that must have completed before it runs; see ``oxcart.Queue.add``.
+            after_any: Jobs of which one must have ended before it runs, however it did.
             **options: As in ``JobOptions``: attempts, backoff, delay, priority and others.
 
         Raises:
@@ -147,7 +158,10 @@ class Queue(Cancelling):
             BrokerTimeout: The server could not be reached in time; nothing was written.
             OutcomeUnknown: No answer in time; repeat with the same ``job_id`` to be sure.
         """
-        return JobHandle(self, self.run(self.asynchronous.add(name, data, **options)))
+        adding = self.asynchronous.add(
+            name, data, after=unwrapped(after), after_any=unwrapped(after_any), **options
+        )
+        return JobHandle(self, self.run(adding))
 
     def add_many(self, jobs: Iterable[Row], **options: Unpack[OptionKwargs]) -> list[JobHandle[Any]]:
         """Adds many jobs, in a round trip per chunk; all are checked before the first is written.

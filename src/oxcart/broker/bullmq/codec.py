@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from oxcart.broker.bullmq.keys import HIDDEN
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.deduplication import Deduplication
@@ -365,7 +366,9 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: st
     return_value = _json_of(get(b"returnvalue"))
     reason = text_of(get(b"failedReason"))
     completed = finished is not None and get(b"returnvalue") is not None
-    parent = _json_of(get(b"parent"))
+    parent, parent_key = _json_of(get(b"parent")), text_of(get(b"parentKey"))
+    if parent_key and f"{HIDDEN}:" in parent_key:
+        parent = parent_key = None  # a gate: other jobs wait for this one
     stack = _json_of(get(b"stacktrace"))
     return Job(
         id=job_id,
@@ -386,7 +389,7 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: st
         return_value=return_value,
         failed_reason=None if completed else _reason(reason),
         stacktrace=[str(item) for item in stack] if isinstance(stack, list) else [],
-        parent_key=text_of(get(b"parentKey")),
+        parent_key=parent_key,
         parent=parent if isinstance(parent, dict) else None,
         deferred_failure=text_of(get(b"defa")),
         scheduler_id=text_of(get(b"rjk")),

@@ -127,7 +127,7 @@ class GateKeeper:
         told = 0
         while True:
             args = (broker.clock(), hidden, ROOM, self._looked.get(hidden, 0), look)
-            answer: list[int] = await broker.caller.once(load("settle"), broker.keys.meta(), *args)
+            answer: list[int] = await broker.caller.again(load("settle"), broker.keys.meta(), *args)
             step, left, at = answer
             told += step
             if look:
@@ -141,7 +141,7 @@ class GateKeeper:
         broker, mended, at = self._broker, 0, 0
         while True:
             args = (broker.clock(), at, STEP)
-            answer: list[int] = await broker.caller.once(load("repair"), broker.keys.meta(), *args)
+            answer: list[int] = await broker.caller.again(load("repair"), broker.keys.meta(), *args)
             mended, at = mended + answer[0], answer[1]
             if not at:
                 return mended

@@ -4,16 +4,13 @@
 -- waits behind it would wait for ever.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 now, 4 from which of the waiting jobs on to look, 5 at how many
+-- ARGV     1 "", 2 "", 3 now, 4 from which of the waiting jobs on to look, 5 at how many
 -- Returns  { how many dependencies were mended, from where on to look next, 0 at the end }
 -- Events   those of jobs that are let through or end
 -- Keeps    what has a gate is left alone. Of a job with many dependencies some are looked at, by chance
 -- include: base gate insert store parent removal gates
 
-local answer = remembered()
-if answer then
-  return answer
-end
+remembered()
 local SOME, ROOM = 20, 250
 local now, from, step = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local known_gates = call("SMEMBERS", P .. "ox:gates")
@@ -58,4 +55,4 @@ for _, id in ipairs(ids) do
   end
 end
 settle_opened(now, ROOM)
-return remember({ mended, #ids == step and from + step or 0 })
+return { mended, #ids == step and from + step or 0 }

@@ -1,17 +1,14 @@
 -- Tells jobs what became of those that they wait for: a step of it.
 --
 -- KEYS[1]  meta of a queue whose jobs wait behind gates
--- ARGV     1 slot, 2 number of the call, 3 now, 4 the hidden queue of the gates (`bull:q~gates`), 5 how many jobs to
+-- ARGV     1 "", 2 "", 3 now, 4 the hidden queue of the gates (`bull:q~gates`), 5 how many jobs to
 --          tell at most, 6 from which of the waiting gates on to look for ended jobs, 7 at how many to look
 -- Returns  { how many were told, how many gates wait to be settled, from where on to look next, 0 at the end }
 -- Events   those of jobs that are let through or end
 -- Keeps    what was told once does nothing the second time. A hidden queue without gates leaves no key behind
 -- include: base gate insert store parent removal gates
 
-local answer = remembered()
-if answer then
-  return answer
-end
+remembered()
 local now, hidden, room = tonumber(ARGV[3]), ARGV[4] .. ":", tonumber(ARGV[5])
 local from, step = tonumber(ARGV[6]), tonumber(ARGV[7])
 
@@ -32,4 +29,4 @@ if left == 0 and call("ZCARD", hidden .. "waiting-children") == 0 then
   call("DEL", hidden .. "meta", hidden .. "marker", hidden .. "id", hidden .. "pc", hidden .. "ox:weak")
   call("SREM", P .. "ox:gates", ARGV[4])
 end
-return remember({ told, left, next_from })
+return { told, left, next_from }

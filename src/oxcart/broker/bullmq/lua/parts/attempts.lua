@@ -47,7 +47,9 @@ local function record_attempt(told, entry_id, id, outcome, time, reason, stack, 
   add("began", told[2])
   add("worker", told[3])
   add("starts", told[4])
-  add("parent", told[5])
+  if told[5] and not string.find(told[5], '~gates"', 1, true) then -- those who wait for a job are not its parent
+    add("parent", told[5])
+  end
   add("rule", told[6])
   add("failedReason", reason and string.sub(reason, 1, LONGEST_REASON))
   add("category", category)

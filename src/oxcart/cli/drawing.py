@@ -1,0 +1,81 @@
+"""A graph of jobs as one SVG that needs nothing but itself: each job once, to the right of what it waits for.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oxcart.model.flow import FlowView
+
+_STYLE = """
+text { font: 12px system-ui, sans-serif; fill: #1a1c20; } .small { font-size: 10px; fill: #667; }
+rect { fill: #f4f5f7; stroke: #99a; } path { fill: none; stroke: #99a; }
+.completed { stroke: #1f9d63; } .failed { stroke: #d2483f; } .active { stroke: #2a78d6; }
+"""
+#: The size of a box, the room between columns and rows, and the edge.
+_WIDE, _HIGH, _APART, _ROW, _EDGE = 190, 40, 60, 54, 16
+#: How much of a name, or of a queue and an id, a box has room for.
+_LONGEST = 28
+
+_Key = tuple[str, str]
+
+
+def drawing(top: FlowView) -> str:
+    """The jobs of a view as SVG: the one at the top stands furthest to the right."""
+    jobs: dict[_Key, FlowView] = {}
+    edges: dict[tuple[_Key, _Key], None] = {}
+    depth: dict[_Key, int] = {}
+
+    def visit(view: FlowView, level: int) -> _Key:
+        key = (view.job.queue, view.job.id)
+        jobs.setdefault(key, view)
+        depth[key] = max(depth.get(key, 0), level)
+        for child in view.children:
+            edges[visit(child, level + 1), key] = None
+        return key
+
+    visit(top, 0)
+    deepest = max(depth.values())
+    rows: dict[int, int] = {}
+    places: dict[_Key, tuple[int, int]] = {}
+    for key in jobs:
+        column = deepest - depth[key]
+        row = rows.get(column, 0)
+        rows[column] = row + 1
+        places[key] = (_EDGE + column * (_WIDE + _APART), _EDGE + row * _ROW)
+    parts = [_edge(places[source], places[target]) for source, target in edges]
+    parts += [_box(view, *places[key]) for key, view in jobs.items()]
+    wide = 2 * _EDGE + (deepest + 1) * (_WIDE + _APART) - _APART
+    high = 2 * _EDGE + max(rows.values()) * _ROW - (_ROW - _HIGH)
+    size = f"width='{wide}' height='{high}' viewBox='0 0 {wide} {high}'"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>"
+    return "\n".join([head, f"<style>{_STYLE}</style>", *parts, "</svg>"])
+
+
+def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:
+    left, top = source[0] + _WIDE, source[1] + _HIGH // 2
+    right, bottom = target[0], target[1] + _HIGH // 2
+    middle = (left + right) // 2
+    return f"<path d='M{left} {top} C{middle} {top} {middle} {bottom} {right} {bottom}'/>"
+
+
+def _box(view: FlowView, left: int, top: int) -> str:
+    job = view.job
+    more = f", {view.more:,} more before it" if view.more else ""
+    told = escape(f"{job.name} {job.queue}/{job.id} {view.state}{more}", quote=True)
+    name, place = escape(_short(job.name)), escape(_short(f"{job.queue}/{job.id}"))
+    return (
+        f"<g><title>{told}</title>"
+        f"<rect class='{escape(view.state, quote=True)}' x='{left}' y='{top}' width='{_WIDE}' "
+        f"height='{_HIGH}' rx='4'/>"
+        f"<text x='{left + 8}' y='{top + 16}'>{name}</text>"
+        f"<text class='small' x='{left + 8}' y='{top + 32}'>{place} · {escape(view.state)}</text></g>"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
