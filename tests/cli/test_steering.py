@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from xml.etree import ElementTree
 
 import pytest
 
 from oxcart.model.schedule import parse_instant
-from oxcart.sync import Flow, Queue
+from oxcart.sync import Flow, Graph, Queue
 from tests.cli.conftest import Commands
 from tests.servers import ValkeyServer
 
@@ -158,6 +159,23 @@ class TestFlow:
         assert {child["id"] for child in found["children"]} == {"b", "c"}
         assert ox("flow", "mail", "a", "--depth", "1").out == "top mail/a waiting-children\n└─ 2 more\n"
         other.close()
+
+    def test_a_graph_as_text_and_as_a_picture(self, ox: Commands, queue: Queue) -> None:
+        graph = Graph(queue)
+        top = graph.job("top", job_id="t")
+        above = graph.job("above <b>", job_id="s", after=[top])
+        sides = [graph.job("side", job_id=name, after=[above]) for name in ("l", "r")]
+        graph.fan_in("join", after=sides, job_id="j")
+        graph.add()
+        shown = ox("flow", "mail", "j").out
+        assert shown.startswith("join mail/j waiting-children\n")
+        assert shown.count("above <b> mail/s waiting-children") == 2
+        assert shown.count("(shown above)") == 1
+        drawn = ElementTree.fromstring(ox("flow", "mail", "j", "--svg").out)
+        svg = "{http://www.w3.org/2000/svg}"
+        assert len(drawn.findall(f"{svg}g")) == 5
+        assert len(drawn.findall(f"{svg}path")) == 5
+        assert "~gates" not in ox("queues").out
 
     def test_what_is_not_there_is_code_1(self, ox: Commands) -> None:
         assert ox("flow", "mail", "none").code == 1

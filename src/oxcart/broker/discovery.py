@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oxcart.broker.bullmq.keys import HIDDEN
+from oxcart.model.names import HIDDEN
 
 if TYPE_CHECKING:
     from oxcart.broker.connection import Reconnect, Server

@@ -6,6 +6,9 @@ import re
 
 from oxcart.model.errors import ValidationError
 
+#: How the names of hidden queues end, in which gates wait (docs/decisions/42).
+HIDDEN = "~gates"
+
 _INTEGER = re.compile(r"-?[0-9]+")
 
 #: Suffixes under which a queue keeps its own keys. A job's hash lives beside them, so a job of such an
@@ -39,11 +42,13 @@ def check_queue_name(name: str, field: str = "queue name") -> str:
     """Return the name of a queue if every peer can use it.
 
     Raises:
-        ValidationError: It is empty, holds a ``:`` or cannot be written as UTF-8.
+        ValidationError: It is empty, holds a ``:``, cannot be written as UTF-8, or is that of a hidden queue.
     """
     _check_text(name, field)
     if ":" in name:
         raise ValidationError(field, "without ':'", name)
+    if name.endswith(HIDDEN):
+        raise ValidationError(field, f"one that does not end in {HIDDEN!r}, as hidden queues do", name)
     return name
 
 

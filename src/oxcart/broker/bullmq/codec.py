@@ -18,13 +18,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from oxcart.broker.bullmq.keys import HIDDEN
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.deduplication import Deduplication
 from oxcart.model.errors import PayloadError, ValidationError
 from oxcart.model.job import Job
-from oxcart.model.names import check_job_name
+from oxcart.model.names import HIDDEN, check_job_name
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 from oxcart.model.retention import Retention
 from oxcart.model.state import State, WireState, formal_state

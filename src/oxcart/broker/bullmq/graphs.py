@@ -1,7 +1,7 @@
 """Graphs on BullMQ's key layout: jobs that wait for others are added in one call, and told of their ends.
 
 All queues of a graph are in one slot of one server, so the broker of any of them can add all of it. What a
-gate is, and which keys there are, is said in ``lua/parts/gates.lua`` and docs/decisions/36.
+gate is, and which keys there are, is said in ``lua/parts/gates.lua`` and docs/decisions/42.
 
 May touch: the server, through a queue's broker.
 """

@@ -19,9 +19,6 @@ from oxcart.model.names import check_queue_name
 
 DEFAULT_PREFIX = "bull"
 
-#: How the names of hidden queues end, in which gates wait (docs/decisions/36).
-HIDDEN = "~gates"
-
 #: What a server accepts in a connection's name: no space, nothing beyond ASCII.
 _NAMEABLE = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 

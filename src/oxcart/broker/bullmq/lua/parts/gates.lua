@@ -1,4 +1,4 @@
--- Dependencies: jobs that wait for others, and the gates between them (docs/decisions/36).
+-- Dependencies: jobs that wait for others, and the gates between them (docs/decisions/42).
 --
 -- A gate is a job of the hidden queue `<queue>~gates`, one per job that others wait for. It is that job's parent, with
 -- the policy to go on whatever its child did, so whoever ends the job lets the gate through, a peer included. The
