@@ -217,8 +217,8 @@ class TestPropagation:
         assert await two.state("top") == "waiting"
 
     async def test_a_thousand_wide_fan_in_is_released_once(self, two: Graphs, store: redis.Redis) -> None:
-        many = [node(f"m{n}") for n in range(999)]
-        await two.graph(*many, node("in", *(after(n) for n in range(999)), queue="p"))
+        await two.graph(*(node(f"m{n}") for n in range(1000)))
+        await two.graph(node("in", *(after(f"m{n}") for n in range(1000)), queue="p"))
         while jobs := (await two.q.claim(Ask(50))).jobs:
             ends = [Outcome("c", job.id, job.token, job.starts, two.now, b"1", b"[]") for job in jobs]
             await two.q.finish(ends)

@@ -35,7 +35,7 @@ class Recovery:
         max_stalled: How often a job may stall before it is failed.
         recovered: Told the ids that came back.
         skipped: Told of a check that was skipped.
-        gates: Tells jobs of the queue what became of those that they wait for.
+        gates: Looks after jobs of the queue whose gates were lost.
         tick: Seconds between ticks.
         grace: Seconds without a check after the server was away for longer than that: all leases ran out
             then, and workers that are well take them up again.
@@ -136,8 +136,6 @@ class Recovery:
                 moved, _ = await self._broker.promote(PROMOTE)
             if 0 < self._broker.next_expiry <= self._broker.clock():
                 await self._broker.expire()
-            if self._gates is not None:
-                await self._gates.tick()
         except BrokerError as error:
             log.debug("queue %s: tick failed: %s", self._broker.queue, error)
             return False

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.graphs import GateKeeper
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import ReplyError
 from oxcart.model.errors import BrokerError, BrokerUnavailable
@@ -42,7 +41,6 @@ class Waiter:
     Args:
         server: Where to block.
         brokers: The queues to wait for; all in one slot on a cluster.
-        gates: What tells their jobs of the ends of others, woken where a peer ended one.
         name: The worker's name.
         wanted: Which queues (by index) may be waited for now, and until which time (ms) at most, or None.
         wake: Told the index of a queue that has work, or None when it is time to look at all.
@@ -57,7 +55,6 @@ class Waiter:
         brokers: list[BullMQBroker],
         name: str,
         *,
-        gates: Sequence[GateKeeper] = (),
         wanted: Callable[[], tuple[list[int], int | None]],
         wake: Callable[[int | None], None],
         has_room: Callable[[], bool],
@@ -66,7 +63,6 @@ class Waiter:
         on_state: Callable[[bool], None],
     ) -> None:
         self._brokers = brokers
-        self._gates = gates
         self._wanted = wanted
         self._wake = wake
         self._has_room = has_room
@@ -134,17 +130,11 @@ class Waiter:
         if until is not None:
             seconds = min(seconds, max(0.001, (until - self._clock()) / 1000))
         keys = [self._brokers[index].keys.marker() for index in indexes]
-        behind = {f"{hidden}:marker": (gate, hidden) for gate in self._gates for hidden in gate.hidden}
-        keys += behind
         popped = await self._link.call("BZPOPMIN", *keys, f"{seconds:.3f}", timeout=seconds + 5.0)
         if popped is None:
             self._wake(None)
             return
-        if popped[0] in self._index:
-            await self._woken(popped)
-        else:
-            gate, hidden = behind[popped[0].decode("utf-8", "surrogateescape")]
-            await gate.settle(hidden)
+        await self._woken(popped)
 
     async def _woken(self, popped: list[Any]) -> None:
         index = self._index[popped[0]]

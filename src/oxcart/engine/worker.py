@@ -29,6 +29,7 @@ from oxcart.engine.callbacks import Callbacks
 from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.claims import Claims, Station
 from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
+from oxcart.engine.gates import Gates
 from oxcart.engine.leases import Leases
 from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
@@ -302,7 +303,7 @@ class Worker:
             if observer is not None:
                 broker.caller.on_script = observer.scripted
                 broker.caller.on_reconnect = observer.reconnecting
-        self._gates = [GateKeeper(broker) for broker in brokers]
+        keepers = [GateKeeper(broker) for broker in brokers]
         self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]
         self._cancellations = Cancellations(
             brokers, held=self._leases.held, stop=self._executor.cancel, reconnect=self._reconnect
@@ -317,12 +318,18 @@ class Worker:
         self._leases.start()
         loops = [asyncio.create_task(waiter.run(), name="oxcart-waiter") for waiter in self._waiters]
         loops.append(asyncio.create_task(self._cancellations.run(), name="oxcart-cancellations"))
+        for indexes in by_slot(brokers):
+            first = brokers[indexes[0]]
+            gates = Gates(
+                first.server, first.slot, [keepers[index] for index in indexes], reconnect=self._reconnect
+            )
+            loops.append(asyncio.create_task(gates.run(), name="oxcart-gates"))
         if any(deliveries_of(queue) for queue in self.queues):
             loops.append(asyncio.create_task(self._callbacks.run(), name="oxcart-callbacks"))
         if self._recover:
             loops += [
                 asyncio.create_task(self._make_recovery(broker, gates).run(), name="oxcart-recovery")
-                for broker, gates in zip(brokers, self._gates, strict=True)
+                for broker, gates in zip(brokers, keepers, strict=True)
             ]
         for loop_task in loops:
             loop_task.add_done_callback(self._loop_ended)
@@ -363,7 +370,6 @@ class Worker:
             brokers[indexes[0]].server,
             [brokers[index] for index in indexes],
             self.name,
-            gates=[self._gates[index] for index in indexes],
             wanted=wanted,
             wake=wake,
             has_room=lambda: self._claims.has_room,

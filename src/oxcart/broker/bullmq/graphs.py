@@ -24,6 +24,8 @@ from oxcart.model.graph import Existing, Kind, Node, arrange
 ROOM = 250
 #: Waiting gates that one call looks at for jobs that have ended without telling them.
 STEP = 100
+#: How many ticks there are between two such looks.
+LOOK_EVERY = 5
 
 _KINDS = {Kind.AFTER: "a", Kind.AFTER_ANY: "y"}
 
@@ -108,13 +110,16 @@ class GateKeeper:
     def __init__(self, broker: BullMQBroker) -> None:
         self._broker = broker
         self._looked: dict[str, int] = {}
+        self._ticks = 0
         self.hidden: tuple[str, ...] = ()
 
     async def tick(self) -> int:
         """Looks for gates, and settles those whose jobs have ended; returns how many jobs were told."""
         found = await self._broker.caller.command("SMEMBERS", self._broker.keys.gates())
         self.hidden = tuple(sorted(raw.decode("utf-8", "surrogateescape") for raw in found))
-        return sum([await self.settle(hidden, look=STEP) for hidden in self.hidden])
+        look = STEP if self._ticks % LOOK_EVERY == 0 else 0
+        self._ticks += 1
+        return sum([await self.settle(hidden, look=look) for hidden in self.hidden])
 
     async def settle(self, hidden: str, *, look: int = 0) -> int:
         """Settles the gates of one hidden queue; returns how many jobs were told.
