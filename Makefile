@@ -76,6 +76,11 @@ mixed-fleet: install  ## 20 000 jobs by Node 5.62.0, Node 6.7.0, PyPI bullmq and
 mixed-fleet-without-us: install  ## the same by the peers alone, which are killed in our place
 	$(BIN)/python -m tests.interop.mixed --without-us $(MIXED)
 
+.PHONY: graphs
+graphs: install  ## random graphs of 1 000 jobs by Node and us: with dying workers, and without them in time
+	OXCART_GRAPH=1000 $(BIN)/pytest -q -s tests/interop/test_random_graphs.py
+	OXCART_GRAPH=1000 OXCART_GRAPH_TIMED=1 $(BIN)/pytest -q -s tests/interop/test_random_graphs.py
+
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
 

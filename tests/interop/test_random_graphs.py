@@ -1,6 +1,8 @@
 """Random graphs over queues of ours, of Node's and of both end as the table says, whoever is killed.
 
-`OXCART_GRAPH=1000` sets how many jobs a graph has, `OXCART_SEED` which one it is.
+`OXCART_GRAPH=1000` sets how many jobs a graph has, `OXCART_SEED` which one it is. `make graphs` runs the long
+forms: a large graph with dying workers, and one without, which has to be done in time
+(`OXCART_GRAPH_TIMED=1`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ pytestmark = [pytest.mark.node]
 
 JOBS = int(os.environ.get("OXCART_GRAPH", "100"))
 SEED = int(os.environ.get("OXCART_SEED", "5"))
+#: Whether to hold the run to its time; only where nothing else runs beside it.
+TIMED = os.environ.get("OXCART_GRAPH_TIMED") == "1"
 LIMIT = 60 + JOBS / 5
 ROOT = Path(__file__).parents[2]
 #: Who works on which queue.
@@ -46,28 +50,36 @@ OUTCOMES: dict[str, tuple[list[str], int, State]] = {
 
 
 class Planned:
-    """A job of the plan: what it does, and what it waits for."""
+    """A job of the plan: what it does, what it waits for, and how many seconds it works."""
 
-    def __init__(self, job: GraphJob, what: str, after: list[int], after_any: list[int]) -> None:
+    def __init__(
+        self, job: GraphJob, what: str, after: list[int], after_any: list[int], seconds: float
+    ) -> None:
         self.job = job
         self.what = what
         self.after = after
         self.after_any = after_any
+        self.seconds = seconds
 
 
 def plan(graph: Graph, queues: dict[str, Queue], rng: random.Random, jobs: int) -> list[Planned]:
     made: list[Planned] = []
     for number in range(jobs):
         place = rng.choice(list(queues))
-        kinds = ["fine"] * 14 + ["again"] * 2 + ["bad", "dead"]
-        kinds += ["dies"] if place == "ours" else []
+        kinds = ["fine"] * 14 + ["again"] * 2
+        kinds += ["dies"] if place == "ours" and not TIMED else []
+        # About ten that do not complete, however large the graph is: else hardly anything of it would run.
+        kinds = rng.choice([["bad"], ["dead"]]) if rng.random() < 10 / jobs else kinds
         others = rng.sample(range(max(0, number - 30), number), min(number, rng.choice([0, 1, 1, 2, 2, 3])))
-        kinds += ["cancelled"] if not others else []
+        kinds = ["cancelled"] if not others and rng.random() < 10 / jobs else kinds
+        if number < 2 and not TIMED:
+            place, kinds = "ours", ["dies"]
         what = rng.choice(kinds)
         steps, attempts, _ = OUTCOMES[what]
         split = rng.randint(0, len(others)) if rng.random() < 0.3 else len(others)
         after, after_any = others[:split], others[split:]
-        data = {"row": number, "take": rng.randint(1, 8), "steps": [*steps, *steps[-1:] * 20]}
+        take = rng.randint(20, 80) if TIMED else rng.randint(1, 8)
+        data = {"row": number, "take": take, "steps": [*steps, *steps[-1:] * 20]}
         job = graph.job(
             "n",
             data,
@@ -80,7 +92,7 @@ def plan(graph: Graph, queues: dict[str, Queue], rng: random.Random, jobs: int) 
             delay="1h" if what == "cancelled" else 0,
             remove_on_complete=False,
         )
-        made.append(Planned(job, what, after, after_any))
+        made.append(Planned(job, what, after, after_any, take * (2 if what == "again" else 1) / 1000))
     return made
 
 
@@ -126,6 +138,13 @@ class Crew:
                 [*command, json.dumps(told)], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
             )
 
+    def ready(self) -> None:
+        end = time.monotonic() + LIMIT
+        for name in self._running:
+            while "ready" not in (self._folder / f"{name}.log").read_text(errors="replace"):
+                assert time.monotonic() < end, self.logs()
+                time.sleep(0.02)
+
     def mend(self) -> None:
         for name, process in list(self._running.items()):
             if process.poll() is not None:
@@ -142,6 +161,18 @@ class Crew:
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in self._folder.glob("*.log"))
 
 
+def bound(planned: list[Planned], ran: set[str]) -> float:
+    """Seconds within which a graph is to be done: twice its longest way and its work, and one."""
+    ends: list[float] = []
+    work = dict.fromkeys(QUEUES, 0.0)
+    for number, one in enumerate(planned):
+        seconds = one.seconds if f"j{number}" in ran else 0.0
+        ends.append(seconds + max((ends[n] for n in [*one.after, *one.after_any]), default=0.0))
+        work[one.job.queue.name] += seconds
+    # A worker of ours has its four slots for all its queues, one of Node's for each.
+    return 2 * (max(ends) + max(sum(work.values()) / 16, work["theirs"] / 4)) + 1
+
+
 @pytest.fixture
 def server() -> Iterator[ValkeyServer]:
     missing = node_missing()
@@ -153,14 +184,17 @@ def server() -> Iterator[ValkeyServer]:
 
 async def ended(crew: Crew, handles: list[JobHandle[Any]]) -> list[State]:
     end = time.monotonic() + LIMIT
+    queues = {handle.queue.name: handle.queue for handle in handles}
     while True:
-        states = [(await handle.get()).state for handle in handles]
-        if all(state in TERMINAL for state in states):
+        found: dict[str, State | None] = {}
+        for queue in queues.values():
+            ids = [one.id for one in handles if one.queue is queue]
+            found |= {job.id: job.state for job in await queue.get_many(ids) if job is not None}
+        states = [found[handle.id] for handle in handles]
+        left = [f"{name} {state}" for name, state in found.items() if state not in TERMINAL]
+        if not left:
             return [state for state in states if state is not None]
-        left = [f"{one.queue.name}/{one.id} {state}" for one, state in zip(handles, states, strict=True)]
-        assert time.monotonic() < end, (
-            f"not ended: {[one for one in left if 'complet' not in one]}\n{crew.logs()}"
-        )
+        assert time.monotonic() < end, f"not ended: {left}\n{crew.logs()}"
         crew.mend()
         await asyncio.sleep(0.1)
 
@@ -198,18 +232,22 @@ async def test_a_random_graph_ends_as_the_table_says(server: ValkeyServer, tmp_p
     graph = Graph(queues["ours"])
     planned = plan(graph, queues, random.Random(SEED), JOBS)
     with Crew(server.url, tmp_path) as crew:
+        await asyncio.to_thread(crew.ready)
+        began = time.monotonic()
         handles = await graph.add()
         for one, handle in zip(planned, handles, strict=True):
             if one.what == "cancelled":
                 await handle.cancel()
         states = await ended(crew, handles)
+        took = time.monotonic() - began
+        allowed = bound(planned, {line["job"] for line in crew.lines()})
         assert faults(planned, states, crew.lines()) == []
-        assert set(states) == TERMINAL
+        assert {State.COMPLETED} < set(states)
         ran = {line["side"] for line in crew.lines()}
         assert ran == {"oxcart", "node"}
-        if any(one.what == "dies" and states[n] == "completed" for n, one in enumerate(planned)):
-            assert crew.deaths > 0
-        print(f"{JOBS} jobs, {crew.deaths} workers died")
+        assert TIMED or crew.deaths > 0
+        print(f"{JOBS} jobs in {took:.1f} s of {allowed:.1f} s, {crew.deaths} workers died")
+        assert took <= allowed or not TIMED
     client = server.client()
     left = [key for key in client.scan_iter() if "~gates" in key and not key.endswith((":meta", ":marker"))]
     assert left == []
