@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import pytest_asyncio
 import redis
 
-from oxcart.broker.bullmq import flows, graphs
+from oxcart.broker.bullmq import flows, graphs, operations
 from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.cancelling import cancel
+from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import find_queues
 from oxcart.broker.port import Ask, Outcome
 from oxcart.model.errors import ChainTooLong, UnknownDependency, ValidationError
@@ -240,6 +243,19 @@ class TestHiding:
         await two.graph(node("a"), node("b", after(0)))
         assert await find_queues(two.q.server, "bull") == ["q"]
 
+    async def test_a_gate_is_nobodys_parent(self, two: Graphs, store: redis.Redis) -> None:
+        """Neither to those who look at the job nor to a pipeline, whose table of flows it would be in."""
+        two.now = time.time_ns() // 1_000_000
+        await two.graph(node("a"), node("b", after(0)))
+        attach, until = load("attach"), two.now + 60_000
+        await two.q.caller.again(attach, two.q.keys.meta(), "reader", until, 20_000, two.now, "life")
+        (job,) = await two.q.look(["a"])
+        assert job is not None
+        assert (job.parent, job.parent_key) == (None, None)
+        await two.run("a")
+        stream: Any = store.xrange("bull:q:ox:attempts")
+        assert [("parent" in entry, entry["jobId"]) for _, entry in stream] == [(False, "a")]
+
 
 class TestRepair:
     def lose(self, store: redis.Redis) -> None:
@@ -281,3 +297,59 @@ class TestRepair:
         assert await two.keepers[two.p].repair() == 0
         await two.run("x:y:z")
         assert await two.state("b", two.p) == "waiting"
+
+
+class TestBeside:
+    """What else may happen to jobs that wait, and to those that they wait for."""
+
+    async def test_a_cancelled_job_can_be_replayed_while_its_dependency_runs(self, two: Graphs) -> None:
+        await two.graph(node("a"), node("b", after(0)))
+        running = await two.claim()
+        assert await cancel(two.q, ["b"], "no", force=False) == [1]
+        await two.q.retry_job("b", "failed", reset=True)
+        assert await two.run("b") == 1
+        await two.end(running, "f")
+        assert await two.state("b") == "completed"
+
+    async def test_a_replayed_job_is_not_ended_by_a_second_failure(self, two: Graphs) -> None:
+        await two.graph(node("a"), node("b"), node("c", after(0), after(1)))
+        first, second = await two.claim(), await two.claim()
+        await two.end(first, "f")
+        assert await two.state("c") == "failed"
+        await two.q.retry_job("c", "failed", reset=True)
+        await two.end(second, "f")
+        assert await two.run("c") == 1
+
+    async def test_removing_a_job_with_its_children_leaves_its_dependencies(self, two: Graphs) -> None:
+        await two.graph(node("a"), node("b", after(0)))
+        await two.q.remove_job("b", children=True)
+        assert await two.state("a") == "waiting"
+        await two.run("a")
+        assert await two.state("b") == "unknown"
+
+    async def test_children_of_a_job_that_waited_before(self, two: Graphs) -> None:
+        """The repair takes them for what they are, and their failure means what their policy says."""
+        await two.graph(node("a"), node("b", after(0)))
+        await two.run("a")
+        job = await two.claim()
+        child = Tree("p", "bull", "n", None, JobOptions.build(job_id="k", attempts=1), OnFailure.IGNORE, ())
+        await flows.add_children(two.q, "b", [child], token=job.token)
+        assert await two.end(job, "h") == 1
+        assert await two.keepers[two.q].repair() == 0
+        await two.run("k", "f", at=two.p)
+        assert await two.run("b") == 1
+
+    async def test_a_dependency_whose_queue_was_emptied(self, two: Graphs, store: redis.Redis) -> None:
+        await two.graph(node("a"), node("b", after(0), queue="p"))
+        await operations.obliterate(two.q, force=True)
+        await two.keepers[two.p].tick()
+        assert await two.formal("b", two.p) == State.CANCELLED
+        assert hidden(store) == set()
+
+    async def test_the_lifetime_of_a_dependency_is_over(self, two: Graphs) -> None:
+        await two.graph(node("a", lifetime=5), node("b", after(0), queue="p"))
+        two.now += 6_000
+        await two.q.promote()
+        await two.q.expire()
+        await two.keepers[two.p].tick()
+        assert await two.formal("a") == await two.formal("b", two.p) == State.DEAD_LETTER

@@ -15,6 +15,20 @@ end
 
 local only_unprocessed = ARGV[4] == "U"
 
+-- A job that waited for others may have these beside its children; they are jobs in their own right.
+local function own_children(key, found)
+  if not peek(key, "ox:depth") then
+    return found
+  end
+  local own = {}
+  for _, child in ipairs(found) do
+    if peek(child, "parentKey") == key then
+      own[#own + 1] = child
+    end
+  end
+  return own
+end
+
 local function children_of(key)
   local found = {}
   if not only_unprocessed then
@@ -30,7 +44,7 @@ local function children_of(key)
   for _, child in ipairs(call("SMEMBERS", key .. ":dependencies")) do
     found[#found + 1] = child
   end
-  return found
+  return own_children(key, found)
 end
 
 -- The jobs below a job, each with its children as they were before anything was removed. Jobs can be made
@@ -67,7 +81,7 @@ local function leased(key, deep)
     return true
   end
   if deep then
-    for _, child in ipairs(call("SMEMBERS", key .. ":dependencies")) do
+    for _, child in ipairs(own_children(key, call("SMEMBERS", key .. ":dependencies"))) do
       if leased(child, true) then
         return true
       end

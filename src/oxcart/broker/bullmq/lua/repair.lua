@@ -47,7 +47,7 @@ local mended = 0
 local ids = call("ZRANGE", P .. "waiting-children", from, from + step - 1)
 for _, id in ipairs(ids) do
   local key = P .. id
-  if peek(key, "ox:depth") then
+  if peek(key, "ox:depth") and not peek(key, "ats") then -- once started, it waits for children if for anything
     for _, of in ipairs(call("SRANDMEMBER", key .. ":dependencies", SOME)) do
       local fine, many = pcall(mend, key, of)
       mended = mended + (fine and many or 0)

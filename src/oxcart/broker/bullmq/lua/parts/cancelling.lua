@@ -62,6 +62,9 @@ local function settle_cancelled(key, id, from, now, reason)
   local stamp = string.format("%.0f", now)
   local window = call("HGET", key, "deid")
   local removed = is_not_kept(key)
+  if from == "waiting-children" and call("HEXISTS", key, "ox:depth") == 1 and not call("HGET", key, "ats") then
+    call("DEL", key .. ":dependencies") -- whoever replays the job means to run it
+  end
   if not removed then
     call("ZADD", P .. "failed", stamp, id)
     call("HSET", key, "failedReason", reason, "finishedOn", stamp, "ox:category", as.category)

@@ -121,7 +121,10 @@ end
 -- What the end of a dependency means for a job that waits for it. May be said again.
 local function meet(key, kind, of, outcome, value, now)
   if kind == "a" and outcome ~= "completed" then
-    return fail_dependent(key, outcome, of, value, now)
+    if call("SISMEMBER", key .. ":dependencies", of) == 1 then -- else it ended before, and may live again
+      fail_dependent(key, outcome, of, value, now)
+    end
+    return
   end
   local prefix, id = split_key(key)
   if kind == "y" then
