@@ -111,6 +111,24 @@ class TestRunning:
             may_end.set()
             assert await second.result(LIMIT) == "then"
 
+    async def test_of_typed_handlers(self, queue: Queue) -> None:
+        @queue.job
+        async def double(n: int) -> int:
+            return 2 * n
+
+        @queue.job
+        async def total(job: RunningJob) -> int:
+            return sum((await job.children_values()).values())
+
+        graph = Graph(queue)
+        parts = [graph.take(double.flow(n)) for n in (1, 2, 3)]
+        graph.take(total.flow(), after=parts)
+        with pytest.raises(ValidationError, match="a job without children"):
+            graph.take(total.flow().after(double.flow(1)))
+        jobs = await graph.add()
+        async with Worker(queue, concurrency=3).running():
+            assert await jobs[-1].result(LIMIT) == 12
+
     async def test_after_any_runs_after_a_failure(self, queue: Queue) -> None:
         ran = Ran().on(queue)
         bad = await queue.add("bad")

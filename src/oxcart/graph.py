@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.graphs import add_graph
 from oxcart.engine.running import carry
+from oxcart.flow import Flow
 from oxcart.handle import JobHandle
 from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
 from oxcart.model.graph import Edge, Existing, Kind, Node
@@ -131,7 +132,21 @@ class Graph:
             **options: As in ``JobOptions``.
         """
         where = self.queue if queue is None else queue
-        made = GraphJob(where, name, data, where.read_options(options))
+        return self._join(GraphJob(where, name, data, where.read_options(options)), after, after_any)
+
+    def take(
+        self, flow: Flow, *, after: Iterable[Dependency] = (), after_any: Iterable[Dependency] = ()
+    ) -> GraphJob:
+        """One more job, of a typed handler: ``graph.take(render.flow(page=1), after=[fetch])``.
+
+        Raises:
+            ValidationError: It has children of its own.
+        """
+        if flow.children:
+            raise ValidationError("flow", "a job without children: let it wait for them by after", flow)
+        return self._join(GraphJob(flow.queue, flow.name, flow.data, flow.options), after, after_any)
+
+    def _join(self, made: GraphJob, after: Iterable[Dependency], after_any: Iterable[Dependency]) -> GraphJob:
         made.after(*_listed(after, "after")).after_any(*_listed(after_any, "after_any"))
         self.jobs.append(made)
         return made

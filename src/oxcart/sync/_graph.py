@@ -9,6 +9,7 @@ from oxcart import graph as _graph
 from oxcart.graph import GraphJob, Row
 from oxcart.model.errors import ValidationError
 from oxcart.model.options import OptionKwargs
+from oxcart.sync._flow import Flow
 from oxcart.sync._handle import JobHandle
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ class Graph:
             **options,
         )
         self._queues.append(where)
+        return made
+
+    def take(
+        self, flow: Flow, *, after: Iterable[Dependency] = (), after_any: Iterable[Dependency] = ()
+    ) -> GraphJob:
+        """One more job, of a typed handler: ``graph.take(render.flow(page=1), after=[fetch])``."""
+        made = self.asynchronous.take(
+            flow.asynchronous, after=unwrapped(after), after_any=unwrapped(after_any)
+        )
+        self._queues.append(flow.queue)
         return made
 
     def chain(self, *rows: Row, after: Iterable[Dependency] = ()) -> list[GraphJob]:
