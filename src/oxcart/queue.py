@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 
 from oxcart._bound import Bound
 from oxcart.broker.addresses import check_submitted
-from oxcart.broker.bullmq import flows
+from oxcart.broker.bullmq import flows, graphs
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.keys import Keys
@@ -39,6 +39,7 @@ from oxcart.limits import Limits
 from oxcart.model.duration import Duration
 from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.flow import FlowView
+from oxcart.model.graph import Kind
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, OptionKwargs
@@ -340,6 +341,10 @@ class Queue(Cancelling):
             limit: How many children of one job at most.
         """
         return await flows.view(self._bind().broker, job_id, depth=depth, limit=limit)
+
+    async def dependents(self, job_id: str) -> dict[str, Kind]:
+        """The jobs that wait for a job, by their full keys, and how; none once it has ended."""
+        return await graphs.dependents(self._bind().broker, job_id)
 
     async def deduplicated_by(self, dedup_id: str) -> str | None:
         """The id of the job that keeps others of this deduplication id out, or None."""

@@ -176,6 +176,9 @@ class TestFlow:
         assert len(drawn.findall(f"{svg}g")) == 5
         assert len(drawn.findall(f"{svg}path")) == 5
         assert "~gates" not in ox("queues").out
+        assert ox("flow", "mail", "t").out == "top mail/t waiting\nwaited for by bull:mail:s (after)\n"
+        assert ox("flow", "mail", "t", "--json").json["dependents"] == {"bull:mail:s": "after"}
+        assert len(ElementTree.fromstring(ox("flow", "mail", "t", "--svg").out).findall(f"{svg}g")) == 2
 
     def test_what_is_not_there_is_code_1(self, ox: Commands) -> None:
         assert ox("flow", "mail", "none").code == 1

@@ -5,6 +5,7 @@ May touch: nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,8 @@ _LONGEST = 28
 _Key = tuple[str, str]
 
 
-def drawing(top: FlowView) -> str:
-    """The jobs of a view as SVG: the one at the top stands furthest to the right."""
+def drawing(top: FlowView, behind: Iterable[str] = ()) -> str:
+    """The jobs of a view as SVG; right of the one at the top stand those that wait for it, by their keys."""
     jobs: dict[_Key, FlowView] = {}
     edges: dict[tuple[_Key, _Key], None] = {}
     depth: dict[_Key, int] = {}
@@ -49,7 +50,13 @@ def drawing(top: FlowView) -> str:
         places[key] = (_EDGE + column * (_WIDE + _APART), _EDGE + row * _ROW)
     parts = [_edge(places[source], places[target]) for source, target in edges]
     parts += [_box(view, *places[key]) for key, view in jobs.items()]
-    wide = 2 * _EDGE + (deepest + 1) * (_WIDE + _APART) - _APART
+    columns = deepest + 1
+    for waiting in behind:
+        row = rows.get(columns, 0)
+        rows[columns] = row + 1
+        place = (_EDGE + columns * (_WIDE + _APART), _EDGE + row * _ROW)
+        parts += [_edge(places[top.job.queue, top.job.id], place), _named(waiting, *place)]
+    wide = 2 * _EDGE + (columns + (columns in rows)) * (_WIDE + _APART) - _APART
     high = 2 * _EDGE + max(rows.values()) * _ROW - (_ROW - _HIGH)
     size = f"width='{wide}' height='{high}' viewBox='0 0 {wide} {high}'"
     head = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>"
@@ -74,6 +81,14 @@ def _box(view: FlowView, left: int, top: int) -> str:
         f"height='{_HIGH}' rx='4'/>"
         f"<text x='{left + 8}' y='{top + 16}'>{name}</text>"
         f"<text class='small' x='{left + 8}' y='{top + 32}'>{place} · {escape(view.state)}</text></g>"
+    )
+
+
+def _named(key: str, left: int, top: int) -> str:
+    return (
+        f"<g><title>{escape(key, quote=True)} waits</title>"
+        f"<rect class='waiting-children' x='{left}' y='{top}' width='{_WIDE}' height='{_HIGH}' rx='4'/>"
+        f"<text class='small' x='{left + 8}' y='{top + 24}'>{escape(_short(key))}</text></g>"
     )
 
 

@@ -12,6 +12,7 @@ from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
     from oxcart.model.flow import FlowView
+    from oxcart.model.graph import Kind
 
 
 def flow(
@@ -23,25 +24,28 @@ def flow(
     as_svg: Annotated[bool, typer.Option("--svg", help="Draw it as SVG.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job with the jobs that it waits for: children of a flow, and dependencies."""
+    """Show a job with the jobs that it waits for (children, dependencies), and those that wait for it."""
 
-    async def read() -> FlowView | None:
+    async def read() -> tuple[FlowView | None, dict[str, Kind]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await source.get_flow(job_id, depth=depth, limit=limit)
+            found = await source.get_flow(job_id, depth=depth, limit=limit)
+            return found, await source.dependents(job_id)
 
-    found = settings.run(read())
+    found, behind = settings.run(read())
     if found is None:
         raise CommandError(f"queue {queue} has no job {job_id}", FAILED)
     if as_json:
-        output.document(_as_document(found))
+        output.document(_as_document(found) | {"dependents": behind})
         return
     if as_svg:
         from oxcart.cli.drawing import drawing
 
-        output.text(drawing(found))
+        output.text(drawing(found, behind))
         return
     for line in _lines(found, "", "", set()):
         output.text(line)
+    for key, kind in behind.items():
+        output.text(f"waited for by {key} ({kind})")
 
 
 def _as_document(view: FlowView) -> dict[str, Any]:

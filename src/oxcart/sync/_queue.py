@@ -20,6 +20,7 @@ from oxcart.engine.running import RunningJob
 from oxcart.engine.webhooks import Webhooks
 from oxcart.model.duration import Duration
 from oxcart.model.flow import FlowView
+from oxcart.model.graph import Kind
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
@@ -261,6 +262,10 @@ class Queue(Cancelling):
             limit: How many children of one job at most.
         """
         return self.run(self.asynchronous.get_flow(job_id, depth=depth, limit=limit))
+
+    def dependents(self, job_id: str) -> dict[str, Kind]:
+        """The jobs that wait for a job, by their full keys, and how; none once it has ended."""
+        return self.run(self.asynchronous.dependents(job_id))
 
     def deduplicated_by(self, dedup_id: str) -> str | None:
         """The id of the job that keeps others of this deduplication id out, or None."""

@@ -19,6 +19,7 @@ from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.bullmq.scripts import load
 from oxcart.model.errors import CrossSlotError, ValidationError, error_for_code
 from oxcart.model.graph import Existing, Kind, Node, arrange
+from oxcart.model.names import HIDDEN
 
 #: Jobs that one call tells at most: about 3 ms of the server's time.
 ROOM = 250
@@ -75,6 +76,21 @@ async def add_graph(
     if status < 0:
         raise error_for_code(status, detail.decode("utf-8", "surrogateescape"), "add")
     return [AddedNode(ids[number], detail[turn[number] - 1] == 1) for number in range(len(nodes))]
+
+
+async def dependents(broker: BullMQBroker, job_id: str) -> dict[str, Kind]:
+    """The jobs that wait for a job of this queue, by their full keys; none once it has ended."""
+    name = job_id.replace("%", "%25").replace(":", "%3A")
+    gate = f"{broker.keys.base}{HIDDEN}:{name}"
+    kinds = {value.encode(): kind for kind, value in _KINDS.items()}
+    found: dict[str, Kind] = {}
+    cursor = b"0"
+    while True:
+        cursor, flat = await broker.caller.command("HSCAN", gate, cursor, "MATCH", "d:*", "COUNT", 500)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        found |= {key[2:].decode("utf-8", "surrogateescape"): kinds[kind] for key, kind in pairs}
+        if cursor == b"0":
+            return dict(sorted(found.items()))
 
 
 class _Queues:
