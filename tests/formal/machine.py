@@ -16,7 +16,7 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from oxcart.broker.bullmq import cancelling
+from oxcart.broker.bullmq import cancelling, graphs
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Code, Outcome
@@ -24,6 +24,7 @@ from oxcart.engine.running import RunningJob
 from oxcart.engine.verdict import Verdict
 from oxcart.model.errors import JobError
 from oxcart.model.failure import Category, PermanentError, TemporaryError
+from oxcart.model.graph import Edge, Existing, Kind, Node, effect
 from oxcart.model.options import JobOptions
 from oxcart.model.outcome import Cancel, Snooze
 from oxcart.model.state import TERMINAL, State
@@ -65,6 +66,9 @@ class Expected:
     asked: bool = False
     doomed: bool = False
     lost: bool = False
+    delay: int = 0
+    after: list[str] = field(default_factory=list)
+    after_any: list[str] = field(default_factory=list)
 
     @property
     def used(self) -> int:
@@ -124,6 +128,7 @@ class Life(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.broker = BullMQBroker(Server(self.server.url), "q", clock=self.clock)
+        self.keeper = graphs.GateKeeper(self.broker)
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
@@ -179,6 +184,64 @@ class Life(RuleBasedStateMachine):
             retry_system=more["retry_system"],
         )
 
+    @precondition(lambda self: self.expected)
+    @rule(
+        numbers=st.lists(st.integers(0, 50), min_size=1, max_size=3),
+        kind=st.sampled_from([Kind.AFTER, Kind.AFTER, Kind.AFTER_ANY]),
+        delay=st.sampled_from([0, 0, 700]),
+        attempts=st.integers(1, 3),
+        history=st.booleans(),
+    )
+    def depend(self, numbers: list[int], kind: Kind, delay: int, attempts: int, history: bool) -> None:
+        """A job that waits for others, in whatever state these are."""
+        self.number += 1
+        ids = list(dict.fromkeys(one.id for number in numbers if (one := self.pick(number))))
+        options = JobOptions.build(
+            job_id=f"j{self.number}", delay=delay / 1000, attempts=attempts, history=history
+        )
+        edges = tuple(Edge(Existing("bull", "q", one), kind) for one in ids)
+        node = Node("q", "bull", "n", self.number, options, edges)
+        (added,) = self.do(graphs.add_graph(self.broker, [node]))
+        assert added.created
+        one = Expected(added.id, attempts, State.PENDING, delay=delay)
+        if kind is Kind.AFTER:
+            one.after = ids
+        else:
+            one.after_any = ids
+        self.expected[one.id] = one
+        self.propagate()
+
+    def propagate(self) -> None:
+        """What the ends so far mean for those that wait, by the specification's table."""
+        changed = True
+        while changed:
+            changed = False
+            for one in self.expected.values():
+                if one.state is State.PENDING:
+                    changed = self.met(one) or changed
+
+    def met(self, one: Expected) -> bool:
+        for other in list(one.after):
+            if (ended := self.ended_as(other)) is None:
+                continue
+            one.after.remove(other)
+            if (state := effect(Kind.AFTER, ended)) is not None:
+                one.state = state
+                return True
+        if any(self.ended_as(other) for other in one.after_any):
+            one.after_any = []
+        if one.after or one.after_any:
+            return False
+        one.state, one.due = (State.DELAYED if one.delay else State.SCHEDULED), self.clock.now + one.delay
+        return True
+
+    def ended_as(self, job_id: str) -> State | None:
+        """How a job has ended; one that was removed counts as cancelled."""
+        one = self.expected.get(job_id)
+        if one is None:
+            return State.CANCELLED
+        return one.state if one.state in TERMINAL else None
+
     # -- workers
 
     @rule(count=st.integers(1, 3))
@@ -201,6 +264,7 @@ class Life(RuleBasedStateMachine):
                 self.held.append(Held(job, one.starts))
             else:
                 assert self.finish(early) == 1
+                self.propagate()
 
     @precondition(lambda self: self.expected)
     @rule(count=st.integers(1, 3), how=st.sampled_from(WAYS))
@@ -247,6 +311,7 @@ class Life(RuleBasedStateMachine):
         else:
             words = {"at once": "temporary", "cancel": "cancelled"}
             one.fail(Category(words.get(how, how)), now, 0 if how == "at once" else None)
+        self.propagate()
 
     def outcome(self, job: RunningJob, how: str) -> Outcome:
         verdict = self.verdict
@@ -396,6 +461,8 @@ class Life(RuleBasedStateMachine):
         if not hasattr(self, "broker"):
             return
         Life.steps += 1
+        self.do(self.keeper.tick())
+        self.propagate()
         places = self.places()
         assert sorted(places) == sorted(self.expected), "a job is lost, or in two places"
         for one, job in zip(
