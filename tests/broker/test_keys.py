@@ -45,7 +45,6 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("expiring", (), "ox:expiring"),
     ("callbacks", (), "ox:callbacks"),
     ("cancellations", ("c",), "ox:cancel:c"),
-    ("callbacks", (), "ox:callbacks"),
     ("gates", (), "ox:gates"),
     ("key", ("other",), "other"),
 ]
