@@ -98,6 +98,11 @@ def test_flow(url: str) -> None:
     assert lines[1] == "DependencyCounts(processed=3, unprocessed=0, ignored=1, failed=0)"
 
 
+def test_graph(url: str) -> None:
+    lines = run(sys.executable, "examples/graph.py", url=url).splitlines()
+    assert lines == ["11 told: loaded", "told: the night is over", "failed"]
+
+
 def test_steps(url: str) -> None:
     assert run(sys.executable, "examples/steps.py", url=url) == "14 words\n"
 

@@ -84,7 +84,7 @@ class TestRunning:
         graph.chain(("a", None), ("bad", None, {"attempts": 3}), ("c", None), ("d", None))
         jobs = await graph.add()
         async with Worker(queue).running():
-            with pytest.raises(JobFailed, match=r"dependency .* failed: dependency .* failed: no"):
+            with pytest.raises(JobFailed, match=r"failed \(permanent\): dependency bull:q:[^ ]* failed: no$"):
                 await jobs[-1].result(LIMIT)
         assert ran == ["a", "bad"]
         assert [(await job.get()).state for job in jobs] == [State.COMPLETED, *[State.FAILED] * 3]
@@ -110,6 +110,15 @@ class TestRunning:
             assert (await second.get()).state == State.PENDING
             may_end.set()
             assert await second.result(LIMIT) == "then"
+
+    async def test_ids_of_the_graph_itself(self, queue: Queue) -> None:
+        Ran().on(queue)
+        graph = Graph(queue)
+        graph.job("then", job_id="t", after=["f"])
+        graph.job("first", job_id="f")
+        jobs = await graph.add()
+        async with Worker(queue).running():
+            assert await jobs[0].result(LIMIT) == 2
 
     async def test_of_typed_handlers(self, queue: Queue) -> None:
         @queue.job

@@ -66,9 +66,19 @@ class GraphJob:
         self._any += others
         return self
 
-    def _node(self, numbers: Mapping[int, int]) -> Node:
+    @property
+    def _named(self) -> Existing | None:
+        """What an id means that is one of the graph's own."""
+        known = self._options.job_id
+        return None if known is None else Existing(self.queue.prefix, self.queue.name, known)
+
+    def _node(self, numbers: Mapping[int, int], named: Mapping[Existing, int]) -> Node:
         edges = [Edge(self._of(one, numbers), Kind.AFTER) for one in self._after]
         edges += [Edge(self._of(one, numbers), Kind.AFTER_ANY) for one in self._any]
+        edges = [
+            Edge(named[one.of], one.kind) if isinstance(one.of, Existing) and one.of in named else one
+            for one in edges
+        ]
         return Node(
             self.queue.name,
             self.queue.prefix,
@@ -189,7 +199,8 @@ class Graph:
         for job in self.jobs:
             if _place(job.queue) != _place(self.queue):
                 raise ValidationError("graph", "on one server", job.queue.name)
-        return [job._node(numbers) for job in self.jobs]
+        named = {job._named: number for number, job in enumerate(self.jobs) if job._named is not None}
+        return [job._node(numbers, named) for job in self.jobs]
 
     async def add(self) -> list[JobHandle[Any]]:
         """Adds all jobs in one step; handles in the order in which the jobs were made.

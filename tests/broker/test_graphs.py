@@ -149,6 +149,16 @@ class TestPropagation:
         assert hidden(store) == set()
         assert not store.exists("bull:q:ox:gates", "bull:p:ox:gates")
 
+    async def test_the_first_cause_is_passed_on_and_cut(self, two: Graphs) -> None:
+        await two.graph(node("a"), node("b", after(0)), node("c", after(1)))
+        await two.run("a", "f", value="ä".encode() * 5000)
+        for job in await two.q.look(["b", "c"]):
+            assert job is not None
+            reason = str(job.failed_reason)
+            assert reason.startswith("dependency bull:q:a failed: ää")
+            assert reason.endswith("ä…")
+            assert len(reason) < 600
+
     async def test_after_waits_for_all(self, two: Graphs, store: redis.Redis) -> None:
         await two.graph(node("a"), node("b"), node("c", after(0), after(1)))
         await two.run("a", value=b"1")

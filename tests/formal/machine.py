@@ -419,8 +419,23 @@ class Life(RuleBasedStateMachine):
     @rule(number=st.integers(0, 50))
     def remove(self, number: int) -> None:
         one = self.pick(number)
-        if one is None or number % 4:  # seldom
-            return
+        if one is not None and number % 4 == 0:  # seldom
+            self.take_away(one)
+
+    @precondition(lambda self: self.waited_for())
+    @rule(number=st.integers(0, 50))
+    def remove_dependency(self, number: int) -> None:
+        waited_for = self.waited_for()
+        if number % 2 == 0:
+            self.take_away(self.expected[waited_for[number % len(waited_for)]])
+
+    def waited_for(self) -> list[str]:
+        """Jobs that others wait for."""
+        waiting = [one for one in self.expected.values() if one.state is State.PENDING]
+        found = {other for one in waiting for other in (*one.after, *one.after_any)}
+        return sorted(found & self.expected.keys())
+
+    def take_away(self, one: Expected) -> None:
         try:
             self.do(self.broker.remove_job(one.id))
         except JobError:

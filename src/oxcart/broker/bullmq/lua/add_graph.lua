@@ -44,6 +44,25 @@ local function inherit(job, priority, depth)
   job.depth = math.max(job.depth, depth + 1)
 end
 
+-- What is known of jobs that exist, by their keys: { priority, depth }, or false for none; and how they have ended.
+local known_jobs, known_ends = {}, {}
+
+local function look_at(key)
+  if known_jobs[key] == nil then
+    local known = call("HMGET", key, "timestamp", "priority", "ox:depth")
+    known_jobs[key] = known[1] and { tonumber(known[2]) or 0, tonumber(known[3]) or 1 }
+  end
+  return known_jobs[key]
+end
+
+local function end_of(edge)
+  local key = edge.prefix .. edge.id
+  if not known_ends[key] then
+    known_ends[key] = { ended_as(edge.prefix, edge.id) }
+  end
+  return known_ends[key][1], known_ends[key][2]
+end
+
 local gates = {}
 local function refusal()
   for _, job in ipairs(jobs) do
@@ -56,20 +75,20 @@ local function refusal()
       end
       gates[job.prefix] = read_gate(job.prefix)
     end
-    local known = call("HMGET", job.prefix .. job.id, "timestamp", "priority", "ox:depth")
-    job.exists = known[1] and true or false
-    if job.exists then
-      job.priority, job.depth, job.edges = tonumber(known[2]) or 0, tonumber(known[3]) or 1, {}
+    local known = look_at(job.prefix .. job.id)
+    job.exists = known and true or false
+    if known then
+      job.priority, job.depth, job.edges = known[1], known[2], {}
     end
     for _, edge in ipairs(job.edges) do
       if edge.job then
         inherit(job, edge.job.priority, edge.job.depth)
       else
-        local of = call("HMGET", edge.prefix .. edge.id, "timestamp", "priority", "ox:depth")
-        if not of[1] then
+        local of = look_at(edge.prefix .. edge.id)
+        if not of then
           return { -15, edge.prefix .. edge.id }
         end
-        inherit(job, tonumber(of[2]) or 0, tonumber(of[3]) or 1)
+        inherit(job, of[1], of[2])
       end
     end
     if job.depth > DEEPEST then
@@ -85,11 +104,12 @@ end
 
 local codes, ended = {}, {}
 for i, job in ipairs(jobs) do
-  local key, any = job.prefix .. job.id, {}
+  local key, any, waits_for = job.prefix .. job.id, {}, {}
   job.waits = #job.edges > 0
-  for _, edge in ipairs(job.edges) do
+  for at, edge in ipairs(job.edges) do
+    waits_for[at] = edge.prefix .. edge.id
     if edge.kind == "y" then
-      any[#any + 1] = edge.prefix .. edge.id
+      any[#any + 1] = waits_for[at]
     end
   end
   if job.waits then
@@ -101,11 +121,13 @@ for i, job in ipairs(jobs) do
     job.extras[#job.extras + 1] = cjson.encode(any)
   end
   codes[i] = add_tied(job.prefix, gates[job.prefix], job)
+  if job.waits then
+    call("SADD", key .. ":dependencies", unpack(waits_for)) -- at most 1000
+  end
   for _, edge in ipairs(job.edges) do
-    call("SADD", key .. ":dependencies", edge.prefix .. edge.id)
     local outcome, value
     if not edge.job or edge.job.exists then
-      outcome, value = ended_as(edge.prefix, edge.id)
+      outcome, value = end_of(edge)
     end
     if outcome then
       ended[#ended + 1] = { key, edge.kind, edge.prefix .. edge.id, outcome, value }

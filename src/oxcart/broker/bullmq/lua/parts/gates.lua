@@ -71,8 +71,22 @@ local EFFECTS = {
   failed = { category = "permanent", state = "failed", why = "a dependency failed" },
   dead_letter = { category = "system", state = "dead_letter", why = "a dependency is in the dead letters", dead = true },
   cancelled = { category = "cancelled", state = "cancelled", why = "a dependency was cancelled" },
-  removed = { category = "cancelled", state = "cancelled", why = "a dependency was cancelled", words = "removed" },
+  removed = { category = "cancelled", state = "cancelled", why = "a dependency was cancelled", words = "was removed" },
 }
+
+-- What is said of a job that a dependency took with it: which one, and why that one ended, without the end of a long
+-- story. Down a chain the first cause is passed on as it is.
+local LONGEST_STORY = 1000
+local function said_of(of, outcome, reason)
+  if string.sub(reason, 1, 11) == "dependency " then
+    return reason
+  end
+  if #reason > LONGEST_STORY then
+    reason = string.gsub(string.sub(reason, 1, LONGEST_STORY), "[\192-\255][\128-\191]*$", "") .. "…"
+  end
+  local words = EFFECTS[outcome].words or (outcome == "cancelled" and "was cancelled" or "failed")
+  return "dependency " .. of .. " " .. words .. (reason ~= "" and ": " .. reason or "")
+end
 
 -- Ends a job that cannot run any more because of what became of a dependency.
 local function fail_dependent(key, outcome, of, reason, now)
@@ -81,10 +95,7 @@ local function fail_dependent(key, outcome, of, reason, now)
     return
   end
   local effect, stamp = EFFECTS[outcome], string.format("%.0f", now)
-  local said = string.format("dependency %s %s", of, effect.words or (outcome == "cancelled" and "was cancelled" or "failed"))
-  if reason ~= "" then
-    said = said .. ": " .. reason
-  end
+  local said = said_of(of, outcome, reason)
   local known = call("HMGET", key, "opts", "ox:history", "parent", "parentKey", "ox:lifetime")
   if known[5] then
     call("ZREM", prefix .. "ox:expiring", id)
@@ -148,11 +159,22 @@ local function meet(key, kind, of, outcome, value, now)
   release_if_childless(prefix, id, now)
 end
 
+-- Gates that this call has met or made, and hidden queues that it has noted with a queue.
+local met, noted_with = {}, {}
+
+-- Notes with a queue that its workers are to look after the gates of a hidden one.
+local function note_hidden(prefix, hidden)
+  if not noted_with[prefix .. hidden] then
+    noted_with[prefix .. hidden] = true
+    call("SADD", prefix .. "ox:gates", string.sub(hidden, 1, -2))
+  end
+end
+
 -- Lets a job wait behind the gate of another one of this slot, which is made where there is none yet.
 local function attach(prefix, id, key, kind, now)
   local hidden, name = hidden_of(prefix), gate_id(id)
   local gate, of = hidden .. name, prefix .. id
-  if call("EXISTS", gate) == 0 then
+  if not met[gate] and call("EXISTS", gate) == 0 then
     call("HSET", gate, "name", "gate", "data", "{}", "opts", "{}", "timestamp", now, "delay", 0, "priority", 0,
       "ox:of", id)
     call("SADD", gate .. ":dependencies", of)
@@ -167,9 +189,10 @@ local function attach(prefix, id, key, kind, now)
         cjson.encode({ id = name, queueKey = string.sub(hidden, 1, -2), cpof = true }))
     end
   end
+  met[gate] = true
   call("HSET", gate, "d:" .. key, kind)
-  call("SADD", prefix .. "ox:gates", string.sub(hidden, 1, -2))
-  call("SADD", split_key(key) .. "ox:gates", string.sub(hidden, 1, -2))
+  note_hidden(prefix, hidden)
+  note_hidden((split_key(key)), hidden)
 end
 
 local function drop_gate(hidden, name)
@@ -221,10 +244,16 @@ end
 
 -- Settles what this call let through, and what that lets through, within some room; workers do the rest.
 local function settle_opened(now, room)
-  local at, told = 1, 0
+  local at, told, hidden_ones = 1, 0, {}
   while at <= #opened and told < room do
+    hidden_ones[opened[at][1]] = true
     told = told + settle_gate(opened[at][1], opened[at][2], now, room - told)
     at = at + 1
+  end
+  for hidden in pairs(hidden_ones) do
+    if call("EXISTS", hidden .. "wait") == 0 then
+      call("DEL", hidden .. "marker", hidden .. "events") -- nobody need wake up for what is done
+    end
   end
   return told
 end
