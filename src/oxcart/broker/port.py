@@ -83,7 +83,8 @@ class Claimed(msgspec.Struct):
     Attributes:
         jobs: What was claimed.
         limited_ms: Ask again after so many ms: a rate limit is reached. 0 for no limit.
-        due_ms: Time at which the next delayed job is due, where nothing more is ready now; 0 for none.
+        due_ms: Time at which the next delayed job is due, where nothing more is ready now; the time of the
+            claim, where many are due; 0 for none.
         closed: The queue is paused or at its concurrency.
         active: How many jobs of the queue are active.
         orphans: Ids that stood in a list without a job; they were dropped. Also ids that are no text, whose

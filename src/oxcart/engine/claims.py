@@ -23,6 +23,8 @@ log = logging.getLogger("oxcart.worker")
 
 #: Attempts ended, and jobs claimed, in one call at most: about 3 ms of the server's time.
 BATCH = 50
+#: The same while many delayed jobs are due, which such calls let through as well.
+BATCH_DUE = 25
 #: A queue found empty is asked again after so many seconds while others keep the slots busy; with a free
 #: slot its marker is waited for instead.
 ASK_AGAIN = 0.1
@@ -41,7 +43,7 @@ class Station:
     Attributes:
         ready: A claim might find something.
         until_ms: Nothing before this time, unless a marker says otherwise: a rate limit.
-        due_ms: When the next delayed job is due; 0 for none.
+        due_ms: When the next delayed job is due; past, where many are; 0 for none.
         closed: It was paused or at its concurrency when last asked. An end of ours may make room.
         calls: Calls in flight.
         stuck: Calls that hang: while there is one, no other is made.
@@ -217,10 +219,11 @@ class Claims:
                 station.ready = True
 
     def _start(self, station: Station, free: int) -> None:
-        batch = self._batch(station, max(1, min(BATCH, SEARCHED // max(1, station.active))))
+        most = BATCH_DUE if 0 < station.due_ms <= self._clock() else BATCH
+        batch = self._batch(station, max(1, min(most, SEARCHED // max(1, station.active))))
         if batch and station.closed:
             station.ready = True
-        claim = min(free, BATCH) if station.ready and free > 0 else 0
+        claim = min(free, most) if station.ready and free > 0 else 0
         call = _Call(station, claim)
         self._asked_for += claim
         if claim:

@@ -21,7 +21,7 @@ from oxcart.model.errors import BrokerError
 
 log = logging.getLogger("oxcart.recovery")
 
-PROMOTE = 150
+PROMOTE = 75
 #: Seconds after the end of the last check's guard at which the next one is tried.
 GUARD_MARGIN = 0.005
 

@@ -52,7 +52,7 @@ LIFETIME_OVER = "the job's lifetime is over"
 #: Ms that a worker has to end a running job itself whose lifetime is over.
 EXPIRY_GRACE = 5_000
 #: Leases per renewal call.
-EXTEND_CHUNK = 300
+EXTEND_CHUNK = 150
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 _LISTS = frozenset({"wait", "paused", "active"})

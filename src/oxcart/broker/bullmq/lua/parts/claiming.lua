@@ -1,7 +1,7 @@
 -- Handing ready jobs to a worker.
 
 -- At most this many due jobs are let through per call, so that a call stays short; few where plenty is ready.
-local PROMOTE, PROMOTE_FEW = 50, 10
+local PROMOTE, PROMOTE_FEW = 25, 10
 
 -- At most this many jobs are claimed, and as many ids that lead to no job passed over, per call.
 local MOST = 1000
@@ -56,12 +56,12 @@ end
 --   orphans ids that stood in a list but have no job; they are dropped
 --   limited ms until the rate limit lets the next job through, or 0
 --   closed  the queue is paused, or at its concurrency now
---   due     ms time of the next delayed job where nothing more is ready, or nil
+--   due     ms time of the next delayed job where nothing more is ready; now, where many are due; or nil
 local function claim_jobs(asked)
   local answer = { jobs = {}, orphans = {}, limited = 0, starts = {} }
   local now, count = asked.now, math.min(asked.count, MOST)
   local gate = read_gate(P)
-  promote_due(P, gate, now, PROMOTE, PROMOTE_FEW)
+  local many_due = promote_due(P, gate, now, PROMOTE, PROMOTE_FEW) >= PROMOTE_FEW
 
   local max = tonumber(gate.max or asked.limit_max)
   local used = tonumber(call("GET", P .. "limiter") or 0)
@@ -185,11 +185,13 @@ local function claim_jobs(asked)
   if #taken > 0 or passed_over >= MOST then
     call("ZADD", P .. "marker", 0, "0")
   end
-  if not full then
-    answer.due = next_due(P)
-  end
   answer.count = #taken
   answer.closed = gate.room and #taken >= gate.room
+  if not full then
+    answer.due = next_due(P)
+  elseif many_due and not answer.closed then
+    answer.due = now
+  end
   return answer
 end
 
