@@ -21,8 +21,8 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load
 from oxcart.model.errors import QueueBusy
 
-#: Jobs that one step looks at: 1 to 3 ms of the server's time, by what is done to them.
-STEP = 100
+#: Jobs that one step looks at: about 1 ms of the server's time, by what is done to them.
+STEP = 50
 #: Priorities that one step counts.
 PRIORITIES = 500
 #: Events that one step of a trim drops at most; streams are cut by whole nodes of about a hundred.
