@@ -1,4 +1,4 @@
-"""Private Valkey servers for tests: `ValkeyServer` and `ValkeyCluster`.
+"""Private Valkey servers for tests: `ValkeyServer`, `ValkeyCluster` and `Sentinels`.
 
 Each runs the packaged binary on free loopback ports in a folder of its own, is ready when the constructor or
 `start()` returns, and dies with the test process however that ends.
@@ -146,14 +146,17 @@ class ValkeyServer:
     ) -> None:
         self.stop()
 
-    def _spawn(self) -> None:
+    def _command(self) -> list[str]:
         arguments = [str(binary_path()), "--port", str(self.port), "--bind", "127.0.0.1"]
         for name, value in self.options.items():
             text = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
             arguments += [f"--{name.replace('_', '-')}", str(text)]
+        return arguments
+
+    def _spawn(self) -> None:
         with (self.folder / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
-                arguments,
+                self._command(),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -207,32 +210,55 @@ class ValkeyServer:
 
 
 class ValkeyCluster:
-    """A cluster of masters without replicas, with all slots covered when the constructor returns."""
+    """A cluster with all slots covered, and its replicas in step, when the constructor returns.
+
+    Args:
+        masters: How many masters share the slots; they are `nodes`.
+        replicas: How many replicas each has; they are `replicas`, those of the first master first.
+        node_timeout: After how many ms a node that does not answer is taken for dead.
+        **options: Server options of all.
+    """
 
     SLOTS = 16384
 
-    def __init__(self, masters: int = 3, **options: Any) -> None:
+    def __init__(self, masters: int = 3, replicas: int = 0, node_timeout: int = 3000, **options: Any) -> None:
         self.nodes: list[ValkeyServer] = []
+        self.replicas: list[ValkeyServer] = []
+        options = {"cluster_node_timeout": node_timeout, "repl_diskless_sync_delay": 0, **options}
         try:
-            for _ in range(masters):
-                self.nodes.append(
-                    ValkeyServer(
-                        cluster_enabled=True,
-                        # By default port + 10000, which can be past the last port.
-                        cluster_port=free_port(),
-                        cluster_node_timeout=3000,
-                        cluster_announce_ip="127.0.0.1",
-                        **options,
-                    )
+            for number in range(masters * (1 + replicas)):
+                node = ValkeyServer(
+                    cluster_enabled=True,
+                    # By default port + 10000, which can be past the last port.
+                    cluster_port=free_port(),
+                    cluster_announce_ip="127.0.0.1",
+                    **options,
                 )
+                (self.nodes if number < masters else self.replicas).append(node)
             self._join()
+            for number, replica in enumerate(self.replicas):
+                self._follow(replica, self.nodes[number // replicas])
         except BaseException:
             self.stop()
             raise
 
     @property
+    def all(self) -> list[ValkeyServer]:
+        return self.nodes + self.replicas
+
+    def replicas_of(self, master: ValkeyServer) -> list[ValkeyServer]:
+        """Those that followed a master when the cluster was made."""
+        each = len(self.replicas) // len(self.nodes)
+        first = self.nodes.index(master) * each
+        return self.replicas[first : first + each]
+
+    @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return "redis+cluster://" + self.hosts
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def client(self, **options: Any) -> redis.RedisCluster:
         """Return a redis-py cluster client with text replies."""
@@ -242,12 +268,12 @@ class ValkeyCluster:
 
     def wait_ok(self) -> None:
         """Wait until every node says cluster_state:ok and knows all the others."""
-        for node in self.nodes:
-            with contextlib.closing(node.client()) as client:
+        for node in self.all:
+            with contextlib.closing(self._client(node)) as client:
                 wait_until(partial(self._is_ok, client), f"cluster ok on port {node.port}")
 
     def stop(self) -> None:
-        for node in self.nodes:
+        for node in self.all:
             node.stop()
 
     def __enter__(self) -> Self:
@@ -258,18 +284,42 @@ class ValkeyCluster:
     ) -> None:
         self.stop()
 
+    def _client(self, node: ValkeyServer) -> Any:
+        return node.client(password=node.options.get("requirepass"))
+
     def _join(self) -> None:
         bounds = [self.SLOTS * i // len(self.nodes) for i in range(len(self.nodes) + 1)]
         first = self.nodes[0]
-        for i, node in enumerate(self.nodes):
-            client: Any = node.client()
-            with contextlib.closing(client):
-                client.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[i], bounds[i + 1] - 1)
+        for i, node in enumerate(self.all):
+            with contextlib.closing(self._client(node)) as client:
+                if node in self.nodes:
+                    client.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[i], bounds[i + 1] - 1)
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
                 if node is not first:
                     bus = first.options["cluster_port"]
                     client.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, bus)
         self.wait_ok()
+
+    def _follow(self, replica: ValkeyServer, master: ValkeyServer) -> None:
+        with (
+            contextlib.closing(self._client(master)) as above,
+            contextlib.closing(self._client(replica)) as client,
+        ):
+            client.execute_command("CLUSTER", "REPLICATE", above.execute_command("CLUSTER", "MYID"))
+            wait_until(
+                lambda: client.info("replication").get("master_link_status") == "up", "a replica is in step"
+            )
+            own = client.execute_command("CLUSTER", "MYID")
+        for node in self.nodes:  # who must vote for it one day
+            with contextlib.closing(self._client(node)) as client:
+                wait_until(partial(self._is_replica, client, own), "known as a replica")
+
+    def _is_replica(self, client: Any, node_id: str | bytes) -> bool:
+        wanted = node_id.decode() if isinstance(node_id, bytes) else node_id
+        known = client.execute_command("CLUSTER", "NODES")
+        if isinstance(known, dict):
+            return any(facts["node_id"] == wanted and "slave" in facts["flags"] for facts in known.values())
+        return any(line.startswith(wanted) and "slave" in line for line in str(known).splitlines())
 
     def _is_ok(self, client: Any) -> bool:
         reply: str = client.execute_command("CLUSTER", "INFO")
@@ -277,5 +327,108 @@ class ValkeyCluster:
         return (
             info["cluster_state"] == "ok"
             and info["cluster_slots_ok"] == str(self.SLOTS)
-            and info["cluster_known_nodes"] == str(len(self.nodes))
+            and info["cluster_known_nodes"] == str(len(self.all))
         )
+
+
+class Sentinels:
+    """A master, a replica, and Sentinels that watch them and know each other when the constructor returns.
+
+    Args:
+        count: How many Sentinels; a majority decides.
+        down_after: After how many ms a master that does not answer is taken for dead.
+        password: The password of the servers, and of the Sentinels with `sentinel-` before it.
+        **options: Server options of both.
+    """
+
+    NAME = "main"
+
+    def __init__(
+        self, count: int = 3, *, down_after: int = 1000, password: str | None = None, **options: Any
+    ) -> None:
+        self.password = password
+        self.quorum = count // 2 + 1
+        secret = {"requirepass": password, "masterauth": password} if password else {}
+        self.sentinels: list[ValkeyServer] = []
+        self.servers = [ValkeyServer(repl_diskless_sync_delay=0, **secret, **options) for _ in range(2)]
+        try:
+            master, replica = self.servers
+            with contextlib.closing(self.client(replica)) as client:
+                client.replicaof("127.0.0.1", str(master.port))
+                wait_until(
+                    lambda: client.info("replication").get("master_link_status") == "up",
+                    "the replica is in step",
+                )
+            for _ in range(count):
+                self.sentinels.append(_Sentinel(self, down_after))
+            for sentinel in self.sentinels:
+                with contextlib.closing(self._asking(sentinel)) as client:
+                    wait_until(partial(self._knows_all, client), "the sentinels know each other")
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        login = f":{self.password}@" if self.password else ""
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        query = f"?sentinel_password=sentinel-{self.password}" if self.password else ""
+        return f"redis+sentinel://{login}{hosts}/{self.NAME}{query}"
+
+    def client(self, server: ValkeyServer) -> Any:
+        return server.client(password=self.password)
+
+    def master(self) -> ValkeyServer:
+        """The master, in the opinion of a Sentinel."""
+        with contextlib.closing(self._asking(self.sentinels[0])) as client:
+            _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.NAME)
+        return next(server for server in self.servers if server.port == int(port))
+
+    def stop(self) -> None:
+        for server in self.sentinels + self.servers:
+            server.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _asking(self, sentinel: ValkeyServer) -> Any:
+        password = f"sentinel-{self.password}" if self.password else None
+        return redis.Redis(host="127.0.0.1", port=sentinel.port, password=password, decode_responses=True)
+
+    def _knows_all(self, client: Any) -> bool:
+        with contextlib.suppress(redis.RedisError):
+            others = client.execute_command("SENTINEL", "SENTINELS", self.NAME)
+            replicas = client.execute_command("SENTINEL", "REPLICAS", self.NAME)
+            return len(others) == len(self.sentinels) - 1 and len(replicas) == 1
+        return False
+
+
+class _Sentinel(ValkeyServer):
+    """One Sentinel; its settings are a file, which it writes to."""
+
+    def __init__(self, group: Sentinels, down_after: int) -> None:
+        self._group = group
+        self._down_after = down_after
+        super().__init__()
+
+    def _command(self) -> list[str]:
+        group, path = self._group, self.folder / "sentinel.conf"
+        name, master = group.NAME, group.servers[0]
+        lines = [
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self.folder}",
+            f"sentinel monitor {name} 127.0.0.1 {master.port} {group.quorum}",
+            f"sentinel down-after-milliseconds {name} {self._down_after}",
+            f"sentinel failover-timeout {name} 3000",
+        ]
+        if group.password:
+            lines += [f"sentinel auth-pass {name} {group.password}", f"requirepass sentinel-{group.password}"]
+            lines += [f"sentinel sentinel-pass sentinel-{group.password}"]
+        path.write_text("\n".join(lines) + "\n")
+        return [str(binary_path()), str(path), "--sentinel"]

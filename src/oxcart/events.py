@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.caller import PASSING
+from oxcart.broker.caller import PASSING, script_error
 from oxcart.broker.link import Link, LinkClosed, ReplyError
 from oxcart.model import payload
 from oxcart.model.errors import (
@@ -23,7 +23,6 @@ from oxcart.model.errors import (
     JobNotFound,
     PayloadError,
     ResultTimeout,
-    ScriptError,
 )
 from oxcart.model.event import Event
 
@@ -131,7 +130,7 @@ class QueueEvents:
             except (BrokerUnavailable, ReplyError) as error:
                 if isinstance(error, ReplyError):
                     if error.code not in _AGAIN:
-                        raise ScriptError(f"reading events: {error}") from error
+                        raise script_error("reading events", str(error)) from error
                     link.drop("the stream is elsewhere")
                 self._broker.server.forget_slots()
                 attempt += 1

@@ -10,16 +10,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
 
 from oxcart import Queue
 from oxcart.broker.connection import YOUNG_ATTEMPTS, YOUNG_PAUSE, Reconnect, Server
-from oxcart.broker.embedded import binary_path
-from oxcart.model.errors import BrokerTimeout, BrokerUnavailable
-from tests.servers import ValkeyServer, free_port, wait_until
+from oxcart.model.errors import BrokerTimeout, BrokerUnavailable, ValidationError
+from tests.servers import Sentinels, ValkeyServer, wait_until
 
 
 class TestReconnect:
@@ -98,60 +95,17 @@ class TestSlots:
             await server.endpoint(5)
 
 
-class Sentinel:
-    """A real Sentinel that watches one server."""
-
-    def __init__(self, folder: Path, master: ValkeyServer) -> None:
-        self.port = free_port()
-        config = folder / "sentinel.conf"
-        config.write_text(
-            f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n"
-            f"sentinel monitor main 127.0.0.1 {master.port} 1\n"
-            "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n"
-        )
-        with (folder / "sentinel.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [str(binary_path()), str(config), "--sentinel"],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
-
-    @property
-    def url(self) -> str:
-        return f"redis+sentinel://127.0.0.1:{self.port}/main"
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[tuple[ValkeyServer, ValkeyServer, Sentinel]]:
+def watched() -> Iterator[Sentinels]:
     """A master, its replica, and a Sentinel that knows both."""
-    with ValkeyServer(repl_diskless_sync_delay=0) as master, ValkeyServer() as replica:
-        replica.client().replicaof("127.0.0.1", str(master.port))
-        state: Any = lambda: master.client().info("replication").get("slave0", {})  # noqa: E731
-        wait_until(lambda: state().get("state") == "online", "the replica has joined")
-        sentinel = Sentinel(tmp_path, master)
-        asks: Any = redis.Redis(host="127.0.0.1", port=sentinel.port)
-
-        def knows() -> bool:
-            with contextlib.suppress(redis.RedisError):
-                return bool(asks.execute_command("SENTINEL", "REPLICAS", "main"))
-            return False
-
-        try:
-            wait_until(knows, "the sentinel knows the replica")
-            yield master, replica, sentinel
-        finally:
-            sentinel.stop()
+    with Sentinels(1) as group:
+        yield group
 
 
 class TestSentinel:
-    async def test_follows_a_failover(self, watched: tuple[ValkeyServer, ValkeyServer, Sentinel]) -> None:
-        master, replica, sentinel = watched
-        dead = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/main"
+    async def test_follows_a_failover(self, watched: Sentinels) -> None:
+        master, replica = watched.servers
+        dead = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{watched.sentinels[0].port}/main"
         async with Queue("q", url=dead) as queue:
             await queue.add("before", job_id="before")
             assert (await queue.server.endpoint()).port == master.port
@@ -161,9 +115,8 @@ class TestSentinel:
             assert (await queue.server.endpoint()).port == replica.port
             assert (await queue.counts())["waiting"] == 2
 
-    async def test_an_unknown_master(self, watched: tuple[ValkeyServer, ValkeyServer, Sentinel]) -> None:
-        sentinel = watched[2]
-        server = Server(sentinel.url.replace("/main", "/other"))
+    async def test_an_unknown_master(self, watched: Sentinels) -> None:
+        server = Server(watched.url.replace("/main", "/other"))
         with pytest.raises(BrokerUnavailable, match="knows no master 'other'"):
             await server.endpoint()
 
@@ -241,6 +194,18 @@ class TestTls:
                     await queue.add("n")
             async with Queue("q", url=f"rediss://localhost:{port}/0?tls_verify=no") as queue:
                 assert await queue.counts()
+
+    @pytest.mark.parametrize("name", ["tls_ca", "tls_cert"])
+    async def test_a_file_that_cannot_be_read_is_named(
+        self, valkey: ValkeyServer, tmp_path: Path, name: str
+    ) -> None:
+        """Not a server that cannot be reached, for which everybody would wait."""
+        (tmp_path / "empty.pem").touch()
+        for file in ("empty.pem", "none.pem"):
+            address = f"rediss://localhost:{valkey.port}/0?{name}={tmp_path / file}"
+            async with Queue("q", url=address) as queue:
+                with pytest.raises(ValidationError, match=rf"{name} must be a PEM file .*{file}"):
+                    await queue.add("n")
 
     async def test_a_client_certificate(self, valkey: ValkeyServer, url: str, certificate: Path) -> None:
         cert, key = certificate / "cert.pem", certificate / "key.pem"

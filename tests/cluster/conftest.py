@@ -1,4 +1,4 @@
-"""One cluster of three masters per test process, and queues whose slots lie on different masters."""
+"""One cluster per test process, three masters with a replica each; queues whose slots lie on each of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _text(raw: str | bytes) -> str:
 
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[ValkeyCluster]:
-    with ValkeyCluster() as cluster:
+    with ValkeyCluster(replicas=1, node_timeout=2000) as cluster:
         yield cluster
 
 

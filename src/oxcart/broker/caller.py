@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import CALL_TIMEOUT, Argument, Link, LinkClosed, ReplyError, pack
-from oxcart.model.errors import BrokerTimeout, BrokerUnavailable, CrossSlotError, OutcomeUnknown, ScriptError
+from oxcart.model.errors import (
+    AccessDenied,
+    BrokerTimeout,
+    BrokerUnavailable,
+    CrossSlotError,
+    OutcomeUnknown,
+    ScriptError,
+)
 
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.scripts import Script
@@ -198,9 +205,11 @@ class Caller:
         raise script_error(verb, str(error)) from error
 
 
-def script_error(verb: str, text: str) -> ScriptError | CrossSlotError:
+def script_error(verb: str, text: str) -> AccessDenied | CrossSlotError | ScriptError:
     """The typed error for a server's refusal."""
     if "CROSSSLOT" in text or "non local key" in text or "same slot" in text:
         hint = "a queue on a cluster needs a redis+cluster:// URL, and jobs of one flow a shared hash tag"
         return CrossSlotError(f"{verb}: {text} ({hint})")
+    if text.startswith("NOPERM") or "ACL failure in script" in text:
+        return AccessDenied(f"{verb}: {text} (docs/connections.md lists what each role needs)")
     return ScriptError(f"{verb}: {text}")

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from oxcart.broker.embedded import Embedded, data_folder
-from oxcart.broker.link import Endpoint, Link, ReplyError
+from oxcart.broker.link import DENIALS, Endpoint, Link, ReplyError
 from oxcart.broker.location import Location, location_from_env
-from oxcart.model.errors import BrokerUnavailable
+from oxcart.model.errors import AccessDenied, BrokerUnavailable, ValidationError
 
 #: While an outage is young no pause is longer than this many seconds; with the pauses of `Reconnect` so many
 #: attempts take more than ten seconds.
@@ -74,6 +74,7 @@ class Server:
         self.location = location
         self._embedded = None if location else Embedded(Path(folder) if folder else data_folder())
         self._slots: list[tuple[int, int, str, int]] = []
+        self._nodes: tuple[tuple[str, int], ...] = ()  # of a cluster, as its nodes told
         self._first = 0  # whom to ask first: whoever did not answer is asked last the next time
         self._tls: ssl.SSLContext | None = None
 
@@ -122,6 +123,21 @@ class Server:
         self._slots = [entry for entry in self._slots if not entry[0] <= slot <= entry[1]]
         self._slots.append((slot, slot, host, port))
 
+    async def master_slots(self) -> list[int | None]:
+        """A slot of each master: what to connect to in order to see every key.
+
+        Raises:
+            BrokerUnavailable: No node of the cluster told.
+        """
+        if not self.is_cluster:
+            return [None]
+        self.forget_slots()
+        await self.endpoint(0)
+        first: dict[tuple[str, int], int] = {}
+        for start, _, host, port in self._slots:
+            first.setdefault((host, port), start)
+        return list(first.values())
+
     def forget_slots(self) -> None:
         """Drops what is known of the cluster's slots, so that it is read again."""
         self._slots = []
@@ -147,9 +163,13 @@ class Server:
         if not location.tls:
             return None
         if self._tls is None:
-            context = ssl.create_default_context(cafile=location.tls_ca)
+            context = _trusting(location.tls_ca)
             if location.tls_cert:
-                context.load_cert_chain(location.tls_cert, location.tls_key)
+                try:
+                    context.load_cert_chain(location.tls_cert, location.tls_key)
+                except (OSError, ValueError) as error:
+                    what = "a PEM file with a certificate, and its key there or in tls_key"
+                    raise _bad_file("tls_cert", what, location.tls_cert, error) from error
             if not location.tls_verify:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
@@ -175,7 +195,7 @@ class Server:
                 self._first += 1
                 continue
             if found:
-                return replace(base, host=found[0].decode(), port=int(found[1]))
+                return replace(base, host=found[0].decode(), port=int(found[1]), master=True)
             failures.append(f"{host}:{port} knows no master {location.sentinel_master!r}")
             self._first += 1
         raise BrokerUnavailable("no sentinel named a master: " + "; ".join(failures))
@@ -196,6 +216,8 @@ class Server:
                     (int(entry[0]), int(entry[1]), _named(entry[2][0]) or host, int(entry[2][1]))
                     for entry in answer
                 ]
+                nodes = ((_named(node[0]) or host, int(node[1])) for entry in answer for node in entry[2:])
+                self._nodes = tuple(dict.fromkeys(nodes))
                 found = self._owner(slot)
                 if found is not None:
                     break
@@ -206,14 +228,28 @@ class Server:
         return replace(base, host=found[0], port=found[1], db=0)
 
     def _hosts(self, location: Location) -> tuple[tuple[str, int], ...]:
-        first = self._first % len(location.hosts)
-        return location.hosts[first:] + location.hosts[:first]
+        """Whom to ask: those that the URL names, and those that a cluster told of since."""
+        hosts = tuple(dict.fromkeys(location.hosts + self._nodes))
+        first = self._first % len(hosts)
+        return hosts[first:] + hosts[:first]
 
     def _owner(self, slot: int) -> tuple[str, int] | None:
         for first, last, host, port in reversed(self._slots):
             if first <= slot <= last:
                 return host, port
         return None
+
+
+def _trusting(authorities: str | None) -> ssl.SSLContext:
+    """What checks a server's certificate: by a file of authorities, or by those of the system."""
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except (OSError, ValueError) as error:
+        raise _bad_file("tls_ca", "a PEM file of authorities", authorities, error) from error
+
+
+def _bad_file(field: str, bound: str, path: str | None, error: Exception) -> ValidationError:
+    return ValidationError(field, bound, path, f"{field} must be {bound}, got {path} ({error})")
 
 
 async def _ask(at: Endpoint, *command: str) -> Any:
@@ -224,6 +260,10 @@ async def _ask(at: Endpoint, *command: str) -> Any:
     try:
         async with asyncio.timeout(ASK_TIMEOUT):
             return await link.call(*command)
+    except ReplyError as error:
+        if error.code in DENIALS:
+            raise AccessDenied(f"{at.name}: {error}") from error
+        raise
     except TimeoutError:
         raise BrokerUnavailable(f"{at.name}: no answer within {ASK_TIMEOUT} s") from None
     finally:

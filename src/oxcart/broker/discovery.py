@@ -30,7 +30,7 @@ async def find_queues(server: Server, prefix: str, reconnect: Reconnect | None =
 
     names: set[str] = set()
     pattern = f"{glob_escape(prefix)}:*:meta"
-    for slot in await master_slots(server):
+    for slot in await server.master_slots():
         caller = Caller(server, slot, "cli", reconnect=reconnect)
         try:
             cursor = b"0"
@@ -58,18 +58,3 @@ def queue_of(meta_key: str, prefix: str, cluster: bool) -> str | None:
     if cluster and name.startswith("{") and name.endswith("}") and "{" not in prefix:
         return name[1:-1] or None  # the tag that every client of ours puts there by itself
     return name
-
-
-async def master_slots(server: Server) -> list[int | None]:
-    """A slot of each master: what to connect to in order to see every key."""
-    if not server.is_cluster:
-        return [None]
-    link = server.link(0)
-    try:
-        slots = await link.call("CLUSTER", "SLOTS")
-    finally:
-        await link.close()
-    first: dict[tuple[bytes, int], int] = {}
-    for entry in slots:
-        first.setdefault((entry[2][0], entry[2][1]), int(entry[0]))
-    return list(first.values())

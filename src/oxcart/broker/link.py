@@ -72,6 +72,8 @@ class Endpoint:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     #: Whether it must be a server of its own: a node of a cluster is refused.
     alone: bool = False
+    #: Whether it must be a master: what Sentinel named may be one no more.
+    master: bool = False
 
     @property
     def name(self) -> str:
@@ -274,8 +276,8 @@ class Link:
                     indiscreet = error.code
                 if indiscreet:  # raised here, so that no traceback holds what the server said
                     raise ReplyError(f"{indiscreet} (the answer to {greeting[0]} holds the password)")
-            if at.alone:
-                await self._refuse_cluster(wire, at)
+            if at.alone or at.master:
+                await self._check_kind(wire, at)
             if self._client_name:
                 # A courtesy to operators: a server or proxy that knows no names is used without one.
                 with contextlib.suppress(ReplyError):
@@ -285,18 +287,22 @@ class Link:
                 wire.transport.abort()
             raise
 
-    async def _refuse_cluster(self, wire: _Wire, at: Endpoint) -> None:
+    async def _check_kind(self, wire: _Wire, at: Endpoint) -> None:
         """Refuses a node of a cluster before anything is written: keys without hash tags would be anywhere.
 
         And worse: a script that names keys of two slots in one command breaks all scripts of a Valkey 9 node.
+        Refuses a replica too where a master was asked for: it would be read from, and be behind.
         """
         try:
             hello = await self._send(wire, pack(("HELLO", 2)), CONNECT_TIMEOUT)
         except ReplyError:  # an old server or a proxy, which does not tell
             return
-        facts = iter(hello)
-        if dict(zip(facts, facts, strict=False)).get(b"mode") == b"cluster":
+        pairs = iter(hello)
+        facts = dict(zip(pairs, pairs, strict=False))
+        if at.alone and facts.get(b"mode") == b"cluster":
             raise CrossSlotError(f"{at.name} is a node of a cluster: use a redis+cluster:// URL")
+        if at.master and facts.get(b"role", b"master") != b"master":
+            raise BrokerUnavailable(f"{at.name} is no master")
 
     def _send(self, wire: _Wire, packed: bytes, timeout: float | None) -> asyncio.Future[Any]:
         future = self._expect(wire, timeout)

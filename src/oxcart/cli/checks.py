@@ -47,13 +47,13 @@ class Finding:
 async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Finding]:
     """Looks at everything; raises ``BrokerUnavailable`` when the server cannot be reached."""
     from oxcart.broker.caller import Caller
-    from oxcart.broker.discovery import find_queues, master_slots
+    from oxcart.broker.discovery import find_queues
 
     findings = [_ourselves(), _embedded_or_not(server)]
     names = await find_queues(server, prefix, reconnect)
     clients: list[dict[str, str]] = []
     versions: dict[str, str] = {}
-    slots = await master_slots(server)
+    slots = await server.master_slots()
     for slot in slots:
         caller = Caller(server, slot, "doctor", reconnect=reconnect)
         try:
@@ -182,11 +182,11 @@ def judge_skew(skew: float, round_trip: float, where: str = "") -> Finding:
 
 
 async def _clients(caller: Any) -> list[dict[str, str]]:
-    from oxcart.model.errors import ScriptError
+    from oxcart.model.errors import AccessDenied, ScriptError
 
     try:
         raw = await caller.command("CLIENT", "LIST")
-    except ScriptError:  # hosted servers may forbid it
+    except (ScriptError, AccessDenied):  # hosted servers may forbid it
         return []
     return [
         dict(part.split("=", 1) for part in line.split(" ") if "=" in part)

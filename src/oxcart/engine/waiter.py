@@ -62,6 +62,7 @@ class Waiter:
         reconnect: Reconnect,
         on_state: Callable[[bool], None],
     ) -> None:
+        self._server = server
         self._brokers = brokers
         self._wanted = wanted
         self._wake = wake
@@ -94,8 +95,9 @@ class Waiter:
                 except (BrokerError, ReplyError) as error:
                     attempt, known = attempt + 1, False
                     self._on_state(False)
+                    # Most often the slot moved, or the server is no master any more: look for it anew.
+                    self._server.forget_slots()
                     if isinstance(error, ReplyError):
-                        # Most often the slot moved, or the server is no master any more: look for it anew.
                         self._link.drop("the server refused")
                     if self._reconnect.attempts is not None and attempt >= self._reconnect.attempts:
                         raise BrokerUnavailable(f"gave up after {attempt} attempts: {error}") from error

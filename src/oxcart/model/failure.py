@@ -17,7 +17,14 @@ from typing import Any
 import msgspec
 
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import BrokerError, MissingExtra, OxcartError, ScriptError, ValidationError
+from oxcart.model.errors import (
+    AccessDenied,
+    BrokerError,
+    MissingExtra,
+    OxcartError,
+    ScriptError,
+    ValidationError,
+)
 
 
 class Category(StrEnum):
@@ -191,7 +198,9 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     ),
     Rule(category=Category.PERMANENT, types=(PermissionError,), why="rights do not come by waiting"),
     Rule(
-        category=Category.SYSTEM, types=(ScriptError,), why="the job server refuses, e.g. it is out of memory"
+        category=Category.SYSTEM,
+        types=(ScriptError, AccessDenied),
+        why="the job server refuses, e.g. it is out of memory",
     ),
     Rule(
         category=Category.TEMPORARY,

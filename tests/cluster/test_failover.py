@@ -1,0 +1,113 @@
+"""A master with a replica is killed under load: work goes on by itself, and nothing replicated is lost.
+
+`make failover` kills every master in turn, several times, at full length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from oxcart import Queue, Worker
+from oxcart.broker.connection import Server
+from oxcart.events import QueueEvents
+from oxcart.model.event import Event
+from tests.cluster.conftest import Masters
+from tests.cluster.losses import Losses
+from tests.servers import ValkeyCluster, ValkeyServer, wait_until
+
+#: How often a master is killed.
+KILLS = int(os.environ.get("OXCART_FAILOVERS", "1"))
+#: Seconds in which work must go on.
+GOES_ON = 10.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster(replicas=1, node_timeout=2000) as cluster:
+        yield cluster
+
+
+@pytest.mark.timeout(120 + 60 * KILLS)
+async def test_a_master_killed_under_load(cluster: ValkeyCluster) -> None:
+    masters = Masters(cluster)
+    for number in range(KILLS):
+        dead = cluster.nodes[number % 3]
+        heir = cluster.replicas_of(dead)[0]
+        name = masters.queue_on(dead)
+        with contextlib.closing(dead.client()) as old, contextlib.closing(heir.client()) as new:
+            # Only the first address is told: the others are learnt, and one of them is left.
+            url = "redis+cluster://" + f"127.0.0.1:{dead.port}"
+            losses = Losses(Queue(name, url=url), old, new)
+            async with losses.running():
+                await losses.goes_on()
+                await losses.replicated()
+                await asyncio.to_thread(dead.kill)
+                await losses.goes_on(GOES_ON)
+            await losses.judge()
+        # Back in its place, for the next one.
+        await asyncio.to_thread(dead.start)
+        await asyncio.to_thread(_give_back, cluster, dead)
+
+
+async def test_idle_workers_and_other_queues(cluster: ValkeyCluster) -> None:
+    """Whoever waits for work on the dead master, and whoever has queues elsewhere, goes on too."""
+    masters = Masters(cluster)
+    queues = [Queue(masters.queue_on(node), url=cluster.url) for node in cluster.nodes]
+
+    async def work() -> str:
+        return "done"
+
+    for queue in queues:
+        queue.process(work)
+    async with Worker(*queues, concurrency=3).running():
+        for queue in queues:
+            assert await (await queue.add("job")).result(GOES_ON) == "done"
+        async with queues[0].events() as events:
+            await asyncio.to_thread(cluster.nodes[0].kill)
+            handles = [await queue.add("job") for queue in queues]
+            assert [await handle.result(GOES_ON) for handle in handles] == ["done"] * 3
+            seen = await _until_completed(events)
+            assert seen[-1].job_id == handles[0].id
+    for queue in queues:
+        await queue.close()
+
+
+async def _until_completed(events: QueueEvents) -> list[Event]:
+    seen = []
+    async for event in events:
+        seen.append(event)
+        if event.name == "completed":
+            break
+    return seen
+
+
+async def test_nodes_that_were_not_named_are_learnt(cluster: ValkeyCluster) -> None:
+    first = cluster.nodes[0]
+    server = Server(f"redis+cluster://127.0.0.1:{first.port}")
+    before = await server.endpoint(16000)
+    await asyncio.to_thread(first.kill)
+    server.forget_slots()
+    assert (await server.endpoint(16000)).port == before.port
+    assert len(await server.master_slots()) == 3
+
+
+def _give_back(cluster: ValkeyCluster, master: ValkeyServer) -> None:
+    """Makes a node that was killed the master of its slots again."""
+    with contextlib.closing(master.client()) as client:
+        wait_until(
+            lambda: client.info("replication").get("master_link_status") == "up", "it follows its heir"
+        )
+
+        def is_master() -> bool:
+            if client.info("replication")["role"] == "master":
+                return True
+            client.execute_command("CLUSTER", "FAILOVER")
+            return False
+
+        wait_until(is_master, "it is a master again")
+    cluster.wait_ok()

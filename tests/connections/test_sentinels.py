@@ -1,0 +1,82 @@
+"""Three Sentinels, a master and a replica: the master is killed under load, and work goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oxcart import Queue
+from oxcart.broker.connection import Server
+from oxcart.model.errors import BrokerUnavailable
+from tests.cluster.losses import Losses
+from tests.servers import Sentinels
+from tests.signals import eventually
+
+LIMIT = 30.0
+
+
+@pytest.fixture
+def group() -> Iterator[Sentinels]:
+    with Sentinels(password="secret") as group:
+        yield group
+
+
+async def test_a_failover_under_load(group: Sentinels) -> None:
+    master, replica = group.servers
+    with contextlib.closing(group.client(master)) as old, contextlib.closing(group.client(replica)) as new:
+        losses = Losses(Queue("load", url=group.url), old, new)
+        async with losses.running():
+            await losses.goes_on()
+            await losses.replicated()
+            await asyncio.to_thread(master.kill)
+            await losses.goes_on(LIMIT)
+            assert await asyncio.to_thread(group.master) is replica
+        await losses.judge()
+
+
+async def test_a_master_that_comes_back_as_a_replica_is_not_read_from(group: Sentinels) -> None:
+    """What a Sentinel names may be a master no more: the greeting finds out, also for readers of events."""
+    master, replica = group.servers
+    async with Queue("q", url=group.url) as queue, queue.events(since="0") as events:
+        first = await queue.add("job")
+        assert (await events.read(block=5))[0].job_id == first.id
+        with contextlib.closing(group.client(replica)) as client:
+            assert client.execute_command("WAIT", 0, 0) == 0
+            await eventually(lambda: client.exists(f"bull:q:{first.id}"), "replicated")
+        await asyncio.to_thread(master.kill)
+        second = await queue.add("job")
+        await asyncio.to_thread(master.start)
+        with contextlib.closing(group.client(master)) as client:
+            await eventually(lambda: _role(client) == "slave", "the old master follows the new one", LIMIT)
+        end = time.monotonic() + LIMIT
+        seen: set[str | None] = set()
+        while second.id not in seen and time.monotonic() < end:
+            seen |= {event.job_id for event in await events.read(block=1)}
+        assert second.id in seen
+        # A Sentinel that has not heard yet names the old one: the connection is refused, not used.
+        stale = Server(f"redis://:secret@127.0.0.1:{master.port}")
+        endpoint = await stale.endpoint()
+        link = queue.server.link()
+        link._resolve = _named(endpoint)  # type: ignore[method-assign]
+        with pytest.raises(BrokerUnavailable, match="is no master"):
+            await link.connect()
+
+
+def _role(client: Any) -> str:
+    with contextlib.suppress(Exception):
+        return str(client.info("replication")["role"])
+    return ""
+
+
+def _named(endpoint: Any) -> Any:
+    from dataclasses import replace
+
+    async def resolve() -> Any:
+        return replace(endpoint, alone=False, master=True)
+
+    return resolve
