@@ -115,3 +115,11 @@ cron: install  ## next times of 5 000 random expressions and instants against th
 equality: install  ## 500 sequences against 5.62.0, and 500 more of each over flows and windows, schedules and limits
 	OXCART_EQUALITY_COUNT=500 OXCART_FAMILIES_COUNT=500 OXCART_SCHEDULES_COUNT=500 OXCART_KEPT_COUNT=200 \
 	  $(BIN)/pytest -q -n 2 --timeout 1200 tests/equality
+
+.PHONY: failover
+failover: install  ## kill masters of a cluster with replicas and behind Sentinels under load, twelve times
+	OXCART_FAILOVERS=12 $(BIN)/pytest -q -s tests/cluster/test_failover.py tests/connections/test_sentinels.py
+
+.PHONY: limits-chaos
+limits-chaos: install  ## limits per type and 10 000 keys, 20 000 jobs, workers killed all the time
+	OXCART_LIMIT_JOBS=20000 OXCART_LIMIT_KEYS=10000 $(BIN)/pytest -q -s tests/chaos/test_limits.py

@@ -348,7 +348,7 @@ class Sentinels:
     ) -> None:
         self.password = password
         self.quorum = count // 2 + 1
-        secret = {"requirepass": password, "masterauth": password} if password else {}
+        secret: dict[str, Any] = {"requirepass": password, "masterauth": password} if password else {}
         self.sentinels: list[ValkeyServer] = []
         self.servers = [ValkeyServer(repl_diskless_sync_delay=0, **secret, **options) for _ in range(2)]
         try:

@@ -1,10 +1,17 @@
-"""What holds a whole queue back, over all its workers: how many jobs at once, how many in a time.
+"""What holds a queue back, over all its workers: how many jobs at once, how many in a time.
 
     await emails.limits.set_concurrency(20)
     await emails.limits.set_rate(100, per="1m")
     await emails.limits.hold("30s")                 # somebody said: too many requests
 
-Node's workers obey all of it too, but a hold only where they have a limiter or the queue a rate.
+Node's workers obey all of that too, but a hold only where they have a limiter or the queue a rate. Jobs of
+one type, and those done for one key, can be limited besides; the others go past them:
+
+    await emails.limits.set_type_limit("digest", concurrent=2, per_minute=100)
+    await emails.limits.set_key_limit(concurrent=5)
+    await emails.add("welcome", {…}, limit_key="tenant-42")
+
+Those limits are ours alone: what Node's workers take is neither held back nor counted (docs/decisions/56).
 
 May touch: the server, through the queue's broker.
 """
@@ -18,9 +25,15 @@ import msgspec
 from oxcart.broker.bullmq.limits import LimitStore
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
+from oxcart.model.metadata import check_limit_key
+from oxcart.model.names import check_job_name
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
+
+
+#: The highest limit per type or key.
+MOST = 1_000_000_000
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -33,6 +46,33 @@ class Rate(msgspec.Struct, frozen=True):
 
     most: int
     per_ms: int
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """How many jobs of a type, or of a key, may run and start.
+
+    Attributes:
+        concurrent: How many at once; None for any number.
+        per_minute: How many may start in a minute; None for any number. Minutes are fixed windows: one begins
+            with the first start, so around its end up to twice as many can start within 60 seconds.
+    """
+
+    concurrent: int | None = None
+    per_minute: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a limit does at this moment.
+
+    Attributes:
+        running: Jobs that hold a place; counted where there is a limit on how many run at once.
+        held_back: Jobs that would run but for the limit; they are among the delayed ones.
+        started: Jobs that started in the present minute; counted where that is limited.
+    """
+
+    running: int
+    held_back: int
+    started: int
 
 
 class Limits:
@@ -85,12 +125,81 @@ class Limits:
         """
         return await self._store.wait_ms(most)
 
+    async def set_type_limit(
+        self, name: str, *, concurrent: int | None = None, per_minute: int | None = None
+    ) -> None:
+        """Lets at most so many jobs of a type run at once, and start in a minute.
+
+        Args:
+            name: The type: the name of its jobs.
+            concurrent: How many at once; None for any number.
+            per_minute: How many may start in a minute; None for any number.
+
+        Raises:
+            ValidationError: One of them is out of bounds, or both are None.
+        """
+        await self._store.set_bucket("t", _type(name), *_both(concurrent, per_minute))
+
+    async def type_limits(self) -> dict[str, Limit]:
+        """The limits of types."""
+        rules = await self._store.rules()
+        return {name: _limit(rule) for name, rule in sorted(rules.t.items())}
+
+    async def remove_type_limit(self, name: str) -> None:
+        """Lets any number of jobs of a type run; those held back are let in."""
+        await self._store.set_bucket("t", _type(name), 0, 0)
+
+    async def type_usage(self, name: str) -> Usage:
+        """What the limit of a type does at this moment."""
+        return Usage(*await self._store.usage(f"t:{_type(name)}"))
+
+    async def set_key_limit(self, *, concurrent: int | None = None, per_minute: int | None = None) -> None:
+        """Lets at most so many jobs of each ``limit_key`` run at once, and start in a minute.
+
+        Raises:
+            ValidationError: One of them is out of bounds, or both are None.
+        """
+        await self._store.set_bucket("k", "", *_both(concurrent, per_minute))
+
+    async def key_limit(self) -> Limit | None:
+        """The limit of each key, or None."""
+        rules = await self._store.rules()
+        return _limit(rules.k) if any(rules.k) else None
+
+    async def remove_key_limit(self) -> None:
+        """Lets any number of jobs of a key run; those held back are let in."""
+        await self._store.set_bucket("k", "", 0, 0)
+
+    async def key_usage(self, key: str | None = None) -> Usage:
+        """What the limit does to one key at this moment, or to all of them together."""
+        return Usage(*await self._store.usage("k:*" if key is None else f"k:{check_limit_key(key, 'key')}"))
+
     @property
     def _store(self) -> LimitStore:
         return self._queue.broker.limits
 
 
-def _count(most: int) -> int:
+def _count(most: int, field: str = "most") -> int:
     if type(most) is not int or most < 1:
-        raise ValidationError("most", "an integer, at least 1", most)
+        raise ValidationError(field, "an integer, at least 1", most)
     return most
+
+
+def _both(concurrent: int | None, per_minute: int | None) -> tuple[int, int]:
+    if concurrent is None and per_minute is None:
+        raise ValidationError("concurrent", "given, or per_minute, or both", None)
+    for field, most in (("concurrent", concurrent), ("per_minute", per_minute)):
+        if most is not None and _count(most, field) > MOST:
+            raise ValidationError(field, f"at most {MOST}", most)
+    return concurrent or 0, per_minute or 0
+
+
+def _type(name: str) -> str:
+    check_job_name(name, "name")
+    if not name.isprintable():
+        raise ValidationError("name", "of printable characters", name)
+    return name
+
+
+def _limit(rule: tuple[int, int]) -> Limit:
+    return Limit(rule[0] or None, rule[1] or None)

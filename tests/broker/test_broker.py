@@ -670,6 +670,7 @@ class TestRepeatable:
             "attach",
             "detach",
             "stride",
+            "limit",
         }
         elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
         elsewhere |= {"expire"}

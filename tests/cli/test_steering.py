@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -88,7 +89,14 @@ class TestSchedulers:
 
 class TestLimits:
     def test_set_show_and_clear(self, ox: Commands, queue: Queue) -> None:
-        free = {"queue": "mail", "concurrency": None, "rate": None, "wait_ms": 0}
+        free: dict[str, Any] = {
+            "queue": "mail",
+            "concurrency": None,
+            "rate": None,
+            "wait_ms": 0,
+            "types": {},
+            "keys": None,
+        }
         assert ox("limits", "show", "mail", "--json").json == free
         limited = {**free, "concurrency": 20, "rate": {"most": 1, "per_ms": 500}}
         assert (
@@ -99,6 +107,20 @@ class TestLimits:
                                                             "held", "for", "-"]  # fmt: skip
         assert ox("limits", "clear", "mail", "--rate", "--json").json == {**limited, "rate": None}
         assert ox("limits", "clear", "mail", "--json").json == free
+
+    def test_types_and_keys(self, ox: Commands, queue: Queue) -> None:
+        digest = {"concurrent": 2, "per_minute": None, "running": 0, "held_back": 0, "started": 0}
+        shown = ox("limits", "type", "mail", "digest", "--concurrent", "2", "--json").json
+        assert shown["types"] == {"digest": digest}
+        shown = ox("limits", "key", "mail", "--per-minute", "60", "--json").json
+        assert shown["keys"] == {**digest, "concurrent": None, "per_minute": 60}
+        assert "2 at once; 0 hold a place, 0 held back" in ox("limits", "show", "mail").out
+        assert ox("add", "mail", "digest", "{}", "--limit-key", "tenant-42").code == 0
+        assert queue.jobs("waiting")[0].options.limit_key == "tenant-42"
+        assert ox("limits", "type", "mail", "digest").code == 2
+        assert ox("limits", "key", "mail", "--remove", "--concurrent", "1").code == 2
+        assert ox("limits", "type", "mail", "digest", "--remove").code == 0
+        assert ox("limits", "key", "mail", "--remove", "--json").json["keys"] is None
 
     def test_hold(self, ox: Commands, queue: Queue) -> None:
         assert 590_000 < ox("limits", "hold", "mail", "10m", "--json").json["wait_ms"] <= 600_000

@@ -86,10 +86,11 @@ class Losses:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Two workers and a producer, and at the end the rest of the work."""
+        """Two workers and four producers, and at the end the rest of the work."""
         workers = [Worker(self.queue, concurrency=10, lock_duration=5, stalled_interval=1) for _ in range(2)]
         async with workers[0].running(), workers[1].running():
-            tasks = [asyncio.create_task(self._produce()), asyncio.create_task(self._watch())]
+            tasks = [asyncio.create_task(self._produce()) for _ in range(4)]
+            tasks.append(asyncio.create_task(self._watch()))
             try:
                 yield
             finally:

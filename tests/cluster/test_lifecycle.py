@@ -151,10 +151,10 @@ async def test_leases_are_renewed_on_a_cluster(masters: Masters) -> None:
 
         @queue.process
         async def work(job: RunningJob) -> int:
-            await asyncio.sleep(3.2)
+            await asyncio.sleep(5.2)
             return job.fencing
 
-    async with Worker(*queues, concurrency=4, lock_duration=2, stalled_interval=1).running():
+    async with Worker(*queues, concurrency=4, lock_duration=4, stalled_interval=1).running():
         handles = [await queue.add("job") for queue in queues for _ in range(2)]
         assert [await handle.result(LIMIT) for handle in handles] == [1, 1, 1, 1]
     for queue in queues:

@@ -107,7 +107,7 @@ def _is_replica(node: ValkeyServer, replica: str) -> bool:
         return any(line.startswith(replica) and "slave" in line for line in str(known).splitlines())
 
 
-def _take_over(replica: Any) -> None:
+def take_over(replica: Any) -> None:
     end = time.monotonic() + LIMIT
     while replica.info("replication")["role"] != "master":
         assert time.monotonic() < end, "the replica did not take over"
@@ -263,7 +263,7 @@ async def test_a_replica_takes_over_while_jobs_run() -> None:
                     wait_until(partial(_is_replica, node, _node_id(replica)), "known as a replica")
                 load = _Load(masters.url, masters.queue_on(source))
                 async with load.running():
-                    await asyncio.to_thread(_take_over, plain)
+                    await asyncio.to_thread(take_over, plain)
         finally:
             replica.stop()
 

@@ -141,12 +141,35 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await _cancel(broker, there, client)
     await _flows(broker, other)
     await _graphs(broker, other, client)
+    await _limits(broker)
     # Lost workers.
     client.delete(*client.keys(f"{at}:*:lock"))
     await broker.recover(interval_ms=1)
     await asyncio.sleep(0.01)
     await broker.recover(interval_ms=1, max_stalled=0)
     await broker.retry_job("kept", "failed", reset=True)
+
+
+async def _limits(broker: BullMQBroker) -> None:
+    """Jobs held back by limits of both kinds, let in by an end, by the tick and by the limit's removal."""
+    await operations.drain(broker)
+
+    async def add(key: str, *names: str, **options: Any) -> None:
+        built = [JobOptions.build(job_id=name, limit_key=key, **options) for name in names]
+        await broker.add([broker.encode("limited", 1, one) for one in built])
+
+    await broker.limits.set_bucket("t", "limited", 2, 3)
+    await broker.limits.set_bucket("k", "", 1, 0)
+    await add("one", "limited-1", "limited-2", "limited-3")
+    await add("two", "limited-4", "limited-5", "limited-6", priority=2)
+    jobs = (await broker.claim(Ask(9))).jobs
+    await broker.finish([_outcome("c", jobs[0])], Ask(5))
+    await broker.limits.set_bucket("k", "", 0, 0)
+    await broker.promote()
+    await broker.limits.usage("t:limited")
+    await broker.limits.set_bucket("t", "limited", 0, 0)
+    await broker.claim(Ask(9))
+    await broker.limits.set_bucket("k", "", 5, 0)
 
 
 async def _schedules(broker: BullMQBroker, client: Any) -> None:

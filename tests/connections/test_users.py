@@ -122,7 +122,6 @@ def test_nobody_may_do_what_no_role_needs(guarded: ValkeyServer, admin: Any, rol
             ("CONFIG", "GET", "*"),
             ("SCRIPT", "FLUSH"),
             ("ACL", "LIST"),
-            ("DEBUG", "SLEEP", "0"),
             ("SHUTDOWN",),
             ("REPLICAOF", "NO", "ONE"),
             ("MONITOR",),
@@ -147,8 +146,7 @@ def test_every_command_of_a_roles_scripts_is_allowed(guarded: ValkeyServer, admi
         arity = next(iter(facts.values()))["arity"] if isinstance(facts, dict) else facts[0][1]
         if abs(arity) < 2 and name not in ("TIME", "PING"):
             continue
-        words = ["STREAM"] if name == "XINFO" else []
-        words += ["bull:x"] * (abs(arity) - 1 - len(words))
+        words = ["STREAM", "bull:x"] if name == "XINFO" else ["bull:x"] * (abs(arity) - 1)
         answer = admin.execute_command("ACL", "DRYRUN", role, name, *words)
         if answer not in ("OK", b"OK", True):
             refused[name] = answer

@@ -50,6 +50,9 @@ def add(
         list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="A label; repeat for several.")
     ] = None,
     correlation_id: Annotated[str | None, typer.Option(help="What ties it to other jobs and logs.")] = None,
+    limit_key: Annotated[
+        str | None, typer.Option(help="Whom it is done for, where the queue limits jobs per key.")
+    ] = None,
     callback_url: Annotated[str | None, typer.Option(help="Who is told when it has ended.")] = None,
     history: Annotated[bool, typer.Option("--history", help="Keep its transitions and attempts.")] = False,
     remove_on_complete: Annotated[
@@ -74,6 +77,7 @@ def add(
         "lifetime": lifetime,
         "tags": tags_of(tag),
         "correlation_id": correlation_id,
+        "limit_key": limit_key,
         "callback_url": callback_url,
         "history": history or None,
         "remove_on_complete": json_or_text(remove_on_complete),

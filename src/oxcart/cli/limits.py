@@ -1,9 +1,10 @@
-"""``oxcart limits …``: how many jobs of a queue run at once and in a time, over all its workers."""
+"""``oxcart limits …``: how many jobs of a queue, a type or a key run at once and in a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from oxcart.cli import output, settings
@@ -37,7 +38,7 @@ def set_(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Limit a queue, over all its workers."""
+    """Limit a queue as a whole, over all its workers."""
     if concurrency is None and rate is None:
         raise CommandError("say --concurrency, --rate or both", USAGE)
     # All is read before anything is written.
@@ -54,6 +55,59 @@ def set_(
     _show(ctx, queue, as_json, work)
 
 
+Concurrent = Annotated[int | None, typer.Option(min=1, help="How many may run at once.")]
+PerMinute = Annotated[int | None, typer.Option(min=1, help="How many may start in a minute.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Take the limit away.")]
+
+
+@app.command("type")
+def type_(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    name: Annotated[str, typer.Argument(help="The name of the jobs.", show_default=False)],
+    concurrent: Concurrent = None,
+    per_minute: PerMinute = None,
+    remove: Remove = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Limit the jobs of one type; others go past them. Node's workers do not know such limits."""
+    _one_of(remove, concurrent, per_minute)
+
+    async def work(source: Queue) -> None:
+        if remove:
+            await source.limits.remove_type_limit(name)
+        else:
+            await source.limits.set_type_limit(name, concurrent=concurrent, per_minute=per_minute)
+
+    _show(ctx, queue, as_json, work)
+
+
+@app.command()
+def key(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    concurrent: Concurrent = None,
+    per_minute: PerMinute = None,
+    remove: Remove = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Limit the jobs of each limit_key; others go past them. Node's workers do not know such limits."""
+    _one_of(remove, concurrent, per_minute)
+
+    async def work(source: Queue) -> None:
+        if remove:
+            await source.limits.remove_key_limit()
+        else:
+            await source.limits.set_key_limit(concurrent=concurrent, per_minute=per_minute)
+
+    _show(ctx, queue, as_json, work)
+
+
+def _one_of(remove: bool, concurrent: int | None, per_minute: int | None) -> None:
+    if remove == (concurrent is not None or per_minute is not None):
+        raise CommandError("say --concurrent, --per-minute or both; or --remove", USAGE)
+
+
 @app.command()
 def clear(
     ctx: typer.Context,
@@ -63,7 +117,7 @@ def clear(
     hold: Annotated[bool, typer.Option("--hold", help="End a hold, and begin the rate's time anew.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take limits away; all of them unless told which."""
+    """Take the limits of a whole queue away; all of them unless told which."""
     every = not (concurrency or rate or hold)
 
     async def work(source: Queue) -> None:
@@ -105,6 +159,8 @@ def _show(ctx: typer.Context, queue: str, as_json: bool, work: Any = None) -> No
                 "concurrency": await source.limits.concurrency(),
                 "rate": None if rate is None else {"most": rate.most, "per_ms": rate.per_ms},
                 "wait_ms": await source.limits.wait_ms(),
+                "types": {name: await _of_type(source, name) for name in await source.limits.type_limits()},
+                "keys": await _of_keys(source),
             }
 
     found = settings.run(run())
@@ -117,8 +173,29 @@ def _show(ctx: typer.Context, queue: str, as_json: bool, work: Any = None) -> No
             "concurrency": "any" if found["concurrency"] is None else found["concurrency"],
             "rate": "any" if rate is None else f"{rate['most']:,} in {output.span(rate['per_ms'] / 1000)}",
             "held for": output.span(found["wait_ms"] / 1000) if found["wait_ms"] else None,
+            **{f"type {name}": _told(limit) for name, limit in found["types"].items()},
+            **({"each key": _told(found["keys"])} if found["keys"] else {}),
         }
     )
+
+
+async def _of_type(source: Queue, name: str) -> dict[str, Any]:
+    limit, used = (await source.limits.type_limits())[name], await source.limits.type_usage(name)
+    return msgspec.structs.asdict(limit) | msgspec.structs.asdict(used)
+
+
+async def _of_keys(source: Queue) -> dict[str, Any] | None:
+    limit, used = await source.limits.key_limit(), await source.limits.key_usage()
+    return None if limit is None else msgspec.structs.asdict(limit) | msgspec.structs.asdict(used)
+
+
+def _told(limit: dict[str, Any]) -> str:
+    bounds = []
+    if limit["concurrent"] is not None:
+        bounds.append(f"{limit['concurrent']:,} at once")
+    if limit["per_minute"] is not None:
+        bounds.append(f"{limit['per_minute']:,} per minute")
+    return f"{', '.join(bounds)}; {limit['running']:,} hold a place, {limit['held_back']:,} held back"
 
 
 def _rate(text: str) -> tuple[int, str]:

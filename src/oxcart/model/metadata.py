@@ -1,6 +1,6 @@
-"""What users hang on a job beside its payload: tags, a correlation id, a callback URL.
+"""What users hang on a job beside its payload: tags, a correlation id, a callback URL, the key of its limit.
 
-All of it can be changed until the job has ended. Checked here; where it is stored is the broker's business.
+All but the key can be changed until the job has ended. Checked here; where it is stored is the broker's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ MAX_TAGS = 32
 MAX_TAG_NAME, MAX_TAG_VALUE = 64, 256
 #: Characters of a correlation id.
 MAX_CORRELATION_ID = 256
+#: Characters of the key of a limit.
+MAX_LIMIT_KEY = 256
 #: Characters of a callback URL.
 MAX_URL = 2048
 
@@ -46,17 +48,16 @@ def check_correlation_id(value: Any, field: str = "correlation_id") -> str:
     Raises:
         ValidationError: It is empty, too long, or not printable.
     """
-    if (
-        not isinstance(value, str)
-        or not 1 <= len(value) <= MAX_CORRELATION_ID
-        or not value.isprintable()
-        or not _is_text(value)
-    ):
-        bound = (
-            f"text of 1 to {MAX_CORRELATION_ID} printable characters"  # it stands in log lines and headers
-        )
-        raise ValidationError(field, bound, value)
-    return value
+    return _printable(value, field, MAX_CORRELATION_ID)  # it stands in log lines and headers
+
+
+def check_limit_key(value: Any, field: str = "limit_key") -> str:
+    """Whom a job is done for, where the queue limits jobs per key.
+
+    Raises:
+        ValidationError: It is empty, too long, or not printable.
+    """
+    return _printable(value, field, MAX_LIMIT_KEY)
 
 
 def check_url(value: Any, field: str = "callback_url") -> str:
@@ -77,6 +78,17 @@ def check_url(value: Any, field: str = "callback_url") -> str:
         raise ValidationError(field, bound, value)
     if parts.username is not None or parts.password is not None:
         raise ValidationError(field, "a URL without user and password: it is stored with the job", host)
+    return value
+
+
+def _printable(value: Any, field: str, most: int) -> str:
+    if (
+        not isinstance(value, str)
+        or not 1 <= len(value) <= most
+        or not value.isprintable()
+        or not _is_text(value)
+    ):
+        raise ValidationError(field, f"text of 1 to {most} printable characters", value)
     return value
 
 

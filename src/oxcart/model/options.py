@@ -13,7 +13,7 @@ from oxcart.model.backoff import DEFAULT_BACKOFF, Backoff
 from oxcart.model.deduplication import Deduplication
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
-from oxcart.model.metadata import check_correlation_id, check_tags, check_url
+from oxcart.model.metadata import check_correlation_id, check_limit_key, check_tags, check_url
 from oxcart.model.names import check_job_id
 from oxcart.model.payload import MAX_SIZE_LIMIT
 from oxcart.model.retention import Retention
@@ -55,6 +55,7 @@ class OptionKwargs(TypedDict, total=False):
     keep_logs: int | None
     lifetime: Duration | None
     lifo: bool
+    limit_key: str | None
     priority: int | str
     remove_on_complete: RetentionLike
     remove_on_fail: RetentionLike
@@ -97,6 +98,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         idempotency_key: A job of this name and key that was added before is this job; None for no key.
         idempotency_window: For how long, in milliseconds.
         lifetime: How long after its creation the job must have ended, in milliseconds; None for no limit.
+        limit_key: Whom it is done for, where the queue limits jobs per key; None for nobody.
         retry_system: Whether an attempt that ended by a crash or a lost worker is tried again.
         retry_timeout: Whether one that took too long is.
     """
@@ -122,6 +124,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     idempotency_key: str | None = None
     idempotency_window: int = DEFAULT_IDEMPOTENCY_WINDOW
     lifetime: int | None = None
+    limit_key: str | None = None
     retry_system: bool = True
     retry_timeout: bool = True
 
@@ -133,6 +136,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and self.job_id is None
             and self.deduplication is None
             and self.idempotency_key is None
+            and self.limit_key is None
             and self.tags is None
         )
 
@@ -271,6 +275,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "keep_logs": _optional(_integer(1)),
     "lifetime": _optional(_positive),
     "lifo": _flag,
+    "limit_key": _optional(check_limit_key),
     "priority": _priority,
     "remove_on_complete": Retention.parse,
     "remove_on_fail": Retention.parse,

@@ -123,3 +123,37 @@ class Limits:
     def wait_ms(self, most: int | None = None) -> int:
         """For how many ms the rate or a hold lets no job start; 0 where one may."""
         return self._queue.run(self._inner.wait_ms(most))
+
+    def set_type_limit(
+        self, name: str, *, concurrent: int | None = None, per_minute: int | None = None
+    ) -> None:
+        """Lets at most so many jobs of a type run at once, and start in a minute."""
+        self._queue.run(self._inner.set_type_limit(name, concurrent=concurrent, per_minute=per_minute))
+
+    def type_limits(self) -> dict[str, _limits.Limit]:
+        """The limits of types."""
+        return self._queue.run(self._inner.type_limits())
+
+    def remove_type_limit(self, name: str) -> None:
+        """Lets any number of jobs of a type run; those held back are let in."""
+        self._queue.run(self._inner.remove_type_limit(name))
+
+    def type_usage(self, name: str) -> _limits.Usage:
+        """What the limit of a type does at this moment."""
+        return self._queue.run(self._inner.type_usage(name))
+
+    def set_key_limit(self, *, concurrent: int | None = None, per_minute: int | None = None) -> None:
+        """Lets at most so many jobs of each ``limit_key`` run at once, and start in a minute."""
+        self._queue.run(self._inner.set_key_limit(concurrent=concurrent, per_minute=per_minute))
+
+    def key_limit(self) -> _limits.Limit | None:
+        """The limit of each key, or None."""
+        return self._queue.run(self._inner.key_limit())
+
+    def remove_key_limit(self) -> None:
+        """Lets any number of jobs of a key run; those held back are let in."""
+        self._queue.run(self._inner.remove_key_limit())
+
+    def key_usage(self, key: str | None = None) -> _limits.Usage:
+        """What the limit does to one key at this moment, or to all of them together."""
+        return self._queue.run(self._inner.key_usage(key))

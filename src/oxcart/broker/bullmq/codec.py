@@ -51,6 +51,8 @@ FIELD_HISTORY = "ox:history"
 FIELD_IDEMPOTENCY = "ox:idem"
 #: How long after its creation the job must have ended, in ms.
 FIELD_LIFETIME = "ox:lifetime"
+#: Whom the job is done for, where the queue limits jobs per key.
+FIELD_LIMIT = "ox:limit"
 #: Categories that are not tried again though they could be.
 FIELD_NO_RETRY = "ox:noretry"
 #: What the handler saved for its next attempt, as JSON.
@@ -161,6 +163,8 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
         extras += (FIELD_TAGS, encode_tags(options.tags))
     if options.correlation_id is not None:
         extras += (FIELD_CORRELATION, options.correlation_id)
+    if options.limit_key is not None:
+        extras += (FIELD_LIMIT, options.limit_key)
     if options.callback_url is not None:
         extras += (FIELD_CALLBACK, options.callback_url)
     if options.history:
@@ -348,13 +352,15 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
         b"ox:history" in fields,
     )
     tags, correlation, url = get(b"ox:tags"), get(b"ox:corr"), get(b"ox:callback")
-    if tags is None and correlation is None and url is None:
+    key = get(b"ox:limit")
+    if tags is None and correlation is None and url is None and key is None:
         return options
     return msgspec.structs.replace(
         options,
         tags=decode_tags(tags) or None,
         correlation_id=text_of(correlation),
         callback_url=text_of(url),
+        limit_key=text_of(key),
     )
 
 

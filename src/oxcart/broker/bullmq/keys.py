@@ -202,6 +202,22 @@ class Keys:
         """String: the answer to the last call of a caller's slot (ours alone, short-lived)."""
         return self.key(f"ox:call:{slot}")
 
+    def held(self) -> str:
+        """Sorted set: who holds a place of a limit per type or key, as bucket LF id (ours alone)."""
+        return self.key("ox:held")
+
+    def parked(self) -> str:
+        """Sorted set: who is held back by such a limit, as bucket LF place LF id (ours alone)."""
+        return self.key("ox:parked")
+
+    def opening(self) -> str:
+        """Sorted set: buckets with jobs held back, by the time at which to look at them (ours alone)."""
+        return self.key("ox:opening")
+
+    def starts(self, bucket: str) -> str:
+        """String: how many jobs of a bucket started in the present minute (ours alone, short-lived)."""
+        return self.key(f"ox:rate:{bucket}")
+
     def callbacks(self) -> str:
         """Sorted set: jobs with a callback URL that was not told yet, by the time of their add (ours)."""
         return self.key("ox:callbacks")

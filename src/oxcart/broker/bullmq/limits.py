@@ -1,6 +1,7 @@
-"""What holds a whole queue back: its concurrency, its rate, and a pause of its rate limit.
+"""What holds a queue back: its concurrency, its rate, a pause of its rate limit; and limits per type and key.
 
-All of it is fields of ``meta`` and the counter ``limiter``, obeyed at claim by whoever claims.
+The first are fields of ``meta`` and the counter ``limiter``, obeyed at claim by whoever claims. Those per
+type and key are ours alone (decision 56).
 
 May touch: the server, through its queue's broker. Every write may be applied twice without harm.
 """
@@ -8,6 +9,8 @@ May touch: the server, through its queue's broker. Every write may be applied tw
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from oxcart.broker.bullmq.scripts import load
 
@@ -22,6 +25,7 @@ class LimitStore:
     """The limits of one queue."""
 
     def __init__(self, broker: BullMQBroker) -> None:
+        self._broker = broker
         self._caller = broker.caller
         self._keys = broker.keys
 
@@ -71,6 +75,42 @@ class LimitStore:
             most: The limit of a worker, where the queue has none of its own.
         """
         return int(await self._caller.again(load("limited"), self._keys.meta(), most or ""))
+
+    # -- per type and key
+
+    async def set_bucket(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
+        """Limits a type (kind ``t``) or every key (kind ``k``); two zeros take the limit away."""
+        args = (kind, name, concurrent, per_minute, self._broker.clock())
+        await self._caller.again(load("limit"), self._keys.meta(), *args)
+
+    async def rules(self) -> Rules:
+        """The limits per type and key."""
+        raw = await self._caller.command("HGET", self._keys.meta(), "ox:limits")
+        return Rules() if raw is None else msgspec.json.decode(raw, type=Rules)
+
+    async def usage(self, bucket: str) -> tuple[int, int, int]:
+        """How many jobs of a bucket run, are held back, and started in the present minute.
+
+        A bucket that ends with ``*`` stands for all that begin so; their starts are not counted.
+        """
+        first, last = f"[{bucket}\n", f"({bucket}\x0b"
+        if bucket.endswith("*"):
+            first, last = f"[{bucket[:-1]}", f"({bucket[:-2]};"
+        running, parked, started = await self._caller.pipeline(
+            [
+                ("ZLEXCOUNT", self._keys.held(), first, last),
+                ("ZLEXCOUNT", self._keys.parked(), first, last),
+                ("GET", self._keys.starts(bucket)),
+            ]
+        )
+        return running, parked, _number(started) or 0
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What ``meta`` says of limits per type and key: how many at once and per minute, 0 for any number."""
+
+    t: dict[str, tuple[int, int]] = {}
+    k: tuple[int, int] = (0, 0)
 
 
 def _number(raw: bytes | None) -> int | None:

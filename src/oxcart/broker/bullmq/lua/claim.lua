@@ -8,14 +8,18 @@
 --          fields as they were before the claim (the caller adds one to `ats` and sets `processedOn`), in
 --          MessagePack, because each string of an answer costs the server three times as much;
 --          limited and due in ms, 0 for none; active is the length of the active list
--- Events   `waiting` per delayed job whose time had come, `active` per claimed job
+-- Events   `waiting` per delayed job whose time had come, `active` per claimed job, `delayed` per job that is held
+--          back by the limit of its type or key
 -- Keeps    a claimed id is in `active` and has a lock; wait is served before prioritized; the marker is
 --          set again after a claim, so that wake-ups chain from worker to worker
 -- include: base gate insert claiming
+-- include when needed: insert limiting
 
 local asked = read_asked(3)
 local kept = remembered()
 if kept then
   return repeat_claim(kept, asked)
 end
-return answer_claim({}, claim_jobs(asked))
+return answer_claim({}, claim_jobs(asked, function(gate, now)
+  return seldom().limiting(gate, now)
+end))

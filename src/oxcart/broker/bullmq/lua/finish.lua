@@ -28,7 +28,7 @@
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
 -- include: base gate insert claiming attempts
--- include when needed: insert store parent removal deduplication metrics history gates
+-- include when needed: insert store parent removal deduplication metrics history gates limiting
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -224,6 +224,9 @@ end
 -- The id that has left `active` and is not yet elsewhere: what fails in between puts it back.
 local between
 
+-- Those that leave `active`, where the queue has limits per type or key.
+local leavers = LIMITED and {}
+
 -- Common beginning of every item. Returns the job's attributes, or a code below zero. The order of the
 -- checks is the peers': what a refused call has already changed by then is the same.
 local function leave(index, kind, id, token, starts, fields, earlier)
@@ -259,6 +262,9 @@ local function leave(index, kind, id, token, starts, fields, earlier)
   end
   if ATTACHED then
     job.told = read_attempt(key)
+  end
+  if LIMITED then
+    leavers[#leavers + 1] = { id, call("HMGET", key, "name", "ox:limit"), kind == "w" }
   end
   release(index, id)
   if fields then
@@ -569,6 +575,9 @@ while index < count do
       write_active()
       if seldom().put_back(P, between) then
         active = active + 1
+        if LIMITED then
+          leavers[#leavers] = nil
+        end
       end
     end
     between = nil
@@ -578,6 +587,9 @@ end
 write_active()
 write_places()
 write_releases()
+if LIMITED then
+  pcall(seldom().leave_places, LIMITED, leavers)
+end
 if gated then
   pcall(seldom().settle_opened, asked.now, TELL)
 end
@@ -588,7 +600,9 @@ end
 if asked.count == 0 then
   return answer_claim(codes, { jobs = {}, orphans = {}, limited = 0, count = 0 })
 end
-local claim = claim_jobs(asked)
+local claim = claim_jobs(asked, function(gate, now)
+  return seldom().limiting(gate, now)
+end)
 if finished > 0 and claim.count == 0 and not claim.due then
   drained()
 end

@@ -33,5 +33,5 @@ if call("EXISTS", P .. "wait", P .. "paused", P .. "active", P .. "prioritized",
 end
 call("UNLINK", P .. "meta", P .. "events", P .. "id", P .. "pc", P .. "marker", P .. "limiter", P .. "delay",
   P .. "stalled", P .. "stalled-check", P .. "metrics:completed", P .. "metrics:completed:data",
-  P .. "metrics:failed", P .. "metrics:failed:data")
+  P .. "metrics:failed", P .. "metrics:failed:data", P .. "ox:held", P .. "ox:parked", P .. "ox:opening")
 return remember({ 0, #ids })

@@ -1,4 +1,5 @@
--- The tick: lets due jobs wait for a worker, and brings `wait` and `paused` in order.
+-- The tick: lets due jobs wait for a worker, looks at limits that may have room again, and brings `wait` and
+-- `paused` in order.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 now, 4 how many at most, 5 the time to write down, where that is not
@@ -6,6 +7,7 @@
 -- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime is over or 0 }
 -- Events   `waiting` per job
 -- include: base gate insert
+-- include when needed: insert limiting
 
 remembered()
 local gate = read_gate(P)
@@ -13,6 +15,9 @@ if not gate.paused then
   settle(P, false)
 end
 local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]), nil, ARGV[5])
+if gate.limits and seldom().open_due(gate, tonumber(ARGV[3]), 50) == 50 then
+  moved = tonumber(ARGV[4]) -- there may be more: the caller comes again
+end
 if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioritized") > 0 then
   -- a resume by an older peer leaves ready jobs without a marker, and so does a give-back by priority
   wake_now(P, gate)

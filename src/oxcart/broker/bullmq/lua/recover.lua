@@ -15,6 +15,7 @@
 --          fails it. One that belongs to a repeating schedule is never failed for this. So is one marked whose
 --          worker was asked to cancel it.
 -- include: base gate insert history
+-- include when needed: insert limiting
 
 remembered()
 local phase, step = ARGV[3], tonumber(ARGV[7])
@@ -78,8 +79,12 @@ local function recover(id)
   if known[2] then
     note_end(key, known[2], "stalled", "scheduled", "the lease was lost", ARGV[4], "the worker was lost", "system")
   end
-  insert_ready(P, read_gate(P), id, true)
+  local gate = read_gate(P)
+  insert_ready(P, gate, id, true)
   between = nil
+  if gate.limits then
+    seldom().give_up_lost_places(gate.limits, id, key)
+  end
   call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "active")
   call("XADD", P .. "events", "*", "event", "stalled", "jobId", id)
   answer[#answer + 1] = id

@@ -1,7 +1,8 @@
 -- What a pipeline wants to know of an ended attempt and no event carries: one record in the stream `ox:attempts`,
 -- under the id of the event that ended the attempt. Only while a pipeline is attached; else nothing is written.
 
-local ATTACHED = is_attached(P)
+-- Read with it: the rules per type and key, where there are any (parts/limiting.lua).
+local ATTACHED, LIMITED = attached_and_limits(P)
 -- A stack longer than this is cut at its beginning: what failed is at its end.
 local LONGEST_STACK = 4000
 local LONGEST_REASON = 1000

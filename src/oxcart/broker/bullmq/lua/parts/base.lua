@@ -74,8 +74,10 @@ local function is_ahead(till)
   return till ~= nil and till > tonumber(call("TIME")[1]) * 1000
 end
 
-local function is_attached(prefix)
-  return is_ahead(call("HGET", prefix .. "meta", "ox:until"))
+-- Whether a pipeline reads the queue, and the queue's limits per type and key.
+local function attached_and_limits(prefix)
+  local meta = call("HMGET", prefix .. "meta", "ox:until", "ox:limits")
+  return is_ahead(meta[1]), meta[2]
 end
 
 -- A pipeline wants more events kept than peers do, and every constructor of a Node queue sets the number back:

@@ -35,7 +35,12 @@ end
 -- nothing readable. Also returns its starts so far, the size of its payload, and its history where it has one.
 local function read_job(key)
   local fields = redis.pcall("HGETALL", key)
-  if fields.err or #fields == 0 then
+  if fields.err then
+    if not string.find(fields.err, "WRONGTYPE", 1, true) then
+      error({ err = fields.err }) -- a user who may not read jobs must not drop them
+    end
+    return nil
+  elseif #fields == 0 then
     return nil
   end
   local starts, size, history = 0, 0, nil
@@ -51,13 +56,14 @@ local function read_job(key)
   return fields, starts, size, history
 end
 
--- Claims up to `asked.count` jobs. Returns a table:
+-- Claims up to `asked.count` jobs. `limiting` makes what judges jobs by their type and key (parts/limiting.lua);
+-- it is called where the queue has such limits. Returns a table:
 --   jobs    flat list of id, fields (as before the claim)
 --   orphans ids that stood in a list but have no job; they are dropped
 --   limited ms until the rate limit lets the next job through, or 0
 --   closed  the queue is paused, or at its concurrency now
 --   due     ms time of the next delayed job where nothing more is ready; now, where many are due; or nil
-local function claim_jobs(asked)
+local function claim_jobs(asked, limiting)
   local answer = { jobs = {}, orphans = {}, limited = 0, starts = {} }
   local now, count = asked.now, math.min(asked.count, MOST)
   local gate = read_gate(P)
@@ -92,6 +98,7 @@ local function claim_jobs(asked)
   if gate.room then
     count = math.min(count, gate.room)
   end
+  local limits = gate.limits and count > 0 and limiting(gate, now)
 
   local taken, keys, histories, bytes, full, passed_over = {}, {}, {}, 0, false, 0
   local jobs, all_starts = answer.jobs, answer.starts
@@ -107,6 +114,10 @@ local function claim_jobs(asked)
         answer.orphans[#answer.orphans + 1] = id
       end
       return pass_over()
+    end
+    if limits and not limits.admits(id, fields) then
+      full = limits.is_tired
+      return
     end
     local last = #taken + 1
     taken[last], keys[last], all_starts[last] = id, key, starts + 1
@@ -150,6 +161,9 @@ local function claim_jobs(asked)
   end
 
   -- First into `active`, then out of where they waited: what fails on the way must not lose them.
+  if limits then
+    limits.write()
+  end
   if #taken > 0 then
     call("LPUSH", P .. "active", unpack(taken))
   end
@@ -182,8 +196,11 @@ local function claim_jobs(asked)
       end
     end
   end
-  if #taken > 0 or passed_over >= MOST then
+  if #taken > 0 or passed_over >= MOST or (limits and limits.is_tired) then
     call("ZADD", P .. "marker", 0, "0")
+  end
+  if limits then
+    limits.offer()
   end
   answer.count = #taken
   answer.closed = gate.room and #taken >= gate.room

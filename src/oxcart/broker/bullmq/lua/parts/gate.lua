@@ -46,12 +46,13 @@ end
 local unwritten = {}
 
 -- Returns a table: `paused`, `closed` (paused or at its concurrency), `target` (list for ready jobs),
--- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound).
+-- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound), `limits`
+-- (the rules per type and key, where there are any).
 local function read_gate(prefix)
   local meta = call("HMGET", prefix .. "meta", "paused", "concurrency", "max", "duration", "opts.maxLenEvents",
-    "ox:keep", "ox:until")
+    "ox:keep", "ox:until", "ox:limits")
   known_max_events[prefix] = asserted(prefix, meta[5], meta[6], meta[7]) or nil
-  local gate = { paused = meta[1] and true or false, max = meta[3], duration = meta[4] }
+  local gate = { paused = meta[1] and true or false, max = meta[3], duration = meta[4], limits = meta[8] }
   gate.closed = gate.paused
   gate.target = prefix .. (gate.paused and "paused" or "wait")
   if gate.paused then

@@ -1,0 +1,43 @@
+-- Sets or takes away the limit of a job type, or that of every key.
+--
+-- KEYS[1]  meta
+-- ARGV     1 "", 2 "", 3 "t" or "k", 4 the type or "", 5 how many at once, 6 how many per minute (0 for any number;
+--          both 0 take the limit away), 7 now
+-- Returns  1
+-- Keeps    jobs that run already count. Buckets with jobs held back are looked at next
+-- include: base gate insert limiting
+
+remembered()
+local kind, name = ARGV[3], ARGV[4]
+local rule = { tonumber(ARGV[5]), tonumber(ARGV[6]) }
+local known = call("HGET", KEYS[1], "ox:limits")
+local rules = known and cjson.decode(known) or { t = {}, k = { 0, 0 } }
+local first, last
+if kind == "t" then
+  rules.t[name] = (rule[1] > 0 or rule[2] > 0) and rule or nil
+  first, last = "t:" .. name .. "\n", "t:" .. name .. "\011"
+else
+  rules.k = rule
+  first, last = "k:", "k;"
+end
+call("HSET", KEYS[1], "ox:limits", cjson.encode(rules))
+
+-- Who holds a place is told by `active`.
+call("ZREMRANGEBYLEX", PLACES, "[" .. first, "(" .. last)
+if rule[1] > 0 then
+  for _, id in ipairs(call("LRANGE", P .. "active", 0, -1)) do
+    local job = redis.pcall("HMGET", P .. id, "name", "ox:limit")
+    if kind == "t" and job[1] == name then
+      call("ZADD", PLACES, 0, "t:" .. name .. "\n" .. id)
+    elseif kind == "k" and job[2] and not string.find(job[2], "%c") then
+      call("ZADD", PLACES, 0, "k:" .. job[2] .. "\n" .. id)
+    end
+  end
+end
+for _, bucket in ipairs(call("ZRANGE", OPENING, 0, -1)) do
+  if bucket == kind .. ":" .. name or (kind == "k" and string.sub(bucket, 1, 2) == "k:") then
+    call("ZADD", OPENING, ARGV[7], bucket)
+  end
+end
+open_due(read_gate(P), tonumber(ARGV[7]), 20)
+return 1

@@ -1,0 +1,272 @@
+-- Limits per job type and per key (decision 56). A bucket is `t:` and a job's name, or `k:` and its key.
+
+local PLACES, PARKED, OPENING = P .. "ox:held", P .. "ox:parked", P .. "ox:opening"
+-- A job held back is due in a day: nobody takes it before it is let in.
+local DAY = 86400000
+-- After so many ms a bucket that stays full is looked at: somebody may have left without a word.
+local LOOK = 5000
+local MINUTE = 60000
+-- At most so many jobs of a bucket are let in by one look, and held back by one claim.
+local LET_IN, HOLD_BACK = 100, 200
+
+-- The rule of a bucket: how many at once and per minute, 0 for any number; nil for no rule.
+local function rule_of_bucket(rules, bucket)
+  local rule = string.sub(bucket, 1, 2) == "t:" and rules.t[string.sub(bucket, 3)] or nil
+  if string.sub(bucket, 1, 2) == "k:" then
+    rule = rules.k
+  end
+  if rule and rule[1] == 0 and rule[2] == 0 then
+    return nil
+  end
+  return rule
+end
+
+-- The buckets of a job that have rules.
+local function buckets_of(rules, name, key)
+  local found = {}
+  if name and rules.t[name] then
+    found[1] = "t:" .. name
+  end
+  if key and rule_of_bucket(rules, "k:") and not string.find(key, "%c") then
+    found[#found + 1] = "k:" .. key
+  end
+  return found
+end
+
+local function count_in(set, bucket)
+  return call("ZLEXCOUNT", set, "[" .. bucket .. "\n", "(" .. bucket .. "\011")
+end
+
+-- Drops holders that hold nothing: without a lease, and not active. One whose lease ran out keeps its place
+-- while it is active, because its worker may renew it.
+local function drop_lost_holders(bucket)
+  local members = call("ZRANGEBYLEX", PLACES, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, 1000)
+  local locks = {}
+  for i = 1, #members do
+    locks[i] = P .. string.sub(members[i], #bucket + 2) .. ":lock"
+  end
+  local holders = #locks > 0 and call("MGET", unpack(locks)) or {}
+  for i = 1, #members do
+    if not holders[i] and not call("LPOS", P .. "active", string.sub(members[i], #bucket + 2)) then
+      call("ZREM", PLACES, members[i])
+    end
+  end
+end
+
+-- How many more jobs of a bucket may start now; and ms until that changes by itself, where a minute is full.
+local function room_in(bucket, rule, look)
+  local room, wait = math.huge, nil
+  if rule[1] > 0 then
+    room = rule[1] - count_in(PLACES, bucket)
+    if room <= 0 and look then
+      drop_lost_holders(bucket)
+      room = rule[1] - count_in(PLACES, bucket)
+    end
+  end
+  if rule[2] > 0 then
+    local key = P .. "ox:rate:" .. bucket
+    local left = rule[2] - (tonumber(call("GET", key)) or 0)
+    if left <= 0 then
+      wait = call("PTTL", key)
+      if wait < 0 then -- a count without an end
+        call("DEL", key)
+        left, wait = rule[2], nil
+      end
+    end
+    room = math.min(room, left)
+  end
+  return room, wait
+end
+
+-- Lets at most `most` jobs of a bucket in, the first of those held back first.
+local function let_in(bucket, most, gate)
+  local found = {}
+  for _ = 1, 10 do
+    local wanted = most - #found
+    if wanted <= 0 then
+      break
+    end
+    -- One more than is wanted tells whether any are left.
+    local members = call("ZRANGEBYLEX", PARKED, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, wanted + 1)
+    for i = 1, math.min(#members, wanted) do
+      local place = string.sub(members[i], #bucket + 2, #bucket + 17)
+      local id = string.sub(members[i], #bucket + 19)
+      if tonumber(call("ZSCORE", P .. "delayed", id) or nil) == tonumber(place) then
+        found[#found + 1] = id
+        call("ZREM", P .. "delayed", id)
+      end
+      call("ZREM", PARKED, members[i])
+    end
+    if #members <= wanted then
+      if #members > 0 then
+        call("ZREM", OPENING, bucket)
+      end
+      break
+    end
+  end
+  for i = #found, 1, -1 do -- each goes to the front, so the first is let in last
+    local id = found[i]
+    insert_front(P, gate, id, tonumber(peek(P .. id, "priority")) or 0)
+    call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
+  end
+  if #found > 0 then
+    wake_now(P, gate)
+  end
+  return #found
+end
+
+-- Looks at a bucket with jobs held back: lets in as many as there is room for, and notes when to look again.
+local function look_at_bucket(rules, bucket, gate, now)
+  local rule = rule_of_bucket(rules, bucket)
+  local room, wait = math.huge, nil
+  if rule then
+    room, wait = room_in(bucket, rule, true)
+  end
+  if room > 0 then
+    let_in(bucket, math.min(room, LET_IN), gate)
+  end
+  if count_in(PARKED, bucket) == 0 then
+    call("ZREM", OPENING, bucket)
+  else
+    local more = room > LET_IN and 0 or LOOK
+    call("ZADD", OPENING, string.format("%.0f", now + (wait and math.max(wait, 1) or more)), bucket)
+  end
+end
+
+-- Looks at buckets whose time has come; returns how many they were. Where no rules are left and nobody is held
+-- back, there are no limits any more.
+local function open_due(gate, now, most)
+  local rules = cjson.decode(gate.limits)
+  local due = call("ZRANGEBYSCORE", OPENING, "-inf", string.format("%.0f", now), "LIMIT", 0, most)
+  for _, bucket in ipairs(due) do
+    look_at_bucket(rules, bucket, gate, now)
+  end
+  if not next(rules.t) and not rule_of_bucket(rules, "k:") and call("EXISTS", OPENING) == 0 then
+    call("HDEL", P .. "meta", "ox:limits")
+  end
+  return #due
+end
+
+-- Takes a job's places away; returns the buckets in which it had one. A rule that goes takes all places with it.
+local function give_up_places(rules, id, name, key)
+  local freed = {}
+  for _, bucket in ipairs(buckets_of(rules, name, key)) do
+    if rule_of_bucket(rules, bucket)[1] > 0 and call("ZREM", PLACES, bucket .. "\n" .. id) == 1 then
+      freed[#freed + 1] = bucket
+    end
+  end
+  return freed
+end
+
+-- The same for a job that the stalled check took back: it stands in front, and takes a place again at the claim.
+local function give_up_lost_places(text, id, key)
+  local job = call("HMGET", key, "name", "ox:limit")
+  give_up_places(cjson.decode(text), id, job[1], job[2])
+end
+
+-- Ends what jobs that left `active` held, and lets others in for them. `leavers` is a list of { id, name and
+-- key, whether it stands in front of all others now }.
+local function leave_places(text, leavers)
+  local rules, vacant = cjson.decode(text), {}
+  for _, one in ipairs(leavers) do
+    for _, bucket in ipairs(give_up_places(rules, one[1], one[2][1], one[2][2])) do
+      if not one[3] then
+        vacant[bucket] = (vacant[bucket] or 0) + 1
+      end
+    end
+  end
+  if next(vacant) then
+    local gate = read_gate(P)
+    for bucket, places in pairs(vacant) do
+      local rule = rule_of_bucket(rules, bucket)
+      local room = rule and math.min(places, (room_in(bucket, rule))) or 0
+      if room > 0 then
+        let_in(bucket, room, gate)
+      end
+    end
+  end
+end
+
+-- What a claim asks about each job that it would take. `admits` says whether it may start, and remembers that it
+-- does or is held back; `write` writes both down. Nothing is written before.
+local function limiting(gate, now)
+  open_due(gate, now, 20)
+  local rules = cjson.decode(gate.limits)
+  local rooms, waits, entering, started, held_back, vacant = {}, {}, {}, {}, {}, {}
+  local limits = {}
+
+  local function room_of(bucket)
+    if not rooms[bucket] then
+      local known = call("ZSCORE", OPENING, bucket)
+      rooms[bucket], waits[bucket] = room_in(bucket, rule_of_bucket(rules, bucket), not known)
+    end
+    return rooms[bucket]
+  end
+
+  function limits.admits(id, fields)
+    local name, key
+    for i = 1, #fields, 2 do
+      if fields[i] == "name" then
+        name = fields[i + 1]
+      elseif fields[i] == "ox:limit" then
+        key = fields[i + 1]
+      end
+    end
+    local buckets = buckets_of(rules, name, key)
+    for i, bucket in ipairs(buckets) do
+      if room_of(bucket) <= 0 then
+        held_back[#held_back + 1] = { id, bucket }
+        limits.is_tired = #held_back >= HOLD_BACK
+        if i == 2 then -- it would have had a place in the first: somebody else may
+          vacant[buckets[1]] = (vacant[buckets[1]] or 0) + 1
+        end
+        return false
+      end
+    end
+    for _, bucket in ipairs(buckets) do
+      rooms[bucket] = rooms[bucket] - 1
+      local rule = rule_of_bucket(rules, bucket)
+      if rule[1] > 0 then
+        entering[#entering + 1] = 0
+        entering[#entering + 1] = bucket .. "\n" .. id
+      end
+      if rule[2] > 0 then
+        started[bucket] = (started[bucket] or 0) + 1
+      end
+    end
+    return true
+  end
+
+  function limits.write()
+    if #entering > 0 then
+      call("ZADD", PLACES, unpack(entering))
+    end
+    for bucket, many in pairs(started) do
+      local key = P .. "ox:rate:" .. bucket
+      if call("INCRBY", key, many) == many then
+        call("PEXPIRE", key, MINUTE)
+      end
+    end
+    for _, one in ipairs(held_back) do
+      local id, bucket = one[1], one[2]
+      local place, due = delayed_score(P, now, DAY)
+      call("ZADD", P .. "delayed", place, id)
+      call("ZADD", PARKED, 0, bucket .. "\n" .. string.format("%016.0f", place) .. "\n" .. id)
+      local wait = waits[bucket] and math.max(waits[bucket], 1) or LOOK
+      call("ZADD", OPENING, "NX", string.format("%.0f", now + wait), bucket)
+      call("XADD", P .. "events", "*", "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))
+    end
+  end
+
+  -- Afterwards: places that a job could not take because of its other bucket are offered to others.
+  function limits.offer()
+    for bucket, places in pairs(vacant) do
+      local room = math.min(places, rooms[bucket])
+      if room > 0 then
+        let_in(bucket, room, gate)
+      end
+    end
+  end
+
+  return limits
+end
