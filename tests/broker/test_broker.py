@@ -692,6 +692,17 @@ class TestRefusedAsAWhole:
         with pytest.raises(ScriptError, match=r"claim: .*WRONGTYPE"):
             await q.claim()
 
+    @pytest.mark.parametrize("place", ["events", "id", "wait", "marker"])
+    async def test_a_job_that_finds_no_place_leaves_nothing(
+        self, q: Q, store: redis.Redis, place: str
+    ) -> None:
+        kind = (store.zadd, {"0": 0}) if place == "wait" else (store.rpush, "x")
+        kind[0](f"bull:q:{place}", kind[1])
+        with pytest.raises(ScriptError, match=r"WRONGTYPE|not an integer"):
+            await q.add("a")
+        assert not store.exists("bull:q:a")
+        assert place == "wait" or not store.exists("bull:q:wait")
+
     async def test_reads(self, q: Q, store: redis.Redis) -> None:
         store.set("bull:q:wait", "x")
         with pytest.raises(ScriptError, match="WRONGTYPE"):

@@ -18,6 +18,34 @@
 -- include: base gate insert store
 -- include when needed: insert parent removal window adding keyed
 
+-- Most calls add one job with nothing special about it: then all of this is straight on, with as few commands as
+-- there can be. The id's place in the list comes first, as the one write that is refused when the server is out of
+-- memory or the list is none.
+if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and ARGV[11] == "0" and ARGV[12] == ""
+  and ARGV[13] == "0" then
+  local kept = recalled()
+  if kept then
+    return kept
+  end
+  local id, key, events = ARGV[5], P .. ARGV[5], P .. "events"
+  if asked_of_slot("EXISTS", key, NEVER) == 0 then
+    local gate = read_gate(P)
+    call("LPUSH", gate.target, id)
+    local fine, fault = pcall(function()
+      call("INCR", P .. "id")
+      store_job(P, id, ARGV[6], ARGV[7], ARGV[8], ARGV[9], "0", "0")
+      call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id)
+      wake_now(P, gate)
+    end)
+    if fine then
+      return remember({ 1 })
+    end
+    call("LREM", gate.target, 1, id)
+    call("DEL", key) -- else a later add of this id would take it for added
+    return remember({ type(fault) == "table" and fault.err or tostring(fault) })
+  end
+end
+
 local count = tonumber(ARGV[3])
 local plain = count - tonumber(ARGV[4])
 local answer = remembered(plain > 0)

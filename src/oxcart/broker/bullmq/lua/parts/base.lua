@@ -28,10 +28,7 @@ end
 
 -- What this very call answered before, or nil. A call older than the last one of its slot was given up by
 -- its caller and came late through a connection already dead: it must not be applied any more.
--- The first write command of a script must be one that the server refuses when it is out of memory, so
--- that a script runs whole or not at all: SETRANGE with nothing to write is that probe. A script whose first
--- write is of that kind anyway says so.
-local function remembered(probes_itself)
+local function recalled()
   if slot_key then
     local kept = asked_of_slot("GET", slot_key)
     if kept then
@@ -44,6 +41,18 @@ local function remembered(probes_itself)
         error({ err = "OXSTALE call " .. ARGV[2] .. " came after call " .. last .. " of its slot" })
       end
     end
+  end
+  return nil
+end
+
+-- The same, and a look whether the script can run at all.
+-- The first write command of a script must be one that the server refuses when it is out of memory, so
+-- that a script runs whole or not at all: SETRANGE with nothing to write is that probe. A script whose first
+-- write is of that kind anyway says so.
+local function remembered(probes_itself)
+  local answer = recalled()
+  if answer then
+    return answer
   end
   if probes_itself then
     asked_of_slot("EXISTS", NEVER)
