@@ -68,6 +68,7 @@ from oxcart.model.state import (
     check_move,
     formal_state,
 )
+from oxcart.model.target import Abilities, Target
 
 __all__ = [
     "DEFAULT_BACKOFF",
@@ -80,6 +81,7 @@ __all__ = [
     "TERMINAL",
     "TRANSITIONS",
     "UNSET",
+    "Abilities",
     "AccessDenied",
     "Attempt",
     "Backoff",
@@ -133,6 +135,7 @@ __all__ = [
     "Snooze",
     "State",
     "Strategy",
+    "Target",
     "TemporaryError",
     "Transition",
     "TreeTooLarge",

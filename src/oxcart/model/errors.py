@@ -72,6 +72,25 @@ class PayloadTooLarge(PayloadError):
         self.limit = limit
 
 
+class NotSupported(OxcartError):
+    """A queue's protocol has no place for what was asked; nothing was written.
+
+    Attributes:
+        protocol: The protocol, ``bridge`` for example.
+        feature: The feature's name in the table of capabilities.
+        words: What that is.
+    """
+
+    def __init__(self, protocol: str, feature: str, words: str) -> None:
+        super().__init__(protocol, feature, words)
+        self.protocol = protocol
+        self.feature = feature
+        self.words = words
+
+    def __str__(self) -> str:
+        return f"the {self.protocol} protocol has no place for {self.words} ({self.feature})"
+
+
 # --- the state of a job ---------------------------------------------------------------------------
 
 

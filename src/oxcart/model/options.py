@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -16,7 +16,9 @@ from oxcart.model.errors import ValidationError
 from oxcart.model.metadata import check_correlation_id, check_limit_key, check_tags, check_url
 from oxcart.model.names import check_job_id
 from oxcart.model.payload import MAX_SIZE_LIMIT
+from oxcart.model.rate import RateLimit
 from oxcart.model.retention import Retention
+from oxcart.model.target import Target
 
 #: The largest priority that every generation of the protocol accepts.
 MAX_PRIORITY = 2_097_151
@@ -48,6 +50,7 @@ class OptionKwargs(TypedDict, total=False):
     correlation_id: str | None
     deduplication: str | Mapping[str, Any] | Deduplication | None
     delay: Duration
+    depends_on: Iterable[str]
     history: bool
     idempotency_key: str | None
     idempotency_window: Duration
@@ -57,13 +60,17 @@ class OptionKwargs(TypedDict, total=False):
     lifo: bool
     limit_key: str | None
     priority: int | str
+    rate_limit: RateLimit | Mapping[str, int] | None
     remove_on_complete: RetentionLike
     remove_on_fail: RetentionLike
+    reroute_on: Iterable[str]
     retry_system: bool
     retry_timeout: bool
     size_limit: int | None
+    skip_on: Iterable[str]
     stack_trace_limit: int | None
     tags: Mapping[str, str] | None
+    target: Target | Mapping[str, Any] | str | None
     timeout: Duration | None
     timestamp: int | None
 
@@ -101,6 +108,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         limit_key: Whom it is done for, where the queue limits jobs per key; None for nobody.
         retry_system: Whether an attempt that ended by a crash or a lost worker is tried again.
         retry_timeout: Whether one that took too long is.
+        target: Which workers may run it; None for all.
+        rate_limit: How many jobs of its type may run, at once and in a minute; None for no limit.
+        depends_on: Ids of jobs that must have completed before it runs.
+        skip_on: Names of errors after which it is not tried again.
+        reroute_on: Names of errors after which another worker is to try it.
     """
 
     attempts: int = 3
@@ -127,6 +139,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     limit_key: str | None = None
     retry_system: bool = True
     retry_timeout: bool = True
+    target: Target | None = None
+    rate_limit: RateLimit | None = None
+    depends_on: tuple[str, ...] = ()
+    skip_on: tuple[str, ...] = ()
+    reroute_on: tuple[str, ...] = ()
 
     @property
     def is_shared(self) -> bool:
@@ -138,6 +155,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and self.idempotency_key is None
             and self.limit_key is None
             and self.tags is None
+            and not self.depends_on
         )
 
     @classmethod
@@ -257,6 +275,20 @@ def _idempotency_key(value: Any, field: str) -> str:
     return value
 
 
+def _names(value: Any, field: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValidationError(field, "a list of strings", value)
+    names = tuple(value)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ValidationError(field, "a list of non-empty strings", name)
+    return names
+
+
+def _target(value: Any, field: str) -> Target | None:
+    return Target.read(value, field) or None
+
+
 def _positive(value: Any, field: str) -> int:
     return parse_ms(value, field, minimum=1)
 
@@ -268,6 +300,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "correlation_id": _optional(check_correlation_id),
     "deduplication": _optional(Deduplication.parse),
     "delay": parse_ms,
+    "depends_on": _names,
     "history": _flag,
     "idempotency_key": _optional(_idempotency_key),
     "idempotency_window": _positive,
@@ -277,13 +310,17 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "lifo": _flag,
     "limit_key": _optional(check_limit_key),
     "priority": _priority,
+    "rate_limit": RateLimit.parse,
     "remove_on_complete": Retention.parse,
     "remove_on_fail": Retention.parse,
+    "reroute_on": _names,
     "retry_system": _flag,
     "retry_timeout": _flag,
     "size_limit": _optional(_integer(1, MAX_SIZE_LIMIT)),
+    "skip_on": _names,
     "stack_trace_limit": _optional(_integer(0)),
     "tags": _tags,
+    "target": _optional(_target),
     "timeout": _timeout,
     "timestamp": _optional(_integer(0, _MAX_TIMESTAMP)),
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,6 +22,10 @@ from oxcart.model.names import check_job_name
 
 #: A point in time as people write it: a datetime with a zone, ISO text with an offset, or ms since 1970.
 Instant = datetime | str | int
+
+#: What becomes of firings that nobody made in time, and of one while the last still runs (Bridge).
+Missed = Literal["skip", "once", "all"]
+Overlap = Literal["beside", "skip", "queue"]
 
 #: Ids with more parts than this are those of repeatable jobs, from before there were schedulers.
 _MOST_PARTS = 4

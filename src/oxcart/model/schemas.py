@@ -27,6 +27,8 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "job-options.schema.json": JobOptions,
 }
 
+#: Where the next part of a docstring begins: what it raises, an example.
+_SECTION = re.compile(r"\n\w+:\n")
 _ATTRIBUTE = re.compile(r"(\w+): (.*)")
 
 
@@ -62,7 +64,7 @@ def _structs(kind: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
     waiting: list[Any] = [msgspec.inspect.type_info(kind)]
     while waiting:
         info = waiting.pop()
-        if isinstance(info, msgspec.inspect.StructType):
+        if isinstance(info, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
             if info.cls not in found:
                 found.append(info.cls)
                 waiting.extend(field.type for field in info.fields)
@@ -75,6 +77,7 @@ def _describe(part: dict[str, Any], kind: type[msgspec.Struct]) -> None:
     """Move the docstring's attributes to the properties they describe."""
     text, _, attributes = (inspect.getdoc(kind) or "").partition("Attributes:")
     part["description"] = text.strip().partition("\n\n")[0].replace("\n", " ")
+    attributes = _SECTION.split(attributes)[0]
     for name, words in _attributes(attributes).items():
         part["properties"][name]["description"] = words
 
