@@ -111,6 +111,14 @@ chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answe
 cron: install  ## next times of 5 000 random expressions and instants against the cron-parser of BullMQ
 	OXCART_CRON=5000 $(BIN)/pytest -q -rP tests/interop/test_cron.py
 
+.PHONY: bench-bridge
+bench-bridge: install  ## how long a Bridge claim holds the server with 10 000 and 100 000 jobs in front
+	$(BIN)/python -m benchmarks.bridge $(BENCH)
+
+.PHONY: bridge-cron
+bridge-cron: install  ## 10 000 Bridge schedules over both changes of the clocks, three leaders killed
+	OXCART_BRIDGE_CRON=10000 $(BIN)/pytest -q -k every_due_time tests/bridge/test_cron.py
+
 .PHONY: equality
 equality: install  ## 500 sequences against 5.62.0, and 500 more of each over flows and windows, schedules and limits
 	OXCART_EQUALITY_COUNT=500 OXCART_FAMILIES_COUNT=500 OXCART_SCHEDULES_COUNT=500 OXCART_KEPT_COUNT=200 \

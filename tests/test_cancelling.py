@@ -340,7 +340,7 @@ class TestRunning:
         ask = Ask(1, lock_ms=100)
         await queue.broker.claim(ask)
         assert await job.cancel("stop it") is Cancellation.REQUESTED
-        await eventually(lambda: _lock_is_gone(queue.broker, job.id), "the lease is over")
+        await eventually(lambda: _lock_is_gone(queue._store, job.id), "the lease is over")
         await queue.broker.recover(interval_ms=1)
         await asyncio.sleep(0.01)
         await queue.broker.recover(interval_ms=1)

@@ -310,7 +310,7 @@ class TestEnds:
         deliveries = told.deliveries
         assert deliveries is not None
         for _ in range(2):
-            callbacks = Callbacks({0: (told.broker, deliveries)})
+            callbacks = Callbacks({0: (told._store, deliveries)})
             await callbacks.sweep(0)
             store.zadd("bull:q:ox:callbacks", {job.id: 1})
         assert (await deliveries.queue.counts())["waiting"] == 1
@@ -364,7 +364,7 @@ class TestEnds:
         store.zadd("bull:q:ox:callbacks", {"gone": 1, "coming": told.broker.clock()})
         deliveries = told.deliveries
         assert deliveries is not None
-        await Callbacks({0: (told.broker, deliveries)}).sweep(0)
+        await Callbacks({0: (told._store, deliveries)}).sweep(0)
         assert store.zrange("bull:q:ox:callbacks", 0, -1) == ["coming"]
 
     async def test_without_webhooks_somebody_is_warned(

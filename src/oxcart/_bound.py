@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
-from oxcart.broker.port import Added
+from oxcart.broker.port import Added, ServedBroker
 from oxcart.events import Results
 from oxcart.model.errors import OxcartError
 
@@ -18,7 +17,7 @@ from oxcart.model.errors import OxcartError
 class Bound:
     """What of a queue belongs to one event loop: a connection, waiting adds, waiting results."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: BullMQBroker, add_timeout: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: ServedBroker, add_timeout: float) -> None:
         self.loop = loop
         self.pid = os.getpid()
         self.broker = broker

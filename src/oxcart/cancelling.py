@@ -67,7 +67,7 @@ class Cancelling(Operations):
             CannotCancel: A worker of a peer runs it, which cannot be asked; ``force`` overrules it.
             SchedulerOwned: It is the next run of a schedule: remove the schedule.
         """
-        codes = await cancelling.cancel(self._store, [job_id], _reason(reason), force=force)
+        codes = await cancelling.cancel(self._native("cancelling"), [job_id], _reason(reason), force=force)
         if codes[0] == cancelling.CANCELLED:
             return Cancellation.CANCELLED
         if codes[0] == cancelling.ASKED:
@@ -105,7 +105,7 @@ class Cancelling(Operations):
             limit: How many at most.
             progress: Told after every step.
         """
-        broker = self._store
+        broker = self._native("cancelling")
         chosen = JobFilter.build(
             now_ms=broker.clock(),
             name=name,

@@ -60,14 +60,16 @@ class DeadLetters:
             oldest: Begin with those that died first.
             **which: As in `Which`.
         """
-        broker, chosen = self._queue._store, self._filter(which)
+        broker, chosen = self._queue._native("dead_letter_search"), self._filter(which)
         found = await dead.work_off(broker, "list", chosen, newest=not oldest, limit=_limit(limit))
         jobs = await broker.get(found.ids)
         return [job for job in jobs if job is not None]
 
     async def count(self, **which: Unpack[Which]) -> int:
         """How many dead letters there are."""
-        return (await dead.work_off(self._queue._store, "list", self._filter(which))).matched
+        return (
+            await dead.work_off(self._queue._native("dead_letter_search"), "list", self._filter(which))
+        ).matched
 
     async def get(self, job_id: str) -> Job:
         """A dead letter, with all that is known of its failures.
@@ -76,7 +78,7 @@ class DeadLetters:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        found = await dead.deal_with(self._queue._store, "list", [job_id])
+        found = await dead.deal_with(self._queue._native("dead_letter_search"), "list", [job_id])
         job = await self._queue.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -149,7 +151,7 @@ class DeadLetters:
         return await self._all("purge", dry_run, which, limit, progress, False, None)
 
     async def _one(self, doing: dead.Doing, job_id: str, reset: bool) -> None:
-        if await dead.deal_with(self._queue._store, doing, [job_id], reset=reset):
+        if await dead.deal_with(self._queue._native("dead_letter_search"), doing, [job_id], reset=reset):
             return
         if await self._queue.get(job_id) is None:
             raise JobNotFound(job_id)
@@ -166,7 +168,7 @@ class DeadLetters:
         rate: float | None,
     ) -> DeadDone:
         return await dead.work_off(
-            self._queue._store,
+            self._queue._native("dead_letter_search"),
             "list" if dry_run else doing,
             self._filter(which),
             reset=reset,
@@ -176,4 +178,4 @@ class DeadLetters:
         )
 
     def _filter(self, which: Which) -> JobFilter:
-        return JobFilter.build(now_ms=self._queue._store.clock(), **which)
+        return JobFilter.build(now_ms=self._queue._native("dead_letter_search").clock(), **which)

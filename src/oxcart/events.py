@@ -13,9 +13,10 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.caller import PASSING, script_error
+from oxcart.broker.factory import make_broker
 from oxcart.broker.link import Link, LinkClosed, ReplyError
+from oxcart.broker.port import ServedBroker
 from oxcart.model import payload
 from oxcart.model.errors import (
     BrokerUnavailable,
@@ -33,6 +34,8 @@ BLOCK = 10.0
 PAGE = 1000
 #: Seconds after which a job that is waited for is looked at again.
 LOOK_AGAIN = 30.0
+#: The same where peers tell of nothing.
+LOOK_OFTEN = 1.0
 
 #: Answers to a blocked read after which it is sent again: the stream is elsewhere, or not there for now.
 _AGAIN = PASSING | {"ASK", "MOVED", "UNBLOCKED"}
@@ -50,7 +53,7 @@ class QueueEvents:
         >>> async for event in queue.events(): print(event.name, event.job_id)  # doctest: +SKIP
     """
 
-    def __init__(self, broker: BullMQBroker, since: str = "$", names: Iterable[str] | None = None) -> None:
+    def __init__(self, broker: ServedBroker, since: str = "$", names: Iterable[str] | None = None) -> None:
         self._broker = broker
         self._names = None if names is None else frozenset(names)
         self._link: Link | None = None
@@ -145,7 +148,7 @@ class QueueEvents:
 class Results:
     """Waits for the ends of jobs: one reader for all of a queue's waiting callers."""
 
-    def __init__(self, broker: BullMQBroker) -> None:
+    def __init__(self, broker: ServedBroker) -> None:
         self._broker = broker
         self._waiting: dict[str, list[asyncio.Future[Event]]] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -170,7 +173,8 @@ class Results:
                     if found:
                         return value
                     # Now and then look again: events are trimmed, so one may be gone before it is read.
-                    await asyncio.wait((future,), timeout=LOOK_AGAIN)
+                    again = LOOK_AGAIN if self._broker.capabilities.wakes else LOOK_OFTEN
+                    await asyncio.wait((future,), timeout=again)
                     if future.done():
                         return await self._told(future.result())
         except TimeoutError:
@@ -190,20 +194,17 @@ class Results:
             self._reader = None
 
     async def _look(self, job_id: str) -> tuple[bool, Any]:
-        key = self._broker.keys.job(job_id)
-        fields = await self._broker.caller.command(
-            "HMGET", key, "finishedOn", "returnvalue", "failedReason", "timestamp"
-        )
-        if fields[0] is not None:
+        ended = await self._broker.ended(job_id)
+        if ended.finished:
             if await self._broker.states([job_id]) == ["failed"]:
                 job = (await self._broker.get([job_id]))[0]
                 if job is not None:
                     raise JobFailed(
                         job_id, job.failed_reason or "", job.stacktrace, job.extra.get("ox:category")
                     )
-            elif fields[1] is not None:
-                return True, _value(fields[1])
-        if fields[3] is None and fields[0] is None:
+            elif ended.value is not None:
+                return True, _value(ended.value)
+        if not ended.known:
             event = await self._look_back(job_id)
             if event is None:
                 raise JobNotFound(job_id)
@@ -257,7 +258,8 @@ class Results:
                     future.exception()  # who has seen the job's end otherwise does not ask
 
     async def _read(self) -> None:
-        broker = BullMQBroker(
+        broker = make_broker(
+            self._broker.capabilities.protocol,
             self._broker.server,
             self._broker.queue,
             prefix=self._broker.keys.prefix,
@@ -271,7 +273,7 @@ class Results:
                         future.set_result(event)
 
 
-async def last_event_id(broker: BullMQBroker) -> str:
+async def last_event_id(broker: ServedBroker) -> str:
     """The id of the newest event, ``0-0`` for none."""
     newest = await broker.caller.command("XREVRANGE", broker.keys.events(), "+", "-", "COUNT", 1)
     return newest[0][0].decode() if newest else "0-0"

@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import AddedTree, add_tree
+from oxcart.broker.factory import native
 from oxcart.engine.running import carry
 from oxcart.handle import JobHandle
-from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.errors import ValidationError
 from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
@@ -136,9 +136,11 @@ class Flow:
             BrokerTimeout: The server could not be reached in time; nothing was written.
             OutcomeUnknown: No answer in time; with ids of your own it is safe to repeat.
         """
-        broker = self.queue.broker
-        if not isinstance(broker, BullMQBroker):
-            raise OxcartError("flows need a server: oxcart.testing runs single jobs in memory; use drain")
+        broker = native(
+            self.queue.broker,
+            "flows",
+            "flows need a server: oxcart.testing runs single jobs in memory; use drain",
+        )
         added = await add_tree(broker, self.tree(), timeout=self.queue.add_timeout)
         await _expect_callbacks(self, added)
         return _handles(self, added)

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.graphs import add_graph
+from oxcart.broker.factory import native
 from oxcart.engine.running import carry
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
-from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
+from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.graph import Edge, Existing, Kind, Node
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
@@ -215,9 +215,11 @@ class Graph:
         """
         if not self.jobs:
             return []
-        broker = self.queue.broker
-        if not isinstance(broker, BullMQBroker):
-            raise OxcartError("graphs need a server: oxcart.testing runs single jobs in memory; use drain")
+        broker = native(
+            self.queue.broker,
+            "graphs",
+            "graphs need a server: oxcart.testing runs single jobs in memory; use drain",
+        )
         try:
             added = await add_graph(broker, self.nodes(), timeout=self.queue.add_timeout)
         except Unacknowledged as error:

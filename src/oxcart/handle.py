@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import Parent
+from oxcart.broker.factory import native
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import JobNotFound, ValidationError
 from oxcart.model.job import Job
@@ -51,7 +52,7 @@ class JobHandle(Parent, Generic[R]):
         return f"JobHandle({self.queue.name}/{self.id})"
 
     def _storage(self) -> BullMQBroker:
-        return self.queue.broker
+        return native(self.queue.broker, "flows")
 
     async def get(self) -> Job:
         """The job as it is now.
@@ -178,13 +179,15 @@ class JobHandle(Parent, Generic[R]):
         What a worker holds stays, with all below it, and so does what has failed. A job that waited for
         nothing else runs.
         """
-        await self.queue.broker.remove_unprocessed(self.id)
+        await self._storage().remove_unprocessed(self.id)
 
     async def leave_parent(self) -> bool:
         """Lets the parent wait for this job no more; says whether one did. The job itself goes on."""
-        return await self.queue.broker.leave_parent(self.id)
+        return await self._storage().leave_parent(self.id)
 
     async def release_deduplication(self) -> bool:
         """Closes the deduplication window that this job owns; says whether it owned one."""
         name = (await self.get()).dedup_id
-        return name is not None and await self.queue.broker.release_window(name, self.id)
+        if name is None:
+            return False
+        return await native(self.queue.broker, "deduplication").release_window(name, self.id)

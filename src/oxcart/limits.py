@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oxcart.broker.bullmq.limits import LimitStore
+from oxcart.broker.factory import native
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.metadata import check_limit_key
@@ -176,7 +177,7 @@ class Limits:
 
     @property
     def _store(self) -> LimitStore:
-        return self._queue.broker.limits
+        return native(self._queue.broker, "queue_limits").limits
 
 
 def _count(most: int, field: str = "most") -> int:

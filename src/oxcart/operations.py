@@ -20,9 +20,11 @@ from typing import Any, Literal, cast
 from oxcart.broker.bullmq import operations, rescue
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.operations import Progress, Series
+from oxcart.broker.factory import native
+from oxcart.broker.port import ServedBroker
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.errors import ValidationError
 from oxcart.model.event import EVENT_NAMES
 from oxcart.model.options import MAX_PRIORITY
 
@@ -49,16 +51,17 @@ class Operations:
     """The part of a queue that deals with many jobs at once."""
 
     @property
-    def broker(self) -> BullMQBroker:
+    def broker(self) -> ServedBroker:
         """The storage of this queue in the running event loop."""
         raise NotImplementedError
 
     @property
     def _store(self) -> BullMQBroker:
-        broker = self.broker
-        if not isinstance(broker, BullMQBroker):
-            raise OxcartError("this needs a server, and a queue in inline or manual mode has none")
-        return broker
+        return self._native("operations")
+
+    def _native(self, feature: str) -> BullMQBroker:
+        without = "this needs a server, and a queue in inline or manual mode has none"
+        return native(self.broker, feature, without)
 
     async def clean(
         self,

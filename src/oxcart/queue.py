@@ -19,12 +19,20 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 from oxcart._bound import Bound
 from oxcart.broker.addresses import check_submitted
 from oxcart.broker.bullmq import flows, graphs
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
-from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.capabilities import Capabilities
 from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.factory import (
+    CAPABILITIES,
+    DEFAULTS,
+    ProtocolName,
+    check_place,
+    is_native,
+    make_broker,
+    native,
+)
 from oxcart.broker.keyring import KeyRing
-from oxcart.broker.port import Added
+from oxcart.broker.port import Added, ServedBroker
 from oxcart.cancelling import Cancelling
 from oxcart.dead_letters import DeadLetters
 from oxcart.deliveries import WebhookQueue
@@ -42,7 +50,7 @@ from oxcart.model.flow import FlowView
 from oxcart.model.graph import Kind
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
-from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, OptionKwargs
+from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.model.priority import formal_priority
 from oxcart.schedulers import Schedulers
 
@@ -73,7 +81,9 @@ class Queue(Cancelling):
     Args:
         name: The queue's name; the same name in a Node service is the same queue.
         url: The server; without one ``OXCART_URL``, and without that the embedded Valkey.
-        prefix: What stands before the name in keys; must equal that of peers.
+        prefix: What stands before the name in keys; must equal that of peers. ``bull`` unless said.
+        protocol: Whose keys the queue lives on: ``bullmq``, or ``bridge``, where a queue is a job type.
+        namespace: With ``protocol="bridge"``, what stands before all keys; ``bridge`` unless said.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
         default_lifetime: The lifetime of every job that does not say its own.
         add_timeout: Seconds after which an add that cannot be acknowledged fails; one with a ``job_id`` is
@@ -91,7 +101,9 @@ class Queue(Cancelling):
         name: str,
         *,
         url: str | None = None,
-        prefix: str = "bull",
+        prefix: str | None = None,
+        protocol: ProtocolName = "bullmq",
+        namespace: str | None = None,
         folder: str | Path | None = None,
         add_timeout: float = ADD_TIMEOUT,
         default_lifetime: Duration | None = None,
@@ -101,19 +113,22 @@ class Queue(Cancelling):
         webhooks: Webhooks | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
-        Keys(name, prefix)  # a bad name is told here, not at the first add
+        # A bad name is told here, not at the first add.
+        self.prefix = check_place(protocol, name, prefix, namespace)
+        self.protocol = protocol
         if priorities not in (None, "formal"):
             raise ValidationError("priorities", "'formal' or None", priorities)
         self.name = name
-        self.prefix = prefix
         self.priorities = priorities
         if default_lifetime is not None:
             defaults.setdefault("lifetime", default_lifetime)
         self.key_ring = key_ring
         self.webhooks = webhooks
         self._deliveries: WebhookQueue | None = None
+        if webhooks is not None:
+            self.capabilities.require("webhooks")
         self.defaults = self.read_options(
-            {"priority": "normal", **defaults} if priorities else defaults, DEFAULT_OPTIONS
+            {"priority": "normal", **defaults} if priorities else defaults, DEFAULTS[protocol]
         )
         self.registry = Registry()
         self._url = url
@@ -208,7 +223,7 @@ class Queue(Cancelling):
     async def expect_callbacks(self, ids: Iterable[str]) -> None:
         """Notes jobs that somebody is to be told of, before they are added; one too many does no harm."""
         broker = self.broker
-        if isinstance(broker, BullMQBroker):
+        if is_native(broker):
             await broker.expect_callbacks(list(ids))
 
     @property
@@ -340,15 +355,15 @@ class Queue(Cancelling):
             depth: How many generations, the first included.
             limit: How many children of one job at most.
         """
-        return await flows.view(self._bind().broker, job_id, depth=depth, limit=limit)
+        return await flows.view(native(self._bind().broker, "flows"), job_id, depth=depth, limit=limit)
 
     async def dependents(self, job_id: str) -> dict[str, Kind]:
         """The jobs that wait for a job, by their full keys, and how; none once it has ended."""
-        return await graphs.dependents(self._bind().broker, job_id)
+        return await graphs.dependents(native(self._bind().broker, "graphs"), job_id)
 
     async def deduplicated_by(self, dedup_id: str) -> str | None:
         """The id of the job that keeps others of this deduplication id out, or None."""
-        return await self._bind().broker.window_owner(dedup_id)
+        return await native(self._bind().broker, "deduplication").window_owner(dedup_id)
 
     async def is_paused(self) -> bool:
         """Whether the queue is paused."""
@@ -389,7 +404,7 @@ class Queue(Cancelling):
 
     async def release_deduplication(self, dedup_id: str) -> bool:
         """Lets the next add of this deduplication id be a job again; says whether others were kept out."""
-        return await self._bind().broker.release_window(dedup_id)
+        return await native(self._bind().broker, "deduplication").release_window(dedup_id)
 
     def events(self, since: str = "$", names: Iterable[str] | None = None) -> QueueEvents:
         """What happens in the queue, as an async iterator.
@@ -439,7 +454,12 @@ class Queue(Cancelling):
         return self._server
 
     @property
-    def broker(self) -> BullMQBroker:
+    def capabilities(self) -> Capabilities:
+        """What the queue's protocol can express."""
+        return CAPABILITIES[self.protocol]
+
+    @property
+    def broker(self) -> ServedBroker:
         """The storage of this queue in the running event loop."""
         return self._bind().broker
 
@@ -448,10 +468,16 @@ class Queue(Cancelling):
         """What waits for results in the running event loop."""
         return self._bind().results
 
-    def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
+    def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
         """A broker with a connection of its own."""
-        return BullMQBroker(
-            self.server, self.name, prefix=self.prefix, reconnect=reconnect, key_ring=self.key_ring
+        return make_broker(
+            self.protocol,
+            self.server,
+            self.name,
+            prefix=self.prefix,
+            reconnect=reconnect,
+            key_ring=self.key_ring,
+            formal=self.priorities == "formal",
         )
 
     def station_facts(self) -> dict[str, Any]:
@@ -462,6 +488,7 @@ class Queue(Cancelling):
             "folder": "" if location else str(self.server.folder),
             "queue": self.name,
             "prefix": self.prefix,
+            "protocol": self.protocol,
         }
 
     def _bind(self) -> Bound:

@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
+from oxcart.broker.bridge.broker import BridgeBroker
+from oxcart.broker.bridge.cron import CronStore
 from oxcart.broker.bullmq.codec import encode_options
 from oxcart.broker.bullmq.schedulers import SchedulerStore
+from oxcart.broker.factory import native
 from oxcart.handle import JobHandle
 from oxcart.model import payload
 from oxcart.model.duration import Duration
 from oxcart.model.errors import ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import OptionKwargs
-from oxcart.model.schedule import Instant, Schedule, Scheduler, check_scheduler_id
+from oxcart.model.schedule import Instant, Missed, Overlap, Schedule, Scheduler, check_scheduler_id
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
@@ -52,6 +55,8 @@ class Schedulers:
         immediately: bool = False,
         name: str | None = None,
         data: Any = None,
+        missed: Missed | None = None,
+        overlap: Overlap | None = None,
         **options: Unpack[OptionKwargs],
     ) -> JobHandle[Any]:
         """Makes a schedule, or changes the one of this id.
@@ -72,10 +77,15 @@ class Schedulers:
             immediately: Whether the first run of a cron expression is now.
             name: The name of the jobs; the schedule's id unless given.
             data: Their payload; an empty object unless given.
+            missed: With Bridge, what becomes of firings that nobody made in time: ``skip`` them, make one
+                for all of them (``once``, unless said), or make ``all``.
+            overlap: With Bridge, what becomes of a firing while the last one still runs: it runs ``beside``
+                it (unless said), is left out (``skip``), or one waits for its end (``queue``).
             **options: Their options, as for ``Queue.add``; not delay, job_id and timestamp.
 
         Returns:
-            A handle on the next run.
+            A handle on the next run; with Bridge, whose runs get their ids when they are made, on the
+            schedule's own record.
 
         Raises:
             ValidationError: Something is wrong, or the schedule would never fire; nothing was written.
@@ -97,12 +107,26 @@ class Schedulers:
             immediately=immediately,
         )
         own = self._queue.read_options(options)
-        opts, extras = encode_options(own)
         body = payload.encode(self._queue.seal({} if data is None else data))
+        store = self._store
+        if isinstance(store, CronStore):
+            made = await store.upsert(
+                scheduler_id,
+                schedule,
+                called,
+                body,
+                own,
+                missed=missed or "once",
+                overlap=overlap or "beside",
+            )
+            if made is None:
+                raise ValidationError("schedule", "one that fires before its end", cron)
+            return JobHandle(self._queue, made, called, True)
+        if missed is not None or overlap is not None:
+            self._queue.capabilities.require("missed_policy")
+        opts, extras = encode_options(own)
         payload.check_size(body, opts, own.size_limit)
-        run = await self._store.upsert(
-            scheduler_id, schedule, called, body, msgspec.json.decode(opts), extras
-        )
+        run = await store.upsert(scheduler_id, schedule, called, body, msgspec.json.decode(opts), extras)
         if run is None:
             raise ValidationError("schedule", "one that fires before its end", cron or every)
         return JobHandle(self._queue, run[0], called, True)
@@ -132,5 +156,8 @@ class Schedulers:
         return await self._store.remove(scheduler_id)
 
     @property
-    def _store(self) -> SchedulerStore:
-        return self._queue.broker.schedulers
+    def _store(self) -> SchedulerStore | CronStore:
+        broker = self._queue.broker
+        return (
+            broker.schedulers if isinstance(broker, BridgeBroker) else native(broker, "intervals").schedulers
+        )

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from oxcart import Queue, Worker
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.rescue import rescue
 from oxcart.broker.connection import Server
 from oxcart.cli import checks
@@ -196,7 +195,7 @@ class TestRescue:
             async with Queue("mail", url=clean.url) as queue:
                 job = await queue.add("hello", job_id="a")
                 client.delete("bull:mail:wait")
-                broker: BullMQBroker = queue.broker
+                broker = queue._store
 
                 def moved(progress: Any) -> None:
                     if progress.step == "looking for jobs":
@@ -214,7 +213,7 @@ class TestRescue:
                 ids = client.lrange("bull:mail:wait", 0, -1)
                 client.ltrim("bull:mail:wait", 0, 1999)
                 steps: list[Any] = []
-                found = await rescue(queue.broker, progress=steps.append)
+                found = await rescue(queue._store, progress=steps.append)
                 assert sorted(found.rescued) == sorted(ids[2000:])
                 assert sorted(client.lrange("bull:mail:wait", 0, -1)) == sorted(ids)
                 return found.looked_at, len(steps)

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from oxcart.broker.bullmq.broker import LARGE_OUTCOME, BullMQBroker
-from oxcart.broker.port import Ask, Claimed, ClaimedJob, Code, Outcome
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, ClaimedJob, Code, Outcome
 from oxcart.engine.claims import BATCH, LIMITED, SEARCHED, Claims, Station
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable, ScriptError

@@ -13,6 +13,7 @@ import redis
 from oxcart import Queue
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.connection import Reconnect
+from oxcart.broker.port import ServedBroker
 from oxcart.engine.waiter import Waiter
 from oxcart.model.errors import BrokerUnavailable
 from tests.conftest import MakeQueue
@@ -23,7 +24,7 @@ from tests.signals import eventually
 class Desk:
     """The worker's side of a waiter, with switches."""
 
-    def __init__(self, brokers: list[BullMQBroker], **options: Any) -> None:
+    def __init__(self, brokers: list[ServedBroker], **options: Any) -> None:
         self.brokers = brokers
         self.wanted: list[int] = list(range(len(brokers)))
         self.until: int | None = None
@@ -115,7 +116,7 @@ async def test_a_marker_that_is_put_back_does_not_hide_an_earlier_one(desk: Desk
 
 async def test_a_due_time_ends_the_wait(desk: Desk) -> None:
     await desk.stop()
-    again = Desk([desk.brokers[0].__class__(desk.brokers[0].server, "one")])
+    again = Desk([BullMQBroker(desk.brokers[0].server, "one")])
     again.until = now_ms() + 20
     assert [await again.next(), await again.next()] == [None, None]
     await again.stop()

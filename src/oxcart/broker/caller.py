@@ -30,7 +30,7 @@ from oxcart.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from oxcart.broker.bullmq.scripts import Script
+    from oxcart.broker.scripts import Script
 
 log = logging.getLogger("oxcart.broker")
 

@@ -14,15 +14,27 @@ May touch: nothing; values and a protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from oxcart.broker.capabilities import Capabilities
+from oxcart.model.errors import OxcartError
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
 from oxcart.model.options import JobOptions
 
+if TYPE_CHECKING:
+    from oxcart.broker.caller import Caller
+    from oxcart.broker.connection import Server
+    from oxcart.broker.keyring import KeyRing
+
 Code = int | str
+
+#: An outcome over this size goes alone.
+LARGE_OUTCOME = 262_144
+#: Why a job ended whose lifetime is over.
+LIFETIME_OVER = "the job's lifetime is over"
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -47,6 +59,10 @@ class Ask(msgspec.Struct, frozen=True):
     metrics: int = 0
 
 
+#: Asks for no job at all.
+NOTHING = Ask(count=0)
+
+
 class ClaimedJob(msgspec.Struct):
     """A job in the hands of a worker: its raw record, and the lease that proves the hold.
 
@@ -55,7 +71,8 @@ class ClaimedJob(msgspec.Struct):
         token: The lease; new for every claim.
         starts: How often the job was started, this time included: the fencing number.
         started_ms: When this start was.
-        fields: The job's hash as it was before the claim.
+        fields: The job's hash as it was before the claim. The engine reads a job in BullMQ's field names;
+            another protocol's broker tells its records in them.
     """
 
     id: str
@@ -90,6 +107,7 @@ class Claimed(msgspec.Struct):
         orphans: Ids that stood in a list without a job; they were dropped. Also ids that are no text, whose
             jobs no worker of ours can hold; they stay.
         repeated: The answer came from the server's memory.
+        more: The queue was not seen to its end: ask again, though there were fewer jobs than asked for.
     """
 
     jobs: list[ClaimedJob]
@@ -99,6 +117,7 @@ class Claimed(msgspec.Struct):
     active: int = 0
     orphans: list[str] = []
     repeated: bool = False
+    more: bool = False
 
 
 class Outcome(msgspec.Struct):
@@ -198,13 +217,13 @@ class Broker(Protocol):
     async def claim(self, ask: Ask) -> Claimed:
         """Takes ready jobs."""
 
-    async def finish(self, outcomes: Sequence[Outcome], ask: Ask) -> tuple[list[Code], Claimed]:
+    async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
 
     async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""
 
-    async def recover(self, *, max_stalled: int, interval_ms: int) -> Recovered:
+    async def recover(self, *, max_stalled: int = 1, interval_ms: int = 30_000) -> Recovered:
         """Brings back jobs whose worker is gone."""
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
@@ -269,3 +288,97 @@ class Broker(Protocol):
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What is known of a job's end.
+
+    Attributes:
+        known: Whether there is a record of the job at all.
+        finished: Whether it has ended.
+        value: The result as JSON, where it completed.
+    """
+
+    known: bool
+    finished: bool
+    value: bytes | None = None
+
+
+class QueueKeys(Protocol):
+    """The keys that the engine and a queue's face use themselves."""
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the queue's name."""
+
+    @property
+    def tagged(self) -> bool:
+        """Whether the keys carry a hash tag of our making, for a cluster."""
+
+    @property
+    def base(self) -> str:
+        """What all keys of the queue begin with."""
+
+    def marker(self) -> str:
+        """Sorted set: the wake-up tokens that idle workers block on."""
+
+    def events(self) -> str:
+        """Stream: what happened to the queue's jobs."""
+
+    def job(self, job_id: str) -> str:
+        """Hash: what a worker of ours writes down of a job."""
+
+    def cancellations(self, client_id: str) -> str:
+        """Sorted set: the jobs that a worker is asked to cancel."""
+
+    def client_name(self, suffix: str = "") -> str:
+        """The name of a worker's connection."""
+
+
+class ServedBroker(Broker, Protocol):
+    """A broker on a server: what the engine and a queue's face need beside the verbs.
+
+    Attributes:
+        slot: The cluster slot of all the queue's keys; None on a single server.
+        next_expiry: When the next lifetime is over, in ms, as the last ``promote`` saw it; 0 for none.
+    """
+
+    slot: int | None
+    next_expiry: int
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the protocol can express."""
+
+    @property
+    def server(self) -> Server:
+        """Where the queue lives."""
+
+    @property
+    def caller(self) -> Caller:
+        """The connection."""
+
+    @property
+    def keys(self) -> QueueKeys:
+        """The queue's keys."""
+
+    @property
+    def key_ring(self) -> KeyRing | None:
+        """Opens payloads that are sealed."""
+
+    def clock(self) -> int:
+        """The time in ms."""
+
+    async def close(self) -> None:
+        """Closes the connection."""
+
+    async def add_each(
+        self, jobs: Sequence[Any], *, timeout: float | None = None
+    ) -> list[Added | OxcartError]:
+        """As ``add``, with the error of a refused job in its place."""
+
+    async def ended(self, job_id: str) -> Ended:
+        """What is known of a job's end."""
+
+    async def expire(self) -> int:
+        """Ends jobs whose lifetime is over; returns how many."""

@@ -25,10 +25,11 @@ from oxcart.cli import (
     server,
     work,
 )
+from oxcart.cli import namespace as namespace_
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
-_GLOBAL = ("--url", "--prefix")
+_GLOBAL = ("--url", "--prefix", "--namespace")
 
 
 class Root(TyperGroup):
@@ -61,7 +62,7 @@ app = typer.Typer(
     cls=Root,
     name="oxcart",
     help="Jobs for Python on queues shared with BullMQ.",
-    epilog="--url and --prefix may stand anywhere. Exit codes: 0 fine, 1 not found or failed, "
+    epilog="--url, --prefix and --namespace may stand anywhere. Exit codes: 0 fine, 1 not found or failed, "
     "2 wrong usage, 3 server unreachable.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -82,6 +83,10 @@ def _root(
         ),
     ] = None,
     prefix: Annotated[str, typer.Option(help="What stands before queue names in keys.")] = DEFAULT_PREFIX,
+    namespace: Annotated[
+        str | None,
+        typer.Option(help="A Bridge namespace: its job types are the queues.", show_default=False),
+    ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
 ) -> None:
     if version:
@@ -92,12 +97,13 @@ def _root(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-    ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix)
+    ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix, namespace=namespace)
 
 
 app.command()(demo.demo)
 app.command()(work.work)
 app.command()(queues.queues)
+app.command()(namespace_.namespace)
 app.command()(queues.pause)
 app.command()(queues.resume)
 app.command()(jobs.add)

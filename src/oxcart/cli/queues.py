@@ -84,6 +84,10 @@ def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -
 
 
 async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
+    if using.namespace is not None:
+        from oxcart.cli import namespace
+
+        return await namespace.overview(using, names)
     from oxcart.broker.bullmq.broker import BullMQBroker
     from oxcart.broker.caller import Caller
     from oxcart.broker.discovery import find_queues

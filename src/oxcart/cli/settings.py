@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 if TYPE_CHECKING:
-    from oxcart.broker.bullmq.broker import BullMQBroker
     from oxcart.broker.connection import Reconnect, Server
+    from oxcart.broker.port import ServedBroker
     from oxcart.queue import Queue
 
 T = TypeVar("T")
@@ -31,10 +31,12 @@ class Settings:
     Attributes:
         url: The server, or None for the embedded one.
         prefix: What stands before queue names in keys.
+        namespace: The Bridge namespace whose job types are meant, in place of BullMQ's queues.
     """
 
     url: str | None = None
     prefix: str = DEFAULT_PREFIX
+    namespace: str | None = None
     _server: Server | None = field(default=None, repr=False)
 
     @property
@@ -60,9 +62,11 @@ class Settings:
         settings = self
 
         class _Impatient(Queue):
-            def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
+            def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
                 return super().open_broker(reconnect or settings.reconnect)
 
+        if self.namespace is not None:
+            return _Impatient(name, protocol="bridge", namespace=self.namespace, server=self.server)
         return _Impatient(name, prefix=self.prefix, server=self.server)
 
 

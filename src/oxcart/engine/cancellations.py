@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.link import ReplyError
+from oxcart.broker.port import ServedBroker
 from oxcart.engine.running import RunningJob
 from oxcart.engine.waiter import by_slot
 from oxcart.model.errors import BrokerError
@@ -59,7 +59,7 @@ class Cancellations:
 
     def __init__(
         self,
-        brokers: list[BullMQBroker],
+        brokers: Sequence[ServedBroker],
         *,
         held: Callable[[int], dict[str, RunningJob]],
         stop: Callable[[RunningJob, str, bool], None],
@@ -148,7 +148,9 @@ class Cancellations:
 class _Listener:
     """The blocking wait for requests in one server slot."""
 
-    def __init__(self, brokers: dict[int, BullMQBroker], worker: Cancellations, reconnect: Reconnect) -> None:
+    def __init__(
+        self, brokers: Mapping[int, ServedBroker], worker: Cancellations, reconnect: Reconnect
+    ) -> None:
         self._indexes = list(brokers)
         self._worker = worker
         self._reconnect = reconnect

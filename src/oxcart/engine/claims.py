@@ -14,8 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from oxcart.broker.bullmq.broker import LARGE_OUTCOME, BullMQBroker
-from oxcart.broker.port import Ask, Claimed, Code, Outcome
+from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, Code, Outcome, ServedBroker
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerError, BrokerUnavailable, CrossSlotError
 
@@ -52,7 +51,7 @@ class Station:
             does not say that it has none: that work may have come after the call.
     """
 
-    def __init__(self, index: int, broker: BullMQBroker) -> None:
+    def __init__(self, index: int, broker: ServedBroker) -> None:
         self.index = index
         self.broker = broker
         self.outcomes: list[tuple[RunningJob, Outcome]] = []
@@ -326,7 +325,9 @@ class Claims:
             station.until_ms = self._clock() + min(claimed.limited_ms, LIMITED)
             self._set_alarm()
             self._starved()  # there may be room for the jobs of other queues
-        elif len(claimed.jobs) < asked and not claimed.repeated and station.wakes == wakes:
+        elif (
+            len(claimed.jobs) < asked and not claimed.repeated and not claimed.more and station.wakes == wakes
+        ):
             # Fewer than asked for: the queue is empty, unless payloads alone made the batch short.
             station.ready = not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
             if not station.ready:

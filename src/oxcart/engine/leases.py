@@ -36,7 +36,7 @@ class Leases:
     Args:
         lock_ms: How long a lease lasts.
         every: Seconds between renewals.
-        stations: Per queue: url, folder, queue, prefix.
+        stations: Per queue: url, folder, queue, prefix, protocol.
         lost: Told station and job id of a lease that somebody else has.
         renewed: Told of each renewal: station, leases, seconds.
         failed: Told of each failed renewal: station, leases, error.

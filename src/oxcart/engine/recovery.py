@@ -15,15 +15,22 @@ import logging
 import math
 from collections.abc import Callable
 
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.graphs import GateKeeper
+from oxcart.broker.port import ServedBroker
 from oxcart.model.errors import BrokerError
 
 log = logging.getLogger("oxcart.recovery")
 
 PROMOTE = 75
+#: Seconds between checks at most where a lock of 30 s must be enough to have a job back within 35 s.
+CHECK_OFTEN = 2.0
 #: Seconds after the end of the last check's guard at which the next one is tried.
 GUARD_MARGIN = 0.005
+
+
+def check_interval(broker: ServedBroker, interval: float) -> float:
+    """Seconds between checks: as asked for, or as often as the protocol needs it."""
+    return interval if broker.capabilities.wakes else min(interval, CHECK_OFTEN)
 
 
 class Recovery:
@@ -43,7 +50,7 @@ class Recovery:
 
     def __init__(
         self,
-        broker: BullMQBroker,
+        broker: ServedBroker,
         *,
         interval: float,
         max_stalled: int,

@@ -7,7 +7,7 @@ output. It stops renewing when its worker is gone (the pipe ends), is stopped (a
 past its deadline; a worker that cannot go on must lose its leases.
 
 Messages each way are dicts of plain values, marshalled behind their length in four bytes:
-in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix"},
+in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix", "protocol"},
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "ids": [...]},
      {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.broker.port import ServedBroker
 
 #: How often to see whether the worker is still there, in seconds: a fork of it may keep the pipe open.
 LOOK = 1.0
@@ -85,7 +85,7 @@ class Renewer:
         self._report = report
         self._facts: dict[int, dict[str, Any]] = {}
         self._held: dict[int, dict[str, tuple[str, int, float | None]]] = {}
-        self._brokers: dict[int, BullMQBroker] = {}
+        self._brokers: dict[int, ServedBroker] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self, message: dict[str, Any]) -> None:
@@ -148,14 +148,15 @@ class Renewer:
         spent = time.perf_counter() - started
         self._report({"renewed": len(leases) - len(refused), "seconds": spent, "station": station})
 
-    def _broker(self, station: int) -> BullMQBroker:
+    def _broker(self, station: int) -> ServedBroker:
         broker = self._brokers.get(station)
         if broker is None:
-            from oxcart.broker.bullmq.broker import BullMQBroker
             from oxcart.broker.connection import Reconnect, Server
+            from oxcart.broker.factory import make_broker
 
             facts = self._facts[station]
-            broker = self._brokers[station] = BullMQBroker(
+            broker = self._brokers[station] = make_broker(
+                facts.get("protocol", "bullmq"),
                 Server(facts["url"] or None, folder=facts["folder"] or None),
                 facts["queue"],
                 prefix=facts["prefix"],

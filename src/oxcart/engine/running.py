@@ -16,11 +16,11 @@ import msgspec
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
+from oxcart.broker.factory import native
 from oxcart.broker.keyring import SEALED, open_sealed
 from oxcart.broker.port import Broker, ClaimedJob
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import OxcartError
 from oxcart.model.failure import JobCancelled
 from oxcart.model.flow import HasTree
 from oxcart.model.history import attempt_id
@@ -312,9 +312,8 @@ class RunningJob(Parent):
         return await add_children(self._storage(), self.id, trees, token=self.token)
 
     def _storage(self) -> BullMQBroker:
-        if not isinstance(self._broker, BullMQBroker):
-            raise OxcartError("children need a server: oxcart.testing runs single jobs in memory; use drain")
-        return self._broker
+        without = "children need a server: oxcart.testing runs single jobs in memory; use drain"
+        return native(self._broker, "flows", without)
 
     def snapshot(self) -> Job:
         """The job as a value of the model."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from oxcart.broker.bullmq.schedulers import Claim
+from oxcart.broker.factory import native
 from oxcart.engine.claims import Station
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerError, OxcartError
@@ -71,7 +72,7 @@ class Scheduler:
         claims = [Claim(job.id, scheduler_of(job), job.claim.fields) for job in jobs]
         made: list[Any]
         try:
-            made = await station.broker.schedulers.advance(claims)
+            made = await native(station.broker, "intervals").schedulers.advance(claims)
         except BrokerError as error:
             made = [error] * len(jobs)
         self._held.pop(asyncio.current_task(), None)  # type: ignore[arg-type]

@@ -5,10 +5,13 @@ May touch: nothing; protocols.
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from typing import Any, Protocol
 
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect
+from oxcart.broker.port import ServedBroker
 from oxcart.engine.callbacks import Deliveries
 from oxcart.engine.handler import Registry
 
@@ -32,7 +35,7 @@ class Source(Protocol):
     def registry(self) -> Registry:
         """Its handlers."""
 
-    def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
+    def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
         """A broker of its own for the worker."""
 
     def station_facts(self) -> dict[str, Any]:
@@ -43,3 +46,8 @@ def deliveries_of(source: Source) -> HasQueue | None:
     """Where a queue's webhooks wait to be delivered, if it has any."""
     found: HasQueue | None = getattr(source, "deliveries", None)
     return found
+
+
+def make_worker_id() -> str:
+    """``{hostname}-{pid}-{6 hex}``."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -16,9 +16,8 @@ from typing import Any
 import msgspec
 
 from oxcart.broker.bullmq import codec
-from oxcart.broker.bullmq.broker import LIFETIME_OVER
 from oxcart.broker.bullmq.codec import retention_argument
-from oxcart.broker.port import Outcome
+from oxcart.broker.port import LIFETIME_OVER, Outcome
 from oxcart.engine.running import RunningJob
 from oxcart.model import payload
 from oxcart.model.backoff import Strategy
@@ -45,6 +44,14 @@ LONGEST_REASON = 16_384
 STARTED_TOO_OFTEN = "job started more than allowable limit"
 #: How many traces are kept where the job does not say.
 TRACES = 10
+
+#: Why the end of an attempt is refused, by the code.
+REFUSALS = {
+    -1: "the job is gone",
+    -2: "its lease ran out",
+    -3: "the job is not active any more",
+    -6: "another worker holds its lease",
+}
 
 _json = msgspec.json.Encoder()
 
@@ -125,7 +132,8 @@ class Verdict:
         except Exception as broken:  # an error that cannot say what it is must still end its attempt
             reason = f"{type(error).__name__}, of which nothing more can be told: {type(broken).__name__}"
             category = category or Category.TEMPORARY
-        if category in (Category.PERMANENT, Category.CANCELLED) or not self._is_retried(job, category):
+        final = category in (Category.PERMANENT, Category.CANCELLED) or not self._is_retried(job, category)
+        if final or (b"ox:skip" in job.claim.fields and _is_named(error, job.claim.fields[b"ox:skip"])):
             return self._final(job, reason, category, error)
         return self._retry(job, reason, category, error, after)
 
@@ -282,6 +290,13 @@ class Verdict:
         traces.append(_cut(trace, LONGEST_TRACE))
         kept = traces[-limit:] if limit else []
         return _json.encode([_text(trace).decode() for trace in kept])
+
+
+def _is_named(error: BaseException, names: bytes) -> bool:
+    """Whether an error, or what it is a kind of, is among names in JSON."""
+    named = msgspec.json.decode(names)
+    kinds = {kind.__name__ for kind in type(error).__mro__} | {_code(error)}
+    return not kinds.isdisjoint(named)
 
 
 def _code(error: BaseException | None) -> str:

@@ -13,21 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import ReplyError
+from oxcart.broker.port import ServedBroker
 from oxcart.model.errors import BrokerError, BrokerUnavailable
 
 log = logging.getLogger("oxcart.worker")
 
 #: Longest single block, in seconds: also the pace at which a queue without markers is looked at.
 POLL = 5.0
+#: The same where peers wake nobody.
+POLL_OFTEN = 0.25
 
 
-def by_slot(brokers: list[BullMQBroker]) -> list[list[int]]:
+def by_slot(brokers: Sequence[ServedBroker]) -> list[list[int]]:
     """The indexes of queues that one blocking call can span: on a cluster those of one slot."""
     groups: dict[tuple[int, int | None], list[int]] = {}
     for index, broker in enumerate(brokers):
@@ -52,7 +54,7 @@ class Waiter:
     def __init__(
         self,
         server: Server,
-        brokers: list[BullMQBroker],
+        brokers: Sequence[ServedBroker],
         name: str,
         *,
         wanted: Callable[[], tuple[list[int], int | None]],
@@ -77,6 +79,7 @@ class Waiter:
             server.link(broker.slot, client_name=broker.keys.client_name(suffix)) for broker in brokers[1:]
         ]
         self._index = {broker.keys.marker().encode(): i for i, broker in enumerate(brokers)}
+        self._poll = POLL if all(broker.capabilities.wakes for broker in brokers) else POLL_OFTEN
         self.needed = asyncio.Event()
 
     async def run(self) -> None:
@@ -128,7 +131,7 @@ class Waiter:
                 for sign in self._signs:
                     await sign.call("PING")
             return
-        seconds = POLL
+        seconds = self._poll
         if until is not None:
             seconds = min(seconds, max(0.001, (until - self._clock()) / 1000))
         keys = [self._brokers[index].keys.marker() for index in indexes]

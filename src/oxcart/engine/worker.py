@@ -12,32 +12,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
-import secrets
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.broker import now_ms
 from oxcart.broker.bullmq.graphs import GateKeeper
 from oxcart.broker.connection import Reconnect
-from oxcart.broker.port import Ask, Claimed, Code, Outcome
+from oxcart.broker.factory import CAPABILITIES, is_native
+from oxcart.broker.port import Ask, Claimed, Code, Outcome, ServedBroker
 from oxcart.engine.callbacks import Callbacks
 from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.claims import Claims, Station
 from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.gates import Gates
 from oxcart.engine.leases import Leases
+from oxcart.engine.namespaces import Namespaces, read_abilities
 from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
-from oxcart.engine.recovery import Recovery
+from oxcart.engine.recovery import Recovery, check_interval
 from oxcart.engine.running import RunningJob
 from oxcart.engine.scheduler import Scheduler
-from oxcart.engine.source import Source, deliveries_of
-from oxcart.engine.verdict import Verdict
+from oxcart.engine.source import Source, deliveries_of, make_worker_id
+from oxcart.engine.verdict import REFUSALS, Verdict
 from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import Duration, parse_ms
@@ -45,6 +44,7 @@ from oxcart.model.errors import BrokerUnavailable, ValidationError
 from oxcart.model.failure import Classifier
 from oxcart.model.options import DEFAULT_TIMEOUT
 from oxcart.model.retention import Retention
+from oxcart.model.target import Abilities
 
 log = logging.getLogger("oxcart.worker")
 
@@ -61,11 +61,6 @@ def _check_count(value: object, field: str, least: int) -> None:
         raise ValidationError(field, f"at least {least}", value)
 
 
-def make_worker_id() -> str:
-    """``{hostname}-{pid}-{6 hex}``."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
 class Worker:
     """Runs the jobs of queues.
 
@@ -73,6 +68,7 @@ class Worker:
         *queues: The queues to consume, in rotation.
         concurrency: How many handlers run at once.
         name: The worker's name, shown by peers; its id unless given.
+        abilities: What it can do and where it is, for jobs with a target; its server is its name.
         lock_duration: How long a lease lasts without renewal.
         renew_every: How often leases are renewed; half the lease unless given.
         stalled_interval: How often to look for jobs of lost workers.
@@ -102,6 +98,7 @@ class Worker:
         *queues: Source,
         concurrency: int = 1,
         name: str | None = None,
+        abilities: Abilities | Mapping[str, Any] | None = None,
         lock_duration: Duration = 30,
         renew_every: Duration | None = None,
         stalled_interval: Duration = 30,
@@ -131,11 +128,14 @@ class Worker:
         if max_started is not None:
             _check_count(max_started, "max_started", 1)
         if limiter is not None:
+            for queue in queues:
+                CAPABILITIES[getattr(queue, "protocol", "bullmq")].require("worker_limits")
             if not isinstance(limiter, tuple | list) or len(limiter) != 2:
                 raise ValidationError("limiter", "(jobs, duration)", limiter)
             _check_count(limiter[0], "limiter", 1)
         self.id = make_worker_id()
         self.name = name or self.id
+        self._abilities = read_abilities(abilities, self.name)
         deliveries = [to.queue for queue in queues if (to := deliveries_of(queue)) is not None]
         self.queues: tuple[Source, ...] = (*queues, *deliveries)
         self.concurrency = concurrency
@@ -190,6 +190,18 @@ class Worker:
         #: Whether the server could be reached when last tried.
         self.is_connected = False
         self.processed = 0
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the worker can do. A change takes effect at once; what the worker holds it still ends."""
+        return self._abilities
+
+    @abilities.setter
+    def abilities(self, abilities: Abilities | Mapping[str, Any]) -> None:
+        self._abilities = read_abilities(abilities, self.name)
+        if self.started.is_set():
+            self._namespaces.hurry()
+            self._claims.wake(None)
 
     async def run(self) -> None:
         """Runs until ``stop`` is called or the task is cancelled.
@@ -298,31 +310,37 @@ class Worker:
             observe=None if observer is None else self._called,
         )
         self._claims.paused = self.is_paused
+        self._namespaces = Namespaces(brokers, self.name, abilities=lambda: self.abilities)
+        if self._namespaces.are_any:
+            await self._namespaces.begin()
         for broker in brokers:
             broker.caller.holding = self._is_holding
             if observer is not None:
                 broker.caller.on_script = observer.scripted
                 broker.caller.on_reconnect = observer.reconnecting
-        keepers = [GateKeeper(broker) for broker in brokers]
+        keepers = [GateKeeper(broker) if is_native(broker) else None for broker in brokers]
         self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]
         self._cancellations = Cancellations(
             brokers, held=self._leases.held, stop=self._executor.cancel, reconnect=self._reconnect
         )
         self._callbacks = Callbacks(
             {
-                index: (brokers[index], to)
-                for index, queue in enumerate(self.queues)
-                if (to := deliveries_of(queue)) is not None
+                index: (broker, to)
+                for index, (queue, broker) in enumerate(zip(self.queues, brokers, strict=True))
+                if (to := deliveries_of(queue)) is not None and is_native(broker)
             }
         )
         self._leases.start()
         loops = [asyncio.create_task(waiter.run(), name="oxcart-waiter") for waiter in self._waiters]
         loops.append(asyncio.create_task(self._cancellations.run(), name="oxcart-cancellations"))
+        if self._namespaces.are_any:
+            loops.append(asyncio.create_task(self._namespaces.run(), name="oxcart-namespaces"))
         for indexes in by_slot(brokers):
             first = brokers[indexes[0]]
-            gates = Gates(
-                first.server, first.slot, [keepers[index] for index in indexes], reconnect=self._reconnect
-            )
+            kept = [keeper for index in indexes if (keeper := keepers[index]) is not None]
+            if not kept:
+                continue
+            gates = Gates(first.server, first.slot, kept, reconnect=self._reconnect)
             loops.append(asyncio.create_task(gates.run(), name="oxcart-gates"))
         if any(deliveries_of(queue) for queue in self.queues):
             loops.append(asyncio.create_task(self._callbacks.run(), name="oxcart-callbacks"))
@@ -350,7 +368,7 @@ class Worker:
         """Whether somebody waits for what this worker has; a call under way carries outcomes, or claims."""
         return self._load() > 0 or any(one.calls or one.outcomes for one in self._stations)
 
-    def _make_waiter(self, brokers: list[BullMQBroker], indexes: list[int]) -> Waiter:
+    def _make_waiter(self, brokers: list[ServedBroker], indexes: list[int]) -> Waiter:
         def wanted() -> tuple[list[int], int | None]:
             if not self._claims.has_room:
                 return [], None
@@ -378,11 +396,11 @@ class Worker:
             on_state=self._connection,
         )
 
-    def _make_recovery(self, broker: BullMQBroker, gates: GateKeeper) -> Recovery:
+    def _make_recovery(self, broker: ServedBroker, gates: GateKeeper | None) -> Recovery:
         observer = self._observer
         return Recovery(
             broker,
-            interval=self._stalled_interval,
+            interval=check_interval(broker, self._stalled_interval),
             max_stalled=self._max_stalled,
             recovered=lambda ids: observer.stalled(broker.queue, ids) if observer else None,
             skipped=lambda: observer.check_skipped(broker.queue) if observer else None,
@@ -489,7 +507,7 @@ class Worker:
             station.broker.queue,
             what,
             job.id,
-            _REFUSALS.get(code, code) if isinstance(code, int) else code,
+            REFUSALS.get(code, code) if isinstance(code, int) else code,
             extra={"job_id": job.id, "worker_id": self.id},
         )
 
@@ -543,7 +561,7 @@ class Worker:
 
     # -- the end
 
-    async def _shut_down(self, loops: list[asyncio.Task[None]], brokers: list[BullMQBroker]) -> None:
+    async def _shut_down(self, loops: list[asyncio.Task[None]], brokers: list[ServedBroker]) -> None:
         """No new jobs; running ones may end in their time; what is left is given back."""
         self._stopping.set()  # also where the task was cancelled: what a late claim brings is given back
         self._claims.stop_claiming()
@@ -570,6 +588,7 @@ class Worker:
                     await self._claims.drained()
         await self._callbacks.close()
         await self._claims.close()
+        await self._namespaces.end()
         await self._executor.close()
         await self._leases.close()
         for broker in brokers:
@@ -577,11 +596,3 @@ class Worker:
         if self._observer is not None:
             self._observer.workers(-1)
         log.info("worker %s ended after %d jobs", self.name, self.processed)
-
-
-_REFUSALS = {
-    -1: "the job is gone",
-    -2: "its lease ran out",
-    -3: "the job is not active any more",
-    -6: "another worker holds its lease",
-}

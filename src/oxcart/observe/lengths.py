@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.queue import LISTABLE
 
 if TYPE_CHECKING:
-    from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.broker.bridge.looking import Namespace
+    from oxcart.broker.port import ServedBroker
     from oxcart.engine.source import Source
 
 
@@ -27,7 +29,7 @@ class QueueLengths:
     def __init__(self, queue: Source) -> None:
         self.name = queue.name
         self._queue = queue
-        self._broker: BullMQBroker | None = None
+        self._broker: ServedBroker | None = None
 
     async def counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
@@ -35,6 +37,14 @@ class QueueLengths:
             self._broker = self._queue.open_broker()
         counted = await self._broker.counts()
         return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}
+
+    async def monitored(self) -> tuple[str, Namespace] | None:
+        """The namespace that the queue is in and how that is; None with a protocol that has none."""
+        if self._broker is None:
+            self._broker = self._queue.open_broker()
+        if isinstance(self._broker, BridgeBroker):
+            return self._broker.keys.namespace, await self._broker.namespace()
+        return None
 
     async def close(self) -> None:
         """Closes the connection."""

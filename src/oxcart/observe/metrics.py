@@ -26,8 +26,10 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from oxcart.broker.bridge.looking import Namespace
 from oxcart.broker.port import Code, Outcome
 from oxcart.engine.running import RunningJob
+from oxcart.observe import bridge
 from oxcart.observe._tally import BATCH_SIZES, CALL_SECONDS, JOB_SECONDS, Tally
 
 log = logging.getLogger("oxcart.metrics")
@@ -119,6 +121,7 @@ class Metrics(Collector):
         self._reconnects = 0
         self._up = False
         self._lengths: dict[str, dict[str, int]] = {}
+        self._namespaces: dict[str, Namespace] = {}
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self.registry.register(self)
@@ -212,7 +215,7 @@ class Metrics(Collector):
             self._reading = asyncio.create_task(self._read(), name="oxcart-queue-lengths")
         await asyncio.wait((self._reading,), timeout=PATIENCE)
         if not self._reading.done():
-            self._lengths = {}
+            self._lengths, self._namespaces = {}, {}
 
     async def close(self) -> None:
         """Gives up a reading under way."""
@@ -228,12 +231,22 @@ class Metrics(Collector):
                 lengths[queue.name] = answer
             else:
                 log.debug("the length of queue %s cannot be read: %r", queue.name, answer)
+        self._namespaces = await self._read_namespaces()
         self._lengths, self._read_at = lengths, self._clock()
+
+    async def _read_namespaces(self) -> dict[str, Namespace]:
+        found: dict[str, Namespace] = {}
+        for queue in self._measured:
+            look = getattr(queue, "monitored", None)
+            if look is not None and (seen := await look()) is not None:
+                found[seen[0]] = seen[1]
+        return found
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, for the registry."""
         yield from self._of_queues()
         yield self._length_gauge()
+        yield from bridge.collect(self._namespaces)
         yield _histogram(
             "bullmq_script_duration_seconds",
             "Time until a script was answered, the way there and back included.",

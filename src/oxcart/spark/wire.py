@@ -17,9 +17,9 @@ from typing import Any
 
 import hiredis
 
-from oxcart.broker.bullmq.scripts import Script
 from oxcart.broker.connection import Server
 from oxcart.broker.link import Argument, Endpoint, ReplyError, pack
+from oxcart.broker.scripts import Script
 from oxcart.model.errors import AccessDenied, BrokerUnavailable, ScriptError
 
 #: Seconds without a byte after which an answer is given up.

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from oxcart import queue as _queue
-from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.capabilities import Capabilities
 from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.factory import ProtocolName
 from oxcart.broker.keyring import KeyRing
+from oxcart.broker.port import ServedBroker
 from oxcart.deliveries import WebhookQueue
 from oxcart.engine.handler import Registry, RunKind
 from oxcart.engine.running import RunningJob
@@ -44,7 +46,9 @@ class Queue(Cancelling):
     Args:
         name: The queue's name; the same name in a Node service is the same queue.
         url: The server; without one ``OXCART_URL``, and without that the embedded Valkey.
-        prefix: What stands before the name in keys; must equal that of peers.
+        prefix: What stands before the name in keys; must equal that of peers. ``bull`` unless said.
+        protocol: Whose keys the queue lives on: ``bullmq``, or ``bridge``, where a queue is a job type.
+        namespace: With ``protocol="bridge"``, what stands before all keys; ``bridge`` unless said.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
         add_timeout: Seconds after which an add that cannot be acknowledged fails; it is safe to repeat.
         server: A server object to share between queues, instead of ``url``.
@@ -63,7 +67,9 @@ class Queue(Cancelling):
         name: str,
         *,
         url: str | None = None,
-        prefix: str = "bull",
+        prefix: str | None = None,
+        protocol: ProtocolName = "bullmq",
+        namespace: str | None = None,
         folder: str | Path | None = None,
         add_timeout: float = ADD_TIMEOUT,
         server: Server | None = None,
@@ -77,6 +83,8 @@ class Queue(Cancelling):
             name,
             url=url,
             prefix=prefix,
+            protocol=protocol,
+            namespace=namespace,
             folder=folder,
             add_timeout=add_timeout,
             server=server,
@@ -96,6 +104,11 @@ class Queue(Cancelling):
     def name(self) -> str:
         """The queue's name."""
         return self.asynchronous.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the queue's protocol can express."""
+        return self.asynchronous.capabilities
 
     @property
     def prefix(self) -> str:
@@ -365,7 +378,7 @@ class Queue(Cancelling):
         """Where the queue lives."""
         return self.asynchronous.server
 
-    def open_broker(self, reconnect: Reconnect | None = None) -> BullMQBroker:
+    def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
         """A broker with a connection of its own."""
         return self.asynchronous.open_broker(reconnect)
 

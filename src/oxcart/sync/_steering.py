@@ -12,7 +12,7 @@ from oxcart import limits as _limits
 from oxcart import schedulers as _schedulers
 from oxcart.model.duration import Duration
 from oxcart.model.options import OptionKwargs
-from oxcart.model.schedule import Instant, Scheduler
+from oxcart.model.schedule import Instant, Missed, Overlap, Scheduler
 from oxcart.sync._handle import JobHandle
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Schedulers:
         immediately: bool = False,
         name: str | None = None,
         data: Any = None,
+        missed: Missed | None = None,
+        overlap: Overlap | None = None,
         **options: Unpack[OptionKwargs],
     ) -> JobHandle[Any]:
         """Makes a schedule, or changes the one of this id; returns a handle on the next run.
@@ -60,6 +62,8 @@ class Schedulers:
             immediately=immediately,
             name=name,
             data=data,
+            missed=missed,
+            overlap=overlap,
             **options,
         )
         return JobHandle(self._queue, self._queue.run(doing))

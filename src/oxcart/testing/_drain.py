@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, overload
 
 from oxcart import sync
+from oxcart.broker.factory import is_native
 from oxcart.broker.port import Code, Outcome
 from oxcart.engine.running import RunningJob
 from oxcart.engine.worker import Worker
@@ -160,11 +161,14 @@ async def _is_empty(queues: list[Queue], skip_delays: bool, report: Report) -> b
 
 async def _counts(queue: Queue) -> dict[str, int]:
     """How many jobs are in each wire state, all at one moment: no job is missed on its way between two."""
-    keys = queue.broker.keys
+    broker = queue.broker
+    if not is_native(broker):
+        return dict(await broker.counts())
+    keys = broker.keys
     lists = ("wait", "paused", "active")
     states = (*lists, "prioritized", "delayed")
     commands = [("LLEN" if state in lists else "ZCARD", keys.key(state)) for state in states]
-    answers = await queue.broker.caller.pipeline([("MULTI",), *commands, ("EXEC",)])
+    answers = await broker.caller.pipeline([("MULTI",), *commands, ("EXEC",)])
     return dict(zip(states, answers[-1], strict=True))
 
 

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import STATES, now_ms
@@ -201,16 +201,6 @@ class MemoryBroker:
                 self._gone[record.id] = self.records.pop(record.id)
 
     # -- the queue
-
-    @property
-    def schedulers(self) -> NoReturn:
-        """Schedules need a server."""
-        raise OxcartError(f"queue {self.queue!r} is inline or manual: it has no server, so no schedules")
-
-    @property
-    def limits(self) -> NoReturn:
-        """Limits need a server."""
-        raise OxcartError(f"queue {self.queue!r} is inline or manual: it has no server, so no limits")
 
     async def pause(self) -> None:
         """Jobs that are added from now on wait."""

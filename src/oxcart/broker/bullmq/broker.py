@@ -21,9 +21,22 @@ from oxcart.broker.bullmq.limits import LimitStore
 from oxcart.broker.bullmq.schedulers import SchedulerStore
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import Caller, script_error
+from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import DecryptionError, KeyRing, open_sealed
-from oxcart.broker.port import Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
+from oxcart.broker.port import (
+    LIFETIME_OVER,
+    NOTHING,
+    Added,
+    Ask,
+    Claimed,
+    ClaimedJob,
+    Code,
+    Ended,
+    Lease,
+    Outcome,
+    Recovered,
+)
 from oxcart.model import payload
 from oxcart.model.errors import BrokerError, JobLocked, OxcartError, error_for_code
 from oxcart.model.job import Job
@@ -34,8 +47,6 @@ ADD_CHUNK = 250
 ADD_BYTES = 1_048_576
 #: Add calls under way at once: while the server works on one, the next is packed.
 ADD_CALLS = 2
-#: An outcome over this size goes alone.
-LARGE_OUTCOME = 262_144
 #: Ids per step of a stalled check.
 RECOVER_STEP = 1000
 #: Calls that a pause or resume makes at most to merge the lists of two generations of peers.
@@ -47,8 +58,6 @@ RECOVER_TIMEOUT = 1.0
 PAGE = 1000
 #: Jobs that one call of it reads at most.
 PAGE_PART = 100
-#: Why a job ended whose lifetime is over.
-LIFETIME_OVER = "the job's lifetime is over"
 #: Ms that a worker has to end a running job itself whose lifetime is over.
 EXPIRY_GRACE = 5_000
 #: Leases per renewal call.
@@ -56,8 +65,6 @@ EXTEND_CHUNK = 150
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 _LISTS = frozenset({"wait", "paused", "active"})
-
-_NONE = Ask(count=0)
 
 
 def _parts(
@@ -102,6 +109,8 @@ class BullMQBroker:
         new_token: Makes the lease token of a claim; passed in for the same reason.
         key_ring: Opens payloads that are sealed.
     """
+
+    capabilities = BULLMQ
 
     def __init__(
         self,
@@ -227,7 +236,7 @@ class BullMQBroker:
         )
         return self._claimed(answer, token, now)
 
-    async def finish(self, outcomes: Sequence[Outcome], ask: Ask = _NONE) -> tuple[list[Code], Claimed]:
+    async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
         now, token = self.clock(), self._new_token()
         args = self._asked(ask, now, token)
@@ -491,6 +500,13 @@ class BullMQBroker:
         """Reads jobs as they are stored; one that is not there has no fields."""
         answers = await self.caller.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in job_ids])
         return [_fields(flat) for flat in answers]
+
+    async def ended(self, job_id: str) -> Ended:
+        """What is known of a job's end."""
+        finished, value, added = await self.caller.command(
+            "HMGET", self.keys.job(job_id), "finishedOn", "returnvalue", "timestamp"
+        )
+        return Ended(added is not None or finished is not None, finished is not None, value)
 
     async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Reads jobs with their formal states."""

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from oxcart.broker.capabilities import BULLMQ
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.deduplication import Deduplication
@@ -129,6 +130,7 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
     if isinstance(options, WrittenOptions):
         window = options.deduplication
         return msgspec.json.decode(options.written), [] if window is None else ["deid", window.id]
+    _refuse_foreign(options)
     wire: dict[str, Any] = {"attempts": options.attempts}
     extras: list[str] = []
     wire["backoff"], exact = _wire_backoff(options.backoff, options.attempts)
@@ -182,6 +184,22 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
             raise ValidationError("idempotency_key", "alone, without deduplication", options.idempotency_key)
         extras += (FIELD_IDEMPOTENCY, options.idempotency_key)
     return wire, extras
+
+
+def _refuse_foreign(options: JobOptions) -> None:
+    """Refuses what only other protocols have a place for.
+
+    Raises:
+        NotSupported: There is such an option.
+    """
+    if options.target is not None:
+        BULLMQ.require("target")
+    if options.rate_limit is not None:
+        BULLMQ.require("type_limits")
+    if options.depends_on:
+        BULLMQ.require("depends_on")
+    if options.skip_on or options.reroute_on:
+        BULLMQ.require("error_names")
 
 
 def encode_tags(tags: Mapping[str, str]) -> str:

@@ -162,7 +162,7 @@ class FlowProducer(EventEmitter):
             if job.parent is not None:
                 job.id = await add_below(queue.inner, job, tree)
                 return
-            added = await flows.add_tree(queue.inner.broker, tree, timeout=queue.inner.add_timeout)
+            added = await flows.add_tree(queue.inner._store, tree, timeout=queue.inner.add_timeout)
         except JobError as error:
             raise _refused(error, job.parentKey) from error
         except CodedError as error:
@@ -178,7 +178,7 @@ class FlowProducer(EventEmitter):
         if trees and not tied and sum(map(_size, trees)) <= MOST_JOBS:
             inner: OxcartQueue = nodes[0]["job"].queue.inner
             with contextlib.suppress(JobError):
-                await flows.add_trees(inner.broker, trees, timeout=inner.add_timeout)
+                await flows.add_trees(inner._store, trees, timeout=inner.add_timeout)
                 return
         for node in nodes:
             try:

@@ -128,7 +128,7 @@ class Queue(QueueBase):
             for one in jobs
         ]
         alone = [(job, encoded) for job, encoded in made if encoded is not None]
-        added = await self.inner.broker.add([encoded for _, encoded in alone], timeout=self.inner.add_timeout)
+        added = await self.inner._store.add([encoded for _, encoded in alone], timeout=self.inner.add_timeout)
         for (job, _), one in zip(alone, added, strict=True):
             job.id = one.id
         await self._add_children([job for job, encoded in made if encoded is None])
@@ -163,7 +163,7 @@ class Queue(QueueBase):
 
     async def getRateLimitTtl(self) -> int:
         """How many ms a rate limit lasts yet; below zero where there is none."""
-        return await self.inner.broker.limits.ttl_ms()
+        return await self.inner._store.limits.ttl_ms()
 
     async def rateLimit(self, expire_time_ms: int) -> None:
         """Lets no job start for so many ms."""
@@ -171,11 +171,11 @@ class Queue(QueueBase):
 
     async def removeRateLimitKey(self) -> int:
         """Ends a rate limit; returns how many keys that were."""
-        return await self.inner.broker.limits.release()
+        return await self.inner._store.limits.release()
 
     async def setGlobalConcurrency(self, concurrency: int) -> int:
         """Lets at most so many jobs run at once over all workers; 1 where that is new."""
-        return await self.inner.broker.limits.set_concurrency(_count(concurrency, "concurrency"))
+        return await self.inner._store.limits.set_concurrency(_count(concurrency, "concurrency"))
 
     async def getGlobalConcurrency(self) -> int | None:
         """How many jobs may run at once, or None."""
@@ -183,11 +183,11 @@ class Queue(QueueBase):
 
     async def removeGlobalConcurrency(self) -> int:
         """Lets any number run at once; returns how many fields that were."""
-        return await self.inner.broker.limits.remove_concurrency()
+        return await self.inner._store.limits.remove_concurrency()
 
     async def setGlobalRateLimit(self, max_jobs: int, duration_ms: int) -> int:
         """Lets at most so many jobs start in so many ms; returns how many fields are new."""
-        limits = self.inner.broker.limits
+        limits = self.inner._store.limits
         return await limits.set_rate(_count(max_jobs, "max_jobs"), _count(duration_ms, "duration_ms"))
 
     async def getGlobalRateLimit(self) -> dict[str, int] | None:
@@ -197,7 +197,7 @@ class Queue(QueueBase):
 
     async def removeGlobalRateLimit(self) -> int:
         """Lets jobs start at any rate; returns how many fields that were."""
-        return await self.inner.broker.limits.remove_rate()
+        return await self.inner._store.limits.remove_rate()
 
     async def obliterate(self, force: bool = False) -> None:
         """Removes the queue and everything in it.
@@ -222,7 +222,7 @@ class Queue(QueueBase):
             limit: How many at most; 0 for all.
             type: ``completed``, ``failed``, ``wait``, ``prioritized``, ``delayed``, ``active`` or ``paused``.
         """
-        broker, ids = self.inner.broker, list[str]()
+        broker, ids = self.inner._store, list[str]()
         for place in ("paused",) if type == "paused" else _PLACES.get(type, (type,)):
             rest = limit - len(ids) if limit else None
             if rest is None or rest > 0:
@@ -244,7 +244,7 @@ class Queue(QueueBase):
 
     async def removeDeprecatedPriorityKey(self) -> int:
         """Removes a key of versions before 4; returns how many that were."""
-        return int(await self.inner.broker.caller.command("DEL", self.toKey("priority")))
+        return int(await self.inner._store.caller.command("DEL", self.toKey("priority")))
 
     async def removeDeduplicationKey(self, id: str) -> int:
         """Lets the next add of a deduplication id be a job again; as Node has it."""
@@ -252,7 +252,7 @@ class Queue(QueueBase):
 
     async def remove(self, job_id: str, opts: Mapping[str, Any] | None = None) -> int:
         """Removes a job, with its children unless ``removeChildren`` is False; 0 where a worker holds it."""
-        return await removed(self.inner.broker, job_id, (opts or {}).get("removeChildren", True))
+        return await removed(self.inner._store, job_id, (opts or {}).get("removeChildren", True))
 
     async def removeOrphanedJobs(self) -> int:
         """Removes jobs that are in no state; returns how many. As Node has it."""
@@ -280,7 +280,7 @@ class Queue(QueueBase):
         return list(found.values())
 
     async def _page(self, type: str, start: int, end: int, asc: bool) -> list[Job]:
-        broker = self.inner.broker
+        broker = self.inner._store
         places = _PLACES.get(type, (type,))
         if start < 0 or end < -1:
             counts = await broker.counts()
@@ -328,7 +328,7 @@ class Queue(QueueBase):
 
     async def getJobCounts(self, *types: str) -> dict[str, int]:
         """How many jobs are in each state."""
-        counts = await self.inner.broker.counts()
+        counts = await self.inner._store.counts()
         return {
             type: sum(counts.get(place, 0) for place in _PLACES.get(type, (type,)))
             for type in self.sanitizeJobTypes(types)
@@ -379,7 +379,7 @@ class Queue(QueueBase):
         self, job_id: str, start: int = 0, end: int = -1, asc: bool = True
     ) -> dict[str, Any]:
         """Rows of a job's log as ``logs``, and how many there are as ``count``."""
-        broker = self.inner.broker
+        broker = self.inner._store
         rows = await broker.logs(job_id)
         page = rows if asc else rows[::-1]
         last = len(rows) + end if end < 0 else end
@@ -402,7 +402,7 @@ class Queue(QueueBase):
 
     async def get_workers(self) -> list[dict[str, str]]:
         """The connections of workers of this queue, by the names that they gave themselves."""
-        broker = self.inner.broker
+        broker = self.inner._store
         try:
             raw = await broker.caller.command("CLIENT", "LIST")
         except ScriptError as error:

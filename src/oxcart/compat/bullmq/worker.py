@@ -277,7 +277,7 @@ class Worker(QueueBase):
     async def _limited(self) -> RateLimited:
         left = self._held_until - now_ms()
         if left <= 0:
-            left = await self.inner.broker.limits.ttl_ms()
+            left = await self.inner._store.limits.ttl_ms()
         return RateLimited(f"{max(1, left)}ms", "RateLimitError")
 
     def _started(self, running: RunningJob) -> Job:
@@ -339,7 +339,7 @@ class Worker(QueueBase):
         claim = ClaimedJob(job_id, token or "", count_of(fields.get(b"ats")) or -1, now_ms(), fields)
         job = Job._claimed(self, RunningJob(self.inner.broker, claim, self.id, None), managed=False)
         if b"rjk" in fields:
-            store = self.inner.broker.schedulers
+            store = self.inner._store.schedulers
             (made,) = await store.advance([Claim(job_id, job_data["rjk"], fields)])
             if isinstance(made, Exception):
                 text = f"Failed to add repeatable job for next iteration: {made}"

@@ -1,0 +1,534 @@
+"""One job type of a Bridge namespace: every verb of the port is one script, or a few bounded ones.
+
+Scripts never decode a record. What a claim needs to know of a job is written down once by whoever reads
+its record first: for our own jobs when they are added, for those of other clients when they are found in
+the list (``_index``).
+
+May touch: the server, through its caller. Holds no state of jobs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgpack
+import msgspec
+
+from oxcart.broker.bridge import codec, records
+from oxcart.broker.bridge.cron import CronStore
+from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys
+from oxcart.broker.bridge.looking import Looking
+from oxcart.broker.bridge.scripts import load
+from oxcart.broker.bullmq.broker import now_ms
+from oxcart.broker.caller import Caller
+from oxcart.broker.capabilities import BRIDGE
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.keyring import KeyRing
+from oxcart.broker.port import NOTHING, Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
+from oxcart.model import payload
+from oxcart.model.errors import (
+    BrokerError,
+    JobLocked,
+    JobNotFound,
+    OxcartError,
+    ScriptError,
+    error_for_code,
+)
+from oxcart.model.options import JobOptions
+from oxcart.model.target import Abilities
+
+#: Jobs per add call, and their bytes.
+ADD_CHUNK = 100
+ADD_BYTES = 1_048_576
+#: Jobs that one call claims, and attempts that it ends, at most: a call holds the server for 2 ms.
+CLAIM = 20
+FINISH = 25
+#: Entries of the list that one call looks at.
+SCAN = 100
+#: Jobs that one promotion lets through.
+PROMOTE = 100
+#: Active jobs that one step of a check for lost workers looks at.
+CHECK = 100
+#: Pending jobs that one call looks at.
+SETTLE = 100
+#: Leases per renewal call.
+EXTEND_CHUNK = 300
+#: Ms that one check for lost workers is alone: with a lock of 30 s a job is back within 35 s.
+CHECK_EVERY = 2_000
+#: Seconds after which a check gives a lost server up.
+CHECK_TIMEOUT = 1.0
+#: Lanes that a worker names in a claim at most; with more it learns anew which of them have work.
+MOST_LANES = 500
+#: Ms for which a job that goes elsewhere is kept from the worker that failed it: a heartbeat's life.
+REROUTED = 30_000
+#: How often a record is read again that somebody else changes at the same time.
+TRIES = 10
+#: Why a job is a dead letter whose workers were lost too often.
+LOST = "its worker was lost, and no attempt is left: {} of {}"
+#: Why a job fails whose handler asks for what the protocol has not.
+NO_CHILDREN = "the bridge protocol has no place for children, for which the handler wants to wait"
+
+
+class BridgeBroker(Looking):
+    """One job type.
+
+    Args:
+        server: Where the namespace lives.
+        queue: The job type.
+        namespace: What stands before all keys.
+        clock: The time in ms; passed in so that tests can rule it.
+        formal: Whether priorities are the five formal ones.
+        key_ring: Opens payloads that are sealed.
+        abilities: What the worker can do that claims with this broker.
+    """
+
+    capabilities = BRIDGE
+
+    def __init__(
+        self,
+        server: Server,
+        queue: str,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        clock: Callable[[], int] = now_ms,
+        reconnect: Reconnect | None = None,
+        caller: Caller | None = None,
+        tagged: bool | None = None,
+        key_ring: KeyRing | None = None,
+        formal: bool = False,
+        abilities: Abilities | None = None,
+    ) -> None:
+        self.server = server
+        self.key_ring = key_ring
+        self.keys = BridgeKeys(queue, namespace, server.is_cluster if tagged is None else tagged)
+        self.slot = self.keys.slot() if server.is_cluster else None
+        self.clock = clock
+        self.caller = caller or Caller(server, self.slot, uuid.uuid4().hex[:16], reconnect=reconnect)
+        self.next_expiry = 0
+        self._waiting = self.keys.waiting()
+        self.formal = formal
+        self.abilities = abilities or Abilities()
+        self._judged: dict[str, bool] = {"": True}
+        self.schedulers = CronStore(self)
+        #: Held jobs that go to another worker after some errors: their names, and the jobs' facts.
+        self._reroutes: dict[str, tuple[tuple[str, ...], records.Facts]] = {}
+
+    @property
+    def queue(self) -> str:
+        """The job type."""
+        return self.keys.queue
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self.caller.close()
+
+    def serve(self, abilities: Abilities) -> None:
+        """Says what the worker can do that claims with this broker; it may change at any time."""
+        if abilities != self.abilities:
+            self.abilities = abilities
+            self._judged = {"": True}
+
+    # -- adding
+
+    def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
+        """Checks and encodes a job for ``add``; raises before anything is written."""
+        return codec.encode_job(self.queue, name, data, options, self.clock(), formal=self.formal)
+
+    async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
+        """Adds encoded jobs, in order; long lists go in several calls."""
+        added = []
+        for one in await self.add_each(jobs, timeout=timeout):
+            if isinstance(one, OxcartError):
+                raise one
+            added.append(one)
+        return added
+
+    async def add_each(
+        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None
+    ) -> list[Added | OxcartError]:
+        """As ``add``, with the error of a call that failed in the place of each of its jobs."""
+        added: list[Added | OxcartError] = []
+        for part in _parts(jobs):
+            args = [arg for _, job in part for arg in job]
+            try:
+                codes = await self.caller.once(
+                    load("add"), self._waiting, self.clock(), len(part), *args, timeout=timeout
+                )
+            except BrokerError as error:
+                added += [error] * (len(jobs) - len(added))
+                break
+            added += [Added(job_id, code == 1) for (job_id, _), code in zip(part, codes, strict=True)]
+        return added
+
+    # -- running
+
+    async def claim(self, ask: Ask) -> Claimed:
+        """Takes ready jobs; goes on through the list until it has been seen once."""
+        now = self.clock()
+        answer = await self._claim(ask, ask.count, now)
+        return await self._go_on(answer, ask, now)
+
+    async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
+        """Ends attempts and claims into the freed slots."""
+        now = self.clock()
+        codes: list[Code] = []
+        for start in range(0, max(1, len(outcomes)), FINISH):
+            part = outcomes[start : start + FINISH]
+            args = self._asked(ask, ask.count if start + FINISH >= len(outcomes) else 0, now)
+            args.append(len(part))
+            args += [_packed(outcome, self._rerouted(outcome)) for outcome in part]
+            answer = await self.caller.once(load("finish"), self._waiting, *args, patient=True)
+            codes += answer[0]
+        if answer[11] and any(outcome.kind in "cf" for outcome in outcomes):
+            await self._settle()
+        return codes, await self._go_on(answer, ask, now)
+
+    async def _claim(self, ask: Ask, count: int, now: int) -> Any:
+        return await self.caller.once(
+            load("claim"), self._waiting, *self._asked(ask, count, now), patient=True
+        )
+
+    def _asked(self, ask: Ask, count: int, now: int) -> list[bytes | str | int]:
+        if ask.worker and self.abilities.server is None:
+            self.serve(self.abilities.named(ask.worker))
+        lanes = [lane for lane, may in self._judged.items() if may]
+        if len(lanes) > MOST_LANES:
+            self._judged, lanes = {"": True}, [""]
+        return [
+            now,
+            min(count, CLAIM),
+            self._worker(ask),
+            ask.lock_ms,
+            self.queue,
+            ask.max_bytes,
+            SCAN if count else 0,
+            len(lanes),
+            *lanes,
+        ]
+
+    def _worker(self, ask: Ask) -> str:
+        return ask.worker or self.caller.client_id
+
+    async def _go_on(self, answer: Any, ask: Ask, now: int) -> Claimed:
+        """Reads what others have put into the list, and claims again while there may be more."""
+        worker = self._worker(ask)
+        jobs = self._jobs(answer, worker, now)
+        orphans, repeated = list(answer[6]), answer[7] == 1
+        while True:
+            found = bool(answer[8]) and await self._index(answer[8])
+            found = self._judge(answer[10]) or found
+            closed = answer[4] == 1 or answer[2] > 0
+            more = not closed and (found or answer[9] == 1)
+            # What was found is not kept waiting: the worker asks again at once.
+            if jobs or not ask.count or not more:
+                break
+            answer = await self._claim(ask, ask.count, now)
+            jobs += self._jobs(answer, worker, now)
+            orphans += answer[6]
+        told = [_id(one) for one in orphans]
+        return Claimed(jobs, answer[2], answer[3], answer[4] == 1, answer[5], told, repeated, more)
+
+    def _jobs(self, answer: Any, worker: str, now: int) -> list[ClaimedJob]:
+        jobs = []
+        for raw_id, starts, raw, flat in msgpack.unpackb(answer[1], raw=True):
+            record = records.read_record(raw)
+            pairs = iter(flat)
+            fields = records.fields_of(record, dict(zip(pairs, pairs, strict=True)))
+            fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run that begins now has not ended
+            if record.reroute_on:
+                self._reroutes[_id(raw_id)] = record.reroute_on, record.facts()
+            jobs.append(ClaimedJob(_id(raw_id), worker, int(starts), now, fields))
+        return jobs
+
+    def _rerouted(self, outcome: Outcome) -> bytes:
+        """The facts of a job that another worker is to try next; empty for others."""
+        names, facts = self._reroutes.pop(outcome.id, ((), None))
+        if facts is None or outcome.kind not in "rd" or outcome.code not in names:
+            return b""
+        lane = records.away_from(facts.lane, outcome.token, self.clock() + outcome.delay_ms + REROUTED)
+        return msgspec.structs.replace(facts, lane=lane).packed()
+
+    def _judge(self, lanes: Iterable[bytes]) -> bool:
+        """Learns which lanes the worker may serve; says whether there is a new one among them."""
+        found = False
+        for raw in lanes:
+            lane = raw.decode("utf-8", "replace")
+            if lane not in self._judged:
+                may = records.matches(lane, self.abilities, self.clock())
+                if may or not lane.startswith(records.AWAY):  # the others will be ours in a while
+                    self._judged[lane] = may
+                found = found or may
+        return found
+
+    async def _index(self, ids: Sequence[bytes]) -> bool:
+        """Reads records of other clients and tells the server what is in them; says whether one is ready."""
+        raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in ids))
+        args: list[bytes | str | int] = [self.clock()]
+        for one, raw in zip(ids, raws, strict=True):
+            if raw is not None:
+                record = records.read_record(raw)
+                depends = records.pack(record.depends_on) if record.depends_on else b""
+                args += (one, record.facts().packed(), depends)
+        if len(args) == 1:
+            return False
+        return bool(await self.caller.again(load("index"), self._waiting, *args, patient=True))
+
+    async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
+        """Renews leases; returns the ids that were refused."""
+        refused: list[str] = []
+        for start in range(0, len(leases), EXTEND_CHUNK):
+            args: list[bytes | str | int] = [self.clock(), lock_ms]
+            for lease in leases[start : start + EXTEND_CHUNK]:
+                args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
+            answer = await self.caller.again(load("extend"), self._waiting, *args, patient=True)
+            refused += map(_id, answer)
+        return refused
+
+    # -- keeping house
+
+    async def promote(self, most: int = 250) -> tuple[int, int]:
+        """Lets due jobs through, and those whose dependencies have completed; returns how many, and the
+        next due time.
+        """
+        moved = 0
+        while True:
+            step = max(0, min(PROMOTE, most - moved))
+            done, due, pending = await self.caller.again(
+                load("promote"), self._waiting, self.clock(), step, patient=True
+            )
+            moved += done
+            if done < PROMOTE or moved >= most:
+                break
+        if pending:
+            await self._settle()
+        return moved, due
+
+    async def _settle(self) -> int:
+        """Looks at all jobs that wait for others, in steps; returns how many were let through."""
+        at = passed = 0
+        through: int
+        looked: int
+        while True:
+            through, looked = await self.caller.again(
+                load("settle"), self._waiting, self.clock(), at, SETTLE, patient=True
+            )
+            passed += through
+            at += looked - through
+            if looked < SETTLE:
+                return passed
+
+    async def expire(self) -> int:
+        """Bridge has no lifetimes."""
+        return 0
+
+    async def recover(self, *, max_stalled: int = 1, interval_ms: int = CHECK_EVERY) -> Recovered:
+        """Brings back jobs whose worker is gone, in steps, and sets counters that are wrong.
+
+        How often a job may be lost is a matter of its attempts: each start is one.
+        """
+        alone = min(interval_ms, CHECK_EVERY)
+        ids: list[str] = []
+        foreign: list[bytes] = []
+        cursor = b""
+        while cursor != b"0":
+            cursor, lost, others = await self.caller.again(
+                load("lost"),
+                self._waiting,
+                *(self.clock(), alone, cursor, CHECK),
+                patient=True,
+                timeout=CHECK_TIMEOUT,
+            )
+            if cursor == b"busy":
+                return Recovered(ids, False, lost)
+            if lost:
+                ids += await self._take_back(lost)
+            foreign += others
+        await self._reconcile(foreign)
+        return Recovered(ids, True)
+
+    async def _take_back(self, lost: Sequence[bytes]) -> list[str]:
+        raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in lost))
+        now, jobs = self.clock(), []
+        for one, raw in zip(lost, raws, strict=True):
+            if raw is None:
+                jobs.append(records.pack((one, self.queue, "", "", "")))
+                continue
+            record = records.read_record(raw)
+            result, reason = b"", ""
+            if record.runs >= record.attempts:
+                reason = LOST.format(record.runs, record.attempts)
+                result = codec.failure_of(reason, b"", "WorkerLost", now)
+            jobs.append(records.pack((one, record.type, record.facts().packed(), result, reason)))
+        return [
+            _id(one)
+            for one in await self.caller.once(load("reclaim"), self._waiting, now, *jobs, patient=True)
+        ]
+
+    async def _reconcile(self, foreign: Sequence[bytes]) -> int:
+        """Compares the counters of all types with what is active; returns how many were wrong."""
+        by_type: dict[str, list[bytes]] = {
+            raw.decode("utf-8", "surrogateescape"): []
+            for raw in await self.caller.command("SMEMBERS", self.keys.types())
+        }
+        for start in range(0, len(foreign), CHECK):
+            part = foreign[start : start + CHECK]
+            raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in part))
+            for one, raw in zip(part, raws, strict=True):
+                if raw is not None:
+                    by_type.setdefault(records.read_record(raw).type, []).append(one)
+        wrong = 0
+        for job_type, ids in by_type.items():
+            wrong += await self.caller.again(load("reconcile"), self._waiting, job_type, *ids, patient=True)
+        return wrong
+
+    # -- the type
+
+    async def pause(self) -> None:
+        """Stops handing out jobs of the type."""
+        await self.caller.command("SADD", self.keys.paused(), self.queue)
+
+    async def resume(self) -> None:
+        """Hands out jobs of the type again."""
+        await self.caller.command("SREM", self.keys.paused(), self.queue)
+        await self.caller.command("ZADD", self.keys.marker(), 0, "0")
+
+    async def is_paused(self) -> bool:
+        """Whether the type is paused."""
+        return bool(await self.caller.command("SISMEMBER", self.keys.paused(), self.queue))
+
+    # -- jobs
+
+    async def set_progress(self, job_id: str, progress: Any) -> None:
+        """Writes a job's progress."""
+        body = codec.progress_of(progress, self.clock())
+        await self._change("set_progress", job_id, self.queue, body)
+
+    async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
+        """Saves how far a running job has come, for whoever holds it."""
+        await self._change("set_checkpoint", job_id, token, body)
+
+    async def update_data(self, job_id: str, data: Any) -> None:
+        """Replaces a job's payload."""
+        body = payload.encode(data if self.key_ring is None else self.key_ring.seal(data, self.queue))
+        for _ in range(TRIES):
+            raw = await self._raw(job_id)
+            new = codec.with_parts(raw, payload=body)
+            payload.check_size(new, b"")
+            facts = records.read_record(new).facts()
+            if await self._change("replace_record", job_id, raw, new, facts.packed()):
+                return
+        raise ScriptError(f"update_data: the record of job {job_id} changes all the time")
+
+    async def change_delay(self, job_id: str, delay_ms: int) -> None:
+        """Changes a delayed job's delay."""
+        await self._change("change_delay", job_id, self.queue, self.clock() + delay_ms)
+
+    async def promote_job(self, job_id: str) -> None:
+        """Lets a delayed job run now."""
+        facts = records.read_record(await self._raw(job_id)).facts()
+        await self._change("promote_job", job_id, self.queue, facts.packed())
+
+    async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
+        """Lets a finished job run again."""
+        raw = await self._raw(job_id)
+        new = codec.with_parts(raw, attempts=b"0") if reset else b""
+        facts = records.read_record(new or raw).facts()
+        await self._change("retry_job", job_id, self.queue, facts.packed(), "L" if lifo else "", new)
+
+    async def remove_job(self, job_id: str, *, children: bool = False) -> None:
+        """Removes a job.
+
+        Raises:
+            JobLocked: A worker holds it.
+        """
+        if await self._change("remove_job", job_id, self.queue) == 0:
+            raise JobLocked(job_id)
+
+    async def add_log(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
+        """Bridge has no logs."""
+        self.capabilities.require("logs")
+        return 0
+
+    async def logs(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
+        """Bridge has no logs."""
+        self.capabilities.require("logs")
+        return []
+
+    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
+        """Bridge has no logs."""
+        self.capabilities.require("logs")
+
+    async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
+        """Bridge keeps the priority of a job where it stands in the list."""
+        self.capabilities.require("change_priority")
+
+    async def update_job(self, job_id: str, fields: Mapping[str, str], priority: int | None) -> None:
+        """Bridge has no place for these."""
+        self.capabilities.require("updates")
+
+    async def _raw(self, job_id: str) -> bytes:
+        raw: bytes | None = await self.caller.command("GET", self.keys.data(job_id))
+        if raw is None:
+            raise JobNotFound(job_id)
+        return raw
+
+    async def _change(self, verb: str, job_id: str, *args: bytes | str | int) -> int:
+        code: int = await self.caller.once(load(verb), self._waiting, job_id, *args)
+        if code < 0:
+            raise error_for_code(code, job_id, verb)
+        return code
+
+
+def _packed(o: Outcome, facts: bytes) -> bytes:
+    """An outcome as ``finish.lua`` reads it."""
+    kind, value, category = o.kind, o.value, o.category
+    if kind == "h":
+        kind, value, category = "f", NO_CHILDREN.encode(), "permanent"
+    result = b""
+    if kind == "c":
+        result = codec.result_of(value, o.at_ms)
+    elif kind == "f":
+        reason = value.decode("utf-8", "replace")
+        result = codec.failure_of(reason, o.stack, o.code, o.at_ms)
+        if category == "cancelled":
+            kind = "x"
+    return records.pack(
+        (
+            kind,
+            o.id,
+            o.token,
+            o.starts if o.starts >= 0 else "",
+            o.at_ms,
+            result,
+            value,
+            o.stack,
+            category,
+            o.code,
+            o.delay_ms,
+            o.counts,
+            o.lifo,
+            codec.retention_seconds(o.retention),
+            facts,
+        )
+    )
+
+
+def _parts(jobs: Sequence[codec.Encoded]) -> Iterable[Sequence[codec.Encoded]]:
+    """What each add call carries."""
+    start = 0
+    while start < len(jobs):
+        size = count = 0
+        for _, job in jobs[start : start + ADD_CHUNK]:
+            weight = len(job[1])  # type: ignore[arg-type]
+            if count and size + weight > ADD_BYTES:
+                break
+            size += weight
+            count += 1
+        yield jobs[start : start + count]
+        start += count
+
+
+def _id(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")

@@ -1,0 +1,288 @@
+"""Writes Bridge's JSON records.
+
+A job becomes its record, and the facts by which a claim judges it. Our records begin with the number of
+attempts, so that a claim can count a run without reading the rest; a record of another client has that
+number elsewhere, and its place is told. No script ever decodes a record: it may be large, and what Lua
+writes back is not what it read (``[]`` becomes ``{}``).
+
+What Bridge has no field for goes to an object ``ox`` in the record.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from oxcart.broker.bridge.records import (
+    FRONT,
+    JITTER,
+    MAX_DELAY,
+    NORMAL_PRIORITY,
+    Facts,
+    decoded,
+    read_backoff,
+)
+from oxcart.broker.bullmq.codec import new_id
+from oxcart.broker.capabilities import BRIDGE
+from oxcart.model import payload
+from oxcart.model.backoff import Backoff
+from oxcart.model.duration import MAX_MS
+from oxcart.model.errors import ValidationError
+from oxcart.model.names import check_job_name
+from oxcart.model.options import JobOptions
+from oxcart.model.priority import Priority
+from oxcart.model.target import Target
+
+Encoded = tuple[str, list[bytes | str | int]]
+"""A job ready to be sent: its id, and its arguments for ``add.lua``."""
+
+#: Bridge's numbers of the formal priorities.
+FORMAL = {
+    Priority.CRITICAL: 10,
+    Priority.HIGH: 8,
+    Priority.NORMAL: 5,
+    Priority.LOW: 3,
+    Priority.BULK: 1,
+}
+#: How long a job's keys stay after its end, in seconds.
+KEPT = 86_400
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_json = msgspec.json.Encoder()
+
+
+def encode_job(
+    job_type: str, name: str, data: Any, options: JobOptions, now_ms: int, *, formal: bool = False
+) -> Encoded:
+    """Checks and encodes a job.
+
+    Args:
+        job_type: Its type: the queue.
+        name: The name of its handler; kept where it is not the type.
+        data: Its payload.
+        options: Its options.
+        now_ms: The time.
+        formal: Whether its priority is one of the formal ones.
+
+    Raises:
+        ValidationError: Something of it cannot be stored.
+        NotSupported: Bridge has no place for an option.
+        PayloadTooLarge: It is over the limit.
+    """
+    check_job_name(name)
+    check_options(options)
+    body = payload.encode({} if data is None else data)
+    job_id = options.job_id or new_id()
+    record, facts = make_record(job_type, name, body, options, now_ms, job_id, formal=formal)
+    payload.check_size(record, b"", options.size_limit)
+    due = (now_ms if options.timestamp is None else options.timestamp) + options.delay if options.delay else 0
+    return job_id, [
+        job_id,
+        record,
+        facts.packed(),
+        due,
+        "L" if options.lifo else "",
+        len(options.depends_on),
+        *options.depends_on,
+    ]
+
+
+def make_record(
+    job_type: str,
+    name: str,
+    body: bytes,
+    options: JobOptions,
+    now_ms: int,
+    job_id: str,
+    *,
+    formal: bool = False,
+    schedule: Mapping[str, Any] | None = None,
+) -> tuple[bytes, Facts]:
+    """A job's record, and its facts."""
+    number = priority_of(options.priority, formal=formal)
+    ox: dict[str, Any] = {}
+    if name != job_type:
+        ox["name"] = name
+    if options.timeout is not UNSET:
+        ox["timeout"] = options.timeout
+    if options.correlation_id is not None:
+        ox["corr"] = options.correlation_id
+    if options.stack_trace_limit is not None:
+        ox["traces"] = options.stack_trace_limit
+    if not (options.retry_timeout and options.retry_system):
+        unwanted = {"timeout": options.retry_timeout, "system": options.retry_system}
+        ox["noretry"] = ",".join(word for word, wanted in unwanted.items() if not wanted)
+    for ox_name, kept in (("completed", options.remove_on_complete), ("failed", options.remove_on_fail)):
+        if kept is not None:
+            ox[ox_name] = kept.wire()
+    backoff, exact = _wire_backoff(options.backoff)
+    if exact is not None:
+        ox["backoff"] = exact
+    retry: dict[str, Any] = {"attempts": options.attempts, "backoff": backoff}
+    if options.skip_on:
+        retry["skipOn"] = options.skip_on
+    if options.reroute_on:
+        retry["rerouteOn"] = options.reroute_on
+    rate = options.rate_limit
+    record: dict[str, Any] = {
+        "attempts": 0,
+        "jobId": job_id,
+        "type": job_type,
+        "payload": msgspec.Raw(body),
+        "schedule": schedule if schedule is not None else {"delay": options.delay} if options.delay else {},
+        "retry": retry,
+        "priority": number,
+        "dependsOn": options.depends_on,
+        "target": _wire_target(options.target),
+        "metadata": options.tags or {},
+        "createdAt": now_ms if options.timestamp is None else options.timestamp,
+    }
+    if rate is not None:
+        limits = {"maxConcurrent": rate.max_concurrent, "maxPerMinute": rate.max_per_minute}
+        record["rateLimit"] = {key: limit for key, limit in limits.items() if limit}
+    if ox:
+        record["ox"] = ox
+    lane = str(options.target) if options.target else ""
+    facts = Facts(
+        job_type,
+        lane,
+        number,
+        rate.max_concurrent or 0 if rate else 0,
+        rate.max_per_minute or 0 if rate else 0,
+        len(FRONT),
+    )
+    return _json.encode(record), facts
+
+
+def check_options(options: JobOptions) -> None:
+    """Refuses what Bridge has no place for, before anything is written.
+
+    Raises:
+        NotSupported: There is such an option.
+    """
+    asked = {
+        "deduplication": options.deduplication,
+        "idempotency": options.idempotency_key,
+        "webhooks": options.callback_url,
+        "history": options.history or None,
+        "lifetime": options.lifetime,
+        "limit_keys": options.limit_key,
+        "logs": options.keep_logs,
+    }
+    for feature, given in asked.items():
+        if given is not None:
+            BRIDGE.require(feature)
+    if options.job_id is not None and not _UUID.fullmatch(options.job_id):
+        BRIDGE.require("custom_ids")
+    for kept in (options.remove_on_complete, options.remove_on_fail):
+        if kept is not None and (kept.count or 0) > 0:
+            BRIDGE.require("retention_by_count")
+
+
+def priority_of(given: int, *, formal: bool = False) -> int:
+    """Bridge's number of a priority: 1 to 10, of which a higher one runs first; 0 is none given.
+
+    Raises:
+        ValidationError: It is outside.
+    """
+    if formal:
+        return FORMAL[Priority(given)]
+    if given == 0:
+        return NORMAL_PRIORITY
+    if not 1 <= given <= 10:
+        raise ValidationError("priority", "an integer from 1 to 10 (of which 10 runs first)", given)
+    return given
+
+
+def retention_seconds(argument: str) -> int:
+    """For how many seconds the keys of an ended job stay, from the argument of an outcome; 0 for none."""
+    if not argument:
+        return KEPT
+    count, age, _ = (argument + "::").split(":", 2)
+    if count == "0":
+        return 0
+    return min(int(age), KEPT) if age else KEPT
+
+
+def result_of(value: bytes, at_ms: int) -> bytes:
+    """The result of a completed job as JSON; the script adds how long it ran."""
+    return _json.encode({"success": True, "data": msgspec.Raw(value or b"null"), "completedAt": at_ms})
+
+
+def failure_of(reason: str, stack: bytes, name: str, at_ms: int) -> bytes:
+    """The result of a failed job as JSON."""
+    traces = decoded(stack)
+    error = {
+        "message": reason,
+        "stack": str(traces[-1]) if isinstance(traces, list) and traces else "",
+        "name": name or "Error",
+    }
+    return _json.encode({"success": False, "error": error, "completedAt": at_ms})
+
+
+def progress_of(progress: Any, now_ms: int) -> bytes:
+    """Progress as JSON: a number is its percentage, an object its data, percent and message apart."""
+    written: dict[str, Any] = {"percent": 0}
+    if isinstance(progress, dict):
+        rest = dict(progress)
+        for name in ("percent", "message"):
+            if name in rest:
+                written[name] = rest.pop(name)
+        if rest:
+            written["data"] = rest
+    else:
+        written["percent"] = progress
+    written["updatedAt"] = now_ms
+    return payload.encode(written, field="progress")
+
+
+def _wire_backoff(backoff: Backoff) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The policy as the document has it, and the exact one where that is another."""
+    kind = backoff.type if backoff.type != "custom" else "fixed"
+    cap = backoff.cap if backoff.cap is not None else MAX_MS
+    if kind == "fixed":
+        cap = max(backoff.delay, MAX_DELAY)
+    wire = {"type": kind, "delay": backoff.delay, "maxDelay": cap, "jitter": backoff.jitter > 0}
+    if read_backoff(wire).delay_ms(1, lambda: 0.3) == backoff.delay_ms(1, lambda: 0.3) and (
+        backoff.multiplier == 2 and backoff.type != "custom" and backoff.jitter in (0, JITTER)
+    ):
+        return wire, None
+    exact: dict[str, Any] = json.loads(backoff.to_field())
+    return wire, exact
+
+
+def _wire_target(target: Target | None) -> dict[str, Any]:
+    if not target:
+        return {}
+    if target.server is not None:
+        return {"server": target.server}
+    wire: dict[str, Any] = {
+        name: list(words)
+        for name, words in (
+            ("stack", target.stack),
+            ("capabilities", target.capabilities),
+            ("region", target.region),
+        )
+        if words
+    }
+    return {**wire, "mode": target.mode}
+
+
+def with_parts(raw: bytes, **parts: bytes) -> bytes:
+    """A record with some parts replaced, each as JSON; the others stay to the letter.
+
+    The number of attempts goes to the front, where our scripts find it at once.
+    """
+    old = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    new = {name: msgspec.Raw(part) for name, part in parts.items()}
+    first = {"attempts": new.get("attempts", old.get("attempts", msgspec.Raw(b"0")))}
+    return _json.encode(
+        {**first, **{name: part for name, part in {**old, **new}.items() if name not in first}}
+    )

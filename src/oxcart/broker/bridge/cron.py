@@ -1,0 +1,329 @@
+"""Schedules of a Bridge namespace: kept by its jobs' types, fired by one leader.
+
+A schedule is a record of its own in ``jobs:cron``. Each firing is a new job that names its schedule, made
+in the same atomic step in which the schedule moves on to its next time: whoever comes second, or leads no
+more, fires nothing.
+
+May touch: the server, through a broker.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from oxcart.broker.bridge import codec, records
+from oxcart.broker.bridge.keys import BridgeKeys
+from oxcart.broker.bridge.scripts import load
+from oxcart.broker.bullmq.codec import new_id
+from oxcart.broker.caller import Caller
+from oxcart.broker.capabilities import BRIDGE
+from oxcart.model.errors import ValidationError
+from oxcart.model.options import JobOptions
+from oxcart.model.schedule import Missed, Overlap, Schedule, Scheduler
+
+MISSED: tuple[Missed, ...] = ("skip", "once", "all")
+OVERLAP: tuple[Overlap, ...] = ("beside", "skip", "queue")
+
+#: For how long a leader leads without renewing it, in ms.
+LEADS = 30_000
+#: A due time is missed when it is so many ms ago: longer than it takes for another to lead.
+LATE = 35_000
+#: Schedules that one look reads, and firings that one call makes.
+BATCH = 100
+
+#: Makes ids of schedules from their names.
+_ROOM = uuid.UUID("6c1f2b7e-4c59-4b7e-9d0c-2f6f0b1d5a11")
+_json = msgspec.json.Encoder()
+
+
+class CronStore:
+    """The schedules of one job type.
+
+    Args:
+        broker: The type's broker.
+    """
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        self._keys: BridgeKeys = broker.keys
+        self._caller: Caller = broker.caller
+
+    def id_of(self, name: str) -> str:
+        """The id of the schedule of this name."""
+        return str(uuid.uuid5(_ROOM, f"{self._keys.queue}\0{name}"))
+
+    async def upsert(
+        self,
+        scheduler_id: str,
+        schedule: Schedule,
+        name: str,
+        body: bytes,
+        options: JobOptions,
+        *,
+        missed: Missed = "once",
+        overlap: Overlap = "beside",
+    ) -> str | None:
+        """Makes or changes a schedule; returns its id, or None where it never fires.
+
+        Raises:
+            NotSupported: Bridge has no place for such a schedule, or for an option of its jobs.
+            ValidationError: A policy is unknown.
+        """
+        if schedule.every is not None or schedule.limit is not None or schedule.immediately:
+            BRIDGE.require("intervals")
+        if missed not in MISSED:
+            raise ValidationError("missed", "one of " + ", ".join(MISSED), missed)
+        if overlap not in OVERLAP:
+            raise ValidationError("overlap", "one of " + ", ".join(OVERLAP), overlap)
+        codec.check_options(options)
+        now = self._broker.clock()
+        due = _following(schedule, now)
+        if due is None:
+            return None
+        job_id = self.id_of(scheduler_id)
+        times = {"cron": schedule.cron, "timezone": schedule.tz or "UTC"}
+        raw, _ = codec.make_record(
+            self._keys.queue, name, body, options, now, job_id, schedule=times, formal=self._broker.formal
+        )
+        kept = {
+            **(records.read_record(raw).ox),
+            "scheduler": scheduler_id,
+            "missed": missed,
+            "overlap": overlap,
+        }
+        bounds = {"start": schedule.start, "end": schedule.end}
+        kept |= {key: value for key, value in bounds.items() if value is not None}
+        raw = codec.with_parts(raw, ox=_json.encode(kept))
+        signature = _json.encode([schedule.cron, times["timezone"], schedule.start, schedule.end])
+        await self._caller.again(load("set_cron"), self._keys.waiting(), job_id, raw, due, signature)
+        return job_id
+
+    async def get(self, scheduler_id: str) -> Scheduler | None:
+        """A schedule as it is now, or None."""
+        job_id = self.id_of(scheduler_id)
+        raw, score, known = await self._caller.pipeline(
+            [
+                ("GET", self._keys.data(job_id)),
+                ("ZSCORE", self._keys.cron(), job_id),
+                ("HGET", self._keys.schedule(job_id), "fired"),
+            ]
+        )
+        return None if raw is None or score is None else _scheduler(job_id, raw, score, known)
+
+    async def page(self, first: int, last: int, *, latest: bool = False) -> list[Scheduler]:
+        """A range of the type's schedules, the next one first unless ``latest``."""
+        found = await self._all()
+        if latest:
+            found.reverse()
+        return found[first : last + 1]
+
+    async def count(self) -> int:
+        """How many schedules the type has."""
+        return len(await self._all())
+
+    async def remove(self, scheduler_id: str) -> bool:
+        """Removes a schedule; False if there is none. Jobs that it made go on."""
+        gone = await self._caller.once(load("remove_cron"), self._keys.waiting(), self.id_of(scheduler_id))
+        return bool(gone)
+
+    async def _all(self) -> list[Scheduler]:
+        found: list[Scheduler] = []
+        at = 0
+        while True:
+            flat = await self._caller.command("ZRANGE", self._keys.cron(), at, at + BATCH - 1, "WITHSCORES")
+            ids = [raw.decode("utf-8", "surrogateescape") for raw in flat[::2]]
+            if not ids:
+                return found
+            commands: list[tuple[str, ...]] = [("GET", self._keys.data(one)) for one in ids]
+            commands += [("HGET", self._keys.schedule(one), "fired") for one in ids]
+            answers = await self._caller.pipeline(commands)
+            for one, score, raw, fired in zip(
+                ids, flat[1::2], answers[: len(ids)], answers[len(ids) :], strict=True
+            ):
+                if raw is not None and records.read_record(raw).type == self._keys.queue:
+                    found.append(_scheduler(one, raw, score, fired))
+            at += len(ids)
+
+
+class CronKeeper:
+    """One scheduler of a namespace: leads or waits to lead, and fires what is due.
+
+    Args:
+        broker: Any broker of the namespace.
+        name: The scheduler's id.
+        leads: For how long it leads without renewing it, in ms.
+    """
+
+    def __init__(self, broker: Any, name: str, *, leads: int = LEADS) -> None:
+        self._broker = broker
+        self._keys: BridgeKeys = broker.keys
+        self._caller: Caller = broker.caller
+        self._name = name
+        self._leads = leads
+        #: The number of its term; 0 while another leads.
+        self.term = 0
+
+    async def tick(self) -> int:
+        """Fires what is due, if it leads; returns how many jobs it made."""
+        if not await self.lead():
+            return 0
+        made = 0
+        while True:
+            due = await self._due()
+            fired = await self._fire(due)
+            if fired < 0:
+                self.term = 0
+                return made
+            made += fired
+            if len(due) < BATCH:
+                return made
+
+    async def lead(self) -> bool:
+        """Becomes or stays the leader, where no other is."""
+        self.term = await self._caller.again(
+            load("lead"), self._keys.waiting(), self._name, self._leads, patient=True
+        )
+        return self.term > 0
+
+    async def resign(self) -> None:
+        """Lets another lead at once."""
+        self.term = 0
+        await self._caller.again(load("lead"), self._keys.waiting(), self._name, "")
+
+    async def _due(self) -> list[tuple[str, int, bytes]]:
+        """Schedules whose time has come: id, that time, record."""
+        flat = await self._caller.command(
+            *("ZRANGEBYSCORE", self._keys.cron(), "-inf", self._broker.clock()),
+            *("WITHSCORES", "LIMIT", 0, BATCH),
+        )
+        if not flat:
+            return []
+        ids = [raw.decode("utf-8", "surrogateescape") for raw in flat[::2]]
+        raws = await self._caller.command("MGET", *(self._keys.data(one) for one in ids))
+        return [
+            (one, int(float(score)), raw or b"")
+            for one, score, raw in zip(ids, flat[1::2], raws, strict=True)
+        ]
+
+    async def _fire(self, due: Sequence[tuple[str, int, bytes]]) -> int:
+        """Moves schedules on and makes their jobs; -1 where it leads no more."""
+        made, now = 0, self._broker.clock()
+        batch: list[bytes] = []
+        firings = 0
+        for one, at, raw in due:
+            packed, count = _firing(one, at, raw, now)
+            batch.append(packed)
+            firings += count
+            if firings >= BATCH:
+                fired = await self._call(batch, now)
+                if fired < 0:
+                    return -1
+                made, batch, firings = made + fired, [], 0
+        if batch:
+            fired = await self._call(batch, now)
+            if fired < 0:
+                return -1
+            made += fired
+        return made
+
+    async def _call(self, batch: Sequence[bytes], now: int) -> int:
+        fired: int = await self._caller.once(
+            load("fire"), self._keys.waiting(), self._name, self.term, now, *batch, patient=True
+        )
+        return fired
+
+
+def due_times(schedule: Schedule, first: int, now: int, missed: Missed) -> tuple[list[int], int | None]:
+    """Which due times a schedule fires now, and when it is due next.
+
+    Args:
+        schedule: When it fires.
+        first: The due time that was not fired yet.
+        now: The time.
+        missed: What becomes of those that are long ago.
+
+    Raises:
+        ValidationError: The expression cannot be read.
+    """
+    times: list[int] = []
+    late = first < now - LATE
+    at: int | None = first
+    if late and missed != "all":
+        if missed == "once":
+            times.append(first)
+        at = _following(schedule, now - LATE - 1)
+    while at is not None and at <= now and len(times) < BATCH:
+        times.append(at)
+        at = _following(schedule, at)
+    return times, at
+
+
+@lru_cache(maxsize=16_384)
+def _following(schedule: Schedule, after: int) -> int | None:
+    """The next time of a schedule; many schedules share an expression, and a search takes milliseconds."""
+    return schedule.following(after)
+
+
+def _firing(one: str, at: int, raw: bytes, now: int) -> tuple[bytes, int]:
+    """A schedule's due jobs as ``fire.lua`` takes them, and how many there are."""
+    record = records.read_record(raw)
+    schedule = _schedule(record)
+    missed = record.ox.get("missed")
+    overlap = record.ox.get("overlap")
+    times: list[int]
+    following: int | None
+    try:
+        times, following = due_times(schedule, at, now, missed if missed in MISSED else "once")
+    except ValidationError:
+        times, following = [], None  # nobody can say when it fires
+    jobs = []
+    for due in times:
+        job_id = new_id()
+        ox = {
+            key: value
+            for key, value in record.ox.items()
+            if key not in ("missed", "overlap", "scheduler", "start", "end")
+        }
+        body = codec.with_parts(
+            raw,
+            attempts=b"0",
+            jobId=_json.encode(job_id),
+            schedule=b"{}",
+            createdAt=b"%d" % now,
+            ox=_json.encode({**ox, "schedule": one, "due": due}),
+        )
+        jobs.append((job_id, body, records.read_record(body).facts().packed()))
+    packed = records.pack(
+        (one, at, "" if following is None else following, overlap if overlap in OVERLAP else "beside", jobs)
+    )
+    return packed, len(jobs)
+
+
+def _schedule(record: records.Record) -> Schedule:
+    cron, zone = record.schedule.get("cron"), record.schedule.get("timezone")
+    start, end = record.ox.get("start"), record.ox.get("end")
+    return Schedule(
+        cron=cron if isinstance(cron, str) else None,
+        tz=zone if isinstance(zone, str) and zone else "UTC",
+        start=start if type(start) is int else None,
+        end=end if type(end) is int else None,
+    )
+
+
+def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Scheduler:
+    record = records.read_record(raw)
+    name = record.ox.get("scheduler")
+    return Scheduler(
+        id=name if isinstance(name, str) else job_id,
+        name=record.name,
+        schedule=_schedule(record),
+        next_ms=int(float(score)),
+        runs=int(fired or 0),
+        data=records.decoded(record.payload),
+        options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},
+    )

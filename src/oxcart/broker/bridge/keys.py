@@ -1,0 +1,232 @@
+"""The names of all keys of a Bridge namespace, in both layouts.
+
+On a single server they are exactly the document's: ``bridge:jobs:waiting``. On a cluster the namespace is
+the hash tag, ``{bridge}:jobs:waiting``, because one claim touches the lists, the job and the counters. A
+tag that the namespace already carries is left alone.
+
+What is ours alone stands under ``bridge:ox:``. All of it can be made anew from the document's keys, but for
+the facts of running jobs; peers need not know of it.
+
+May touch: nothing. Lua builds the same names from the prefix of the waiting key (``lua/parts/base.lua``).
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from oxcart.broker.bullmq.keys import has_tag, slot_of
+from oxcart.model.errors import ValidationError
+from oxcart.model.names import check_job_name
+
+DEFAULT_NAMESPACE = "bridge"
+
+_NAMEABLE = "".join(map(chr, range(ord("!"), ord("~") + 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeKeys:
+    """The keys of a namespace, as one of its job types uses them: one method per key.
+
+    Attributes:
+        queue: The job type.
+        namespace: What stands before all keys, ``bridge`` unless the user says otherwise.
+        tagged: Whether to make the namespace a hash tag (cluster layout).
+    """
+
+    queue: str
+    namespace: str = DEFAULT_NAMESPACE
+    tagged: bool = False
+
+    def __post_init__(self) -> None:
+        check_job_name(self.queue, "queue name")
+        if not isinstance(self.namespace, str) or not self.namespace:
+            raise ValidationError("namespace", "text of at least one character", self.namespace)
+
+    @property
+    def prefix(self) -> str:
+        """The namespace, in the word that both protocols share."""
+        return self.namespace
+
+    @property
+    def base(self) -> str:
+        """What all keys of the namespace begin with, without the last colon."""
+        return f"{{{self.namespace}}}" if self.tagged and not has_tag(self.namespace) else self.namespace
+
+    def slot(self) -> int:
+        """The cluster slot of all keys of the namespace."""
+        return slot_of(self.waiting())
+
+    def key(self, suffix: str) -> str:
+        """A key by its suffix; the named methods below are the known ones."""
+        return f"{self.base}:{suffix}"
+
+    # -- the document's
+
+    def worker(self, server_id: str) -> str:
+        """String: what a worker is and can do, as JSON."""
+        return self.key(f"workers:{server_id}")
+
+    def heartbeat(self, server_id: str) -> str:
+        """String: when a worker was last heard of; gone after 30 s."""
+        return self.key(f"workers:heartbeat:{server_id}")
+
+    def workers(self) -> str:
+        """Set: the ids of registered workers."""
+        return self.key("workers:active")
+
+    def data(self, job_id: str) -> str:
+        """String: a job's record, as JSON."""
+        return self.key(f"jobs:data:{job_id}")
+
+    def status(self, job_id: str) -> str:
+        """String: where a job is."""
+        return self.key(f"jobs:status:{job_id}")
+
+    def result(self, job_id: str) -> str:
+        """String: how a job ended, as JSON; gone after 24 h."""
+        return self.key(f"jobs:result:{job_id}")
+
+    def lock(self, job_id: str) -> str:
+        """String: the id of the worker that holds a job."""
+        return self.key(f"jobs:lock:{job_id}")
+
+    def progress(self, job_id: str) -> str:
+        """String: how far a job is, as JSON."""
+        return self.key(f"jobs:progress:{job_id}")
+
+    def waiting(self) -> str:
+        """List: ready jobs of all types, the next one at the head."""
+        return self.key("jobs:waiting")
+
+    def active(self) -> str:
+        """Set: jobs that a worker holds."""
+        return self.key("jobs:active")
+
+    def delayed(self) -> str:
+        """Sorted set: jobs whose time has not come."""
+        return self.key("jobs:delayed")
+
+    def cron(self) -> str:
+        """Sorted set: schedules by the time of their next firing."""
+        return self.key("jobs:cron")
+
+    def dead_letters(self) -> str:
+        """List: jobs that failed for good, the newest at the head."""
+        return self.key("jobs:deadletter")
+
+    def concurrent(self, job_type: str) -> str:
+        """String: how many jobs of a type are held."""
+        return self.key(f"ratelimit:concurrent:{job_type}")
+
+    def minute(self, job_type: str) -> str:
+        """String: how many jobs of a type were claimed in this minute; gone after 60 s."""
+        return self.key(f"ratelimit:minute:{job_type}")
+
+    def paused(self) -> str:
+        """Set: the types of which no job is claimed."""
+        return self.key("queues:paused")
+
+    def leader(self) -> str:
+        """String: the id of the one scheduler that fires schedules; gone after 30 s."""
+        return self.key("scheduler:lock")
+
+    def processed(self) -> str:
+        """String: how many jobs have completed."""
+        return self.key("metrics:jobs:processed")
+
+    def failed(self) -> str:
+        """String: how many jobs have failed for good."""
+        return self.key("metrics:jobs:failed")
+
+    # -- ours alone
+
+    def facts(self) -> str:
+        """Hash: what a claim needs to know of each live job that was read once."""
+        return self.key("ox:facts")
+
+    def listed(self) -> str:
+        """Set: jobs of the waiting list that stand in a lane too, or wait for others."""
+        return self.key("ox:listed")
+
+    def lanes(self) -> str:
+        """Set: the targets of the type's jobs that wait, as their lanes are named."""
+        return self.key(f"ox:lanes:{self.queue}")
+
+    def lane(self, name: str) -> str:
+        """Sorted set: the type's jobs of one target that wait, by priority and turn."""
+        return self.key(f"ox:lane:{len(self.queue.encode())}:{self.queue}:{name}")
+
+    def turns(self) -> str:
+        """String: the counter that keeps the order within a priority."""
+        return self.key("ox:turns")
+
+    def turned_back(self) -> str:
+        """String: the counter of jobs that went to the front of their priority."""
+        return self.key("ox:front")
+
+    def scan(self) -> str:
+        """Hash: how far the waiting list was looked through for jobs of others."""
+        return self.key("ox:scan")
+
+    def pending(self) -> str:
+        """Sorted set: jobs that wait for others, by the time since when."""
+        return self.key("ox:pending")
+
+    def held(self) -> str:
+        """Hash: the jobs that workers of ours hold, and of which type they are."""
+        return self.key("ox:held")
+
+    def held_of(self, job_type: str) -> str:
+        """Set: the jobs of a type that workers of ours hold."""
+        return self.key(f"ox:active:{job_type}")
+
+    def types(self) -> str:
+        """Set: the job types that clients of ours have seen."""
+        return self.key("ox:types")
+
+    def job(self, job_id: str) -> str:
+        """Hash: what our workers write down of a job's runs."""
+        return self.key(f"ox:job:{job_id}")
+
+    def ended(self, state: str) -> str:
+        """Sorted set: the type's jobs that ended within a day, by the time they did."""
+        return self.key(f"ox:ended:{state}:{self.queue}")
+
+    def hold(self) -> str:
+        """String: no job of the type is claimed while it is there."""
+        return self.key(f"ox:hold:{self.queue}")
+
+    def checking(self) -> str:
+        """String: the guard that lets one check for lost workers run per interval."""
+        return self.key("ox:checking")
+
+    def marker(self) -> str:
+        """Sorted set: the wake-up tokens that idle workers of ours block on."""
+        return self.key(f"ox:marker:{self.queue}")
+
+    def events(self) -> str:
+        """Stream: what our brokers did to jobs of the type."""
+        return self.key(f"ox:events:{self.queue}")
+
+    def call(self, slot: str) -> str:
+        """String: the answer to the last call of a caller's slot (short-lived)."""
+        return self.key(f"ox:call:{slot}")
+
+    def cancellations(self, client_id: str) -> str:
+        """Sorted set: the jobs that a worker is asked to cancel."""
+        return self.key(f"ox:cancel:{client_id}")
+
+    def schedule(self, schedule_id: str) -> str:
+        """Hash: what our scheduler knows of a schedule: its policies and its last firing."""
+        return self.key(f"ox:schedule:{schedule_id}")
+
+    def fence(self) -> str:
+        """String: the number of the leader's term; grows with every new leader."""
+        return self.key("ox:term")
+
+    def client_name(self, suffix: str = "") -> str:
+        """The name of a worker's connection."""
+        encoded = base64.b64encode(self.queue.encode()).decode()
+        return quote(f"{self.base}:{encoded}{suffix}", safe=_NAMEABLE)

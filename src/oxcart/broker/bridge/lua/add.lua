@@ -1,0 +1,52 @@
+-- Adds jobs.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 now, 4 how many jobs, then per job:
+--          id, record, facts (MessagePack), time at which it is due or 0, "L" for the head of the list or "",
+--          how many jobs it waits for, their ids
+-- Returns  per job 1, or 0 where a job of this id exists
+-- Events   `added`, and `waiting` or `delayed` per job
+-- Keeps    a job is in one of waiting, delayed and pending, and its status says so
+-- include: base lanes
+
+local kept = remembered()
+if kept then
+  return kept
+end
+local now = ARGV[3]
+local answer, at = {}, 5
+for i = 1, tonumber(ARGV[4]) do
+  local id, record, packed, due, front = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local depends = tonumber(ARGV[at + 5])
+  if call("SET", P .. "jobs:data:" .. id, record, "NX") then
+    local facts = cmsgpack.unpack(packed)
+    call("HSET", P .. "ox:facts", id, packed)
+    note_type(facts[1])
+    tell(facts[1], "added", id, "name", facts[1])
+    local unmet = {}
+    for n = 1, depends do
+      local other = ARGV[at + 5 + n]
+      if call("GET", P .. "jobs:status:" .. other) ~= "completed" then
+        unmet[#unmet + 1] = other
+      end
+    end
+    if #unmet > 0 then
+      call("SET", P .. "jobs:status:" .. id, "waiting")
+      call("ZADD", P .. "ox:pending", now, id)
+      call("HSET", P .. "ox:job:" .. id, "depends", cmsgpack.pack(unmet), "due", due)
+    elseif tonumber(due) > 0 then
+      call("SET", P .. "jobs:status:" .. id, "delayed")
+      call("ZADD", P .. "jobs:delayed", due, id)
+      call("ZADD", P .. "ox:marker:" .. facts[1], due, "1")
+      tell(facts[1], "delayed", id, "delay", due)
+    else
+      make_ready(id, facts, front == "L")
+      tell(facts[1], "waiting", id)
+    end
+    answer[i] = 1
+  else
+    answer[i] = 0
+  end
+  at = at + 6 + depends
+end
+return remember(answer)

@@ -1,0 +1,32 @@
+-- Renews leases, and with them the heartbeat of their worker: a handler may hold the worker's process.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 now, 4 lock ms, then per lease: id, worker id, starts or ""
+-- Returns  the ids that were refused
+-- Keeps    a lease that ran out comes back only while the job is active and was not started by another
+-- include: base
+
+asked_of_slot("SETRANGE", NEVER, 0, "")
+local refused, beaten = {}, {}
+for at = 5, #ARGV, 3 do
+  local id, worker, starts = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local lock = P .. "jobs:lock:" .. id
+  local holder = call("GET", lock)
+  local run = call("HMGET", P .. "ox:job:" .. id, "ats", "pb")
+  local ours = (starts == "" and holder) or (run[1] == starts and run[2] == worker)
+  if ours and holder == worker then
+    call("PEXPIRE", lock, ARGV[4])
+  elseif ours and not holder and call("SISMEMBER", P .. "jobs:active", id) == 1 then
+    call("SET", lock, worker, "PX", ARGV[4])
+  else
+    refused[#refused + 1] = id
+    worker = nil
+  end
+  if worker and not beaten[worker] then
+    beaten[worker] = true
+    if call("SISMEMBER", P .. "workers:active", worker) == 1 then
+      call("SET", P .. "workers:heartbeat:" .. worker, ARGV[3], "EX", 30)
+    end
+  end
+end
+return refused

@@ -1,0 +1,139 @@
+-- Ends attempts, and claims into the freed slots.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 … as claim.lua, then how many outcomes, and each as MessagePack:
+--          { kind, id, worker id, starts or "", at, result, reason, stack, category, code, delay, counts,
+--            front, seconds to keep, other facts (MessagePack) or "" }
+--          kind: c completed, f failed for good, x failed without being a dead letter (cancelled),
+--          r retry now, d delay, w give back, l give back and hold the type
+-- Returns  as claim.lua, with a code per outcome first: 1, -1 no such job, -2 the lease ran out,
+--          -3 not active, -6 another worker holds it
+-- Events   `completed`, `failed`, `delayed` or `waiting` per outcome, and those of claim.lua
+-- Keeps    whoever ends a job gives its slot back; a run that does not count is taken off the record
+-- include: base lanes leaving counting claiming
+
+local asked, at = read_asked(3)
+local kept = remembered()
+if kept then
+  return repeat_claim(kept, asked)
+end
+
+local function refusal(id, worker, starts)
+  if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+    return -1
+  end
+  local holder = call("GET", P .. "jobs:lock:" .. id)
+  local run = call("HMGET", P .. "ox:job:" .. id, "ats", "pb")
+  if (holder and holder ~= worker) or (starts ~= "" and tonumber(run[1] or 0) ~= starts) then
+    return -6
+  end
+  if call("SISMEMBER", P .. "jobs:active", id) == 0 then
+    return -3
+  end
+  if not holder and (starts == "" or run[2] ~= worker) then
+    return -2
+  end
+  return nil
+end
+
+local function uncount(id, facts)
+  local raw = call("GET", P .. "jobs:data:" .. id)
+  local fewer = raw and counted(raw, facts and facts[6] >= 0 and facts[6] or 12, -1)
+  if fewer then
+    call("SET", P .. "jobs:data:" .. id, fewer)
+  end
+end
+
+local function note_failure(id, o)
+  if o[7] ~= "" then
+    call("HSET", P .. "ox:job:" .. id, "failedReason", o[7])
+  end
+  if o[8] ~= "" then
+    call("HSET", P .. "ox:job:" .. id, "stacktrace", o[8])
+  end
+  if o[9] ~= "" then
+    call("HSET", P .. "ox:job:" .. id, "ox:category", o[9], "ox:code", o[10])
+  end
+end
+
+local end_as = {}
+
+function end_as.c(id, o)
+  call("SET", P .. "jobs:result:" .. id, timed(o[6], id, o[5]), "EX", 86400)
+  call("SET", P .. "jobs:status:" .. id, "completed")
+  call("HSET", P .. "ox:job:" .. id, "finishedOn", o[5])
+  call("HDEL", P .. "ox:job:" .. id, "failedReason")
+  call("INCR", P .. "metrics:jobs:processed")
+  tell(asked.type, "completed", id, "returnvalue", o[7], "prev", "active")
+  keep_for(id, o[14])
+  if o[14] > 0 then
+    note_end(id, asked.type, "completed", o[5])
+  end
+end
+
+function end_as.f(id, o)
+  note_failure(id, o)
+  call("HSET", P .. "ox:job:" .. id, "finishedOn", o[5])
+  bury(id, asked.type, o[6], o[5], o[7])
+  if o[14] == 0 then
+    keep_for(id, 0)
+    call("LREM", P .. "jobs:deadletter", 1, id)
+  end
+end
+
+function end_as.x(id, o)
+  note_failure(id, o)
+  call("HSET", P .. "ox:job:" .. id, "finishedOn", o[5])
+  call("SET", P .. "jobs:result:" .. id, timed(o[6], id, o[5]), "EX", 86400)
+  call("SET", P .. "jobs:status:" .. id, "failed")
+  call("INCR", P .. "metrics:jobs:failed")
+  tell(asked.type, "failed", id, "failedReason", o[7], "prev", "active")
+  keep_for(id, o[14])
+  note_end(id, asked.type, "failed", o[5])
+end
+
+function end_as.r(id, o, facts)
+  note_failure(id, o)
+  make_ready(id, facts, o[13])
+  tell(asked.type, "waiting", id, "prev", "active")
+end
+
+function end_as.d(id, o, facts)
+  note_failure(id, o)
+  if not o[12] then
+    uncount(id, facts)
+  end
+  local due = string.format("%.0f", o[5] + o[11])
+  call("SET", P .. "jobs:status:" .. id, "delayed")
+  call("ZADD", P .. "jobs:delayed", due, id)
+  call("ZADD", P .. "ox:marker:" .. asked.type, due, "1")
+  tell(asked.type, "delayed", id, "delay", due)
+end
+
+function end_as.w(id, _, facts)
+  uncount(id, facts)
+  make_ready(id, facts, true)
+  tell(asked.type, "waiting", id, "prev", "active")
+end
+
+function end_as.l(id, o, facts)
+  end_as.w(id, o, facts)
+  call("SET", P .. "ox:hold:" .. asked.type, "1", "PX", math.max(1, o[11]))
+end
+
+local codes = {}
+for i = 1, tonumber(ARGV[at]) do
+  local o = cmsgpack.unpack(ARGV[at + i])
+  local id = o[2]
+  local code = refusal(id, o[3], o[4])
+  if not code then
+    leave(id, asked.type)
+    if o[15] ~= "" then
+      call("HSET", P .. "ox:facts", id, o[15]) -- it goes to another worker
+    end
+    end_as[o[1]](id, o, facts_of(id))
+    code = 1
+  end
+  codes[i] = code
+end
+return answer_claim(codes, claim_jobs(asked), asked)

@@ -1,0 +1,68 @@
+-- Fires schedules: each due time becomes a job, and the schedule moves on in the same step.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 its term, 5 now, then each schedule as MessagePack:
+--          { id, the due time that was read, the next one or "", "beside", "skip" or "queue",
+--            { { job id, record, facts (MessagePack) } … } }
+-- Returns  how many jobs were made; -1 where the scheduler leads no more
+-- Events   `added` and `waiting` per job
+-- Keeps    a due time fires once: whoever comes second finds the schedule moved on
+-- include: base lanes
+
+local kept = remembered()
+if kept then
+  return kept[1]
+end
+if call("GET", P .. "scheduler:lock") ~= ARGV[3] or call("GET", P .. "ox:term") ~= ARGV[4] then
+  return -1
+end
+
+-- Whether a firing may begin: "now", "after" the last one, or not at all.
+local function begins(id, overlap)
+  local last = call("HGET", P .. "ox:schedule:" .. id, "last")
+  if overlap == "beside" or not last then
+    return "now"
+  end
+  local status = call("GET", P .. "jobs:status:" .. last)
+  if status ~= "waiting" and status ~= "delayed" and status ~= "active" then
+    return "now"
+  end
+  return overlap == "queue" and status == "active" and "after" or nil, last
+end
+
+local made = 0
+for at = 6, #ARGV do
+  local one = cmsgpack.unpack(ARGV[at])
+  local id = one[1]
+  local read = call("ZSCORE", P .. "jobs:cron", id)
+  if read and tonumber(read) == one[2] then
+    if one[3] == "" then
+      call("ZREM", P .. "jobs:cron", id)
+      call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id)
+    else
+      call("ZADD", P .. "jobs:cron", string.format("%.0f", one[3]), id)
+    end
+    for _, job in ipairs(one[5]) do
+      local when, last = begins(id, one[4])
+      if when and call("SET", P .. "jobs:data:" .. job[1], job[2], "NX") then
+        local facts = cmsgpack.unpack(job[3])
+        call("HSET", P .. "ox:facts", job[1], job[3])
+        call("HSET", P .. "ox:schedule:" .. id, "last", job[1])
+        call("HINCRBY", P .. "ox:schedule:" .. id, "fired", 1)
+        tell(facts[1], "added", job[1], "name", facts[1])
+        if when == "now" then
+          make_ready(job[1], facts, false)
+          tell(facts[1], "waiting", job[1])
+        else
+          call("SET", P .. "jobs:status:" .. job[1], "waiting")
+          call("ZADD", P .. "ox:pending", ARGV[5], job[1])
+          call("HSET", P .. "ox:job:" .. job[1], "depends", cmsgpack.pack({ last }), "ended", "1")
+        end
+        made = made + 1
+      elseif not when then
+        call("HINCRBY", P .. "ox:schedule:" .. id, "skipped", 1)
+      end
+    end
+  end
+end
+return remember({ made })[1]

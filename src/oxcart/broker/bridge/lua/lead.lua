@@ -1,0 +1,23 @@
+-- Makes a scheduler the leader of its namespace, or keeps it so.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 ms for which it leads, "" to lead no more
+-- Returns  the number of its term, or 0 where another leads
+-- Keeps    every new leader has a new term; what one of an old term asks for is refused (fire.lua)
+-- include: base
+
+asked_of_slot("SETRANGE", NEVER, 0, "")
+local key, me = P .. "scheduler:lock", ARGV[3]
+if ARGV[4] == "" then
+  if call("GET", key) == me then
+    call("DEL", key)
+  end
+  return 0
+end
+if call("SET", key, me, "NX", "PX", ARGV[4]) then
+  return call("INCR", P .. "ox:term")
+elseif call("GET", key) == me then
+  call("PEXPIRE", key, ARGV[4])
+  return tonumber(call("GET", P .. "ox:term") or 0)
+end
+return 0

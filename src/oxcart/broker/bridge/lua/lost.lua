@@ -1,0 +1,40 @@
+-- Finds active jobs whose worker is gone: the lock ran out, or its holder's heartbeat did.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 now, 4 ms that one check is alone, 5 cursor, "" to begin, 6 how many
+-- Returns  { cursor, ids that are lost, ids that no worker of ours holds }; the cursor is "0" at the end, and
+--          "busy" with the ms to wait in place of the ids where another check runs
+-- Keeps    a job of another client must be seen so twice, a second apart: that client may be about to end it
+-- include: base
+
+asked_of_slot("SETRANGE", NEVER, 0, "")
+local now, cursor = tonumber(ARGV[3]), ARGV[5]
+if cursor == "" then
+  if not call("SET", P .. "ox:checking", ARGV[3], "NX", "PX", ARGV[4]) then
+    return { "busy", math.max(0, call("PTTL", P .. "ox:checking")), {} }
+  end
+  call("ZREMRANGEBYSCORE", P .. "ox:suspects", "-inf", now - 60000)
+  cursor = "0"
+end
+local answer = call("SSCAN", P .. "jobs:active", cursor, "COUNT", ARGV[6])
+local lost, foreign = {}, {}
+for _, id in ipairs(answer[2]) do
+  local holder = call("GET", P .. "jobs:lock:" .. id)
+  local gone = not holder or (call("SISMEMBER", P .. "workers:active", holder) == 1
+    and call("EXISTS", P .. "workers:heartbeat:" .. holder) == 0)
+  local ours = call("HEXISTS", P .. "ox:held", id) == 1
+  if not ours then
+    foreign[#foreign + 1] = id
+  end
+  if gone and ours then
+    lost[#lost + 1] = id
+  elseif gone then
+    call("ZADD", P .. "ox:suspects", "NX", now, id)
+    if now - tonumber(call("ZSCORE", P .. "ox:suspects", id)) >= 1000 then
+      lost[#lost + 1] = id
+    end
+  elseif not ours then
+    call("ZREM", P .. "ox:suspects", id)
+  end
+end
+return { answer[1], lost, foreign }

@@ -1,0 +1,254 @@
+-- How jobs come into the hands of a worker, and how the list is looked through for jobs of other clients.
+
+-- Candidates that turn out not to be there, or to be locked, per call at most.
+local MOST_MISSES = 50
+-- Lanes that a starving worker is told of at most.
+local MOST_LANES = 200
+-- Jobs that a claim lets through whose time has come, and that it puts back into their lanes, at most.
+local MOST_DUE = 25
+local MOST_RELISTED = 25
+-- A pass over an unchanged list is repeated after so many ms.
+local PASS_AGAIN = 1000
+
+local function read_asked(at)
+  local asked = {
+    now = tonumber(ARGV[at]), count = tonumber(ARGV[at + 1]), worker = ARGV[at + 2],
+    lock = ARGV[at + 3], type = ARGV[at + 4], bytes = tonumber(ARGV[at + 5]), step = tonumber(ARGV[at + 6]),
+    lanes = {},
+  }
+  local lanes = tonumber(ARGV[at + 7])
+  for i = 1, lanes do
+    asked.lanes[i] = ARGV[at + 7 + i]
+  end
+  return asked, at + 8 + lanes
+end
+
+-- Looks at the next entries of the list for ids that stand in no lane. The pass is shared by all workers of
+-- the namespace and goes on where the last call stopped, so that the list is seen once however long it is.
+-- Returns the ids that nobody has read yet, and whether the pass goes on.
+local function scan(asked)
+  local key = P .. "ox:scan"
+  local length = call("LLEN", WAITING)
+  if length == 0 then
+    return {}, 0
+  end
+  local state = call("HMGET", key, "at", "anchor", "head", "tail", "done")
+  local at = tonumber(state[1] or nil)
+  if not at then
+    local head, tail = call("LINDEX", WAITING, 0), call("LINDEX", WAITING, -1)
+    if head == state[3] and tail == state[4] and asked.now - tonumber(state[5] or 0) < PASS_AGAIN
+      and asked.now >= tonumber(state[5] or 0) then
+      return {}, 0
+    end
+    at = 0
+    call("HSET", key, "head", head, "tail", tail)
+  elseif at > 0 and call("LINDEX", WAITING, at - 1) ~= state[2] then
+    -- Entries before it went or came: go on behind the last one that was seen, or begin anew without it.
+    local found = call("LPOS", WAITING, state[2], "MAXLEN", at + 1000)
+    at = found and found + 1 or 0
+  end
+  local ids = call("LRANGE", WAITING, at, at + asked.step - 1)
+  local unknown, relisted = {}, 0
+  if #ids > 0 then
+    local listed = call("SMISMEMBER", P .. "ox:listed", unpack(ids))
+    for i, id in ipairs(ids) do
+      if listed[i] == 0 then
+        local facts = facts_of(id)
+        if facts then
+          list_job(id, facts, false)
+          relisted = relisted + 1
+          if relisted == MOST_RELISTED then
+            for later = #ids, i + 1, -1 do
+              ids[later] = nil
+            end
+            break
+          end
+        else
+          unknown[#unknown + 1] = id
+        end
+      end
+    end
+  end
+  at = at + #ids
+  if at >= length or #ids == 0 then
+    call("HDEL", key, "at", "anchor")
+    call("HSET", key, "done", asked.now)
+    return unknown, 0
+  end
+  call("HSET", key, "at", at, "anchor", ids[#ids])
+  return unknown, 1
+end
+
+-- The first job of each lane that the worker may serve; refreshed lane by lane.
+local function head_of(asked, lane)
+  local first = call("ZRANGE", lane_key(asked.type, lane), 0, 0, "WITHSCORES")
+  if first[1] then
+    return { id = first[1], score = tonumber(first[2]) }
+  end
+  return nil
+end
+
+-- Whether a limit of its type keeps a job back: nil, "closed" or the ms until the minute is over.
+local function held_back(facts)
+  if facts[4] > 0 then
+    local running = tonumber(call("GET", P .. "ratelimit:concurrent:" .. facts[1]) or 0)
+    if running >= facts[4] then
+      return "closed"
+    end
+  end
+  if facts[5] > 0 then
+    local key = P .. "ratelimit:minute:" .. facts[1]
+    if tonumber(call("GET", key) or 0) >= facts[5] then
+      local left = call("PTTL", key)
+      if left < 0 then
+        call("EXPIRE", key, 60) -- somebody counted without a window
+        left = 60000
+      end
+      return math.max(1, left)
+    end
+  end
+  return nil
+end
+
+-- Gives one job to the worker. Returns the job, or nil and whether its place in the lane is to go.
+local function take(asked, id, facts, orphans)
+  local raw = call("GET", P .. "jobs:data:" .. id)
+  if not raw then
+    call("LREM", WAITING, 1, id)
+    call("DEL", P .. "ox:job:" .. id)
+    call("HDEL", P .. "ox:facts", id)
+    orphans[#orphans + 1] = id
+    return nil
+  end
+  local counted_raw = counted(raw, facts[6], 1)
+  if not counted_raw then
+    call("HDEL", P .. "ox:facts", id) -- the scan will bring it to be read anew
+    return nil
+  end
+  if not call("SET", P .. "jobs:lock:" .. id, asked.worker, "NX", "PX", asked.lock) then
+    return nil
+  end
+  if call("LREM", WAITING, 1, id) == 0 then
+    call("DEL", P .. "jobs:lock:" .. id) -- somebody else has it, or had
+    return nil
+  end
+  call("SET", P .. "jobs:data:" .. id, counted_raw)
+  if facts[6] < 0 then
+    facts[6] = 12 -- where the number stands now
+    call("HSET", P .. "ox:facts", id, cmsgpack.pack(facts))
+  end
+  call("SADD", P .. "jobs:active", id)
+  call("SET", P .. "jobs:status:" .. id, "active")
+  call("INCR", P .. "ratelimit:concurrent:" .. facts[1])
+  if call("INCR", P .. "ratelimit:minute:" .. facts[1]) == 1 then
+    call("EXPIRE", P .. "ratelimit:minute:" .. facts[1], 60)
+  end
+  local starts = call("HINCRBY", P .. "ox:job:" .. id, "ats", 1)
+  call("HSET", P .. "ox:job:" .. id, "processedOn", asked.now, "pb", asked.worker)
+  call("HSET", P .. "ox:held", id, facts[1])
+  call("SADD", P .. "ox:active:" .. facts[1], id)
+  tell(facts[1], "active", id, "prev", "waiting")
+  return { id, starts, counted_raw, starts > 1 and call("HGETALL", P .. "ox:job:" .. id) or {} }
+end
+
+-- Returns a table: jobs, limited, due, closed, active, orphans, unknown, more, lanes.
+local function claim_jobs(asked)
+  local answer = { jobs = {}, limited = 0, due = 0, closed = 0, orphans = {}, unknown = {}, more = 0, lanes = {} }
+  local taken = {}
+  promote_due(asked.now, MOST_DUE)
+  if asked.step > 0 then
+    answer.unknown, answer.more = scan(asked)
+  end
+  local held = call("PTTL", P .. "ox:hold:" .. asked.type)
+  if call("SISMEMBER", P .. "queues:paused", asked.type) == 1 then
+    answer.closed = 1
+  elseif held > 0 then
+    answer.limited = held
+  elseif asked.count > 0 then
+    note_type(asked.type)
+    local heads, bytes, misses, mine = {}, 0, 0, {}
+    for i, lane in ipairs(asked.lanes) do
+      heads[i] = head_of(asked, lane)
+      mine[lane] = true
+    end
+    while #answer.jobs < asked.count and bytes < asked.bytes and misses < MOST_MISSES do
+      local best
+      for i = 1, #asked.lanes do
+        if heads[i] and (not best or heads[i].score < heads[best].score) then
+          best = i
+        end
+      end
+      if not best then
+        break
+      end
+      local id = heads[best].id
+      local facts = facts_of(id)
+      local back = facts and held_back(facts)
+      if back then
+        if back == "closed" then
+          answer.closed = 1
+        else
+          answer.limited = back
+        end
+        heads[best] = nil
+      else
+        local job = facts and take(asked, id, facts, answer.orphans)
+        unlist_job(id, facts or { asked.type, asked.lanes[best] })
+        heads[best] = head_of(asked, asked.lanes[best])
+        if job then
+          answer.jobs[#answer.jobs + 1] = job
+          taken[#taken + 1] = id
+          bytes = bytes + #job[3]
+        else
+          misses = misses + 1
+        end
+      end
+    end
+    if #answer.jobs < asked.count then
+      for _, lane in ipairs(call("SRANDMEMBER", P .. "ox:lanes:" .. asked.type, MOST_LANES)) do
+        if not mine[lane] then
+          answer.lanes[#answer.lanes + 1] = lane
+        end
+      end
+    elseif next(heads) then
+      answer.limited, answer.closed = 0, 0 -- a limit that keeps one lane back says nothing of the others
+      answer.more = 1
+      call("ZADD", P .. "ox:marker:" .. asked.type, 0, "0") -- there is more: wake the next worker
+    end
+    if misses >= MOST_MISSES then
+      answer.more = 1
+    end
+  end
+  local first = call("ZRANGE", P .. "jobs:delayed", 0, 0, "WITHSCORES")
+  answer.due = math.ceil(tonumber(first[2] or 0))
+  answer.taken = taken
+  return answer
+end
+
+-- The answer of a script that claims; jobs as MessagePack, because each string of an answer costs the server
+-- three times as much.
+local function tell_claim(codes, answer, asked, repeated)
+  return {
+    codes, cmsgpack.pack(answer.jobs), answer.limited, answer.due, answer.closed,
+    tonumber(call("GET", P .. "ratelimit:concurrent:" .. asked.type) or 0), answer.orphans, repeated,
+    answer.unknown, answer.more, answer.lanes, call("ZCARD", P .. "ox:pending"),
+  }
+end
+
+-- What is remembered of a call: codes, and which jobs it took. A repeat reads them anew.
+local function answer_claim(codes, answer, asked)
+  remember({ codes, answer.taken or {} })
+  return tell_claim(codes, answer, asked, 0)
+end
+
+local function repeat_claim(kept, asked)
+  local answer = { jobs = {}, limited = 0, due = 0, closed = 0, orphans = {}, unknown = {}, more = 1, lanes = {} }
+  for _, id in ipairs(kept[2]) do
+    local raw = call("GET", P .. "jobs:data:" .. id)
+    if raw and call("GET", P .. "jobs:lock:" .. id) == asked.worker then
+      local run = call("HGETALL", P .. "ox:job:" .. id)
+      answer.jobs[#answer.jobs + 1] = { id, call("HGET", P .. "ox:job:" .. id, "ats"), raw, run }
+    end
+  end
+  return tell_claim(kept[1], answer, asked, 1)
+end

@@ -1,0 +1,66 @@
+-- The side index: jobs of the waiting list once more, by type, target, priority and turn.
+--
+-- The list is the truth and is shared with clients that know nothing of the index. So an id in a lane may be
+-- gone from the list (somebody else took it: found out when it is claimed), and an id of the list may be in
+-- no lane (somebody else put it there: found by the scan of claim.lua).
+
+local function lane_key(job_type, lane)
+  return P .. "ox:lane:" .. #job_type .. ":" .. job_type .. ":" .. lane
+end
+
+-- The job types of the namespace are known by name, each noted once per call.
+local known_types = {}
+local function note_type(job_type)
+  if not known_types[job_type] then
+    known_types[job_type] = true
+    call("SADD", P .. "ox:types", job_type)
+  end
+end
+
+-- Puts a job of the list into its lane: behind its equals, or before them.
+local function list_job(id, facts, front)
+  note_type(facts[1])
+  local turn = front and -call("INCR", P .. "ox:front") or call("INCR", P .. "ox:turns")
+  local score = string.format("%.0f", (10 - facts[3]) * 1e14 + 5e13 + turn)
+  call("ZADD", lane_key(facts[1], facts[2]), score, id)
+  call("SADD", P .. "ox:lanes:" .. facts[1], facts[2])
+  call("SADD", P .. "ox:listed", id)
+  call("ZADD", P .. "ox:marker:" .. facts[1], 0, "0")
+end
+
+-- Takes a job out of its lane; the list is not touched.
+local function unlist_job(id, facts)
+  call("SREM", P .. "ox:listed", id)
+  if facts then
+    local key = lane_key(facts[1], facts[2])
+    call("ZREM", key, id)
+    if call("EXISTS", key) == 0 then
+      call("SREM", P .. "ox:lanes:" .. facts[1], facts[2])
+    end
+  end
+end
+
+-- Makes a job ready: into the list, as the document says (priority 7 and above to the head), and its lane.
+local function make_ready(id, facts, front)
+  local high = front or (facts and facts[3] >= 7)
+  call(high and "LPUSH" or "RPUSH", WAITING, id)
+  call("SET", P .. "jobs:status:" .. id, "waiting")
+  if facts then
+    list_job(id, facts, front)
+  end
+end
+
+-- Lets jobs through whose time has come, at most so many; returns how many. Ids of others that nobody has
+-- read yet go to the list alone, and the scan finds them there.
+local function promote_due(now, most)
+  local due = call("ZRANGEBYSCORE", P .. "jobs:delayed", "-inf", now, "LIMIT", 0, most)
+  for _, id in ipairs(due) do
+    call("ZREM", P .. "jobs:delayed", id)
+    local facts = facts_of(id)
+    make_ready(id, facts, false)
+    if facts then
+      tell(facts[1], "waiting", id, "prev", "delayed")
+    end
+  end
+  return #due
+end

@@ -1,0 +1,65 @@
+-- How a job leaves the hands of a worker.
+
+-- A counter never goes below nothing: a reset by an operator must not lift a limit.
+local function give_slot_back(job_type)
+  local key = P .. "ratelimit:concurrent:" .. job_type
+  if call("DECR", key) < 0 then
+    call("SET", key, "0")
+  end
+end
+
+-- No longer active: the lock, the place in the set and the slot of its type go back.
+local function leave(id, job_type)
+  call("DEL", P .. "jobs:lock:" .. id)
+  call("HDEL", P .. "ox:held", id)
+  if call("SREM", P .. "jobs:active", id) == 1 then
+    give_slot_back(job_type)
+  end
+  call("SREM", P .. "ox:active:" .. job_type, id)
+end
+
+-- Notes an ended job for who lists them; completed ones of a day ago are forgotten, as their keys are.
+local function note_end(id, job_type, state, now)
+  local key = P .. "ox:ended:" .. state .. ":" .. job_type
+  call("ZADD", key, now, id)
+  if state == "completed" then
+    call("ZREMRANGEBYSCORE", key, "-inf", tonumber(now) - 86400000)
+  end
+end
+
+-- All keys of a job that ended stay as long as its result, then they go together; 0 removes them now.
+-- A schedule whose own id was pushed and run, as the document's scheduler does, stays a schedule.
+local function keep_for(id, seconds)
+  if call("ZSCORE", P .. "jobs:cron", id) then
+    call("SET", P .. "jobs:status:" .. id, "cron")
+    call("HDEL", P .. "ox:facts", id)
+    return
+  end
+  for _, kind in ipairs({ "jobs:data:", "jobs:status:", "jobs:result:", "jobs:progress:", "ox:job:" }) do
+    if seconds > 0 then
+      call("EXPIRE", P .. kind .. id, seconds)
+    else
+      call("DEL", P .. kind .. id)
+    end
+  end
+  call("HDEL", P .. "ox:facts", id)
+end
+
+-- How long the last run took, behind a result that is JSON.
+local function timed(result, id, now)
+  local began = tonumber(call("HGET", P .. "ox:job:" .. id, "processedOn") or now)
+  local took = math.max(0, tonumber(now) - began)
+  return string.format('%s,"processingTime":%.0f}', string.sub(result, 1, -2), took)
+end
+
+-- To the dead letters: for good, until an operator replays or removes it. Its result goes after a day, its
+-- record stays as long as the list names it.
+local function bury(id, job_type, result, now, reason)
+  call("SET", P .. "jobs:result:" .. id, timed(result, id, now), "EX", 86400)
+  call("SET", P .. "jobs:status:" .. id, "dead")
+  call("LPUSH", P .. "jobs:deadletter", id)
+  call("HDEL", P .. "ox:facts", id)
+  call("INCR", P .. "metrics:jobs:failed")
+  note_end(id, job_type, "failed", now)
+  tell(job_type, "failed", id, "failedReason", reason, "prev", "active")
+end

@@ -1,0 +1,42 @@
+-- Takes jobs back from workers that are gone, after the caller has read their records.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 now, then each job as MessagePack:
+--          { id, type, facts (MessagePack), result or "", reason }: with a result it is a dead letter,
+--          without one it goes back to the head of the list; without facts its record is gone
+-- Returns  the ids that came back or died
+-- Events   `stalled` and `waiting`, or `failed`, per job
+-- Keeps    the slot of its type comes back with the job
+-- include: base lanes leaving
+
+local kept = remembered()
+if kept then
+  return kept
+end
+local done = {}
+for at = 4, #ARGV do
+  local job = cmsgpack.unpack(ARGV[at])
+  local id, job_type = job[1], job[2]
+  local holder = call("GET", P .. "jobs:lock:" .. id)
+  local gone = not holder or (call("SISMEMBER", P .. "workers:active", holder) == 1
+    and call("EXISTS", P .. "workers:heartbeat:" .. holder) == 0)
+  if gone and call("SISMEMBER", P .. "jobs:active", id) == 1 then
+    leave(id, job_type)
+    call("ZREM", P .. "ox:suspects", id)
+    if job[3] == "" then
+      call("DEL", P .. "jobs:status:" .. id, P .. "ox:job:" .. id)
+    else
+      tell(job_type, "stalled", id)
+      if job[4] == "" then
+        call("HSET", P .. "ox:facts", id, job[3])
+        make_ready(id, cmsgpack.unpack(job[3]), true)
+        tell(job_type, "waiting", id, "prev", "active")
+      else
+        call("HSET", P .. "ox:job:" .. id, "failedReason", job[5], "ox:category", "system", "finishedOn", ARGV[3])
+        bury(id, job_type, job[4], ARGV[3], job[5])
+      end
+      done[#done + 1] = id
+    end
+  end
+end
+return remember(done)

@@ -1,0 +1,31 @@
+-- Removes a job with all its keys.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 type
+-- Returns  1, 0 a worker holds it, -1 no such job
+-- Events   `removed`
+-- include: base lanes
+
+local kept = remembered()
+if kept then
+  return kept[1]
+end
+local id = ARGV[3]
+if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+  return -1
+elseif call("SISMEMBER", P .. "jobs:active", id) == 1 or call("EXISTS", P .. "jobs:lock:" .. id) == 1 then
+  return 0
+end
+call("LREM", WAITING, 1, id)
+call("ZREM", P .. "jobs:delayed", id)
+call("ZREM", P .. "jobs:cron", id)
+call("ZREM", P .. "ox:pending", id)
+call("LREM", P .. "jobs:deadletter", 1, id)
+call("ZREM", P .. "ox:ended:completed:" .. ARGV[4], id)
+call("ZREM", P .. "ox:ended:failed:" .. ARGV[4], id)
+unlist_job(id, facts_of(id))
+call("HDEL", P .. "ox:facts", id)
+call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id, P .. "jobs:result:" .. id,
+  P .. "jobs:progress:" .. id, P .. "ox:job:" .. id)
+tell(ARGV[4], "removed", id)
+return remember({ 1 })[1]

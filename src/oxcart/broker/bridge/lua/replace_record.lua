@@ -1,0 +1,22 @@
+-- Replaces a job's record, unless somebody changed it since it was read.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 the record as it was read, 5 the new one, 6 its facts
+-- Returns  1, -1 no such job, 0 it was changed meanwhile
+-- include: base
+
+asked_of_slot("SETRANGE", NEVER, 0, "")
+local key = P .. "jobs:data:" .. ARGV[3]
+local raw = call("GET", key)
+if not raw then
+  return -1
+elseif raw == ARGV[5] then
+  return 1
+elseif raw ~= ARGV[4] then
+  return 0
+end
+call("SET", key, ARGV[5], "KEEPTTL")
+if call("HEXISTS", P .. "ox:facts", ARGV[3]) == 1 then
+  call("HSET", P .. "ox:facts", ARGV[3], ARGV[6])
+end
+return 1

@@ -1,0 +1,59 @@
+-- Lets jobs through whose dependencies have all completed.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, 3 now, 4 from which of the pending jobs on, 5 how many to look at
+-- Returns  { how many were let through, how many were looked at }
+-- Events   `waiting` or `delayed` per job
+-- Keeps    a dependency that was seen completed stays so, though its keys go after a day
+-- include: base lanes
+
+asked_of_slot("SETRANGE", NEVER, 0, "")
+local from, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+local ids = call("ZRANGE", P .. "ox:pending", from, from + most - 1)
+local passed = 0
+for _, id in ipairs(ids) do
+  local job = P .. "ox:job:" .. id
+  local known = call("HMGET", job, "depends", "due", "foreign", "ended")
+  local unmet = {}
+  local depends = known[1] and cmsgpack.unpack(known[1]) or {}
+  for _, other in ipairs(depends) do
+    local status = call("GET", P .. "jobs:status:" .. other)
+    -- A firing that was queued behind another waits for its end, however that was.
+    local over = known[4] and status ~= "waiting" and status ~= "delayed" and status ~= "active"
+    if status ~= "completed" and not over then
+      unmet[#unmet + 1] = other
+    end
+  end
+  if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+    call("ZREM", P .. "ox:pending", id)
+    call("DEL", job)
+    call("HDEL", P .. "ox:facts", id)
+  elseif #unmet > 0 then
+    if #unmet < #depends then
+      call("HSET", job, "depends", cmsgpack.pack(unmet))
+    end
+  else
+    passed = passed + 1
+    call("ZREM", P .. "ox:pending", id)
+    call("HDEL", job, "depends", "due", "foreign", "ended")
+    local facts = facts_of(id)
+    local due = tonumber(known[2] or 0)
+    if known[3] then
+      if facts then
+        list_job(id, facts, false)
+      end
+    elseif due > tonumber(ARGV[3]) then
+      call("SET", P .. "jobs:status:" .. id, "delayed")
+      call("ZADD", P .. "jobs:delayed", known[2], id)
+      if facts then
+        tell(facts[1], "delayed", id, "delay", known[2])
+      end
+    else
+      make_ready(id, facts, false)
+      if facts then
+        tell(facts[1], "waiting", id, "prev", "waiting-children")
+      end
+    end
+  end
+end
+return { passed, #ids }

@@ -1,0 +1,387 @@
+"""Reads Bridge's JSON records, whoever wrote them.
+
+Whatever a client wrote is read as it is; what makes no sense is a default of the document, never an
+exception. The engine is told of a job in the field names of BullMQ, in which our workers also write down
+what they know of its runs (``BridgeKeys.job``).
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgpack
+import msgspec
+
+from oxcart.broker.bullmq import codec as hashes
+from oxcart.model.backoff import Backoff
+from oxcart.model.errors import ValidationError
+from oxcart.model.job import Job
+from oxcart.model.target import Abilities, Target
+
+#: The priority of a job that says nothing.
+NORMAL_PRIORITY = 5
+#: What Bridge's ``jitter: true`` means.
+JITTER = 0.25
+#: The longest wait between attempts where a record does not say.
+MAX_DELAY = 60_000
+#: The lane of jobs whose target nobody can read.
+UNREADABLE = "!"
+
+#: How the lanes of jobs begin that another worker is to try.
+AWAY = "-"
+
+#: What a record of ours begins with, before the number of attempts.
+FRONT = b'{"attempts":'
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_json = msgspec.json.Encoder()
+_scan = json.JSONDecoder()
+
+
+def pack(value: Any) -> bytes:
+    """A value as scripts read it: their MessagePack knows text, and no bytes beside it."""
+    packed: bytes = msgpack.packb(value, use_bin_type=False)
+    return packed
+
+
+class Facts(msgspec.Struct, frozen=True, array_like=True):
+    """What a claim needs to know of a job.
+
+    Attributes:
+        type: Its type.
+        lane: Its target, as lanes are named; empty for none.
+        priority: From 1 to 10, higher is sooner.
+        max_concurrent: At most so many of its type at once; 0 for no limit.
+        max_per_minute: At most so many of its type in a minute; 0 for no limit.
+        position: The byte of its record at which the number of attempts stands; -1 where there is none.
+    """
+
+    type: str
+    lane: str
+    priority: int
+    max_concurrent: int
+    max_per_minute: int
+    position: int
+
+    def packed(self) -> bytes:
+        """As the server keeps them."""
+        return pack(
+            (
+                self.type,
+                self.lane,
+                self.priority,
+                self.max_concurrent,
+                self.max_per_minute,
+                self.position,
+            )
+        )
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A job's record, read.
+
+    Attributes:
+        payload: The payload as JSON.
+        runs: How often it was started.
+        attempts: How often it may be tried.
+        ox: What our producer added.
+    """
+
+    type: str
+    payload: bytes
+    runs: int
+    attempts: int
+    backoff: Backoff
+    skip_on: tuple[str, ...]
+    reroute_on: tuple[str, ...]
+    priority: int
+    lane: str
+    max_concurrent: int
+    max_per_minute: int
+    depends_on: tuple[str, ...]
+    metadata: dict[str, Any]
+    created_at: int
+    delay: int
+    schedule: dict[str, Any]
+    ox: dict[str, Any]
+    position: int
+
+    def facts(self) -> Facts:
+        """What a claim needs to know of it."""
+        return Facts(
+            self.type, self.lane, self.priority, self.max_concurrent, self.max_per_minute, self.position
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of its handler: the type, unless our producer gave another."""
+        name = self.ox.get("name")
+        return name if isinstance(name, str) and name else self.type
+
+
+def read_record(raw: bytes) -> Record:
+    """Reads a record of any client; what is missing or makes no sense is a default of the document."""
+    try:
+        parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeError):
+        parts = {}
+
+    def part(name: str) -> Any:
+        return decoded(parts[name]) if name in parts else None
+
+    retry, schedule, ox, metadata = (_object(part(name)) for name in ("retry", "schedule", "ox", "metadata"))
+    rate = _object(part("rateLimit"))
+    exact = ox.get("backoff")
+    job_type = part("type")
+    priority = _number(part("priority"), NORMAL_PRIORITY)
+    depends = part("dependsOn")
+    created = _number(part("createdAt"), 0)
+    delay = _number(schedule.get("delay"), 0)
+    if not delay and "runAt" in schedule:
+        delay = max(0, _number(schedule.get("runAt"), 0) - created)
+    return Record(
+        type=job_type if isinstance(job_type, str) else "",
+        payload=bytes(parts["payload"]) if "payload" in parts else b"{}",
+        runs=_number(part("attempts"), 0),
+        attempts=max(1, _number(retry.get("attempts"), 3)),
+        backoff=_exact_backoff(exact) or read_backoff(retry.get("backoff")),
+        skip_on=_words(retry.get("skipOn")),
+        reroute_on=_words(retry.get("rerouteOn")),
+        priority=min(max(priority, 1), 10),
+        lane=_lane(part("target")),
+        max_concurrent=max(0, _number(rate.get("maxConcurrent"), 0)),
+        max_per_minute=max(0, _number(rate.get("maxPerMinute"), 0)),
+        depends_on=_words(depends),
+        metadata=metadata,
+        created_at=created,
+        delay=delay,
+        schedule=schedule,
+        ox=ox,
+        position=attempts_at(raw) if parts else -1,
+    )
+
+
+def attempts_at(raw: bytes) -> int:
+    """The byte at which the number of attempts stands in a record; -1 where it has none."""
+    if raw.startswith(FRONT):
+        return len(FRONT)
+    try:
+        text = raw.decode()
+        at = _after_space(text, text.index("{") + 1)
+        found = -1
+        while text[at] == '"':
+            key, at = scanstring(text, at + 1)
+            at = _after_space(text, _after_space(text, at) + 1)
+            if key == "attempts":
+                found = len(text[:at].encode())
+            _, at = _scan.raw_decode(text, at)
+            at = _after_space(text, at)
+            if text[at] != ",":
+                break
+            at = _after_space(text, at + 1)
+    except (UnicodeDecodeError, ValueError, IndexError):
+        return -1
+    return found if raw[found : found + 1].isdigit() else -1
+
+
+def read_backoff(wire: Any) -> Backoff:
+    """A retry policy of the document: exponential from 2 s up to a minute unless it says otherwise."""
+    given = _object(wire)
+    kind: Any = given.get("type")
+    if kind not in ("fixed", "linear", "exponential"):
+        kind = "exponential"
+    return Backoff(
+        type=kind,
+        delay=max(0, _number(given.get("delay"), 2000)),
+        cap=max(0, _number(given.get("maxDelay"), MAX_DELAY)),
+        jitter=JITTER if given.get("jitter") is True else 0.0,
+    )
+
+
+def away_from(lane: str, server: str, until_ms: int) -> str:
+    """The lane of a job that another worker is to try; from then on anybody may."""
+    rest = lane.partition(" ")[2] if lane.startswith(AWAY) else lane
+    return f"{AWAY}{until_ms}:{quote(server, safe='')} {rest}"
+
+
+def matches(lane: str, abilities: Abilities, now_ms: int = 0) -> bool:
+    """Whether a worker may run the jobs of a lane."""
+    if lane.startswith(AWAY):
+        whom, _, lane = lane[len(AWAY) :].partition(" ")
+        until, _, server = whom.partition(":")
+        if unquote(server) == abilities.server and until.isdigit() and now_ms < int(until):
+            return False
+    if not lane:
+        return True
+    try:
+        return Target.parse(lane).matches(abilities)
+    except ValidationError:
+        return False
+
+
+def fields_of(record: Record, run: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes]:
+    """A job in the field names that the engine reads.
+
+    Args:
+        record: Its record.
+        run: What our workers wrote down of its runs.
+    """
+    options: dict[str, Any] = {
+        "attempts": record.attempts,
+        "backoff": record.backoff.wire(),
+        "priority": record.priority,
+    }
+    for name, key in (("removeOnComplete", "completed"), ("removeOnFail", "failed")):
+        if key in record.ox:
+            options[name] = record.ox[key]
+    if "traces" in record.ox:
+        options["stackTraceLimit"] = record.ox["traces"]
+    if record.delay:
+        options["delay"] = record.delay
+    fields = {
+        b"name": record.name.encode("utf-8", "surrogateescape"),
+        b"data": record.payload,
+        b"opts": _json.encode(options),
+        b"ox:backoff": record.backoff.to_field().encode(),
+        b"timestamp": b"%d" % record.created_at,
+        b"priority": b"%d" % record.priority,
+        b"delay": b"%d" % record.delay,
+        b"atm": b"%d" % record.runs,
+    }
+    if "timeout" in record.ox:
+        limit = record.ox["timeout"]
+        fields[b"ox:timeout"] = b"%d" % limit if isinstance(limit, int) else b""
+    if isinstance(record.ox.get("corr"), str):
+        fields[b"ox:corr"] = record.ox["corr"].encode()
+    if isinstance(record.ox.get("noretry"), str):
+        fields[b"ox:noretry"] = record.ox["noretry"].encode()
+    if record.metadata:
+        fields[b"ox:tags"] = _json.encode(record.metadata)
+    if record.skip_on:
+        fields[b"ox:skip"] = _json.encode(record.skip_on)
+    if record.lane:
+        fields[b"ox:target"] = record.lane.encode()
+    if isinstance(record.ox.get("schedule"), str):
+        fields[b"ox:schedule"] = record.ox["schedule"].encode()
+    if run:
+        fields.update(run)
+    return fields
+
+
+def decode_job(
+    queue: str,
+    job_id: str,
+    raw: bytes,
+    status: str | None,
+    *,
+    run: Mapping[bytes, bytes] | None = None,
+    result: bytes | None = None,
+    progress: bytes | None = None,
+    pending: bool = False,
+) -> Job:
+    """A snapshot of a job from its keys."""
+    record = read_record(raw)
+    fields = fields_of(record, run)
+    if status == "active":
+        fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run under way has not ended
+    ended = _object(decoded(result)) if result else {}
+    if ended:
+        fields[b"finishedOn"] = b"%d" % _number(ended.get("completedAt"), 0)
+        if ended.get("success"):
+            fields[b"returnvalue"] = _json.encode(ended.get("data"))
+        else:
+            error = _object(ended.get("error"))
+            fields.setdefault(b"failedReason", str(error.get("message", "")).encode())
+            stack = error.get("stack")
+            if stack and b"stacktrace" not in fields:
+                fields[b"stacktrace"] = _json.encode([str(stack)])
+    if progress:
+        told = decoded(progress)
+        if isinstance(told, dict) and "percent" in told and not (told.keys() - {"percent", "updatedAt"}):
+            told = told["percent"]
+        fields[b"progress"] = _json.encode(told)
+    place = "waiting-children" if pending else PLACES.get(status or "")
+    return hashes.decode_job(queue, job_id, fields, place)
+
+
+def value_of(result: bytes) -> bytes | None:
+    """The value in a result, as JSON; None where the job failed."""
+    try:
+        parts = msgspec.json.decode(result, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    if bytes(parts.get("success", b"")) != b"true":
+        return None
+    return bytes(parts["data"]) if "data" in parts else b"null"
+
+
+#: Where a job of each status is, in the words that both protocols share.
+PLACES = {
+    "waiting": "waiting",
+    "active": "active",
+    "delayed": "delayed",
+    "completed": "completed",
+    "dead": "failed",
+    "failed": "failed",
+    "cron": "delayed",
+}
+
+
+def _exact_backoff(given: Any) -> Backoff | None:
+    if not isinstance(given, dict):
+        return None
+    try:
+        return Backoff.from_field(_json.encode(given))
+    except ValidationError:
+        return None
+
+
+def _lane(target: Any) -> str:
+    if not isinstance(target, dict) or not target:
+        return ""
+    asked = {name: target[name] for name in ("server", "stack", "capabilities", "region") if target.get(name)}
+    if not asked:
+        return ""
+    try:
+        return str(Target(**asked, mode=target.get("mode") or "all"))
+    except ValidationError:
+        return UNREADABLE
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def decoded(raw: bytes | msgspec.Raw | None) -> Any:
+    """What a piece of JSON says; None where it says nothing that can be read."""
+    if not raw:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
+
+
+def _number(value: Any, default: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return default
+    try:
+        return int(value)
+    except (ValueError, OverflowError):
+        return default

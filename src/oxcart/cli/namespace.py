@@ -1,0 +1,111 @@
+"""``oxcart namespace``: a Bridge namespace at a glance, by the document's monitoring list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.settings import JsonOption, Settings
+
+if TYPE_CHECKING:
+    from oxcart.broker.bridge.broker import BridgeBroker
+    from oxcart.broker.bridge.looking import Namespace
+    from oxcart.broker.bridge.presence import WorkerEntry
+
+DEFAULT_NAMESPACE = "bridge"
+
+
+def namespace(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Show a Bridge namespace: jobs by state, workers and whether they live, running jobs by type."""
+    using = settings.of(ctx)
+    seen, workers = settings.run(_look(using))
+    if as_json:
+        facts = msgspec.to_builtins(seen)
+        output.document({**facts, "workers": msgspec.to_builtins(workers)})
+        return
+    output.facts(
+        {
+            "namespace": using.namespace or DEFAULT_NAMESPACE,
+            "waiting": seen.waiting,
+            "active": seen.active,
+            "delayed": seen.delayed,
+            "cron": seen.cron,
+            "dead letters": seen.dead,
+            "processed": seen.processed,
+            "failed": seen.failed,
+        }
+    )
+    if seen.concurrent:
+        output.table(["type", "running#"], seen.concurrent.items())
+    if workers:
+        output.table(
+            ["worker", "alive", "stack", "region", "capabilities", "takes", "host"],
+            (
+                [
+                    one.id,
+                    "yes" if one.alive else "no",
+                    ", ".join(one.stack),
+                    ", ".join(one.region),
+                    ", ".join(one.capabilities),
+                    ", ".join(one.queues) or None,
+                    f"{one.hostname}/{one.pid}",
+                ]
+                for one in workers
+            ),
+        )
+
+
+async def _look(using: Settings) -> tuple[Namespace, list[WorkerEntry]]:
+    from oxcart.broker.bridge.presence import registered
+
+    broker = _broker(using, "any")
+    try:
+        return await broker.namespace(), await registered(broker)
+    finally:
+        await broker.close()
+
+
+async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
+    """The job types of a namespace and how many jobs of each are in each state."""
+    from oxcart.queue import LISTABLE
+
+    broker = _broker(using, "any")
+    try:
+        known = [
+            raw.decode("utf-8", "replace")
+            for raw in await broker.caller.command("SMEMBERS", broker.keys.types())
+        ]
+    finally:
+        await broker.close()
+    rows = []
+    for name in names or sorted(known):
+        of_type = _broker(using, name)
+        try:
+            counts = await of_type.counts()
+            paused = await of_type.is_paused()
+        finally:
+            await of_type.close()
+        if name in known or paused or any(counts.values()):
+            rows.append(
+                {
+                    "queue": name,
+                    "counts": {state: sum(counts[key] for key in keys) for state, keys in LISTABLE.items()},
+                    "paused": paused,
+                    "version": None,
+                }
+            )
+    return rows
+
+
+def _broker(using: Settings, job_type: str) -> BridgeBroker:
+    from oxcart.broker.bridge.broker import BridgeBroker
+
+    return BridgeBroker(
+        using.server,
+        job_type,
+        namespace=using.namespace or DEFAULT_NAMESPACE,
+        reconnect=using.reconnect,
+    )

@@ -1,0 +1,70 @@
+"""What a claim costs does not depend on what is in front. Times are for `make bench-bridge`."""
+
+from __future__ import annotations
+
+from oxcart.broker.port import Ask
+from oxcart.model.target import Abilities, Target
+from tests.bridge.conftest import Desk
+
+#: Commands that one call may run, those that bring 100 unread entries of the list included.
+MOST_COMMANDS = 60
+
+
+async def calls_and_commands(desk: Desk, worker: str = "w1") -> tuple[int, float, list[str]]:
+    """How many scripts a claim called, how many commands each on average, and what was claimed."""
+    desk.store.config_resetstat()
+    claimed = await desk.broker(worker=worker).claim(Ask(1, worker=worker))
+    stats = desk.store.info("commandstats")
+    scripts = sum(one["calls"] for name, one in stats.items() if name.startswith("cmdstat_eval"))
+    inside = sum(
+        one["calls"]
+        for name, one in stats.items()
+        if not name.startswith(("cmdstat_eval", "cmdstat_config", "cmdstat_info", "cmdstat_mget"))
+    )
+    return scripts, inside / scripts, [job.id for job in claimed.jobs]
+
+
+async def test_our_job_is_found_at_once_behind_any_number(desk: Desk) -> None:
+    seen = []
+    for jobs in (200, 2000):
+        desk.store.flushall()
+        pipe = desk.store.pipeline()
+        for n in range(jobs):
+            pipe.set(f"bridge:jobs:data:v{n}", '{"type":"video","attempts":0}')
+            pipe.rpush("bridge:jobs:waiting", f"v{n}")
+        pipe.execute()
+        job_id = await desk.add()
+        scripts, commands, claimed = await calls_and_commands(desk)
+        assert claimed == [job_id]
+        assert scripts <= 4, "the claim, and what it read on the way is noted; each may have to be sent twice"
+        seen.append(commands * scripts)
+    assert seen[1] <= seen[0] + 10, "ten times as much in front costs nothing"
+
+
+async def test_jobs_for_other_workers_are_not_looked_at(desk: Desk) -> None:
+    desk.broker(abilities=Abilities("w1", capabilities="gpu"))
+    for n in range(300):
+        await desk.add(target=Target(capabilities=f"other-{n % 5}"))
+    mine = await desk.add(target=Target(capabilities="gpu"))
+    await desk.claim()  # learns which lanes there are, and takes it
+    assert desk.store.get(f"bridge:jobs:lock:{mine}") == "w1"
+    again = await desk.add(target=Target(capabilities="gpu"))
+    scripts, commands, claimed = await calls_and_commands(desk)
+    assert claimed == [again]
+    assert scripts == 1
+    assert commands <= MOST_COMMANDS
+
+
+async def test_a_job_behind_ten_thousand_of_another_client_is_found(desk: Desk) -> None:
+    pipe = desk.store.pipeline()
+    for n in range(10_000):
+        pipe.set(f"bridge:jobs:data:v{n}", '{"type":"video","attempts":0}')
+        pipe.rpush("bridge:jobs:waiting", f"v{n}")
+    pipe.execute()
+    wanted = desk.foreign("wanted")
+    assert [job.id for job in await desk.claim()] == [wanted]
+    # The next one is found with a pass that reads nothing.
+    again = desk.foreign("again")
+    desk.store.config_resetstat()
+    assert [job.id for job in await desk.claim()] == [again]
+    assert desk.store.info("commandstats")["cmdstat_mget"]["calls"] == 1

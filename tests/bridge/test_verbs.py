@@ -1,0 +1,364 @@
+"""The verbs of a Bridge broker: the state each leaves in the document's keys, and the error each raises."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from oxcart.broker.bridge.scripts import load
+from oxcart.broker.port import Ask, Lease
+from oxcart.model.errors import JobLocked, JobNotFound, LeaseLost, NotSupported, WrongState
+from oxcart.model.state import State
+from tests.bridge.conftest import Desk
+
+DAY = 86_400
+
+
+async def test_add_is_what_the_document_says(desk: Desk) -> None:
+    job_id = await desk.add({"to": "ada"})
+    assert desk.waiting() == [job_id]
+    assert desk.status(job_id) == "waiting"
+    assert desk.record(job_id)["payload"] == {"to": "ada"}
+    assert desk.store.ttl(f"bridge:jobs:data:{job_id}") == -1
+    keys = {key for key in desk.store.scan_iter() if not key.startswith("bridge:ox:")}
+    assert keys == {"bridge:jobs:waiting", f"bridge:jobs:data:{job_id}", f"bridge:jobs:status:{job_id}"}
+
+
+async def test_a_delayed_job_waits_for_its_time(desk: Desk) -> None:
+    job_id = await desk.add(delay="5s")
+    assert desk.status(job_id) == "delayed"
+    assert desk.store.zscore("bridge:jobs:delayed", job_id) == desk.clock.now + 5000
+    assert await desk.claim() == []
+    desk.clock.now += 5000
+    assert (await desk.broker().promote())[0] == 1
+    assert desk.status(job_id) == "waiting"
+    assert [job.id for job in await desk.claim()] == [job_id]
+
+
+async def test_a_due_job_needs_no_promotion(desk: Desk) -> None:
+    job_id = await desk.add(delay="5s")
+    desk.clock.now += 5001
+    assert [job.id for job in await desk.claim()] == [job_id]
+
+
+async def test_a_claim_is_what_the_document_says(desk: Desk) -> None:
+    job = await desk.active(data={"n": 1})
+    assert desk.waiting() == []
+    assert desk.store.smembers("bridge:jobs:active") == {job.id}
+    assert desk.store.get(f"bridge:jobs:lock:{job.id}") == "w1"
+    assert 29_000 < desk.store.pttl(f"bridge:jobs:lock:{job.id}") <= 30_000
+    assert desk.status(job.id) == "active"
+    assert desk.record(job.id)["attempts"] == 1
+    assert desk.counter() == 1
+    assert desk.store.get("bridge:ratelimit:minute:email") == "1"
+    assert 58 < desk.store.ttl("bridge:ratelimit:minute:email") <= 60
+    assert json.loads(job.fields[b"data"]) == {"n": 1}
+
+
+async def test_completion_is_what_the_document_says(desk: Desk) -> None:
+    job = await desk.active()
+    desk.clock.now += 234
+    assert await desk.end(job, value=b'{"sent":true}') == 1
+    assert desk.result(job.id) == {
+        "success": True,
+        "data": {"sent": True},
+        "completedAt": desk.clock.now,
+        "processingTime": 234,
+    }
+    assert desk.status(job.id) == "completed"
+    assert desk.store.smembers("bridge:jobs:active") == set()
+    assert desk.store.exists(f"bridge:jobs:lock:{job.id}") == 0
+    assert desk.counter() == 0
+    assert desk.store.get("bridge:metrics:jobs:processed") == "1"
+
+
+async def test_all_keys_of_an_ended_job_go_together(desk: Desk) -> None:
+    job = await desk.active()
+    await desk.broker().set_progress(job.id, 50)
+    await desk.end(job)
+    kept = [key for key in desk.store.scan_iter() if job.id in key]
+    assert len(kept) == 5
+    for key in kept:
+        assert DAY - 5 < desk.store.ttl(key) <= DAY, key
+    assert desk.store.hexists("bridge:ox:facts", job.id) is False
+
+
+async def test_a_job_that_is_not_kept_leaves_nothing(desk: Desk) -> None:
+    job = await desk.active(remove_on_complete=True)
+    await desk.end(job, retention="0::")
+    assert [key for key in desk.store.scan_iter() if job.id in key] == []
+
+
+async def test_a_failure_for_good_is_a_dead_letter(desk: Desk) -> None:
+    job = await desk.active()
+    desk.clock.now += 10
+    assert await desk.end(
+        job, "f", value=b"boom", stack=b'["Traceback: boom"]', category="permanent", code="ValueError"
+    )
+    assert desk.status(job.id) == "dead"
+    assert desk.store.lrange("bridge:jobs:deadletter", 0, -1) == [job.id]
+    assert desk.result(job.id) == {
+        "success": False,
+        "error": {"message": "boom", "stack": "Traceback: boom", "name": "ValueError"},
+        "completedAt": desk.clock.now,
+        "processingTime": 10,
+    }
+    assert desk.store.ttl(f"bridge:jobs:result:{job.id}") > DAY - 5
+    assert desk.store.ttl(f"bridge:jobs:data:{job.id}") == -1, "as long as it is a dead letter"
+    assert desk.store.get("bridge:metrics:jobs:failed") == "1"
+    (read,) = await desk.broker().look([job.id])
+    assert read is not None
+    assert (read.state, read.failed_reason, read.category) == (State.FAILED, "boom", "permanent")
+
+
+async def test_a_cancelled_job_is_failed_and_no_dead_letter(desk: Desk) -> None:
+    job = await desk.active()
+    await desk.end(job, "f", value=b"no more", category="cancelled")
+    assert desk.status(job.id) == "failed"
+    assert desk.store.llen("bridge:jobs:deadletter") == 0
+    (read,) = await desk.broker().look([job.id])
+    assert read is not None
+    assert read.state is State.CANCELLED
+
+
+async def test_a_retry_waits_in_delayed(desk: Desk) -> None:
+    job = await desk.active()
+    assert (
+        await desk.end(job, "d", value=b"not yet", stack=b'["t"]', delay_ms=2000, category="temporary") == 1
+    )
+    assert desk.status(job.id) == "delayed"
+    assert desk.store.zscore("bridge:jobs:delayed", job.id) == desk.clock.now + 2000
+    assert desk.counter() == 0
+    (read,) = await desk.broker().look([job.id])
+    assert read is not None
+    assert (read.state, read.attempts_made, read.failed_reason) == (State.RETRYING, 1, "not yet")
+    desk.clock.now += 2000
+    (again,) = await desk.claim()
+    assert (again.starts, desk.record(job.id)["attempts"]) == (2, 2)
+    assert again.fields[b"stacktrace"] == b'["t"]'
+    assert again.fields[b"atm"] == b"1"
+
+
+async def test_what_was_no_attempt_does_not_count(desk: Desk) -> None:
+    job = await desk.active()
+    await desk.end(job, "w")
+    assert desk.record(job.id)["attempts"] == 0
+    (again,) = await desk.claim()
+    assert again.starts == 2, "the fencing number grows all the same"
+    await desk.end(again, "d", delay_ms=10, counts=False)
+    assert desk.record(job.id)["attempts"] == 0
+
+
+async def test_given_back_is_first_again(desk: Desk) -> None:
+    first, second = await desk.add(), await desk.add()
+    (job,) = await desk.claim()
+    await desk.end(job, "w")
+    assert desk.waiting() == [first, second]
+    assert [one.id for one in await desk.claim(2)] == [first, second]
+
+
+async def test_a_held_type_hands_out_nothing_for_a_while(desk: Desk) -> None:
+    job = await desk.active()
+    await desk.end(job, "l", delay_ms=30_000)
+    claimed = await desk.broker().claim(Ask(1, worker="w1"))
+    assert claimed.jobs == []
+    assert 0 < claimed.limited_ms <= 30_000
+
+
+async def test_refusals(desk: Desk) -> None:
+    job = await desk.active()
+    other = desk.outcome(job)
+    other.token = "w2"
+    assert (await desk.broker().finish([other]))[0] == [-6]
+    stale = desk.outcome(job)
+    stale.starts = 7
+    assert (await desk.broker().finish([stale]))[0] == [-6]
+    gone = desk.outcome(job)
+    gone.id = "no-such-job"
+    assert (await desk.broker().finish([gone]))[0] == [-1]
+    assert await desk.end(job) == 1
+    assert await desk.end(job) == -3
+    assert desk.counter() == 0, "a refused end gives no slot back"
+
+
+async def test_a_lease_that_ran_out_comes_back_while_nobody_took_the_job(desk: Desk) -> None:
+    job = await desk.active()
+    lease = Lease(job.id, job.token, job.starts)
+    assert await desk.broker().extend([lease], 60_000) == []
+    assert desk.store.pttl(f"bridge:jobs:lock:{job.id}") > 55_000
+    desk.store.delete(f"bridge:jobs:lock:{job.id}")
+    assert await desk.broker().extend([lease], 60_000) == []
+    assert desk.store.get(f"bridge:jobs:lock:{job.id}") == "w1"
+    desk.store.set(f"bridge:jobs:lock:{job.id}", "w2")
+    assert await desk.broker().extend([lease], 60_000) == [job.id]
+
+
+async def test_pause_is_of_the_type(desk: Desk) -> None:
+    email, video = await desk.add(), await desk.add(job_type="video")
+    await desk.broker().pause()
+    assert desk.store.smembers("bridge:queues:paused") == {"email"}
+    assert await desk.broker().is_paused()
+    assert await desk.claim() == []
+    assert [job.id for job in await desk.claim(job_type="video")] == [video]
+    await desk.broker().resume()
+    assert [job.id for job in await desk.claim()] == [email]
+
+
+async def test_a_worker_takes_only_its_type(desk: Desk) -> None:
+    await desk.add(job_type="video")
+    assert await desk.claim(5) == []
+
+
+async def test_progress_is_the_documents(desk: Desk) -> None:
+    job_id = await desk.add()
+    await desk.broker().set_progress(job_id, 75)
+    assert json.loads(desk.store.get(f"bridge:jobs:progress:{job_id}")) == {
+        "percent": 75,
+        "updatedAt": desk.clock.now,
+    }
+    assert (await desk.broker().look([job_id]))[0].progress == 75  # type: ignore[union-attr]
+    await desk.broker().set_progress(job_id, {"percent": 80, "message": "nearly", "step": 4})
+    assert json.loads(desk.store.get(f"bridge:jobs:progress:{job_id}")) == {
+        "percent": 80,
+        "message": "nearly",
+        "data": {"step": 4},
+        "updatedAt": desk.clock.now,
+    }
+    with pytest.raises(JobNotFound):
+        await desk.broker().set_progress("no-such-job", 1)
+
+
+async def test_checkpoints_are_for_whoever_holds_the_job(desk: Desk) -> None:
+    job = await desk.active()
+    await desk.broker().set_checkpoint(job.id, "w1", b'{"row":7}')
+    with pytest.raises(LeaseLost):
+        await desk.broker().set_checkpoint(job.id, "w2", b"1")
+    await desk.end(job, "w")
+    (again,) = await desk.claim()
+    assert again.fields[b"ox:checkpoint"] == b'{"row":7}'
+
+
+async def test_update_data_keeps_the_rest_of_the_record(desk: Desk) -> None:
+    job_id = desk.foreign("f1", mine=[], payload={"old": 1})
+    await desk.broker().update_data(job_id, {"new": 2})
+    record = desk.record(job_id)
+    assert record["payload"] == {"new": 2}
+    assert record["mine"] == []
+    (job,) = await desk.claim()
+    assert desk.record(job.id)["attempts"] == 1
+
+
+async def test_a_delayed_job_can_be_hurried_and_put_off(desk: Desk) -> None:
+    job_id = await desk.add(delay="1h")
+    await desk.broker().change_delay(job_id, 1000)
+    assert desk.store.zscore("bridge:jobs:delayed", job_id) == desk.clock.now + 1000
+    await desk.broker().promote_job(job_id)
+    assert desk.status(job_id) == "waiting"
+    with pytest.raises(WrongState):
+        await desk.broker().promote_job(job_id)
+    with pytest.raises(WrongState):
+        await desk.broker().change_delay(job_id, 1)
+    with pytest.raises(JobNotFound):
+        await desk.broker().change_delay("no-such-job", 1)
+
+
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_dead_letter_can_be_replayed(desk: Desk, reset: bool) -> None:
+    job = await desk.active()
+    await desk.end(job, "f", value=b"boom")
+    await desk.broker().retry_job(job.id, "failed", reset=reset)
+    assert desk.store.llen("bridge:jobs:deadletter") == 0
+    assert desk.store.exists(f"bridge:jobs:result:{job.id}") == 0
+    (again,) = await desk.claim()
+    assert desk.record(again.id)["attempts"] == (1 if reset else 2)
+    with pytest.raises(WrongState):
+        await desk.broker().retry_job(job.id, "failed")
+
+
+async def test_removal_leaves_nothing_and_spares_what_is_held(desk: Desk) -> None:
+    waiting, delayed = await desk.add(), await desk.add(delay="1h")
+    for job_id in (waiting, delayed):
+        await desk.broker().remove_job(job_id)
+        assert [key for key in desk.store.scan_iter() if job_id in key] == []
+    assert desk.waiting() == []
+    assert desk.store.zcard("bridge:jobs:delayed") == 0
+    assert desk.store.hlen("bridge:ox:facts") == 0
+    job = await desk.active()
+    with pytest.raises(JobLocked):
+        await desk.broker().remove_job(job.id)
+    with pytest.raises(JobNotFound):
+        await desk.broker().remove_job("no-such-job")
+
+
+async def test_counts_and_pages_are_of_the_type(desk: Desk) -> None:
+    broker = desk.broker()
+    first, second = await desk.add(), await desk.add()
+    delayed = await desk.add(delay="1h")
+    await desk.add(job_type="video", delay="1h")
+    await desk.add(job_type="video")
+    (held,) = await desk.claim()
+    assert held.id == first
+    assert {state: count for state, count in (await broker.counts()).items() if count} == {
+        "wait": 1,
+        "active": 1,
+        "delayed": 1,
+    }
+    assert [job.id for job in await broker.page("wait", 0, 9)] == [second]
+    assert [job.id for job in await broker.page("delayed", 0, 9)] == [delayed]
+    assert [job.id for job in await broker.page("active", 0, 9)] == [first]
+    await desk.end(held)
+    assert [job.id for job in await broker.page("completed", 0, 9)] == [first]
+    assert await broker.states([first, second, delayed, "x"]) == [
+        "completed",
+        "waiting",
+        "delayed",
+        "unknown",
+    ]
+
+
+async def test_the_monitoring_list(desk: Desk) -> None:
+    await desk.active()
+    await desk.add()
+    await desk.add(job_type="video", delay="1h")
+    desk.store.sadd("bridge:workers:active", "w1", "w2")
+    desk.store.set("bridge:workers:heartbeat:w1", "1", ex=30)
+    seen = await desk.broker().namespace()
+    assert (seen.waiting, seen.active, seen.delayed, seen.cron, seen.dead) == (1, 1, 1, 0, 0)
+    assert seen.workers == {"w1": True, "w2": False}
+    assert seen.concurrent == {"email": 1, "video": 0}
+
+
+async def test_what_bridge_has_no_place_for(desk: Desk) -> None:
+    broker = desk.broker()
+    job_id = await desk.add()
+    calls: list[Any] = [
+        broker.add_log(job_id, ["x"], None),
+        broker.logs(job_id),
+        broker.clear_logs(job_id),
+        broker.change_priority(job_id, 3),
+        broker.update_job(job_id, {}, None),
+    ]
+    for one in calls:
+        with pytest.raises(NotSupported):
+            await one
+
+
+async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
+    """Every call that changes something gives the same answer to the same number, and does nothing more."""
+    broker = desk.broker()
+    await desk.add()
+    await desk.add()
+    args = broker._asked(Ask(1, worker="w1"), 1, desk.clock())
+    one = await broker.caller.link.call(
+        "EVAL", load("claim").text, 1, "bridge:jobs:waiting", "me:0", 1, *args
+    )
+    before = {key: desk.store.dump(key) for key in desk.store.scan_iter() if ":call:" not in key}
+    two = await broker.caller.link.call(
+        "EVAL", load("claim").text, 1, "bridge:jobs:waiting", "me:0", 1, *args
+    )
+    assert {key: desk.store.dump(key) for key in desk.store.scan_iter() if ":call:" not in key} == before
+    first, again = broker._jobs(one, "w1", 1), broker._jobs(two, "w1", 1)
+    assert [(job.id, job.starts) for job in first] == [(job.id, job.starts) for job in again]
+    assert again[0].fields[b"atm"] == b"0"
