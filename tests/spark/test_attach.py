@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 import redis
 
-from oxcart import Flow, PermanentError, Queue, RateLimited, Retry, Snooze, TemporaryError, Worker
+from oxcart import Flow, JobHandle, PermanentError, Queue, RateLimited, Retry, Snooze, TemporaryError, Worker
 from oxcart.model.errors import ValidationError
 from oxcart.spark.access import Access
 from oxcart.spark.attach import attach, detach, readers
+from tests.conftest import MakeQueue
 from tests.signals import eventually
 
 META = "bull:q:meta"
@@ -205,10 +206,91 @@ async def test_an_attempt_that_a_limit_ended_is_recorded(
     assert all(int(told["began"]) <= int(told["ended"]) for _, told in records(store))
 
 
+async def test_what_users_hang_on_a_job_is_recorded_at_the_add_and_with_every_end(
+    queue: Queue, access: Access, store: redis.Redis
+) -> None:
+    await queue.add("n", job_id="before", tags={"a": "1"}, correlation_id="c0")
+    await asyncio.to_thread(attach, access, "q", "main")
+    await queue.add("n", job_id="plain", history=True, lifetime="1h")
+    await queue.add("n", job_id="tagged", tags={"a": "1"})
+    both = await queue.add("n", job_id="both", tags={"a": "1"}, correlation_id="c1", delay="1h")
+    await queue.add("n", job_id="after", correlation_id="c2", after=["plain"])
+    await both.update(correlation_id="c3", tags={"b": "2"})
+    await both.cancel("no")
+    handlers(queue)
+    await work(queue, store, 5)
+    told = [
+        (fields["jobId"], fields["event"], fields.get("corr"), fields.get("tags"))
+        for _, fields in records(store)
+    ]
+    assert told[:3] == [
+        ("tagged", "added", None, '{"a":"1"}'),
+        ("both", "added", "c1", '{"a":"1"}'),
+        ("after", "added", "c2", None),
+    ]
+    assert told[3] == ("both", "failed", "c3", '{"b":"2"}')
+    assert sorted(told[4:], key=lambda one: one[0]) == [
+        ("after", "completed", "c2", None),
+        ("before", "completed", "c0", '{"a":"1"}'),
+        ("plain", "completed", None, None),
+        ("tagged", "completed", None, '{"a":"1"}'),
+    ]
+
+
+async def test_a_job_that_ends_without_an_attempt_is_recorded_with_its_formal_state(
+    queue: Queue, make_queue: MakeQueue, access: Access, store: redis.Redis
+) -> None:
+    """Cancelled in every state, out of its lifetime, and by dependencies, in this queue and another one."""
+    other = make_queue("other")
+    await queue.add("n", job_id="early")
+    await other.add("n", job_id="early")
+    for name in ("q", "other"):
+        await asyncio.to_thread(attach, access, name, "main")
+    await queue.add("fails", job_id="fails")
+    await queue.add("fails", job_id="late", lifetime="1ms", delay="0")
+    for job_id, options in (("waits", {}), ("later", {"delay": "1h"}), ("gone", {"remove_on_fail": True})):
+        job = await queue.add("n", job_id=job_id, **options)
+        await job.cancel("not wanted")
+    for name, dependency in (("failed", "fails"), ("dead", "late"), ("cancelled", "waits")):
+        await queue.add("n", job_id=f"{name}-here", after=[dependency])
+        await queue.add("n", job_id=f"{name}-chain", after=[f"{name}-here"], correlation_id="c")
+        await other.add("n", job_id=f"{name}-there", after=[JobHandle(queue, dependency, "n", False)])
+    handlers(queue)
+    handlers(other)
+    async with Worker(queue, other, name="w1").running():
+        await eventually(
+            lambda: int(store.zcard("bull:q:failed")) == 10 and int(store.zcard("bull:other:failed")) == 3,
+            "all have ended",
+        )
+    found = {}
+    for name in ("q", "other"):
+        events = dict(cast(Any, store.xrange(f"bull:{name}:events")))
+        for entry_id, fields in cast(Any, store.xrange(f"bull:{name}:ox:attempts")):
+            assert events[entry_id]["jobId"] == fields["jobId"]
+            if fields["event"] == "failed":
+                assert events[entry_id]["event"] == "failed"
+                assert fields["failedReason"] == events[entry_id]["failedReason"]
+                found[fields["jobId"]] = (fields["state"], fields["category"], fields.get("corr"))
+    assert found == {
+        "fails": ("failed", "permanent", None),
+        "late": ("dead_letter", "timeout", None),
+        "waits": ("cancelled", "cancelled", None),
+        "later": ("cancelled", "cancelled", None),
+        "gone": ("cancelled", "cancelled", None),
+        **{f"failed-{at}": ("failed", "permanent", None) for at in ("here", "there")},
+        **{f"dead-{at}": ("dead_letter", "system", None) for at in ("here", "there")},
+        **{f"cancelled-{at}": ("cancelled", "cancelled", None) for at in ("here", "there")},
+        "failed-chain": ("failed", "permanent", "c"),
+        "dead-chain": ("dead_letter", "system", "c"),
+        "cancelled-chain": ("cancelled", "cancelled", "c"),
+    }
+
+
 async def test_unattached_no_record_and_no_further_key_is_written(queue: Queue, store: redis.Redis) -> None:
     for name in ("fine", "fails", "later"):
-        await queue.add(name, job_id=name)
+        await queue.add(name, job_id=name, tags={"a": "1"}, correlation_id="c")
+    await (await queue.add("n", job_id="cancelled")).cancel()
     handlers(queue)
-    await work(queue, store, 3)
+    await work(queue, store, 4)
     assert [key for key in cast(Any, store.keys("bull:q:ox:*")) if "ox:call" not in key] == []
     assert [name for name in meta(store) if name.startswith("ox:")] == []

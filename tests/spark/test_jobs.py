@@ -46,13 +46,14 @@ def test_a_queue_without_jobs_has_no_rows(store: redis.Redis, table: DataFrame) 
 async def test_jobs_of_every_state_with_all_that_is_known(
     queue: Queue, store: redis.Redis, table: DataFrame
 ) -> None:
-    await queue.add("welcome", {"to": "ä"}, job_id="w1", attempts=5)
+    await queue.add("welcome", {"to": "ä"}, job_id="w1", attempts=5, correlation_id="c", tags={"a": "1"})
     await queue.add("later", 1, job_id="d1", delay="1h")
     await queue.add("first", None, job_id="p1", priority=3)
     ended(
         store, "q", "c1", "completed", AT + 5, returnvalue='{"x":1}', pb="worker-1", processedOn=AT + 2, ats=2
     )
     ended(store, "q", "f1", "failed", AT + 9, failedReason="no", stacktrace='["a","b"]', atm=3, stc=1)
+    ended(store, "q", "x1", "failed", AT + 9, **{"ox:category": "cancelled", "ox:code": "E1"})
     rows = {row.job_id: row for row in table.collect()}
     assert {job_id: row.state for job_id, row in rows.items()} == {
         "w1": "waiting",
@@ -60,7 +61,17 @@ async def test_jobs_of_every_state_with_all_that_is_known(
         "p1": "prioritized",
         "c1": "completed",
         "f1": "failed",
+        "x1": "failed",
     }
+    assert {job_id: row.formal_state for job_id, row in rows.items()} == {
+        "w1": "scheduled",
+        "d1": "delayed",
+        "p1": "scheduled",
+        "c1": "completed",
+        "f1": "dead_letter",
+        "x1": "cancelled",
+    }
+    assert (rows["w1"].correlation_id, rows["w1"].tags, rows["x1"].code) == ("c", '{"a":"1"}', "E1")
     assert (rows["w1"].name, json.loads(rows["w1"].data)) == ("welcome", {"to": "ä"})
     assert json.loads(rows["w1"].options)["attempts"] == 5
     assert rows["w1"].ended_at is None

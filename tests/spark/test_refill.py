@@ -37,7 +37,7 @@ async def work(url: str) -> None:
         jobs = [await queue.add("welcome", {"to": to}) for to in range(DONE)]
         jobs += [await queue.add("broken", {}) for _ in range(BROKEN)]
         jobs += [await queue.add("welcome", {"to": 1}, remove_on_complete=True) for _ in range(GONE)]
-        await queue.add("welcome", {"to": 0}, delay="1h")
+        await queue.add("welcome", {"to": 0}, delay="1h", correlation_id="user-7")
         await asyncio.gather(*(job.result(timeout=30) for job in jobs), return_exceptions=True)
         await asyncio.sleep(0.005)  # the entry behind the gap is of a later millisecond
         await (await queue.add("welcome", {"to": 99})).result(timeout=30)
@@ -72,8 +72,11 @@ def test_what_was_lost_is_told_by_records_and_once(pipeline: Pipeline, url: str,
     assert {job["born"] for job in jobs} == {"added"}
     assert all(job["wait_ms"] is not None for job in jobs if job["state"] != "delayed")
     assert [job["reason"] for job in jobs if job["state"] == "failed"] == ["no such user"] * BROKEN
+    assert {job["category"] for job in jobs if job["state"] == "failed"} == {"permanent"}
+    assert [job["correlation_id"] for job in jobs if job["state"] == "delayed"] == ["user-7"]
     assert all(row["legal"] is not False for row in table(pipeline, "transitions"))
-    ordinals = [row["ordinal"] for row in table(pipeline, "events") if row["kind"] in ("entry", "refill")]
+    read = [row for row in table(pipeline, "events") if row["stream"] == "events"]
+    ordinals = [row["ordinal"] for row in read if row["kind"] in ("entry", "refill")]
     assert len(ordinals) == len(set(ordinals)), "every ordinal once"
     before = pipeline.lake.head().number
     again = Pipeline(pipeline.spark, pipeline.plan)

@@ -167,6 +167,46 @@ def test_illegal_moves_are_flagged_and_those_over_a_gap_are_unknown(told: dict[s
     assert all(all(found) for found in legal.values()), legal
 
 
+def test_a_job_that_ends_without_an_attempt_tells_how_and_whose_it_is(spark: SparkSession) -> None:
+    s = Story()
+    s.record(s.tell("added", "pending", name="n"), "added", "pending", corr="c1", tags='{"a":"1"}')
+    s.tell("waiting-children", "pending")
+    end = s.tell("failed", "pending", prev="waiting-children", reason="dependency x failed")
+    s.record(end, "failed", "pending", category="permanent", state="failed", corr="c2")
+
+    s.tell("added", "late", name="n")
+    s.tell("waiting", "late")
+    s.tell("active", "late", prev="waiting")
+    end = s.tell("delayed", "late", due_ms=s.now + 100)
+    s.record(end, "retried", "late", category="temporary", code="E1", reason="busy", worker="w")
+    s.tell("waiting", "late", prev="delayed")
+    s.tell("active", "late", prev="waiting")
+    end = s.tell("delayed", "late", due_ms=s.now + 100)  # it was snoozed, and had failed before
+    s.record(end, "snoozed", "late", state="retrying", worker="w")
+    s.tell("delayed", "late", due_ms=s.now + 200)
+    end = s.tell("failed", "late", prev="delayed", reason="the lifetime is over")
+    s.record(end, "failed", "late", category="timeout", state="dead_letter")
+    told = {name: plain(table) for name, table in tables(s.bronze(spark)).items()}
+    late, pending = sorted(told["jobs"], key=lambda row: str(row["job_id"]))
+    assert (late["state"], late["category"], late["code"], late["reason"]) == (
+        "dead_letter",
+        "timeout",
+        None,
+        "the lifetime is over",
+    )
+    assert (late["worker"], late["correlation_id"], late["tags"]) == ("w", None, None)
+    assert (pending["state"], pending["category"], pending["reason"]) == (
+        "failed",
+        "permanent",
+        "dependency x failed",
+    )
+    assert (pending["correlation_id"], pending["tags"], pending["attempts"]) == ("c2", {"a": "1"}, 0)
+    assert all(row["legal"] for row in told["transitions"])
+    assert [row["to_state"] for row in told["transitions"] if row["job_id"] == "late"].count("retrying") == 2
+    day = next(row for row in told["queue_metrics"] if (row["window"], row["name"]) == ("day", "*"))
+    assert day["arrivals"] == 2, "a record is no second arrival"
+
+
 def test_gaps_say_what_is_missing(told: dict[str, Rows]) -> None:
     (gap,) = told["gaps"]
     assert (gap["count"], gap["cause"], gap["last_lost"] - gap["first_lost"] + 1) == (17, "trimmed", 17)

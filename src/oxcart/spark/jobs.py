@@ -32,13 +32,14 @@ from pyspark.sql.datasource import (
 from oxcart.broker.bullmq.codec import count_of, text_of
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.discovery import find_queues
+from oxcart.model.state import formal_state
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.wire import Wire
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The columns with their types in Spark's words; texts named `data`, `options`, `result` hold JSON.
+#: The columns with their types in Spark's words; texts named `data`, `options`, `result`, `tags` hold JSON.
 JOB_COLUMNS = {
     "queue": "string",
     "job_id": "string",
@@ -60,6 +61,10 @@ JOB_COLUMNS = {
     "worker": "string",
     "progress": "string",
     "category": "string",
+    "code": "string",
+    "formal_state": "string",
+    "correlation_id": "string",
+    "tags": "string",
 }
 JOB_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in JOB_COLUMNS.items())
 
@@ -239,6 +244,28 @@ def _row(queue: str, job_id: str, state: str, fields: dict[bytes, bytes]) -> tup
         _text(get(b"pb")),
         _text(get(b"progress")),
         _text(get(b"ox:category")),
+        _text(get(b"ox:code")),
+        _formal(state, fields),
+        _text(get(b"ox:corr")),
+        _text(get(b"ox:tags")),
+    )
+
+
+def _formal(state: str, fields: dict[bytes, bytes]) -> str:
+    """The state in the words of the model."""
+    get = fields.get
+    try:
+        attempts = json.loads(get(b"opts") or b"{}").get("attempts") or 1
+        allowed = int(attempts)
+    except (ValueError, TypeError, AttributeError):
+        allowed = 1
+    return formal_state(
+        state,
+        attempts_made=count_of(get(b"attemptsMade", get(b"atm"))),
+        attempts=allowed,
+        stalled=count_of(get(b"stc")),
+        category=_text(get(b"ox:category")),
+        lifetime_over=b"ox:dead" in fields,
     )
 
 

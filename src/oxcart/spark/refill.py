@@ -3,8 +3,9 @@
 A gap is a run of entries that the server forgot before anybody read them: everything between the entry before
 it and the entry behind it. A job's own record outlives them. It tells when the job was added, when it last
 began and when it ended; where such a moment lies strictly inside a gap, its event was one of those lost, and
-it is written to bronze as a row of the kind ``refill``, with an ordinal of the gap. What records do not tell
-(earlier attempts, jobs that are removed) stays lost, and the gap's row says how many entries were refilled.
+it is written to bronze as a row of the kind ``refill``, with an ordinal of the gap; and with it what a worker
+would have recorded: how the job failed, its tags and correlation id. What records do not tell (earlier
+attempts, jobs that are removed) stays lost, and the gap's row says how many entries were refilled.
 
 Clocks: records bear the time of the client that wrote them, gaps that of the server. So an event that was
 read within a few seconds of a gap is not told again, and one at the very edge of a gap may be missed.
@@ -24,7 +25,7 @@ from pyspark.sql import functions as fn
 from oxcart.spark.bronze import BRONZE
 from oxcart.spark.entries import COLUMNS, ENTRY, GAP, REFILL, REFILLED, day_of, rows_of
 from oxcart.spark.lake import Change, File, Lake, LakeConflict, LakeError, Version
-from oxcart.spark.stream import EVENTS
+from oxcart.spark.stream import ATTEMPTS, EVENTS
 from oxcart.spark.tables import Tables
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ MARK = "refill"
 #: How far the clocks of clients may differ from the server's, in ms.
 SKEW = 10_000
 _DAY_MS = 86_400_000
+#: What a job's record tells of its failure, and the words of an attempt's.
+_FAILED = {"category": "category", "code": "code", "formal_state": "state"}
 
 
 class Hole(msgspec.Struct, frozen=True):
@@ -159,8 +162,14 @@ class Refill:
         import pyarrow as pa
 
         base = self._lake.head()
-        files = self._tables.write(self._events(hole), BRONZE, True)
-        count = sum(file.rows for file in files)
+        told = self._told(hole).persist()
+        try:
+            files = self._tables.write(_rows(hole, told.withColumn("extra", fn.lit(None))), BRONZE, True)
+            count = sum(file.rows for file in files)
+            recorded = told.filter(fn.length("extra") > len("{}")).withColumn("ordinal", fn.lit(None))
+            files += self._tables.write(_rows(hole, recorded, ATTEMPTS), BRONZE, True)
+        finally:
+            told.unpersist()
         note = {
             "day": hole.at_ms // _DAY_MS,
             "queue": hole.queue,
@@ -178,8 +187,8 @@ class Refill:
         self._lake.publish(Change("refill", add=files, marks={MARK: dict(done)}, expects={MARK: before}))
         return count
 
-    def _events(self, hole: Hole) -> DataFrame:
-        """What the records tell of a gap, as rows of bronze."""
+    def _told(self, hole: Hole) -> DataFrame:
+        """What the records tell of a gap."""
         source = self._tables.spark.read.format("oxcart").options(**self._options)
         jobs = source.option("queues", hole.queue).load()
         told = jobs.select("job_id", fn.explode(fn.array(*_moments())).alias("_m")).select("job_id", "_m.*")
@@ -188,19 +197,7 @@ class Refill:
         by_time = Window.orderBy("at_ms", "rank", "job_id")
         ordinal = fn.lit(hole.first) + fn.row_number().over(by_time) - 1
         rows = unread.withColumn("ordinal", ordinal).filter(fn.col("ordinal") < hole.first + hole.lost)
-        known: dict[str, Column] = {
-            "day": fn.to_date(fn.timestamp_millis("at_ms")),
-            "queue": fn.lit(hole.queue),
-            "stream": fn.lit(EVENTS),
-            "kind": fn.lit(REFILL),
-            "life": fn.lit(hole.life),
-            "entry_id": fn.concat_ws("-r", "at_ms", "ordinal"),
-        }
-        columns = (
-            known.get(name, fn.col(name) if name in rows.columns else fn.lit(None)).cast(kind).alias(name)
-            for name, kind in COLUMNS.items()
-        )
-        return rows.select(*columns)
+        return rows.withColumn("entry_id", fn.concat_ws("-r", "at_ms", "ordinal"))
 
     def _read_nearby(self, hole: Hole) -> DataFrame:
         """Job and event of entries just before and just behind a gap."""
@@ -209,9 +206,26 @@ class Refill:
         bronze = self._tables.read(BRONZE, days={day_of(max(0, ms)) for ms in edges}, queues=[hole.queue])
         return bronze.filter(
             (fn.col("kind") == ENTRY)
+            & (fn.col("stream") == EVENTS)
             & (fn.col("life") == hole.life)
             & (at.between(*edges[:2]) | at.between(*edges[2:]))
         ).select("job_id", "event")
+
+
+def _rows(hole: Hole, told: DataFrame, stream: str = EVENTS) -> DataFrame:
+    """What was told as rows of bronze."""
+    known: dict[str, Column] = {
+        "day": fn.to_date(fn.timestamp_millis("at_ms")),
+        "queue": fn.lit(hole.queue),
+        "stream": fn.lit(stream),
+        "kind": fn.lit(REFILL),
+        "life": fn.lit(hole.life),
+    }
+    columns = (
+        known.get(name, fn.col(name) if name in told.columns else fn.lit(None)).cast(kind).alias(name)
+        for name, kind in COLUMNS.items()
+    )
+    return told.select(*columns)
 
 
 def _may_tell_of_gaps(lake: Lake, file: File) -> bool:
@@ -247,18 +261,21 @@ def _moments() -> list[Column]:
             fields.get("reason", nothing).alias("reason"),
             fields.get("result", nothing).alias("result"),
             fields.get("due_ms", fn.lit(None).cast("bigint")).alias("due_ms"),
+            fields.get("extra", nothing).alias("extra"),
         )
 
+    hung = (fn.col("correlation_id").alias("corr"), "tags")
+    failed = (fn.when(state == "failed", fn.col(name)).alias(word) for name, word in _FAILED.items())
     created = fn.unix_millis("created_at")
     # A claim bears the time at which it was asked for, and may have waited for a job that was added later.
     started = fn.when(fn.col("started_at").isNotNull(), fn.greatest(created, fn.unix_millis("started_at")))
     last = fn.greatest(started, fn.unix_millis("ended_at"))
     ended = fn.when(state.isin("completed", "failed") & fn.col("ended_at").isNotNull(), last)
     return [
-        moment(0, "added", created, name=fn.col("name")),
+        moment(0, "added", created, name=fn.col("name"), extra=fn.to_json(fn.struct(*hung))),
         moment(1, "delayed", fn.when(delay > 0, created), due_ms=created + delay),
         # When a job that was tried more than once became ready for its last attempt, nobody knows.
         moment(1, "waiting", fn.when((delay == 0) & once, created)),
         moment(2, "active", started),
-        moment(3, state, ended, reason=reason, result=result),
+        moment(3, state, ended, reason=reason, result=result, extra=fn.to_json(fn.struct(*hung, *failed))),
     ]

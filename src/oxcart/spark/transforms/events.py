@@ -47,7 +47,10 @@ _COLUMNS = (
     "reason",
 )
 #: What an attempt record tells, in the wire's names; all of it is text.
-_RECORD = ("starts", "began", "ended", "worker", "category", "code", "stack", "parent", "rule")
+_RECORD = (
+    *("starts", "began", "ended", "worker", "category", "code", "stack", "parent", "rule"),
+    *("corr", "tags", "state"),
+)
 
 
 def refusal() -> Column:
@@ -70,8 +73,12 @@ def quarantine(bronze: DataFrame) -> DataFrame:
 
 
 def records(bronze: DataFrame) -> DataFrame:
-    """The attempt records: one row per attempt that a worker of ours ended while a pipeline was attached."""
-    told = bronze.filter((fn.col("kind") == ENTRY) & (fn.col("stream") == ATTEMPTS)).withColumn(
+    """The records: what no event tells, each under the id of its event; written while a pipeline is attached.
+
+    One per attempt that a worker of ours ended, per job that ended without one, and per job that was added
+    with something to tell of it.
+    """
+    told = bronze.filter(fn.col("kind").isin(ENTRY, REFILL) & (fn.col("stream") == ATTEMPTS)).withColumn(
         "told", fn.from_json("extra", "map<string,string>")
     )
     facts = {name: fn.col("told").getItem(name) for name in _RECORD}
@@ -143,7 +150,8 @@ def lives(bronze: DataFrame) -> DataFrame:
         }
     )
     # The last event other than `delayed`: whether a delay comes after a run, however often it was changed.
-    came = fn.when(fn.col("r_outcome") == "snoozed", "snoozed").when(event != "delayed", event)
+    snoozed = (fn.col("r_outcome") == "snoozed") & ~fn.col("r_state").eqNullSafe("retrying")
+    came = fn.when(snoozed, "snoozed").when(event != "delayed", event)
     found = numbered.withColumns(
         {
             "_came": last(came, before),
@@ -206,7 +214,8 @@ def open_events(
 def _state(event: Column, came: Column, following: Column) -> Column:
     category = fn.col("r_category")
     return (
-        fn.when(event == "waiting", "scheduled")
+        fn.when(event.isin("failed", "delayed") & fn.col("r_state").isNotNull(), fn.col("r_state"))
+        .when(event == "waiting", "scheduled")
         .when(event == "waiting-children", "pending")
         .when(event == "active", "running")
         .when(event == "completed", "completed")

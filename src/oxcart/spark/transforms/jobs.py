@@ -9,7 +9,7 @@ from pyspark.sql import functions as fn
 from oxcart.spark.transforms.events import OVER
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 #: Outcomes that are a failed attempt.
 FAILED = ("failed", "retried")
@@ -22,10 +22,15 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
     be null too. A removal of which nothing else is known is no job.
     """
     key = ["queue", "job_id", "first_id"]
-    state = fn.when(
-        fn.col("state").isNotNull(), fn.struct("life", "ordinal", "state", "at_ms", "reason", "r_category")
-    )
-    over = fn.when(fn.col("state").isin(*OVER), fn.struct("life", "ordinal", "state", "at_ms"))
+    place = ("life", "ordinal", "state", "at_ms")
+    state = fn.when(fn.col("state").isNotNull(), fn.struct(*place))
+    said = fn.coalesce("r_reason", "reason").alias("reason")
+    over = fn.when(fn.col("state").isin(*OVER), fn.struct(*place, said, "r_category", "r_code"))
+
+    def newest(column: str) -> Column:
+        """What was told last; users may change it while the job lives."""
+        return fn.max_by(column, fn.when(fn.col(column).isNotNull(), fn.struct("life", "ordinal")))
+
     found = (
         lives.groupBy(*key)
         .agg(
@@ -36,6 +41,8 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
             fn.max(state).alias("_last"),
             fn.min(over).alias("_over"),
             fn.max(fn.when(fn.col("event") != "removed", True)).alias("_lived"),
+            newest("r_corr").alias("correlation_id"),
+            newest("r_tags").alias("_tags"),
         )
         .filter(fn.col("_lived") & fn.col("_last").isNotNull())
     )
@@ -54,6 +61,9 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
     # An ended job that is removed later stays what it ended as: a day must not depend on later ones.
     last = fn.coalesce(fn.col("_over.state"), fn.col("_last.state"))
     ended = fn.col("_over.at_ms")
+    # A job may end without an attempt: cancelled, out of its lifetime, or by what became of a dependency.
+    told = fn.col("_over.r_category").isNotNull()
+    code = fn.when(told, fn.col("_over.r_code")).otherwise(fn.col("code"))
     return found.join(tried, key, "left").select(
         fn.to_date(fn.timestamp_millis(ended)).alias("day"),
         *key,
@@ -68,8 +78,10 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
         fn.coalesce("stalls", fn.lit(0)).alias("stalls"),
         "wait_ms",
         "run_ms",
-        fn.when(last != "completed", fn.col("_reason")).alias("reason"),
-        fn.when(last != "completed", fn.col("category")).alias("category"),
-        fn.when(last != "completed", fn.col("code")).alias("code"),
+        fn.when(last != "completed", fn.coalesce("_over.reason", "_reason")).alias("reason"),
+        fn.when(last != "completed", fn.coalesce("_over.r_category", "category")).alias("category"),
+        fn.when(last != "completed", code).alias("code"),
         "worker",
+        "correlation_id",
+        fn.from_json("_tags", "map<string,string>").alias("tags"),
     )

@@ -15,6 +15,7 @@ from pyspark.sql import functions as fn
 
 from oxcart.model.failure import Category
 from oxcart.spark.entries import ENTRY, REFILL
+from oxcart.spark.stream import EVENTS
 from oxcart.spark.transforms.jobs import FAILED
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def queue_metrics(
     ended = attempts.filter(fn.col("ended_ms").isNotNull()).select(
         "queue", "name", fn.col("ended_ms").alias("at_ms"), "outcome", "category", "wait_ms", "run_ms"
     )
-    added = bronze.filter(fn.col("kind").isin(ENTRY, REFILL) & (fn.col("event") == "added"))
+    added = bronze.filter(
+        fn.col("kind").isin(ENTRY, REFILL) & (fn.col("stream") == EVENTS) & (fn.col("event") == "added")
+    )
     minutes = _minutes(added.select("queue", "name", "at_ms"), ended, counts, first)
     known = minutes if before is None else before.select(*minutes.columns).unionByName(minutes)
     made = minutes.unionByName(_wider(known, ended, first - first % fn.lit(WINDOWS["hour"])))

@@ -433,16 +433,16 @@ local function make_other_kinds()
     return tonumber(call("HGET", P .. id, "priority")) or 0
   end
 
-  local function note_failure(job, index, exhausted, category, dead, time, reason, stacks)
-    local to, why = "failed", "the handler failed for good"
+  -- The formal state in which a failed job ends, and why.
+  local function failed_into(exhausted, category, dead)
     if category == "cancelled" then
-      to, why = "cancelled", "the job was cancelled"
+      return "cancelled", "the job was cancelled"
     elseif dead ~= "" then
-      to, why = "dead_letter", dead == "lifetime" and "the lifetime is over" or "a dependency is in the dead letters"
+      return "dead_letter", dead == "lifetime" and "the lifetime is over" or "a dependency is in the dead letters"
     elseif exhausted and category ~= "permanent" then
-      to, why = "dead_letter", "the handler failed for now, no attempts are left"
+      return "dead_letter", "the handler failed for now, no attempts are left"
     end
-    job.more = noted_end(job, index, "failed", to, why, time, reason, stacks)
+    return "failed", "the handler failed for good"
   end
 
   local function note(job, index, ...)
@@ -457,9 +457,12 @@ local function make_other_kinds()
     if type(job) == "number" then
       return job
     end
+    local to, why
+    if job[5] or job.told then
+      to, why = failed_into((tonumber(job[3]) or 0) + 1 >= tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4])
+    end
     if job[5] then
-      local exhausted = (tonumber(job[3]) or 0) + 1 >= tonumber(ARGV[at + 2])
-      note_failure(job, index, exhausted, ARGV[at + 3], ARGV[at + 4], time, ARGV[at], ARGV[at + 1])
+      job.more = noted_end(job, index, "failed", to, why, time, ARGV[at], ARGV[at + 1])
     end
     local ended = settle_job(job, key_of[index], id, time, "failed", "failedReason", ARGV[at], retention,
       ARGV[at + 3], failure_codes[index], ARGV[at + 4])
@@ -467,7 +470,7 @@ local function make_other_kinds()
       call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
     end
     record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
-      failure_codes[index])
+      failure_codes[index], to)
     return end_of_item(job)
   end
 
@@ -502,12 +505,15 @@ local function make_other_kinds()
     call("HSET", P .. id, "delay", ARGV[at + 2])
     local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
     seldom().wake_later(P)
-    record_attempt(job.told, entry, id, ARGV[at + 3] == "1" and "snoozed" or "retried", time, ARGV[at],
-      ARGV[at + 1], categories[index], failure_codes[index])
     if ARGV[at + 3] == "1" then
       local again = (tonumber(job[3]) or 0) > 0 -- what a place among the delayed means is told by the attempts made
-      note(job, index, "snoozed", again and "retrying" or "delayed", "the handler snoozed the job", time, ARGV[at])
+      local to = again and "retrying" or "delayed"
+      record_attempt(job.told, entry, id, "snoozed", time, ARGV[at], ARGV[at + 1], categories[index],
+        failure_codes[index], to)
+      note(job, index, "snoozed", to, "the handler snoozed the job", time, ARGV[at])
     else
+      record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
+        failure_codes[index])
       note(job, index, "retried", "retrying", "the handler failed for now, attempts are left", time, ARGV[at],
         ARGV[at + 1])
     end

@@ -1,5 +1,6 @@
 -- What a pipeline wants to know of an ended attempt and no event carries: one record in the stream `ox:attempts`,
--- under the id of the event that ended the attempt. Only while a pipeline is attached; else nothing is written.
+-- under the id of the event that ended the attempt. A job that ends without one has one too. Only while a pipeline is
+-- attached; else nothing is written. Records of a queue stand in the order of its events.
 
 -- Read with it: the rules per type and key, where there are any (parts/limiting.lua).
 local ATTACHED, LIMITED = attached_and_limits(P)
@@ -14,14 +15,19 @@ local function rule_of(opts)
   return type(rule) == "table" and cjson.encode(rule) or nil
 end
 
--- Reads what a record needs, before the job may be deleted.
-local function read_attempt(key)
-  if not ATTACHED then
+-- Reads what a record needs, before the job may be deleted. `unrun` is the prefix of a job's queue, perhaps another
+-- one, where the job ends while nobody runs it.
+local function read_attempt(key, unrun)
+  local prefix = unrun or P
+  if not is_attached(prefix) then
     return nil
   end
-  local told = call("HMGET", key, "name", "processedOn", "pb", "ats", "parent")
-  if string.sub(key, #P + 1, #P + 7) == "repeat:" then
-    told[6] = rule_of(call("HGET", key, "opts"))
+  local told = call("HMGET", key, "name", "processedOn", "pb", "ats", "parent", "ox:corr", "ox:tags")
+  if string.sub(key, #prefix + 1, #prefix + 7) == "repeat:" then
+    told[8] = rule_of(call("HGET", key, "opts"))
+  end
+  if unrun then
+    told[2], told[3], told[4] = false, false, false -- those of an attempt before
   end
   return told
 end
@@ -32,8 +38,9 @@ local function newest_stack(text)
   return type(newest) == "string" and string.sub(newest, -LONGEST_STACK) or nil
 end
 
--- An error here must not touch the attempt, which has ended: it costs the record alone.
-local function record_attempt(told, entry_id, id, outcome, time, reason, stack, category, code)
+-- An error here must not touch the attempt, which has ended: it costs the record alone. `state` is the formal one that
+-- the event does not tell, `prefix` that of another queue than this call's.
+local function record_attempt(told, entry_id, id, outcome, time, reason, stack, category, code, state, prefix)
   if not told then
     return
   end
@@ -51,10 +58,14 @@ local function record_attempt(told, entry_id, id, outcome, time, reason, stack, 
   if told[5] and not string.find(told[5], '~gates"', 1, true) then -- those who wait for a job are not its parent
     add("parent", told[5])
   end
-  add("rule", told[6])
+  add("corr", told[6])
+  add("tags", told[7])
+  add("rule", told[8])
+  add("state", state)
   add("failedReason", reason and string.sub(reason, 1, LONGEST_REASON))
   add("category", category)
   add("code", code)
   add("stack", stack and newest_stack(stack))
-  redis.pcall("XADD", P .. "ox:attempts", "MAXLEN", "~", max_events(P), entry_id, unpack(fields))
+  prefix = prefix or P
+  redis.pcall("XADD", prefix .. "ox:attempts", "MAXLEN", "~", max_events(prefix), entry_id, unpack(fields))
 end

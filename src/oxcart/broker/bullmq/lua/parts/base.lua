@@ -83,10 +83,21 @@ local function is_ahead(till)
   return till ~= nil and till > tonumber(call("TIME")[1]) * 1000
 end
 
+-- The queue that was asked about last, and whether a pipeline reads it.
+local asked_of, attached
+
 -- Whether a pipeline reads the queue, and the queue's limits per type and key.
 local function attached_and_limits(prefix)
   local meta = call("HMGET", prefix .. "meta", "ox:until", "ox:limits")
-  return is_ahead(meta[1]), meta[2]
+  asked_of, attached = prefix, is_ahead(meta[1])
+  return attached, meta[2]
+end
+
+local function is_attached(prefix)
+  if asked_of ~= prefix then
+    asked_of, attached = prefix, is_ahead(call("HGET", prefix .. "meta", "ox:until"))
+  end
+  return attached
 end
 
 -- A pipeline wants more events kept than peers do, and every constructor of a Node queue sets the number back:

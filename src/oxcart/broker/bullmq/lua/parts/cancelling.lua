@@ -62,6 +62,7 @@ local function settle_cancelled(key, id, from, now, reason)
   local stamp = string.format("%.0f", now)
   local window = call("HGET", key, "deid")
   local removed = is_not_kept(key)
+  local told = from ~= "active" and read_attempt(key, P) or nil
   if from == "waiting-children" and call("HEXISTS", key, "ox:depth") == 1 and not call("HGET", key, "ats") then
     call("DEL", key .. ":dependencies") -- whoever replays the job means to run it
   end
@@ -93,8 +94,10 @@ local function settle_cancelled(key, id, from, now, reason)
       detach_child(parent_key, key)
     end
   end
-  return call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*",
+  local entry = call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*",
     "event", "failed", "jobId", id, "failedReason", reason, "prev", from)
+  record_attempt(told, entry, id, "failed", stamp, reason, nil, as.category, nil, as.state)
+  return entry
 end
 
 -- Tells the worker that has a lease of this token; false where it is none of ours and cannot be told.
@@ -130,7 +133,7 @@ local function cancel_running(key, id, now, reason, force)
     tell_worker(id, token, starts, reason, true)
   end
   local entry = settle_cancelled(key, id, "active", now, reason)
-  record_attempt(told, entry, id, "failed", string.format("%.0f", now), reason, nil, as.category)
+  record_attempt(told, entry, id, "failed", string.format("%.0f", now), reason, nil, as.category, nil, as.state)
   wake_now(P, read_gate(P)) -- there is room for another
   return 1
 end

@@ -4,7 +4,7 @@
 -- the policy to go on whatever its child did, so whoever ends the job lets the gate through, a peer included. The
 -- fields `d:<key>` of its hash are the jobs that wait behind it: `a` for AFTER, `y` for AFTER_ANY. Each of these waits
 -- in `waiting-children`, and its `:dependencies` name what it still waits for.
--- Stands on base, gate, insert, parent and removal.
+-- Stands on base, gate, insert, attempts, parent and removal.
 
 local HIDDEN = "~gates:"
 
@@ -94,7 +94,7 @@ local function fail_dependent(key, outcome, of, reason, now)
   if call("ZREM", prefix .. "waiting-children", id) == 0 then
     return
   end
-  local effect, stamp = EFFECTS[outcome], string.format("%.0f", now)
+  local effect, stamp, told = EFFECTS[outcome], string.format("%.0f", now), read_attempt(key, prefix)
   local said = said_of(of, outcome, reason)
   local known = call("HMGET", key, "opts", "ox:history", "parent", "parentKey", "ox:lifetime")
   if known[5] then
@@ -125,8 +125,9 @@ local function fail_dependent(key, outcome, of, reason, now)
     tell_gate(known[4], effect.state)
     delete_data(key)
   end
-  call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*",
+  local entry = call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*",
     "event", "failed", "jobId", id, "failedReason", said, "prev", "waiting-children")
+  record_attempt(told, entry, id, "failed", stamp, said, nil, effect.category, nil, effect.state, prefix)
 end
 
 -- What the end of a dependency means for a job that waits for it. May be said again.

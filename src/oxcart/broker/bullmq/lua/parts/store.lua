@@ -1,13 +1,26 @@
 -- Writing a new job's hash.
 
--- `extras` is a flat list of further fields and values, or nil.
+-- `extras` is a flat list of further fields and values, or nil. What users hang on a job is told to a pipeline that
+-- reads the queue, because no event carries it: one record in `ox:attempts`, under the id of the event `added`.
 local function store_job(prefix, id, name, data, opts, timestamp, delay, priority, extras)
   call("HSET", prefix .. id, "name", name, "data", data, "opts", opts, "timestamp", timestamp,
     "delay", delay, "priority", priority, unpack(extras or {}))
+  local corr, tags
   for i = 1, extras and #extras or 0, 2 do
     if extras[i] == "ox:lifetime" then
       call("ZADD", prefix .. "ox:expiring", timestamp + extras[i + 1], id)
+    elseif extras[i] == "ox:corr" then
+      corr = extras[i + 1]
+    elseif extras[i] == "ox:tags" then
+      tags = extras[i + 1]
     end
   end
-  call("XADD", prefix .. "events", "*", "event", "added", "jobId", id, "name", name)
+  local entry = call("XADD", prefix .. "events", "*", "event", "added", "jobId", id, "name", name)
+  if (corr or tags) and is_attached(prefix) then
+    local told = { "event", "added", "jobId", id, "name", name, corr and "corr" or "tags", corr or tags }
+    if corr and tags then
+      told[9], told[10] = "tags", tags
+    end
+    redis.pcall("XADD", prefix .. "ox:attempts", "MAXLEN", "~", max_events(prefix), entry, unpack(told))
+  end
 end
