@@ -80,9 +80,10 @@ def test_from_a_queue_to_a_report(
     shell: Shell, emit: Emit, store: redis.Redis, own_settings: None, tmp_path: Path
 ) -> None:
     emit("mail", *life("1"), *life("2"), at=FIRST)
+    emit("mail", {"event": "added", "jobId": "1", "corr": "ada"}, suffix="ox:attempts", at=FIRST)
     assert "built: 2026-11-02" in shell.start("run", "--once", "--delta", "--master", "local[1]")
     assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "500000"
-    (standing,) = json.loads(shell.run("status", "--json"))
+    standing, _ = json.loads(shell.run("status", "--json"))
     assert (standing["queue"], standing["read"], standing["lag"], standing["kept"]) == ("mail", 8, 0, 500000)
     page = tmp_path / "report.html"
     assert "written" in shell.run("report", "--html", str(page), "--master", "local[1]")
@@ -100,8 +101,21 @@ def test_from_a_queue_to_a_report(
     shell.run("expire")
     jobs = pytest.importorskip("deltalake").DeltaTable(shell.lake / "jobs").to_pyarrow_table()
     assert sorted(jobs["job_id"].to_pylist()) == ["1", "2"]
+    the_subject_is_erased(shell)
     assert "as before" in shell.run("detach")
     assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "10000"
+
+
+def the_subject_is_erased(shell: Shell) -> None:
+    """In the same lake, because every build costs seconds."""
+    erase = ("erase", "--correlation-id", "ada", "--master", "local[1]")
+    assert shell.run(*erase, "--dry-run") == "jobs that would be erased: 1, with 5 events and records\n"
+    assert "jobs erased: 1, with 5 events and records; built anew: 2026-11-02" in shell.run(*erase)
+    jobs = pytest.importorskip("deltalake").DeltaTable(shell.lake / "jobs").to_pyarrow_table()
+    assert jobs["job_id"].to_pylist() == ["2"]
+    text = "SELECT count(DISTINCT job_id) AS n, count(*) AS m FROM events"
+    assert json.loads(shell.run("query", text, "--json", "--master", "local[1]")) == [{"n": 1, "m": 4}]
+    assert shell.run(*erase) == "the tables have no job of that correlation id\n"
 
 
 def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) -> None:
@@ -118,6 +132,7 @@ def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) ->
         (("rebuild", "--from", "2026-02-30"), "--from must be a day of the calendar"),
         (("rebuild", "--from", "2026-11-02", "--to", "2026-11-01"), "is before --from"),
         (("attach", "--keep", "5"), "keep must be at least 1000, got 5"),
+        (("erase", "--correlation-id", ""), "correlation_id must be text of 1 to 256 printable characters"),
     ],
 )
 def test_what_is_written_wrongly_is_told_at_once(
@@ -135,6 +150,7 @@ def test_what_is_written_wrongly_is_told_at_once(
         ("query", "SELECT 1"),
         ("report",),
         ("rebuild", "--from", "2026-11-02"),
+        ("erase", "--correlation-id", "ada"),
     ],
 )
 def test_without_tables_it_says_how_to_get_some(shell: Shell, words: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from oxcart.spark import lake as lakes
 from oxcart.spark.lake import Change, File, Lake, LakeConflict, LakeError
-from oxcart.spark.upkeep import compact, expire
+from oxcart.spark.upkeep import compact, expire, forget
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -212,6 +212,33 @@ def test_compaction_keeps_every_row_and_what_is_added_meanwhile(lake: Lake) -> N
     gone = frozenset(file.path for file in base.of("t", queues=["q"]))
     lake.publish(Change("compact", add=[put(lake, [0, 1, 2, 3, 4])], remove=gone), base)
     assert rows(lake) == [0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104]
+
+
+def test_compaction_of_files_with_fewer_columns_makes_the_others_null(lake: Lake) -> None:
+    made = lake.staging() / "x.parquet"
+    parquet.write_table(pa.table({"v": [1], "more": ["x"]}), made)
+    wide = lake.take(made, "t", DAY, "q")
+    lake.publish(Change("add", add=[put(lake, [0]), wide, put(lake, [2])]))
+    assert compact(lake) == 2
+    (path,) = lake.paths(lake.head().of("t"))
+    found = parquet.read_table(path, partitioning=None).to_pydict()
+    assert sorted(zip(found["v"], found["more"], strict=True), key=str) == [(0, None), (1, "x"), (2, None)]
+
+
+def test_forgetting_deletes_what_only_older_versions_name(lake: Lake) -> None:
+    for value in range(40):
+        lake.publish(Change("add", add=[put(lake, [value])]))
+    first, *_ = lake.head().of("t")
+    orphan = put(lake, [999])
+    head = lake.publish(Change("less", remove=frozenset({first.path}))).number
+    lake.publish(Change("add", add=[put(lake, [40])]))
+    assert forget(lake, head) == 1
+    assert not (lake.root / first.path).exists()
+    assert (lake.root / orphan.path).exists(), "somebody may be about to publish it"
+    fresh = Lake(lake.root)
+    assert [number for number, _, _ in fresh.history()] == [head, head + 1]
+    assert len(rows(fresh)) == 40
+    assert forget(fresh, head) == 0
 
 
 def test_expiry_deletes_what_no_kept_version_names(tmp_path: Path) -> None:

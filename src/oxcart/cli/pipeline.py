@@ -214,6 +214,37 @@ def expire(
 
 
 @app.command()
+def erase(
+    ctx: typer.Context,
+    correlation_id: Annotated[str, typer.Option("--correlation-id", help="Whose jobs.", show_default=False)],
+    lake: LakeOption = _LAKE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much it would be.")] = False,
+    master: MasterOption = None,
+    remote: RemoteOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rewrite the tables without the jobs of a correlation id, and delete older versions of the tables."""
+    from oxcart.model.metadata import check_correlation_id
+
+    check_correlation_id(correlation_id)  # before Spark is started
+    _existing(lake)
+    made = _pipeline(ctx, lake, None, "main", master, remote)
+    from oxcart.spark.erase import erase as leave_out
+
+    found = leave_out(made.tables, made.builder, correlation_id, dry_run=dry_run)
+    if as_json:
+        output.document(
+            {"jobs": found.jobs, "rows": found.rows, "days": list(found.days), "dry_run": dry_run}
+        )
+    elif not found.rows:
+        output.text("the tables have no job of that correlation id")
+    else:
+        which = "that would be erased" if dry_run else "erased"
+        built = "" if dry_run else f"; built anew: {', '.join(found.days) or 'nothing'}"
+        output.text(f"jobs {which}: {found.jobs}, with {found.rows} events and records{built}")
+
+
+@app.command()
 def query(
     ctx: typer.Context,
     text: Annotated[str, typer.Argument(metavar="SQL", help="For example: SELECT * FROM jobs LIMIT 10")],

@@ -258,6 +258,21 @@ def stale(version: Version) -> dict[str, dict[str, bool]]:
     return found
 
 
+def without_notes(version: Version, parts: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """Marks by which some (day, queue) count as not built: the next build makes them as a whole."""
+    noted = _noted(version)
+    dropped: dict[str, set[str]] = {}
+    for day, queue in parts:
+        if day in noted.get(queue, {}):
+            dropped.setdefault(queue, set()).add(day)
+    return {
+        f"{BUILT}{queue}": msgspec.to_builtins(
+            {day: built for day, built in noted[queue].items() if day not in days}
+        )
+        for queue, days in dropped.items()
+    }
+
+
 def _noted(version: Version) -> dict[str, dict[str, Built]]:
     """Queue → day → what it was built from."""
     return {

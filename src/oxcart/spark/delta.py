@@ -34,6 +34,11 @@ MOST_RACES = 20
 _LOG = "_delta_log"
 
 
+def has_logs(lake: Lake) -> bool:
+    """Whether a lake has Delta tables."""
+    return any(lake.root.glob(f"*/{_LOG}"))
+
+
 class Delta:
     """Delta tables of a lake.
 

@@ -113,6 +113,19 @@ class Spool:
             made.unlink(missing_ok=True)
         return Segment(path, through.life, through.n, through.minute)
 
+    def blank(self, offsets: Mapping[str, Position]) -> int:
+        """Takes the rows out of segments that have been read; returns how many. Where they end stays."""
+        done = 0
+        for key, at in offsets.items():
+            for segment in self.segments(key):
+                if segment.order <= place(at):
+                    through = position_of(segment.path)
+                    empty = [batch.slice(0, 0) for batch in _batches(segment.path)][:1]
+                    if empty:
+                        self.write(key, through, empty)
+                        done += 1
+        return done
+
     def forget(self, offsets: Mapping[str, Position]) -> int:
         """Deletes segments that have been read, but the last, which says where the spool is."""
         gone = 0
@@ -138,18 +151,23 @@ def position_of(path: Path) -> Position:
     return read_position(msgspec.json.decode(told))
 
 
-def read_segment(path: Path, after: Position) -> Iterator[pa.RecordBatch]:
-    """The rows of a segment that come after a position."""
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
-    from pyarrow import compute
 
     with pa.OSFile(str(path), "rb") as file:
         reader = pa.ipc.open_file(file)
         for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            old = compute.and_kleene(
-                compute.less_equal(batch["ordinal"], after.n), compute.equal(batch["life"], after.life)
-            )
-            kept = batch.filter(compute.invert(compute.fill_null(old, False)))
-            if kept.num_rows:
-                yield kept.replace_schema_metadata(None)
+            yield reader.get_batch(number)
+
+
+def read_segment(path: Path, after: Position) -> Iterator[pa.RecordBatch]:
+    """The rows of a segment that come after a position."""
+    from pyarrow import compute
+
+    for batch in _batches(path):
+        old = compute.and_kleene(
+            compute.less_equal(batch["ordinal"], after.n), compute.equal(batch["life"], after.life)
+        )
+        kept = batch.filter(compute.invert(compute.fill_null(old, False)))
+        if kept.num_rows:
+            yield kept.replace_schema_metadata(None)

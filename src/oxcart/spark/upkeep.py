@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,6 +26,9 @@ from oxcart.spark.lake import (
     speaking,
     sync,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def compact(lake: Lake, table: str | None = None, *, least: int = 2, below: int | None = None) -> int:
@@ -64,14 +68,30 @@ def _joined(lake: Lake, part: Part, files: list[File]) -> File:
 
     made = lake.staging() / "compacted.parquet"
     with speaking(lake.root):
-        schema = parquet.read_schema(lake.root / files[-1].path)
+        # An earlier release may have written fewer columns.
+        schemas = (parquet.read_schema(lake.root / file.path) for file in files)
+        schema = max(schemas, key=lambda one: len(one.names))
         with parquet.ParquetWriter(made, schema, compression="zstd") as writer:
             for file in files:
                 for batch in parquet.ParquetFile(lake.root / file.path).iter_batches():
-                    writer.write_batch(batch.cast(schema) if batch.schema != schema else batch)
+                    writer.write_batch(_fitted(batch, schema))
     taken = lake.take(made, *part)
     made.parent.rmdir()
     return taken
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows with the columns of a schema: what an earlier release did not write yet is null."""
+    import pyarrow as pa
+
+    if batch.schema == schema:
+        return batch
+    known = set(batch.schema.names)
+    columns = [
+        batch[field.name].cast(field.type) if field.name in known else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def expire(
@@ -102,7 +122,31 @@ def expire(
         for number in numbers
         if number > numbers[-1] - keep or now - lake.manifest(number).at_ms < older_than_ms
     )
-    oldest = lake.at(first)
+    named = _drop_versions(lake, first)
+    return sum(1 for path in _unnamed(lake, named, now - orphans_ms) if _gone(path))
+
+
+def forget(lake: Lake, first: int) -> int:
+    """Forgets all versions before one, however young, and deletes the files that only they name.
+
+    Whoever reads one of them meanwhile fails. Files that a writer has not published yet stay.
+
+    Returns:
+        How many files were deleted.
+    """
+    numbers = [number for number in lake.numbers() if number < first]
+    if not numbers:
+        return 0
+    old = set(lake.at(numbers[0]).files)
+    for number in numbers:
+        old.update(file.path for file in lake.manifest(number).add)
+    named = _drop_versions(lake, first)
+    return sum(1 for path in old - named if _gone(lake.root / path))
+
+
+def _drop_versions(lake: Lake, first: int) -> set[str]:
+    """Forgets the versions before one; returns the files that the others name."""
+    numbers, oldest = lake.numbers(), lake.at(first)
     named = set(oldest.files)
     for number in numbers:
         if number > first:
@@ -113,7 +157,7 @@ def expire(
     for number in numbers:
         if number < first:
             (lake.root / VERSIONS / manifest_name(number)).unlink(missing_ok=True)
-    return sum(1 for path in _unnamed(lake, named, now - orphans_ms) if _gone(path))
+    return named
 
 
 def _rewrite_whole(lake: Lake, version: Version) -> None:
