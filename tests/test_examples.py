@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.nodes import installed, node_missing
 from tests.servers import free_port, wait_until
@@ -122,6 +123,59 @@ def test_operate(url: str) -> None:
         "5 completed",
         "5 removed",
     ]
+
+
+def test_idempotent(url: str) -> None:
+    assert run(sys.executable, "examples/idempotent.py", url=url).splitlines() == [
+        "ran again - charged 100 [(900,)]",
+        "ran again - sent before [(1,)]",
+        "ran again - the version is another one by now [('Ada Lovelace', 2)]",
+    ]
+
+
+#: A service that dies with an order: after the commit and before the job is published, or right after that.
+DYING = """
+import importlib, os, sys
+shop = importlib.import_module(f"examples.{sys.argv[1]}")
+shop.main([])
+add_many = shop.orders.add_many
+def die(*given, **options):
+    if sys.argv[2] == "published":
+        add_many(*given, **options)
+    os._exit(9)
+if sys.argv[2] == "committed":
+    shop.publish = die
+shop.orders.add_many = die
+shop.place("ada")
+"""
+
+
+@pytest.mark.parametrize("name", ["outbox_sqlalchemy", "outbox_django"])
+@pytest.mark.parametrize("dies", ["committed", "published"])
+def test_an_outbox_loses_no_job_and_doubles_none(
+    url: str, store: redis.Redis, tmp_path: Path, name: str, dies: str
+) -> None:
+    more = {"SHOP_DB": str(tmp_path / "shop.db"), "PYTHONPATH": str(ROOT)}
+    died = subprocess.run(
+        [sys.executable, "-c", DYING, name, dies],
+        cwd=ROOT,
+        env=environment(url, **more),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert died.returncode == 9, died.stderr
+    assert int(store.llen("bull:orders:wait")) == (dies == "published")
+    output = run(sys.executable, f"examples/{name}.py", "nobody", "grace", url=url, **more)
+    assert output.splitlines() == [
+        "left behind: 1",
+        "nobody cannot order",
+        "order 2",
+        "jobs: ['ada', 'grace']",
+    ]
+    output = run(sys.executable, f"examples/{name}.py", "nobody", url=url, **more)
+    assert output.splitlines() == ["left behind: 0", "nobody cannot order", "jobs: ['ada', 'grace']"]
 
 
 def test_sealed(url: str) -> None:
