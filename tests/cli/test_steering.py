@@ -168,7 +168,7 @@ class TestFlow:
             Flow(other, "part", job_id="b").after(Flow(queue, "leaf", job_id="d")),
             Flow(other, "part", job_id="c"),
         ).add()
-        shown = ox("flow", "mail", "a").out.splitlines()
+        shown = ox("flow", "show", "mail", "a").out.splitlines()
         assert shown[0] == "top mail/a waiting-children"
         assert sorted(line.lstrip("│├└─ ") for line in shown[1:]) == [
             "leaf mail/d waiting",
@@ -177,9 +177,11 @@ class TestFlow:
         ]
         above = shown[next(at for at, line in enumerate(shown) if "leaf" in line) - 1]
         assert "parts/b" in above
-        found = ox("flow", "mail", "a", "--json").json
+        found = ox("flow", "show", "mail", "a", "--json").json
         assert {child["id"] for child in found["children"]} == {"b", "c"}
-        assert ox("flow", "mail", "a", "--depth", "1").out == "top mail/a waiting-children\n└─ 2 more\n"
+        assert (
+            ox("flow", "show", "mail", "a", "--depth", "1").out == "top mail/a waiting-children\n└─ 2 more\n"
+        )
         other.close()
 
     def test_a_graph_as_text_and_as_a_picture(self, ox: Commands, queue: Queue) -> None:
@@ -189,21 +191,25 @@ class TestFlow:
         sides = [graph.job("side", job_id=name, after=[above]) for name in ("l", "r")]
         graph.fan_in("join", after=sides, job_id="j")
         graph.add()
-        shown = ox("flow", "mail", "j").out
+        shown = ox("flow", "show", "mail", "j").out
         assert shown.startswith("join mail/j waiting-children\n")
         assert shown.count("above <b> mail/s waiting-children") == 2
         assert shown.count("(shown above)") == 1
-        drawn = ElementTree.fromstring(ox("flow", "mail", "j", "--svg").out)
+        drawn = ElementTree.fromstring(ox("flow", "show", "mail", "j", "--svg").out)
         svg = "{http://www.w3.org/2000/svg}"
         assert len(drawn.findall(f"{svg}g")) == 5
         assert len(drawn.findall(f"{svg}path")) == 5
         assert "~gates" not in ox("queues").out
-        assert ox("flow", "mail", "t").out == "top mail/t waiting\nwaited for by bull:mail:s (after)\n"
-        assert ox("flow", "mail", "t", "--json").json["dependents"] == {"bull:mail:s": "after"}
-        assert len(ElementTree.fromstring(ox("flow", "mail", "t", "--svg").out).findall(f"{svg}g")) == 2
+        assert (
+            ox("flow", "show", "mail", "t").out == "top mail/t waiting\nwaited for by bull:mail:s (after)\n"
+        )
+        assert ox("flow", "show", "mail", "t", "--json").json["dependents"] == {"bull:mail:s": "after"}
+        assert (
+            len(ElementTree.fromstring(ox("flow", "show", "mail", "t", "--svg").out).findall(f"{svg}g")) == 2
+        )
 
     def test_what_is_not_there_is_code_1(self, ox: Commands) -> None:
-        assert ox("flow", "mail", "none").code == 1
+        assert ox("flow", "show", "mail", "none").code == 1
 
 
 def test_logs(ox: Commands, queue: Queue) -> None:

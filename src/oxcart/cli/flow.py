@@ -1,4 +1,4 @@
-"""``oxcart flow``: a job with the jobs below it."""
+"""``oxcart flow …``: a job with the jobs below it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,21 @@ if TYPE_CHECKING:
     from oxcart.model.graph import Kind
 
 
-def flow(
+app = typer.Typer(
+    name="flow",
+    help="Jobs that wait for others, as a picture.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """A group, though it has one command so far."""
+
+
+@app.command()
+def show(
     ctx: typer.Context,
     queue: QueueArgument,
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job at the top.", show_default=False)],
