@@ -71,7 +71,9 @@ async def test_3_the_scan_goes_on_though_the_list_moves(desk: Desk) -> None:
         desk.foreign(f"v{n}", "video")
     answer = await broker._claim(Ask(1, worker="w1"), 1, desk.clock())
     assert answer[9] == 1, "not seen to its end"
-    await broker._index(answer[8])
+    unread = await broker._read_foreign(answer[8])
+    assert unread is not None
+    await broker._index(unread)
     desk.foreign("wanted", "email")
     for n in range(60):
         desk.store.lrem("bridge:jobs:waiting", 1, f"v{n}")

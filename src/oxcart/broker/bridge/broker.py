@@ -9,6 +9,7 @@ May touch: the server, through its caller. Holds no state of jobs.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -217,14 +218,19 @@ class BridgeBroker(Looking):
         jobs = self._jobs(answer, worker, now)
         orphans, repeated = list(answer[6]), answer[7] == 1
         while True:
-            found = bool(answer[8]) and await self._index(answer[8])
-            found = self._judge(answer[10]) or found
+            unread = await self._read_foreign(answer[8]) if answer[8] else None
+            found = self._judge(answer[10])
             closed = answer[4] == 1 or answer[2] > 0
-            more = not closed and (found or answer[9] == 1)
+            more = not closed and (found or unread is not None or answer[9] == 1)
             # What was found is not kept waiting: the worker asks again at once.
             if jobs or not ask.count or not more:
+                if unread is not None:
+                    await self._index(unread)
                 break
-            answer = await self._claim(ask, ask.count, now)
+            if unread is None:
+                answer = await self._claim(ask, ask.count, now)
+            else:  # one behind the other, on one connection
+                _, answer = await asyncio.gather(self._index(unread), self._claim(ask, ask.count, now))
             jobs += self._jobs(answer, worker, now)
             orphans += answer[6]
         told = [_id(one) for one in orphans]
@@ -262,18 +268,29 @@ class BridgeBroker(Looking):
                 found = found or may
         return found
 
-    async def _index(self, ids: Sequence[bytes]) -> bool:
-        """Reads records of other clients and tells the server what is in them; says whether one is ready."""
+    async def _read_foreign(self, ids: Sequence[bytes]) -> list[bytes | str | int] | None:
+        """Reads records of other clients; returns what the server is to be told of them, None for nothing."""
         raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in ids))
-        args: list[bytes | str | int] = [self.clock()]
+        lanes: dict[tuple[str, str], list[bytes]] = {}
+        waiting: list[bytes] = []
         for one, raw in zip(ids, raws, strict=True):
-            if raw is not None:
-                record = records.read_record(raw)
-                depends = records.pack(record.depends_on) if record.depends_on else b""
-                args += (one, record.facts().packed(), depends)
-        if len(args) == 1:
-            return False
-        return bool(await self.caller.again(load("index"), self._waiting, *args, patient=True))
+            if raw is None:
+                continue
+            facts, depends = records.read_facts(raw)
+            if depends:
+                waiting += (one, facts.packed(), records.pack(depends))
+            else:
+                lanes.setdefault((facts.type, facts.lane), []).extend((one, facts.packed()))
+        if not lanes and not waiting:
+            return None
+        args: list[bytes | str | int] = [self.clock(), len(lanes)]
+        for jobs in lanes.values():
+            args += (jobs[1], len(jobs) // 2, *jobs)
+        return args + list(waiting)
+
+    async def _index(self, args: Sequence[bytes | str | int]) -> None:
+        """Tells the server what is in records of other clients."""
+        await self.caller.again(load("index"), self._waiting, *args, patient=True)
 
     async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""

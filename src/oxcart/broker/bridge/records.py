@@ -40,6 +40,7 @@ AWAY = "-"
 #: What a record of ours begins with, before the number of attempts.
 FRONT = b'{"attempts":'
 
+_ATTEMPTS = re.compile(rb'"attempts"\s*:\s*(\d+)')
 _SPACE = re.compile(r"[ \t\n\r]*")
 _json = msgspec.json.Encoder()
 _scan = json.JSONDecoder()
@@ -168,10 +169,62 @@ def read_record(raw: bytes) -> Record:
     )
 
 
+class _Brief(msgspec.Struct):
+    """What a claim needs to know of a record, where all of it makes sense."""
+
+    type: str
+    target: dict[str, Any] = {}
+    priority: int = NORMAL_PRIORITY
+    rate: dict[str, int] | None = msgspec.field(default=None, name="rateLimit")
+    depends: list[str] = msgspec.field(default_factory=list, name="dependsOn")
+
+
+class _Counted(msgspec.Struct):
+    """The number of attempts alone."""
+
+    attempts: Any = None
+
+
+_brief = msgspec.json.Decoder(_Brief)
+_counted = msgspec.json.Decoder(_Counted)
+
+
+def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...]]:
+    """What a claim needs to know of a record, and which jobs it waits for; much faster than all of it."""
+    try:
+        brief = _brief.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        record = read_record(raw)
+        return record.facts(), record.depends_on
+    rate = brief.rate or {}
+    facts = Facts(
+        brief.type,
+        _lane(brief.target),
+        min(max(brief.priority, 1), 10),
+        max(0, rate.get("maxConcurrent", 0)),
+        max(0, rate.get("maxPerMinute", 0)),
+        attempts_at(raw),
+    )
+    return facts, tuple(brief.depends)
+
+
 def attempts_at(raw: bytes) -> int:
     """The byte at which the number of attempts stands in a record; -1 where it has none."""
     if raw.startswith(FRONT):
         return len(FRONT)
+    # There may be several, and but one is the record's own: the one whose change changes it.
+    for found in reversed(list(_ATTEMPTS.finditer(raw))):
+        start, end = found.span(1)
+        try:
+            if _counted.decode(raw[:start] + b"98765432109" + raw[end:]).attempts == 98765432109:
+                return start
+        except (msgspec.MsgspecError, UnicodeError):
+            return _search(raw)
+    return -1 if b"\\u" not in raw else _search(raw)
+
+
+def _search(raw: bytes) -> int:
+    """The same, by reading the record from its beginning: for names that are written with escapes."""
     try:
         text = raw.decode()
         at = _after_space(text, text.index("{") + 1)

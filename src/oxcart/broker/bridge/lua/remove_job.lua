@@ -16,7 +16,7 @@ if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
 elseif call("SISMEMBER", P .. "jobs:active", id) == 1 or call("EXISTS", P .. "jobs:lock:" .. id) == 1 then
   return 0
 end
-call("LREM", WAITING, 1, id)
+unqueue(id)
 call("ZREM", P .. "jobs:delayed", id)
 call("ZREM", P .. "jobs:cron", id)
 call("ZREM", P .. "ox:pending", id)

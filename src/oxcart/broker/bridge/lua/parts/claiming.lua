@@ -114,7 +114,7 @@ end
 local function take(asked, id, facts, orphans)
   local raw = call("GET", P .. "jobs:data:" .. id)
   if not raw then
-    call("LREM", WAITING, 1, id)
+    unqueue(id)
     call("DEL", P .. "ox:job:" .. id)
     call("HDEL", P .. "ox:facts", id)
     orphans[#orphans + 1] = id
@@ -128,7 +128,7 @@ local function take(asked, id, facts, orphans)
   if not call("SET", P .. "jobs:lock:" .. id, asked.worker, "NX", "PX", asked.lock) then
     return nil
   end
-  if call("LREM", WAITING, 1, id) == 0 then
+  if not unqueue(id) then
     call("DEL", P .. "jobs:lock:" .. id) -- somebody else has it, or had
     return nil
   end

@@ -40,6 +40,20 @@ local function unlist_job(id, facts)
   end
 end
 
+-- In a longer list an id is looked for near both ends before all of it is gone through.
+local LONG = 2000
+local NEAR = 1000
+
+-- Takes a job out of the list; returns whether it was there.
+local function unqueue(id)
+  local from = 1
+  if call("LLEN", WAITING) > LONG and not call("LPOS", WAITING, id, "MAXLEN", NEAR)
+    and call("LPOS", WAITING, id, "RANK", -1, "MAXLEN", NEAR) then
+    from = -1
+  end
+  return call("LREM", WAITING, from, id) == 1
+end
+
 -- Makes a job ready: into the list, as the document says (priority 7 and above to the head), and its lane.
 local function make_ready(id, facts, front)
   local high = front or (facts and facts[3] >= 7)
