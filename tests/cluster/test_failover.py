@@ -98,6 +98,27 @@ async def test_nodes_that_were_not_named_are_learnt(cluster: ValkeyCluster) -> N
     assert len(await server.master_slots()) == 3
 
 
+async def test_leases_are_renewed_though_the_only_node_that_was_named_is_dead(cluster: ValkeyCluster) -> None:
+    """The process that renews them connects late: it is told of the nodes that its worker has learnt."""
+    named, other = cluster.nodes[:2]
+    url = f"redis+cluster://127.0.0.1:{named.port}"
+    renewed, begun = asyncio.Event(), asyncio.Event()
+    async with Queue(Masters(cluster).queue_on(other), url=url) as queue:
+
+        @queue.process
+        async def work() -> str:
+            begun.set()
+            await renewed.wait()
+            return "done"
+
+        async with Worker(queue, lock_duration=8).running() as worker:
+            handle = await queue.add("job")
+            await begun.wait()
+            await asyncio.to_thread(named.kill)
+            worker._leases._renewed = lambda *told: renewed.set()
+            assert await handle.result(30) == "done"
+
+
 def _give_back(cluster: ValkeyCluster, master: ValkeyServer) -> None:
     """Makes a node that was killed the master of its slots again."""
     with contextlib.closing(master.client()) as plain:

@@ -214,3 +214,20 @@ class TestRenewerAlone:
     def test_who_is_stopped(self) -> None:
         assert not is_stopped(os.getpid())
         assert not is_stopped(2**22 + 1)
+
+
+async def test_the_renewer_is_told_where_the_server_is_now(
+    queue: Queue, store: redis.Redis, url: str
+) -> None:
+    """As a worker does that has learnt of more nodes of a cluster than its URL names."""
+    held = Held(queue, url="redis://127.0.0.1:1")
+    held.leases.start()
+    try:
+        jobs = await held.claim()
+        held.leases.hold(0, jobs, [None])
+        await eventually(lambda: held.failed, "there is nobody")
+        held.leases.find_at(0, url)
+        await held.renewals(2)
+        assert not held.lost
+    finally:
+        await held.close()

@@ -123,6 +123,15 @@ class Server:
         self._slots = [entry for entry in self._slots if not entry[0] <= slot <= entry[1]]
         self._slots.append((slot, slot, host, port))
 
+    @property
+    def known_url(self) -> str:
+        """The URL by which another process finds the server: with the nodes that a cluster told of since."""
+        location = self.location
+        if location is None:
+            return ""
+        hosts = dict.fromkeys((*location.hosts, *sorted(self._nodes)))
+        return replace(location, hosts=tuple(hosts)).url
+
     async def master_slots(self) -> list[int | None]:
         """A slot of each master: what to connect to in order to see every key.
 

@@ -95,6 +95,13 @@ class Leases:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
 
+    def find_at(self, station: int, url: str) -> None:
+        """Tells the renewer that a queue's server is to be found by another URL."""
+        facts = self._stations[station]
+        if facts["url"] != url:
+            self._stations[station] = facts | {"url": url}
+            self._say({"open": station, **self._stations[station]})
+
     @property
     def pid(self) -> int | None:
         """The renewer's process id, while it runs."""

@@ -7,7 +7,8 @@ output. It stops renewing when its worker is gone (the pipe ends), is stopped (a
 past its deadline; a worker that cannot go on must lose its leases.
 
 Messages each way are dicts of plain values, marshalled behind their length in four bytes:
-in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix", "protocol"},
+in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix", "protocol"}
+     (again where the worker has learnt of more nodes of a cluster),
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "ids": [...]},
      {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
@@ -86,6 +87,7 @@ class Renewer:
         self._facts: dict[int, dict[str, Any]] = {}
         self._held: dict[int, dict[str, tuple[str, int, float | None]]] = {}
         self._brokers: dict[int, ServedBroker] = {}
+        self._left: list[ServedBroker] = []  # of stations that are to be found elsewhere
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self, message: dict[str, Any]) -> None:
@@ -99,8 +101,11 @@ class Renewer:
         elif "path" in message:
             sys.path[:] = message["path"]
         elif "open" in message:
-            self._facts[message["open"]] = message
-            self._held[message["open"]] = {}
+            station = message["open"]
+            self._facts[station] = message
+            self._held.setdefault(station, {})
+            if station in self._brokers:
+                self._left.append(self._brokers.pop(station))
 
     def beat(self) -> None:
         """Renews everything once."""
@@ -115,6 +120,8 @@ class Renewer:
     async def _renew(self) -> None:
         import asyncio
 
+        while self._left:
+            await self._left.pop().close()
         # All at once, and not for long: a server that is silent must not cost the leases on another.
         await asyncio.gather(*(self._renew_at(station) for station in self._held))
 

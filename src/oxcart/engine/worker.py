@@ -411,6 +411,8 @@ class Worker:
     # -- the way of a job
 
     def _arrived(self, station: Station, claimed: Claimed) -> None:
+        if station.broker.server.is_cluster:  # by now more nodes may be known than the URL names
+            self._leases.find_at(station.index, station.broker.server.known_url)
         registry = self.queues[station.index].registry
         jobs, timeouts, runs = [], [], []
         for claim in claimed.jobs:
