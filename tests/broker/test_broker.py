@@ -696,8 +696,10 @@ class TestRefusedAsAWhole:
     async def test_a_job_that_finds_no_place_leaves_nothing(
         self, q: Q, store: redis.Redis, place: str
     ) -> None:
-        kind = (store.zadd, {"0": 0}) if place == "wait" else (store.rpush, "x")
-        kind[0](f"bull:q:{place}", kind[1])
+        if place == "wait":
+            store.zadd("bull:q:wait", {"0": 0})
+        else:
+            store.rpush(f"bull:q:{place}", "x")
         with pytest.raises(ScriptError, match=r"WRONGTYPE|not an integer"):
             await q.add("a")
         assert not store.exists("bull:q:a")

@@ -33,8 +33,8 @@ def redis_server() -> Iterator[ValkeyServer]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[ValkeyCluster]:
-    """Three masters."""
-    with ValkeyCluster() as cluster:
+    """Three masters with a replica each."""
+    with ValkeyCluster(replicas=1, node_timeout=2000) as cluster:
         yield cluster
 
 
