@@ -15,6 +15,8 @@ from oxcart.engine.running import RunningJob
 from oxcart.model.errors import JobFailed, NotSupported, ValidationError
 from oxcart.model.outcome import WaitForChildren
 from oxcart.model.target import Abilities
+from oxcart.observe.lengths import QueueLengths
+from oxcart.observe.metrics import Metrics
 from oxcart.sync import Queue as SyncQueue
 from tests.conftest import MakeQueue
 from tests.signals import eventually
@@ -254,3 +256,24 @@ def test_a_queue_says_where_it_is_without_contradiction(options: dict[str, Any])
 def test_a_limiter_of_the_worker_needs_a_protocol_that_has_one(emails: Queue) -> None:
     with pytest.raises(NotSupported, match="limiter"):
         Worker(emails, limiter=(1, "1s"))
+
+
+async def test_metrics_show_the_documents_list(emails: Queue, store: Any) -> None:
+    emails.process(lambda job: None)
+    lengths = QueueLengths(emails)
+    metrics = Metrics([lengths])
+    await emails.add("email", {}, delay="1h")
+    async with Worker(emails, observer=metrics, name="w1").running():
+        await (await emails.add("email", {})).result(timeout=20)
+        body, _ = await metrics.scrape()
+    await lengths.close()
+    text = body.decode()
+    for line in (
+        'bridge_jobs{namespace="bridge",state="delayed"} 1.0',
+        'bridge_jobs{namespace="bridge",state="dead"} 0.0',
+        'bridge_workers{alive="yes",namespace="bridge"} 1.0',
+        'bridge_concurrent{namespace="bridge",type="email"} 0.0',
+        'bridge_jobs_ended_total{how="processed",namespace="bridge"} 1.0',
+    ):
+        assert line in text, line
+    assert 'bullmq_queue_length{queue="email",state="delayed"} 1.0' in text

@@ -235,12 +235,9 @@ class Metrics(Collector):
         self._lengths, self._read_at = lengths, self._clock()
 
     async def _read_namespaces(self) -> dict[str, Namespace]:
-        found: dict[str, Namespace] = {}
-        for queue in self._measured:
-            look = getattr(queue, "monitored", None)
-            if look is not None and (seen := await look()) is not None:
-                found[seen[0]] = seen[1]
-        return found
+        looks = [look() for queue in self._measured if (look := getattr(queue, "monitored", None))]
+        answers = await asyncio.gather(*looks, return_exceptions=True)
+        return dict(seen for seen in answers if isinstance(seen, tuple))
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, for the registry."""
