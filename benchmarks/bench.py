@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from tests.servers import ValkeyServer
 
-from benchmarks import field
+from benchmarks import cores, field
 from benchmarks.delay import SlowLink
 from benchmarks.report import make_console, medians, print_floors, print_results, write
 from benchmarks.systems import BUILD, SYSTEMS, CannotInstall
@@ -84,6 +84,7 @@ async def run(arguments: argparse.Namespace, console: Console) -> list[Round]:
     rounds: list[Round] = []
     async with contextlib.AsyncExitStack() as stack:
         server = stack.enter_context(ValkeyServer())
+        stack.enter_context(cores.apart(server.pid))
         link = None
         if SLOW in arguments.workloads:
             link = await stack.enter_async_context(SlowLink(server.port, arguments.delay_ms / 1000))

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.servers import ValkeyServer
 
+from benchmarks import cores
 from benchmarks.limits import add_jobs, raise_priority
 from benchmarks.peers import role
 from benchmarks.peers.role import percentile
@@ -389,7 +390,7 @@ def show(bounds: Bounds, console: Console) -> bool:
 
 async def run(arguments: argparse.Namespace) -> bool:
     console = make_console()
-    with ValkeyServer() as server:
+    with ValkeyServer() as server, cores.apart(server.pid):
         raised = raise_priority(server.pid)
         bounds = Bounds(server, arguments.jobs, console)
         for part in (waiting, mixed, ended, put_off, all_of_it, trees):

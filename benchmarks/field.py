@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.servers import ValkeyServer
 
+from benchmarks import cores
 from benchmarks.report import Result, make_console, medians, print_results, write
 from benchmarks.systems import BUILD, PEERS, SYSTEMS, CannotInstall, System, environment
 from benchmarks.workloads import FIELD, QUEUE, Bench, Round, Sizes
@@ -161,7 +162,7 @@ async def _run(
         except CannotInstall as error:
             missing[system.name] = f"cannot be installed here: {_last_line(error)}"
     found: list[Round] = []
-    with ValkeyServer() as server:
+    with ValkeyServer() as server, cores.apart(server.pid):
         bench = Bench(server, sizes)
         began = time.monotonic()
         for number in range(rounds):

@@ -108,10 +108,12 @@ def compare(rounds: int, jobs: int, before: str, check: bool) -> int:
     """Measures in turns and prints the figures; returns the exit code."""
     from tests.servers import ValkeyServer
 
+    from benchmarks import cores
+
     spent: dict[str, list[float]] = {}
     sources = {"before": checkout(before), "plain": ROOT / "src", "formal": ROOT / "src"}
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
-    with ValkeyServer() as server:
+    with ValkeyServer() as server, cores.apart(server.pid):
         for number in range(rounds):
             for name, source in sources.items():
                 client = server.client()

@@ -29,6 +29,7 @@ from rich.table import Table
 from tests.servers import ValkeyServer
 
 import oxcart
+from benchmarks import cores
 from benchmarks.peers import role
 from benchmarks.peers.oxcart import look, make_queue
 from benchmarks.report import make_console
@@ -310,7 +311,7 @@ async def two_processes(server: ValkeyServer, checks: Checks, jobs: int, rounds:
 async def run(arguments: argparse.Namespace) -> bool:
     console = make_console()
     checks = Checks(console)
-    with ValkeyServer() as server:
+    with ValkeyServer() as server, cores.apart(server.pid):
         log = SlowLog(server.client(decode_responses=False), console, checks)
         raised = raise_priority(server.pid)
         log.first_use()
