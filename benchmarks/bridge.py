@@ -45,7 +45,7 @@ def usual(client: Any) -> float:
     """What a script takes on average since the figures were reset, in ms: a busy machine shows here too."""
     stats = [one for name, one in client.info("commandstats").items() if name.startswith("cmdstat_eval")]
     calls = sum(one["calls"] for one in stats)
-    return sum(one["usec"] for one in stats) / 1000 / max(1, calls)
+    return float(sum(one["usec"] for one in stats) / 1000 / max(1, calls))
 
 
 def longest(client: Any) -> float:

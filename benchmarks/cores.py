@@ -1,9 +1,9 @@
 """A core of the machine for the server, and the others for whoever talks to it.
 
 Otherwise the system's scheduler decides comparisons: where it puts a server and its one busy client on the
-same core, a job takes the sum of what both need, and elsewhere the larger of the two. In production the server
-has a machine or a core of its own. Touches the affinity of the server and of this process; what this process
-starts inherits it.
+same core, a job takes the sum of what both need, and elsewhere the larger of the two. In production the
+server has a machine or a core of its own. Touches the affinity of the server and of this process; what this
+process starts inherits it.
 """
 
 from __future__ import annotations
