@@ -68,6 +68,8 @@ class Fleet:
         self.queue = queue
         self._folder = folder
         self._journal = folder / "journal"
+        self._lines: list[dict[str, Any]] = []  # what was read of it, up to this byte
+        self._read_to = 0
         self._workers: list[WorkerProcess] = []
 
     def __enter__(self) -> Self:
@@ -120,9 +122,13 @@ class Fleet:
     # -- the journal
 
     def lines(self) -> list[dict[str, Any]]:
-        if not self._journal.exists():
-            return []
-        return [json.loads(line) for line in self._journal.read_text().splitlines()]
+        if self._journal.exists():
+            with self._journal.open("rb") as journal:
+                journal.seek(self._read_to)
+                whole, end, _ = journal.read().rpartition(b"\n")
+            self._read_to += len(whole) + len(end)
+            self._lines += [json.loads(line) for line in whole.splitlines()]
+        return list(self._lines)
 
     def facts(self, what: str) -> list[dict[str, Any]]:
         return [line for line in self.lines() if line["what"] == what]

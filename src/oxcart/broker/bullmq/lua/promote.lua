@@ -15,7 +15,7 @@ if not gate.paused then
   settle(P, false)
 end
 local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]), nil, ARGV[5])
-if gate.limits and seldom().open_due(gate, tonumber(ARGV[3]), 50) == 50 then
+if gate.limits and seldom().open_due(gate, tonumber(ARGV[3]), 50) then
   moved = tonumber(ARGV[4]) -- there may be more: the caller comes again
 end
 if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioritized") > 0 then

@@ -6,8 +6,8 @@ local DAY = 86400000
 -- After so many ms a bucket that stays full is looked at: somebody may have left without a word.
 local LOOK = 5000
 local MINUTE = 60000
--- At most so many jobs of a bucket are let in by one look, and held back by one claim.
-local LET_IN, HOLD_BACK = 100, 200
+-- At most so many jobs are let in because a time has come, and held back, by one call: each costs five commands.
+local LET_IN, HOLD_BACK = 100, 100
 
 -- The rule of a bucket: how many at once and per minute, 0 for any number; nil for no rule.
 local function rule_of_bucket(rules, bucket)
@@ -115,36 +115,40 @@ local function let_in(bucket, most, gate)
   return #found
 end
 
--- Looks at a bucket with jobs held back: lets in as many as there is room for, and notes when to look again.
-local function look_at_bucket(rules, bucket, gate, now)
+-- Looks at a bucket with jobs held back: lets in as many as there is room for, at most `most`, and notes when to
+-- look again. Returns how many it let in.
+local function look_at_bucket(rules, bucket, gate, now, most)
   local rule = rule_of_bucket(rules, bucket)
   local room, wait = math.huge, nil
   if rule then
     room, wait = room_in(bucket, rule, true)
   end
-  if room > 0 then
-    let_in(bucket, math.min(room, LET_IN), gate)
-  end
+  local many = room > 0 and let_in(bucket, math.min(room, most), gate) or 0
   if count_in(PARKED, bucket) == 0 then
     call("ZREM", OPENING, bucket)
   else
-    local more = room > LET_IN and 0 or LOOK
+    local more = room > most and 0 or LOOK
     call("ZADD", OPENING, string.format("%.0f", now + (wait and math.max(wait, 1) or more)), bucket)
   end
+  return many
 end
 
--- Looks at buckets whose time has come; returns how many they were. Where no rules are left and nobody is held
--- back, there are no limits any more.
+-- Looks at buckets whose time has come, at most `most`; returns whether there may be more. Where no rules are left
+-- and nobody is held back, there are no limits any more.
 local function open_due(gate, now, most)
   local rules = cjson.decode(gate.limits)
   local due = call("ZRANGEBYSCORE", OPENING, "-inf", string.format("%.0f", now), "LIMIT", 0, most)
+  local left = LET_IN
   for _, bucket in ipairs(due) do
-    look_at_bucket(rules, bucket, gate, now)
+    left = left - look_at_bucket(rules, bucket, gate, now, left)
+    if left <= 0 then
+      break
+    end
   end
   if not next(rules.t) and not rule_of_bucket(rules, "k:") and call("EXISTS", OPENING) == 0 then
     call("HDEL", P .. "meta", "ox:limits")
   end
-  return #due
+  return #due == most or left <= 0
 end
 
 -- Takes a job's places away; returns the buckets in which it had one. A rule that goes takes all places with it.
