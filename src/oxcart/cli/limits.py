@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from oxcart.cli import output, settings
@@ -181,11 +180,15 @@ def _show(ctx: typer.Context, queue: str, as_json: bool, work: Any = None) -> No
 
 async def _of_type(source: Queue, name: str) -> dict[str, Any]:
     limit, used = (await source.limits.type_limits())[name], await source.limits.type_usage(name)
+    import msgspec
+
     return msgspec.structs.asdict(limit) | msgspec.structs.asdict(used)
 
 
 async def _of_keys(source: Queue) -> dict[str, Any] | None:
     limit, used = await source.limits.key_limit(), await source.limits.key_usage()
+    import msgspec
+
     return None if limit is None else msgspec.structs.asdict(limit) | msgspec.structs.asdict(used)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import typer
 
 from oxcart.cli import output, settings
@@ -23,6 +22,8 @@ def namespace(ctx: typer.Context, as_json: JsonOption = False) -> None:
     using = settings.of(ctx)
     seen, workers = settings.run(_look(using))
     if as_json:
+        import msgspec
+
         facts = msgspec.to_builtins(seen)
         output.document({**facts, "workers": msgspec.to_builtins(workers)})
         return
