@@ -13,8 +13,10 @@ from oxcart import Queue, RunningJob, Worker
 from oxcart.broker.port import Ask, ClaimedJob, Outcome
 from oxcart.limits import Limit, Usage
 from oxcart.model.errors import ValidationError
+from oxcart.model.state import State
 from oxcart.sync import Queue as SyncQueue
 from tests.conftest import MakeQueue
+from tests.formal.test_history import check
 from tests.signals import eventually
 
 DAY = 86_400_000
@@ -181,6 +183,27 @@ class TestConcurrent:
         assert sorted(ran) == sorted(handles[n].id for n in (0, 2, 4))
         assert await handles[3].state() == "delayed"
         assert await queue.limits.type_usage("slow") == Usage(0, 0, 0)
+
+    async def test_held_back_it_is_ready_in_formal_terms(self, queue: Queue) -> None:
+        """Whatever becomes of it, its history has no move that the model does not know."""
+        await queue.limits.set_type_limit("slow", concurrent=1)
+        running, promoted, cancelled, last = await queue.add_many(
+            [("slow", n) for n in range(4)], history=True, attempts=2
+        )
+        await claim_all(queue)
+        for handle in (promoted, cancelled, last):
+            assert await handle.state() == "delayed"
+            assert (await handle.get()).state is State.SCHEDULED
+        await promoted.promote()
+        await cancelled.cancel("no")
+        job = await cancelled.get()
+        assert [(one.source, one.target) for one in job.transitions][-1] == (State.SCHEDULED, State.CANCELLED)
+        assert (await running.get()).state is State.RUNNING
+        await queue.limits.remove_type_limit("slow")
+        jobs = await claim_all(queue)
+        assert {one.id for one in jobs} == {promoted.id, last.id}
+        for handle in (running, promoted, cancelled, last):
+            check(await handle.get())
 
     async def test_a_holder_that_vanished_is_noticed(self, queue: Queue, store: redis.Redis) -> None:
         """As a peer's removal leaves it: no end of ours gave the place up."""

@@ -78,6 +78,8 @@ def test_check_move() -> None:
     ("wire", "facts", "formal"),
     [
         ("waiting", {}, S.SCHEDULED),
+        ("delayed", {"delay": 0}, S.SCHEDULED),
+        ("delayed", {"delay": 5}, S.DELAYED),
         ("waiting", {"attempts_made": 1}, S.SCHEDULED),
         ("prioritized", {}, S.SCHEDULED),
         ("paused", {}, S.SCHEDULED),

@@ -186,8 +186,11 @@ def test_a_job_that_ends_without_an_attempt_tells_how_and_whose_it_is(spark: Spa
     s.tell("delayed", "late", due_ms=s.now + 200)
     end = s.tell("failed", "late", prev="delayed", reason="the lifetime is over")
     s.record(end, "failed", "late", category="timeout", state="dead_letter")
+    s.tell("added", "held", name="n")
+    s.tell("waiting", "held")
+    s.tell("delayed", "held", due_ms=s.now + 86_400_000)  # a limit holds it back
     told = {name: plain(table) for name, table in tables(s.bronze(spark)).items()}
-    late, pending = sorted(told["jobs"], key=lambda row: str(row["job_id"]))
+    held, late, pending = sorted(told["jobs"], key=lambda row: str(row["job_id"]))
     assert (late["state"], late["category"], late["code"], late["reason"]) == (
         "dead_letter",
         "timeout",
@@ -204,7 +207,8 @@ def test_a_job_that_ends_without_an_attempt_tells_how_and_whose_it_is(spark: Spa
     assert all(row["legal"] for row in told["transitions"])
     assert [row["to_state"] for row in told["transitions"] if row["job_id"] == "late"].count("retrying") == 2
     day = next(row for row in told["queue_metrics"] if (row["window"], row["name"]) == ("day", "*"))
-    assert day["arrivals"] == 2, "a record is no second arrival"
+    assert day["arrivals"] == 3, "a record is no second arrival"
+    assert held["state"] == "scheduled", "ready, but for a place"
 
 
 def test_gaps_say_what_is_missing(told: dict[str, Rows]) -> None:

@@ -147,6 +147,7 @@ def formal_state(
     category: str | None = None,
     held: bool = False,
     lifetime_over: bool = False,
+    delay: int | None = None,
 ) -> State:
     """Read a job's place on the wire in formal terms.
 
@@ -158,6 +159,8 @@ def formal_state(
         category: The category of the failure, if our worker recorded one.
         held: Whether a gate of ours (a dependency) holds the job where it is.
         lifetime_over: Whether the job failed because its lifetime was over.
+        delay: The delay of its own that it has now, in ms, if known: one among the delayed that has none is
+            ready, and held back by a limit.
 
     Raises:
         ValidationError: The wire's state is unknown: the job is in no list.
@@ -174,6 +177,8 @@ def formal_state(
         return State.FAILED
     if held and where not in (WireState.ACTIVE, WireState.COMPLETED):
         return State.PENDING
+    if where is WireState.DELAYED and delay == 0:
+        return State.SCHEDULED
     if where is WireState.DELAYED:
         return State.RETRYING if attempts_made > 0 else State.DELAYED
     return _PLAIN[where]

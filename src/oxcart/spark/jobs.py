@@ -266,6 +266,7 @@ def _formal(state: str, fields: dict[bytes, bytes]) -> str:
         stalled=count_of(get(b"stc")),
         category=_text(get(b"ox:category")),
         lifetime_over=b"ox:dead" in fields,
+        delay=None if get(b"delay") is None else count_of(get(b"delay")),
     )
 
 

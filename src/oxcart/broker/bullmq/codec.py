@@ -438,6 +438,7 @@ def state_of(fields: Mapping[bytes, bytes], place: str) -> State | None:
         stalled=count_of(get(b"stc")),
         category=text_of(get(b"ox:category")),
         lifetime_over=b"ox:dead" in fields,
+        delay=None if get(b"delay") is None else count_of(get(b"delay")),
     )
 
 

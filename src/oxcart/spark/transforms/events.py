@@ -229,6 +229,7 @@ def _state(event: Column, came: Column, following: Column) -> Column:
         .when(event == "failed", "failed")
         .when((event == "delayed") & (fn.col("r_outcome") == "snoozed"), "delayed")
         .when((event == "delayed") & (came == "active"), "retrying")
+        .when((event == "delayed") & (came == "waiting"), "scheduled")  # a limit holds it back
         .when(event == "delayed", "delayed")
         .when(event == "removed", "removed")
     )

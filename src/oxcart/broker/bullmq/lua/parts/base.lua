@@ -147,6 +147,18 @@ local function noted(lines, time, from, to, worker, why)
   return lines
 end
 
+-- Whether a job in `delayed` is there because a limit holds it back (parts/limiting.lua): it is ready, in formal terms.
+-- It was ready before, and has no delay of its own.
+local function is_held_back(key, history, delay)
+  if delay ~= "0" then
+    return false
+  elseif history == "" then
+    local fine, opts = pcall(cjson.decode, peek(key, "opts") or "")
+    return not (fine and type(opts) == "table" and (tonumber(opts.delay) or 0) > 0)
+  end
+  return string.find(history, "\tscheduled\t[^\t]*\t[^\t]*\n$") ~= nil
+end
+
 -- The server's clock, for what an operator does to one job at a time.
 local function server_ms()
   local now = call("TIME")

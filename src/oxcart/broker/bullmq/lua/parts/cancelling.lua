@@ -15,7 +15,7 @@ local FORMAL = { waiting = "scheduled", prioritized = "scheduled", delayed = "de
 
 -- Writes down the end of a job that keeps a history.
 local function note_settled(key, id, from, stamp, reason)
-  local known = call("HMGET", key, "ox:history", "atm")
+  local known = call("HMGET", key, "ox:history", "atm", "delay")
   if not known[1] then
     return
   end
@@ -24,7 +24,9 @@ local function note_settled(key, id, from, stamp, reason)
     return
   end
   local left = FORMAL[from]
-  if left == "delayed" and (tonumber(known[2]) or 0) > 0 then
+  if left == "delayed" and is_held_back(key, known[1], known[3]) then
+    left = "scheduled"
+  elseif left == "delayed" and (tonumber(known[2]) or 0) > 0 then
     left = "retrying"
   end
   call("HSET", key, "ox:history", noted(known[1], stamp, left, as.state, "", as.why))

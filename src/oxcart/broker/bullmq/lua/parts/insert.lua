@@ -96,7 +96,7 @@ end
 -- Lets one due job wait for a worker. An id that leads to no job is dropped with its place.
 local function promote_one(prefix, gate, id, now)
   local key = prefix .. id
-  local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm")
+  local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm", "delay")
   local priority = known[1]
   if not priority and call("TYPE", key).ok ~= "hash" then
     return
@@ -108,7 +108,7 @@ local function promote_one(prefix, gate, id, now)
     insert_by_priority(prefix, id, priority)
   end
   call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
-  if known[2] then
+  if known[2] and not is_held_back(key, known[2], known[4]) then
     local retries = (tonumber(known[3]) or 0) > 0
     call("HSET", key, "delay", 0, "ox:history", noted(known[2], string.format("%.0f", tonumber(now)),
       retries and "retrying" or "delayed", "scheduled", "",
