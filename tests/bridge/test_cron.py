@@ -220,7 +220,8 @@ async def test_a_schedule_of_another_client_fires_and_a_senseless_one_does_not(d
     due = desk.clock.now
     desk.foreign("theirs", push="", schedule={"cron": "* * * * *", "timezone": "America/New_York"})
     desk.foreign("broken", push="", schedule={"cron": "whenever"})
-    for job_id in ("theirs", "broken"):
+    desk.foreign("none", push="", schedule={})
+    for job_id in ("theirs", "broken", "none", "gone"):
         desk.store.zadd("bridge:jobs:cron", {job_id: due})
     assert await CronKeeper(desk.broker(), "s1").tick() == 1
     (job,) = await desk.claim(9)

@@ -11,6 +11,7 @@ import json
 import redis
 
 from oxcart.broker.bridge.broker import CHECK_EVERY
+from oxcart.broker.bridge.sweeping import Sweeper
 from oxcart.broker.port import Ask
 from oxcart.model.state import State
 from oxcart.model.target import Abilities, Target
@@ -285,3 +286,28 @@ async def test_a_job_comes_back_where_nobody_else_takes_it(desk: Desk) -> None:
     assert await desk.claim() == []
     desk.clock.now += 30_000
     assert [one.id for one in await desk.claim()] == [job_id]
+
+
+async def test_the_index_does_not_grow_with_what_others_take(desk: Desk) -> None:
+    """Jobs of a type that nobody of ours serves: a pass notes them, others work them off."""
+    for n in range(30):
+        desk.foreign(f"v{n}", "video")
+    waits = desk.foreign("w", "video", dependsOn=["x"])
+    stays = desk.foreign("stays", "video")
+    await desk.claim()
+    assert desk.store.scard("bridge:ox:listed") == 32
+    for n in range(30):
+        desk.store.lrem("bridge:jobs:waiting", 1, f"v{n}")
+        desk.store.set(f"bridge:jobs:status:v{n}", "completed" if n % 2 else "active")
+    broker = desk.broker()
+    assert await Sweeper(broker.keys, broker.caller, slack=0).sweep() == 30
+    assert desk.store.smembers("bridge:ox:listed") == {waits, stays}
+    assert set(desk.store.hkeys("bridge:ox:facts")) == {waits, stays}
+    assert [job.id for job in await desk.claim(9, job_type="video")] == [stays]
+    assert not desk.store.exists("bridge:ox:lanes:video")
+
+
+async def test_what_is_forgotten_by_mistake_is_found_again(desk: Desk) -> None:
+    job_id = await desk.add()
+    await desk.broker()._sweeper._forget([job_id.encode()])
+    assert [job.id for job in await desk.claim()] == [job_id]

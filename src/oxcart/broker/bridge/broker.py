@@ -22,6 +22,7 @@ from oxcart.broker.bridge.cron import CronStore
 from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys
 from oxcart.broker.bridge.looking import Looking
 from oxcart.broker.bridge.scripts import load
+from oxcart.broker.bridge.sweeping import Sweeper
 from oxcart.broker.bullmq.broker import now_ms
 from oxcart.broker.caller import Caller
 from oxcart.broker.capabilities import BRIDGE
@@ -113,6 +114,7 @@ class BridgeBroker(Looking):
         self.abilities = abilities or Abilities()
         self._judged: dict[str, bool] = {"": True}
         self.schedulers = CronStore(self)
+        self._sweeper = Sweeper(self.keys, self.caller)
         #: Held jobs that go to another worker after some errors: their names, and the jobs' facts.
         self._reroutes: dict[str, tuple[tuple[str, ...], records.Facts]] = {}
 
@@ -363,6 +365,7 @@ class BridgeBroker(Looking):
                 ids += await self._take_back(lost)
             foreign += others
         await self._reconcile(foreign)
+        await self._sweeper.sweep()
         return Recovered(ids, True)
 
     async def _take_back(self, lost: Sequence[bytes]) -> list[str]:

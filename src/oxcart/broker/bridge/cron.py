@@ -278,7 +278,8 @@ def _firing(one: str, at: int, raw: bytes, now: int) -> tuple[bytes, int]:
     times: list[int]
     following: int | None
     try:
-        times, following = due_times(schedule, at, now, missed if missed in MISSED else "once")
+        known: Missed = missed if missed in MISSED else "once"
+        times, following = due_times(schedule, at, now, known) if schedule.cron else ([], None)
     except ValidationError:
         times, following = [], None  # nobody can say when it fires
     jobs = []

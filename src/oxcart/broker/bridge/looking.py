@@ -125,8 +125,9 @@ class Looking:
         raw, status, result = await self.caller.command(
             "MGET", self.keys.data(job_id), self.keys.status(job_id), self.keys.result(job_id)
         )
-        finished = _text(status) in ("completed", "dead", "failed")
-        return Ended(raw is not None, finished, records.value_of(result) if finished and result else None)
+        # A client that does not keep the status still leaves a result.
+        finished = result is not None or _text(status) in ("completed", "dead", "failed")
+        return Ended(raw is not None, finished, records.value_of(result) if result else None)
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Tells the states of jobs, in the words that both protocols share."""

@@ -130,6 +130,7 @@ local function take(asked, id, facts, orphans)
   end
   if not unqueue(id) then
     call("DEL", P .. "jobs:lock:" .. id) -- somebody else has it, or had
+    call("HDEL", P .. "ox:facts", id)
     return nil
   end
   call("SET", P .. "jobs:data:" .. id, counted_raw)

@@ -1,0 +1,93 @@
+"""Keeps the side index of a namespace from growing with what other clients take out of the list.
+
+May touch: the server, through a caller.
+"""
+
+from __future__ import annotations
+
+from oxcart.broker.bridge.keys import BridgeKeys
+from oxcart.broker.bridge.scripts import load
+from oxcart.broker.caller import Caller
+
+#: By how many entries the index may be longer than the list before it is swept.
+SLACK = 1000
+#: Ids that one read takes, and that one call forgets.
+PAGE = 1000
+FORGET = 100
+#: Facts that are looked at per sweep.
+FACTS = 100
+#: Where a job is that needs no facts any more.
+_OVER = frozenset({b"completed", b"dead", b"failed"})
+
+
+class Sweeper:
+    """The sweeps of one client.
+
+    Args:
+        keys: The namespace's keys.
+        caller: The connection.
+        slack: By how many entries the index may be longer than the list.
+    """
+
+    def __init__(self, keys: BridgeKeys, caller: Caller, *, slack: int = SLACK) -> None:
+        self._keys = keys
+        self._caller = caller
+        self._slack = slack
+        self._cursor = b"0"
+
+    async def sweep(self) -> int:
+        """Drops what is in the index alone; returns how much that was."""
+        listed, waiting, pending = await self._caller.pipeline(
+            [
+                ("SCARD", self._keys.listed()),
+                ("LLEN", self._keys.waiting()),
+                ("ZCARD", self._keys.pending()),
+            ]
+        )
+        gone = await self._sweep_facts()
+        if listed > waiting + pending + self._slack:
+            gone += await self._sweep_index()
+        return gone
+
+    async def _sweep_index(self) -> int:
+        there = set(await self._caller.command("ZRANGE", self._keys.pending(), 0, -1))
+        at = 0
+        while page := await self._caller.command("LRANGE", self._keys.waiting(), at, at + PAGE - 1):
+            there.update(page)
+            at += len(page)
+        gone, cursor = 0, b""
+        while cursor != b"0":
+            cursor, ids = await self._caller.command(
+                "SSCAN", self._keys.listed(), cursor or b"0", "COUNT", PAGE
+            )
+            gone += await self._forget([one for one in ids if one not in there])
+        return gone
+
+    async def _sweep_facts(self) -> int:
+        """Looks at some facts each time: those of jobs that ended or are gone elsewhere go."""
+        self._cursor, flat = await self._caller.command(
+            "HSCAN", self._keys.facts(), self._cursor, "COUNT", FACTS
+        )
+        ids = flat[::2]
+        if not ids:
+            return 0
+        names = [one.decode("utf-8", "surrogateescape") for one in ids]
+        status = await self._caller.command("MGET", *(self._keys.status(name) for name in names))
+        over = [one for one, state in zip(ids, status, strict=True) if state in _OVER]
+        unknown = [name for name, state in zip(names, status, strict=True) if state is None]
+        if unknown:
+            there = await self._caller.pipeline([("EXISTS", self._keys.data(name)) for name in unknown])
+            over += [
+                name.encode("utf-8", "surrogateescape")
+                for name, known in zip(unknown, there, strict=True)
+                if not known
+            ]
+        return await self._forget(over)
+
+    async def _forget(self, ids: list[bytes]) -> int:
+        gone = 0
+        for start in range(0, len(ids), FORGET):
+            gone += await self._caller.again(
+                load("forget"), self._keys.waiting(), *ids[start : start + FORGET], patient=True
+            )
+        return gone
