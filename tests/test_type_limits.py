@@ -205,6 +205,26 @@ class TestConcurrent:
         for handle in (running, promoted, cancelled, last):
             check(await handle.get())
 
+    @pytest.mark.parametrize("many", [5, 700, 2500])
+    async def test_notes_of_many_jobs_that_are_gone_do_not_stand_in_the_way(
+        self, queue: Queue, store: redis.Redis, many: int
+    ) -> None:
+        await queue.limits.set_type_limit("slow", concurrent=1)
+        await queue.add("slow")
+        [first] = await claim(queue)
+        await queue.add_many([("slow", n) for n in range(many)])
+        assert await claim_all(queue) == []
+        await queue.drain(delayed=True)
+        assert (await queue.limits.type_usage("slow")).held_back == many, "nobody has looked at them yet"
+        new = await queue.add("slow", "new")
+        assert await claim(queue) == []
+        taken = await end(queue, first, take=5)
+        while not taken:  # at once, or with the next looks
+            taken = await claim(queue)
+        assert [job.id for job in taken] == [new.id]
+        assert await queue.limits.type_usage("slow") == Usage(1, 0, 0)
+        assert not store.exists("bull:q:ox:opening")
+
     async def test_a_holder_that_vanished_is_noticed(self, queue: Queue, store: redis.Redis) -> None:
         """As a peer's removal leaves it: no end of ours gave the place up."""
         await queue.limits.set_type_limit("slow", concurrent=2)

@@ -35,7 +35,8 @@ def cluster() -> Iterator[ValkeyCluster]:
 
 
 @pytest.mark.timeout(120 + 60 * KILLS)
-async def test_a_master_killed_under_load(cluster: ValkeyCluster) -> None:
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+async def test_a_master_killed_under_load(cluster: ValkeyCluster, protocol: str) -> None:
     masters = Masters(cluster)
     for number in range(KILLS):
         dead = cluster.nodes[number % 3]
@@ -44,7 +45,11 @@ async def test_a_master_killed_under_load(cluster: ValkeyCluster) -> None:
         with contextlib.closing(dead.client()) as old, contextlib.closing(heir.client()) as new:
             # Only the first address is told: the others are learnt, and one of them is left.
             url = "redis+cluster://" + f"127.0.0.1:{dead.port}"
-            losses = Losses(Queue(name, url=url), old, new)
+            if protocol == "bridge":
+                queue = Queue("load", url=url, protocol="bridge", namespace=name)  # of the same hash tag
+            else:
+                queue = Queue(name, url=url)
+            losses = Losses(queue, old, new)
             async with losses.running():
                 await losses.goes_on()
                 await losses.replicated()

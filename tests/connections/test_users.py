@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from oxcart import Flow, Queue, RunningJob, Worker
+from oxcart.broker.bridge import scripts as bridge
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.port import Ask
 from oxcart.model.errors import AccessDenied
@@ -137,8 +138,10 @@ def test_nobody_may_do_what_no_role_needs(guarded: ValkeyServer, admin: Any, rol
 def test_every_command_of_a_roles_scripts_is_allowed(guarded: ValkeyServer, admin: Any, role: str) -> None:
     """Whoever makes a script use another command finds here that the page must allow it."""
     used: set[str] = set()
-    for verb in PRODUCED if role == "producer" else verbs():
-        found = re.findall(r'(?:call|asked_of_slot)\(\s*"([A-Z]+)"', load(verb).text.decode())
+    scripts = [load(verb) for verb in (PRODUCED if role == "producer" else verbs())]
+    scripts += [bridge.load(verb) for verb in (("add",) if role == "producer" else bridge.verbs())]
+    for script in scripts:
+        found = re.findall(r'(?:call|asked_of_slot)\(\s*"([A-Z]+)"', script.text.decode())
         used |= {name for name in found if name != "MSETEX"}  # used where it is there and allowed
     refused = {}
     for name in sorted(used):

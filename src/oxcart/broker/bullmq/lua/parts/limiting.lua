@@ -78,31 +78,40 @@ local function room_in(bucket, rule, look)
   return room, wait
 end
 
--- Lets at most `most` jobs of a bucket in, the first of those held back first.
+-- Lets at most `most` jobs of a bucket in, the first of those held back first. Notes of jobs that are not where they
+-- were put are dropped on the way; where there are very many of them, the next look goes on.
 local function let_in(bucket, most, gate)
   local found = {}
-  for _ = 1, 10 do
-    local wanted = most - #found
-    if wanted <= 0 then
-      break
-    end
-    -- One more than is wanted tells whether any are left.
-    local members = call("ZRANGEBYLEX", PARKED, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, wanted + 1)
-    for i = 1, math.min(#members, wanted) do
+  local page = most + 1 -- one more than is wanted tells whether any are left
+  for turn = 1, 10 do
+    local members = call("ZRANGEBYLEX", PARKED, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, page)
+    local gone = {}
+    for i = 1, #members do
+      if #found == most then
+        break
+      end
       local place = string.sub(members[i], #bucket + 2, #bucket + 17)
       local id = string.sub(members[i], #bucket + 19)
       if tonumber(call("ZSCORE", P .. "delayed", id) or nil) == tonumber(place) then
         found[#found + 1] = id
         call("ZREM", P .. "delayed", id)
       end
-      call("ZREM", PARKED, members[i])
+      gone[i] = members[i]
     end
-    if #members <= wanted then
-      if #members > 0 then
+    if #gone > 0 then
+      call("ZREM", PARKED, unpack(gone))
+    end
+    if #members < page and #gone == #members then
+      if #members > 0 or turn > 1 then
         call("ZREM", OPENING, bucket)
       end
       break
+    elseif #found == most then
+      break
+    elseif turn == 10 then
+      call("ZADD", OPENING, 0, bucket)
     end
+    page = 200
   end
   for i = #found, 1, -1 do -- each goes to the front, so the first is let in last
     local id = found[i]
@@ -127,7 +136,7 @@ local function look_at_bucket(rules, bucket, gate, now, most)
   if count_in(PARKED, bucket) == 0 then
     call("ZREM", OPENING, bucket)
   else
-    local more = room > most and 0 or LOOK
+    local more = room > many and 0 or LOOK
     call("ZADD", OPENING, string.format("%.0f", now + (wait and math.max(wait, 1) or more)), bucket)
   end
   return many
