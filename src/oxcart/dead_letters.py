@@ -5,7 +5,8 @@
     await queue.dead_letters.replay_all(tags={"tenant": "acme"}, rate=50)
 
 A dead letter is not a failed job: one that failed for good (a permanent error) would fail again, a dead
-letter may do better another time. Cancelled jobs are neither. Jobs that Node's workers gave up are too.
+letter may do better another time. Cancelled jobs are neither. Jobs that Node's workers gave up are too. On
+Bridge all are dead letters that failed for good, as its document says.
 
 May touch: the server, through the queue's broker.
 """
@@ -13,8 +14,10 @@ May touch: the server, through the queue's broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from oxcart.broker.bridge import dead as bridge_dead
+from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.bullmq import dead
 from oxcart.broker.bullmq.dead import DeadDone
 from oxcart.model.duration import Duration
@@ -60,16 +63,13 @@ class DeadLetters:
             oldest: Begin with those that died first.
             **which: As in `Which`.
         """
-        broker, chosen = self._queue._native("dead_letter_search"), self._filter(which)
-        found = await dead.work_off(broker, "list", chosen, newest=not oldest, limit=_limit(limit))
-        jobs = await broker.get(found.ids)
+        found = await self._work_off("list", self._filter(which), newest=not oldest, limit=_limit(limit))
+        jobs = await self._queue.broker.get(found.ids)
         return [job for job in jobs if job is not None]
 
     async def count(self, **which: Unpack[Which]) -> int:
         """How many dead letters there are."""
-        return (
-            await dead.work_off(self._queue._native("dead_letter_search"), "list", self._filter(which))
-        ).matched
+        return (await self._work_off("list", self._filter(which))).matched
 
     async def get(self, job_id: str) -> Job:
         """A dead letter, with all that is known of its failures.
@@ -78,7 +78,7 @@ class DeadLetters:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        found = await dead.deal_with(self._queue._native("dead_letter_search"), "list", [job_id])
+        found = await self._deal_with("list", job_id)
         job = await self._queue.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -151,7 +151,7 @@ class DeadLetters:
         return await self._all("purge", dry_run, which, limit, progress, False, None)
 
     async def _one(self, doing: dead.Doing, job_id: str, reset: bool) -> None:
-        if await dead.deal_with(self._queue._native("dead_letter_search"), doing, [job_id], reset=reset):
+        if await self._deal_with(doing, job_id, reset):
             return
         if await self._queue.get(job_id) is None:
             raise JobNotFound(job_id)
@@ -167,8 +167,7 @@ class DeadLetters:
         reset: bool,
         rate: float | None,
     ) -> DeadDone:
-        return await dead.work_off(
-            self._queue._native("dead_letter_search"),
+        return await self._work_off(
             "list" if dry_run else doing,
             self._filter(which),
             reset=reset,
@@ -177,5 +176,17 @@ class DeadLetters:
             told=_after(0, progress),
         )
 
+    async def _work_off(self, doing: dead.Doing, chosen: JobFilter, **more: Any) -> DeadDone:
+        broker = self._queue.broker
+        if isinstance(broker, BridgeBroker):
+            return await bridge_dead.work_off(broker, doing, chosen, **more)
+        return await dead.work_off(self._queue._store, doing, chosen, **more)
+
+    async def _deal_with(self, doing: dead.Doing, job_id: str, reset: bool = False) -> Sequence[str]:
+        broker = self._queue.broker
+        if isinstance(broker, BridgeBroker):
+            return await bridge_dead.deal_with(broker, doing, [job_id], reset=reset)
+        return await dead.deal_with(self._queue._store, doing, [job_id], reset=reset)
+
     def _filter(self, which: Which) -> JobFilter:
-        return JobFilter.build(now_ms=self._queue._native("dead_letter_search").clock(), **which)
+        return JobFilter.build(now_ms=self._queue.broker.clock(), **which)

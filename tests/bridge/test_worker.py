@@ -213,7 +213,6 @@ async def test_the_sync_face(url: str) -> None:
         (lambda queue: queue.deduplicated_by("x"), "deduplication"),
         (lambda queue: queue.schedulers.upsert("x", every="1s"), "intervals"),
         (lambda queue: queue.limits.rate(), "queue_limits"),
-        (lambda queue: queue.dead_letters.count(), "dead_letter_search"),
         (lambda queue: queue.add("email", {}, lifetime="1h"), "lifetime"),
         (lambda queue: queue.handle("x").logs(), "logs"),
     ],

@@ -10,7 +10,14 @@ import pytest
 from oxcart import Queue, Retry, Snooze, Worker
 from oxcart.broker.port import Ask
 from oxcart.engine.running import RunningJob
-from oxcart.model.errors import JobFailed, JobLocked, JobNotFound, PayloadTooLarge, ValidationError
+from oxcart.model.errors import (
+    JobFailed,
+    JobLocked,
+    JobNotFound,
+    PayloadTooLarge,
+    ValidationError,
+    WrongState,
+)
 from oxcart.model.failure import PermanentError
 from oxcart.model.state import State
 from tests.conformance.conftest import Venue
@@ -346,3 +353,41 @@ async def test_an_id_is_added_once(venue: Venue) -> None:
     assert (first.created, second.created) == (True, False)
     assert (await second.get()).data == {"n": 1}
     assert (await queue.counts())["waiting"] == 1
+
+
+async def test_dead_letters_are_found_replayed_and_purged(venue: Venue) -> None:
+    queue = venue.queue()
+    fail = [True]
+
+    async def handle(job: RunningJob) -> str:
+        if fail[0]:
+            raise ConnectionError(f"no {job.data}")
+        return "now"
+
+    queue.process(handle)
+    jobs = [
+        await queue.add("n", tenant, attempts=1, tags={"tenant": tenant}) for tenant in ("a", "b", "b", "c")
+    ]
+    async with Worker(queue, concurrency=4).running():
+        for job in jobs:
+            with pytest.raises(JobFailed):
+                await job.result(LIMIT)
+        assert await queue.dead_letters.count() == 4
+        found = await queue.dead_letters.list(tags={"tenant": "b"})
+        assert {job.id for job in found} == {jobs[1].id, jobs[2].id}
+        assert (await queue.dead_letters.get(jobs[0].id)).failed_reason == "no a"
+        dry = await queue.dead_letters.replay_all(tags={"tenant": "b"}, dry_run=True)
+        assert (dry.matched, dry.done) == (2, 0)
+        fail[0] = False
+        done = await queue.dead_letters.replay_all(tags={"tenant": "b"})
+        assert (done.matched, done.done) == (2, 2)
+        assert await jobs[1].result(LIMIT) == "now"
+        assert await jobs[2].result(LIMIT) == "now"
+        await queue.dead_letters.replay(jobs[0].id)
+        assert await jobs[0].result(LIMIT) == "now"
+    assert (await queue.dead_letters.purge_all()).done == 1
+    assert await queue.get(jobs[3].id) is None
+    with pytest.raises(WrongState):
+        await queue.dead_letters.replay(jobs[0].id)
+    with pytest.raises(JobNotFound):
+        await queue.dead_letters.purge(jobs[3].id)

@@ -35,7 +35,6 @@ ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
     "cancelling": lambda queue: queue.cancel("x"),
     "change_priority": lambda queue: queue.handle("x").change_priority(3),
     "custom_ids": lambda queue: queue.add("n", {}, job_id="mine"),
-    "dead_letter_search": lambda queue: queue.dead_letters.list(),
     "deduplication": lambda queue: queue.add("n", {}, deduplication="x"),
     "depends_on": lambda queue: queue.add("n", {}, depends_on=["x"]),
     "error_names": lambda queue: queue.add("n", {}, skip_on=["ValueError"]),

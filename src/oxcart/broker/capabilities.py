@@ -17,7 +17,6 @@ WORDS = {
     "cancelling": "cancelling jobs by other than removing them",
     "change_priority": "changing a job's priority",
     "custom_ids": "job ids that are no UUID",
-    "dead_letter_search": "searching and replaying dead letters in bulk",
     "deduplication": "deduplication windows",
     "depends_on": "waiting for other jobs by their ids",
     "error_names": "errors by name that end the retries or send a job elsewhere",
@@ -50,7 +49,6 @@ class Capabilities:
     cancelling: bool
     change_priority: bool
     custom_ids: bool
-    dead_letter_search: bool
     deduplication: bool
     depends_on: bool
     error_names: bool
@@ -92,7 +90,6 @@ BULLMQ = Capabilities(
     cancelling=True,
     change_priority=True,
     custom_ids=True,
-    dead_letter_search=True,
     deduplication=True,
     depends_on=False,  # graphs do it, over queues and in both directions
     error_names=False,
@@ -121,7 +118,6 @@ BRIDGE = Capabilities(
     cancelling=False,
     change_priority=False,
     custom_ids=False,
-    dead_letter_search=False,
     deduplication=False,
     depends_on=True,
     error_names=True,

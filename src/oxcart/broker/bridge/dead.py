@@ -1,0 +1,114 @@
+"""Dead letters of a job type on Bridge: those of the document's list, whoever put them there.
+
+Every job that failed for good is one there, also those that would fail again. They are read and chosen here,
+page by page; replays and removals are calls of their own.
+
+May touch: the server, through a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from oxcart.broker.bridge import records
+from oxcart.broker.bridge.broker import BridgeBroker
+from oxcart.broker.bullmq.dead import DeadDone, Doing
+from oxcart.broker.bullmq.operations import Progress, Told, _silent
+from oxcart.model.errors import JobError
+from oxcart.model.filter import JobFilter
+from oxcart.model.job import Job
+
+#: Dead letters that are read at once.
+PAGE = 100
+
+
+async def work_off(
+    broker: BridgeBroker,
+    doing: Doing,
+    chosen: JobFilter,
+    *,
+    reset: bool = False,
+    newest: bool = False,
+    limit: int | None = None,
+    rate: float | None = None,
+    told: Told = _silent,
+) -> DeadDone:
+    """Goes through the dead letters, oldest first, and does something to those that fit.
+
+    Args:
+        broker: The job type.
+        doing: What.
+        chosen: Which.
+        reset: Whether replayed ones count their attempts from the beginning.
+        newest: Go from the newest end.
+        limit: How many at most.
+        rate: How many per second at most.
+        told: Told after every page.
+    """
+    ids = [
+        raw.decode("utf-8", "surrogateescape")
+        for raw in await broker.caller.command("LRANGE", broker.keys.dead_letters(), 0, -1)
+    ]
+    if not newest:
+        ids.reverse()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    found = DeadDone(dry_run=doing == "list")
+    for start in range(0, len(ids), PAGE):
+        for job in await _of_type(broker, ids[start : start + PAGE]):
+            if limit is not None and found.matched >= limit:
+                return found
+            if _fits(job, chosen):
+                found.matched += 1
+                found.ids.append(job.id)
+                found.done += await _do(broker, doing, job.id, reset)
+                if rate is not None:
+                    await asyncio.sleep(max(0.0, began + found.done / rate - loop.time()))
+        told(Progress("dead letters", min(start + PAGE, len(ids)), len(ids)))
+    return found
+
+
+async def deal_with(
+    broker: BridgeBroker, doing: Doing, ids: Sequence[str], *, reset: bool = False
+) -> list[str]:
+    """Does something to these jobs, as far as they are dead letters; returns those that are."""
+    status = await broker.caller.command("MGET", *(broker.keys.status(one) for one in ids))
+    dead = [one for one, state in zip(ids, status, strict=True) if state == b"dead"]
+    return [one for one in dead if doing == "list" or await _do(broker, doing, one, reset)]
+
+
+async def _of_type(broker: BridgeBroker, ids: Sequence[str]) -> list[Job]:
+    raws = await broker.caller.command("MGET", *(broker.keys.data(one) for one in ids))
+    mine = [
+        one
+        for one, raw in zip(ids, raws, strict=True)
+        if raw is not None and records.read_record(raw).type == broker.queue
+    ]
+    return [job for job in await broker.look(mine) if job is not None] if mine else []
+
+
+async def _do(broker: BridgeBroker, doing: Doing, job_id: str, reset: bool) -> int:
+    """Replays or removes a job; 0 where nothing is to be done, or somebody else was faster."""
+    try:
+        if doing == "replay":
+            await broker.retry_job(job_id, "failed", reset=reset)
+        elif doing == "purge":
+            await broker.remove_job(job_id)
+        else:
+            return 0
+    except JobError:
+        return 0
+    return 1
+
+
+def _fits(job: Job, chosen: JobFilter) -> bool:
+    ended = job.finished_on or 0
+    return (
+        (not chosen.names or job.name in chosen.names)
+        and (not chosen.categories or job.category in chosen.categories)
+        and all(job.tags.get(name) == value for name, value in chosen.tags.items())
+        and (chosen.correlation_id is None or job.correlation_id == chosen.correlation_id)
+        and (chosen.since_ms is None or ended >= chosen.since_ms)
+        and (chosen.before_ms is None or ended <= chosen.before_ms)
+    )
