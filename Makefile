@@ -115,6 +115,11 @@ cron: install  ## next times of 5 000 random expressions and instants against th
 bench-bridge: install  ## how long a Bridge claim holds the server with 10 000 and 100 000 jobs in front
 	$(BIN)/python -m benchmarks.bridge $(BENCH)
 
+.PHONY: bridge-mesh
+bridge-mesh: install  ## 20 000 Bridge jobs with random targets while workers die and join; a death at full length
+	OXCART_BRIDGE_JOBS=20000 $(BIN)/pytest -q --timeout 3600 tests/bridge/test_routing.py
+	OXCART_CHAOS=full $(BIN)/pytest -q -k dead_workers tests/bridge/test_limits.py
+
 .PHONY: bridge-cron
 bridge-cron: install  ## 10 000 Bridge schedules over both changes of the clocks, three leaders killed
 	OXCART_BRIDGE_CRON=10000 $(BIN)/pytest -q -k every_due_time tests/bridge/test_cron.py

@@ -148,10 +148,15 @@ class Members:
         self._url = url
         self.all: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, name: str, able: Any = None, concurrency: int = 4) -> None:
+    def start(
+        self, name: str, able: Any = None, concurrency: int = 4, lock: str = "1s", nap: float = 0.02
+    ) -> None:
         command = [sys.executable, "-m", "tests.bridge.member", self._url, name, json.dumps(able or {})]
         self.all[name] = subprocess.Popen(
-            [*command, str(concurrency)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, str(concurrency), lock, str(nap)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def await_ready(self) -> None:

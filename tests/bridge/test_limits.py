@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from typing import Any
 
 import pytest
 
+from oxcart import Worker
 from oxcart.broker.port import Ask, ClaimedJob
 from tests.bridge.conftest import Desk, Members
 from tests.conftest import MakeQueue
@@ -76,3 +78,23 @@ async def test_the_counter_is_right_after_half_of_the_workers_are_killed(
     await eventually(lambda: store.get("bridge:ratelimit:concurrent:email") == "0", "the counter is right")
     assert store.scard("bridge:jobs:active") == 0
     assert {await job.state() for job in jobs} == {"completed"}
+
+
+async def test_a_dead_workers_job_and_slot_come_back_in_time(
+    make_queue: MakeQueue, members: Members, store: Any
+) -> None:
+    """Within 35 s with leases of 30 s, which only the full length has; in CI the leases last a second."""
+    full = os.environ.get("OXCART_CHAOS") == "full"
+    queue = make_queue("email", protocol="bridge")
+    await queue.add("email", {}, rate_limit={"max_concurrent": 1}, attempts=3)
+    second = await queue.add("email", {}, rate_limit={"max_concurrent": 1})
+    members.start("dies", lock="30s" if full else "1s", nap=600)
+    await asyncio.get_running_loop().run_in_executor(None, members.await_ready)
+    await eventually(lambda: store.scard("bridge:jobs:active") == 1, "it runs")
+    ran: list[str] = []
+    queue.process(lambda job: ran.append(job.id))
+    async with Worker(queue, name="lives", lock_duration="30s" if full else "1s").running():
+        members.kill("dies")
+        await eventually(lambda: len(ran) == 2, "both have run", 35 if full else 20)
+        await second.result(timeout=20)
+    assert store.get("bridge:ratelimit:concurrent:email") == "0"
