@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 
 from oxcart import Queue, RunningJob, TemporaryError, Worker
 
-shop = Queue("shop", attempts=5, backoff="20ms")
+shop = Queue("shop", attempts=20, backoff="20ms")
 folder = tempfile.TemporaryDirectory()
 DATABASE = f"{folder.name}/shop.db"
 TABLES = """

@@ -87,6 +87,7 @@ async def test_a_parent_that_waits_does_so_once_though_the_answer_is_lost(
         proxy.cut_if(_CutFirst("finish"))
         top = await queue.add("grow", {"children": 3})
         assert await asyncio.wait_for(top.result(), LIMIT) == 3
-        assert proxy.cuts["finish"] >= 5, "every end was answered twice"
+        # The wait, the ends of the children, which may go together, and the end.
+        assert proxy.cuts["finish"] >= 3, "every end was answered twice"
         assert _released(store) == {top.id: 1}
         assert fleet.starts()[top.id] == 2

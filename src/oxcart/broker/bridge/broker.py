@@ -112,6 +112,7 @@ class BridgeBroker(Looking):
         self._waiting = self.keys.waiting()
         self.formal = formal
         self.abilities = abilities or Abilities()
+        self._knows_index = False
         self._judged: dict[str, bool] = {"": True}
         self.schedulers = CronStore(self)
         self._sweeper = Sweeper(self.keys, self.caller)
@@ -230,6 +231,10 @@ class BridgeBroker(Looking):
                     await self._index(unread)
                 break
             if unread is None:
+                answer = await self._claim(ask, ask.count, now)
+            elif not self._knows_index:  # a script that the server does not know yet is sent twice: overtaken
+                await self._index(unread)
+                self._knows_index = True
                 answer = await self._claim(ask, ask.count, now)
             else:  # one behind the other, on one connection
                 _, answer = await asyncio.gather(self._index(unread), self._claim(ask, ask.count, now))
