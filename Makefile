@@ -76,6 +76,13 @@ mixed-fleet: install  ## 20 000 jobs by Node 5.62.0, Node 6.7.0, PyPI bullmq and
 mixed-fleet-without-us: install  ## the same by the peers alone, which are killed in our place
 	$(BIN)/python -m tests.interop.mixed --without-us $(MIXED)
 
+.PHONY: mesh bench-mesh
+mesh: install  ## 20 000 jobs with random targets by 50 workers in 5 processes that are killed and join
+	OXCART_MESH_JOBS=20000 $(BIN)/pytest -q -s tests/chaos/test_mesh.py
+
+bench-mesh: install  ## what lanes cost a claim, and how soon a job starts behind 10 000 that do not fit; BENCH=--check
+	$(BIN)/python -m benchmarks.mesh $(BENCH)
+
 .PHONY: graphs
 graphs: install  ## random graphs of 1 000 jobs by Node and us: with dying workers, and without them in time
 	OXCART_GRAPH=1000 $(BIN)/pytest -q -s tests/interop/test_random_graphs.py

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from oxcart.graph import Graph
     from oxcart.handle import JobHandle
     from oxcart.model import (
+        Abilities,
         Backoff,
         Cancel,
         Event,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         RateLimited,
         Retry,
         Snooze,
+        Target,
         TemporaryError,
         WaitForChildren,
     )
@@ -44,6 +46,7 @@ _PLACES = {
 }
 
 __all__ = [
+    "Abilities",
     "Backoff",
     "Cancel",
     "Event",
@@ -60,6 +63,7 @@ __all__ = [
     "Retry",
     "RunningJob",
     "Snooze",
+    "Target",
     "TemporaryError",
     "WaitForChildren",
     "Worker",

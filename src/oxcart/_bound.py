@@ -17,13 +17,21 @@ from oxcart.model.errors import OxcartError
 class Bound:
     """What of a queue belongs to one event loop: a connection, waiting adds, waiting results."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: ServedBroker, add_timeout: float) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: ServedBroker,
+        add_timeout: float,
+        *,
+        shares: bool = False,
+    ) -> None:
         self.loop = loop
         self.pid = os.getpid()
         self.broker = broker
         self.results = Results(broker)
         self._add_timeout = add_timeout
         self._alone = False
+        self._shares = shares  # the connection is another queue's
         self._waiting: list[tuple[Encoded, asyncio.Future[Added]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -74,4 +82,5 @@ class Bound:
         if self._sending:
             await asyncio.wait(self._sending)
         await self.results.close()
-        await self.broker.close()
+        if not self._shares:
+            await self.broker.close()

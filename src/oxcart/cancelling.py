@@ -105,25 +105,36 @@ class Cancelling(Operations):
             limit: How many at most.
             progress: Told after every step.
         """
-        broker = self._native("cancelling")
+        self._native("cancelling")
         chosen = JobFilter.build(
-            now_ms=broker.clock(),
+            now_ms=self._store.clock(),
             name=name,
             tags=tags,
             correlation_id=correlation_id,
             older_than=older_than,
             newer_than=newer_than,
         )
-        return await cancelling.cancel_all(
-            broker,
-            chosen,
-            _states(state),
-            _reason(reason),
-            force=force,
-            dry_run=dry_run,
-            limit=_limit(limit),
-            told=_after(0, progress),
-        )
+        most, found = _limit(limit), Cancelled(dry_run=dry_run)
+        for broker in await self._stores():
+            rest = None if most is None else most - found.matched
+            if rest == 0:
+                break
+            part = await cancelling.cancel_all(
+                broker,
+                chosen,
+                _states(state),
+                _reason(reason),
+                force=force,
+                dry_run=dry_run,
+                limit=rest,
+                told=_after(found.matched, progress),
+            )
+            found.matched += part.matched
+            found.cancelled += part.cancelled
+            found.asked += part.asked
+            found.refused += part.refused
+            found.ids += part.ids
+        return found
 
 
 def _reason(reason: str) -> str:

@@ -64,7 +64,7 @@ class DeadLetters:
             **which: As in `Which`.
         """
         found = await self._work_off("list", self._filter(which), newest=not oldest, limit=_limit(limit))
-        jobs = await self._queue.broker.get(found.ids)
+        jobs = await self._queue.broker.look(found.ids)
         return [job for job in jobs if job is not None]
 
     async def count(self, **which: Unpack[Which]) -> int:

@@ -77,7 +77,7 @@ class Flow:
         self.queue = queue
         self.name = check_job_name(name)
         self.data = data
-        self.options = options
+        self.options = options.without_target("flows and graphs")
         self.policy = policy
         self.children = tuple(children)
         for child in self.children:

@@ -142,7 +142,8 @@ class Graph:
             **options: As in ``JobOptions``.
         """
         where = self.queue if queue is None else queue
-        return self._join(GraphJob(where, name, data, where.read_options(options)), after, after_any)
+        read = where.read_options(options).without_target("flows and graphs")
+        return self._join(GraphJob(where, name, data, read), after, after_any)
 
     def take(
         self, flow: Flow, *, after: Iterable[Dependency] = (), after_any: Iterable[Dependency] = ()

@@ -24,7 +24,7 @@ from oxcart.broker.factory import native
 from oxcart.broker.port import ServedBroker
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import QueueBusy, ValidationError
 from oxcart.model.event import EVENT_NAMES
 from oxcart.model.options import MAX_PRIORITY
 
@@ -63,6 +63,10 @@ class Operations:
         without = "this needs a server, and a queue in inline or manual mode has none"
         return native(self.broker, feature, without)
 
+    async def _stores(self) -> list[BullMQBroker]:
+        """The queue itself and its lanes: what is done to a queue is done to all of them."""
+        return await self._store.lanes.brokers()
+
     async def clean(
         self,
         state: str = "completed",
@@ -88,14 +92,15 @@ class Operations:
         if state not in CLEANABLE:
             raise ValidationError("state", "one of " + ", ".join(CLEANABLE), state)
         most = _limit(limit)
-        broker = self._store
-        before = broker.clock() - parse_ms(grace, "grace")
+        before = self._store.clock() - parse_ms(grace, "grace")
         done = 0
-        for key in CLEANABLE[state]:
-            if most is not None and done >= most:
-                break
-            rest = None if most is None else most - done
-            done += await operations.clean(broker, key, before, limit=rest, told=_after(done, progress))
+        for broker in await self._stores():
+            for key in CLEANABLE[state]:
+                if most is not None and done >= most:
+                    return done
+                rest = None if most is None else most - done
+                told = _after(done, progress)
+                done += await operations.clean(broker, key, before, limit=rest, told=told)
         return done
 
     async def drain(self, *, delayed: bool = False, progress: Told | None = None) -> int:
@@ -107,7 +112,10 @@ class Operations:
             delayed: Whether jobs whose time has not come go as well.
             progress: Told after every step.
         """
-        return await operations.drain(self._store, delayed=delayed, told=_after(0, progress))
+        done = 0
+        for broker in await self._stores():
+            done += await operations.drain(broker, delayed=delayed, told=_after(done, progress))
+        return done
 
     async def obliterate(self, *, force: bool = False, progress: Told | None = None) -> int:
         """Removes the queue with everything in it, for good; returns how many jobs it had.
@@ -121,7 +129,17 @@ class Operations:
         Raises:
             QueueBusy: Workers hold jobs of it, and ``force`` was not said. Nothing has changed.
         """
-        return await operations.obliterate(self._store, force=force, told=_after(0, progress))
+        brokers = await self._stores()
+        if not force and len(brokers) > 1:
+            active = (await self._store.counts_over_lanes())["active"]
+            if active:
+                raise QueueBusy(self._store.queue, active)
+        done = 0
+        for broker in reversed(brokers):
+            done += await operations.obliterate(broker, force=force, told=_after(done, progress))
+        if len(brokers) > 1:
+            await self._store.lanes.forget()
+        return done
 
     async def retry_all(
         self,
@@ -145,15 +163,22 @@ class Operations:
         """
         if state not in FINISHED:
             raise ValidationError("state", "one of " + ", ".join(FINISHED), state)
-        return await operations.retry_all(
-            self._store,
-            cast(Literal["failed", "completed"], state),
-            since_ms=0 if since is None else _ms(since, "since"),
-            until_ms=None if until is None else _ms(until, "until"),
-            limit=_limit(limit),
-            reset=reset,
-            told=_after(0, progress),
-        )
+        most, done = _limit(limit), 0
+        since_ms = 0 if since is None else _ms(since, "since")
+        until_ms = self._store.clock() if until is None else _ms(until, "until")
+        for broker in await self._stores():
+            if most is not None and done >= most:
+                break
+            done += await operations.retry_all(
+                broker,
+                cast(Literal["failed", "completed"], state),
+                since_ms=since_ms,
+                until_ms=until_ms,
+                limit=None if most is None else most - done,
+                reset=reset,
+                told=_after(done, progress),
+            )
+        return done
 
     async def promote_all(
         self, *, until: Moment | None = None, limit: int | None = None, progress: Told | None = None
@@ -165,12 +190,15 @@ class Operations:
             limit: How many at most, the earliest due first; None for all.
             progress: Told after every step.
         """
-        return await operations.promote_all(
-            self._store,
-            until_ms=None if until is None else _ms(until, "until"),
-            limit=_limit(limit),
-            told=_after(0, progress),
-        )
+        most, done = _limit(limit), 0
+        until_ms = None if until is None else _ms(until, "until")
+        for broker in await self._stores():
+            if most is not None and done >= most:
+                break
+            rest = None if most is None else most - done
+            told = _after(done, progress)
+            done += await operations.promote_all(broker, until_ms=until_ms, limit=rest, told=told)
+        return done
 
     async def remove_orphans(self, *, dry_run: bool = False, progress: Told | None = None) -> list[str]:
         """Removes jobs that are in no state and so would never run nor be removed; returns their ids.
@@ -196,7 +224,11 @@ class Operations:
         for one in asked or ():
             if type(one) is not int or not 0 <= one <= MAX_PRIORITY + 1:
                 raise ValidationError("priorities", f"integers from 0 to {MAX_PRIORITY}", one)
-        return await operations.counts_per_priority(self._store, asked)
+        found: dict[int, int] = {}
+        for broker in await self._stores():
+            for priority, count in (await operations.counts_per_priority(broker, asked)).items():
+                found[priority] = found.get(priority, 0) + count
+        return found
 
     async def metrics(self, state: str = "completed", *, first: int = 0, last: int = -1) -> Series:
         """How many jobs completed (or failed) per minute.

@@ -33,7 +33,6 @@ from oxcart.broker.factory import (
 )
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import Added, ServedBroker
-from oxcart.cancelling import Cancelling
 from oxcart.dead_letters import DeadLetters
 from oxcart.deliveries import WebhookQueue
 from oxcart.engine.handler import Handler, Registry, RunKind
@@ -52,6 +51,8 @@ from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.model.priority import formal_priority
+from oxcart.model.target import Target, base_of
+from oxcart.routing import Routing
 from oxcart.schedulers import Schedulers
 
 P = ParamSpec("P")
@@ -75,7 +76,7 @@ LISTABLE: Mapping[str, tuple[str, ...]] = {
 Row = tuple[str, Any] | tuple[str, Any, Mapping[str, Any]]
 
 
-class Queue(Cancelling):
+class Queue(Routing):
     """A named queue.
 
     Args:
@@ -188,16 +189,20 @@ class Queue(Cancelling):
         shared = carry(self.read_options(options))
         bound = self._bind()
         encode = bound.broker.encode
-        encoded, names, watched = [], [], []
+        encoded, names, watched, routed = [], [], [], []
         for row in jobs:
             own = shared if len(row) == 2 else self.read_options(cast(OptionKwargs, dict(row[2])), shared)
             encoded.append(encode(row[0], self.seal(row[1]), own))
             names.append(row[0])
             if own.callback_url is not None:
                 watched.append(encoded[-1][0])
+            if own.target is not None and self.protocol == "bullmq":
+                routed.append((len(encoded) - 1, self.lane(own.target)))
         if watched:
             await self.expect_callbacks(watched)
         try:
+            if routed:
+                return await self._add_routed(encoded, names, dict(routed), self.add_timeout)
             added = await bound.broker.add(encoded, timeout=self.add_timeout)
         except Unacknowledged as error:
             raise error.of_jobs(job_id for job_id, _ in encoded) from error
@@ -207,11 +212,13 @@ class Queue(Cancelling):
         ]
 
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
+        has_lane = options.target is not None and self.protocol == "bullmq"
+        where = self.lane(cast(Target, options.target)) if has_lane else self
         encoded = self.broker.encode(name, self.seal(data), carry(options))
         if options.callback_url is not None:
             await self.expect_callbacks([encoded[0]])
-        added = await self.add_encoded(encoded)
-        return JobHandle(self, added.id, name, added.created, added.duplicate)
+        added = await where.add_encoded(encoded)
+        return JobHandle(where if added.created else self, added.id, name, added.created, added.duplicate)
 
     async def add_encoded(self, job: Encoded) -> Added:
         """Adds a job that a room beside this one has checked and encoded."""
@@ -222,7 +229,7 @@ class Queue(Cancelling):
 
     async def expect_callbacks(self, ids: Iterable[str]) -> None:
         """Notes jobs that somebody is to be told of, before they are added; one too many does no harm."""
-        broker = self.broker
+        broker = (self._root or self).broker  # whose workers look after those of its lanes
         if is_native(broker):
             await broker.expect_callbacks(list(ids))
 
@@ -235,7 +242,7 @@ class Queue(Cancelling):
 
     def seal(self, data: Any) -> Any:
         """A payload as it is stored: sealed, where the queue has keys."""
-        return data if self.key_ring is None else self.key_ring.seal(data, self.name)
+        return data if self.key_ring is None else self.key_ring.seal(data, base_of(self.name))
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own.
@@ -328,11 +335,11 @@ class Queue(Cancelling):
 
     async def counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
-        counted = await self._bind().broker.counts()
+        counted = await self._bind().broker.counts_over_lanes()
         return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}
 
     async def jobs(self, state: str, *, first: int = 0, limit: int = 100, oldest: bool = False) -> list[Job]:
-        """A page of jobs in a state, newest first unless ``oldest``.
+        """A page of jobs in a state, newest first unless ``oldest``; those of lanes follow the queue's own.
 
         Raises:
             ValidationError: There is no such state.
@@ -345,6 +352,8 @@ class Queue(Cancelling):
         found: list[Job] = []
         for key in LISTABLE[state]:
             found += await broker.page(key, first, first + limit - 1, oldest=oldest)
+        if len(found) < limit and is_native(broker):
+            found += await broker.lanes.page(LISTABLE[state], first, limit - len(found), oldest=oldest)
         return found[:limit]
 
     async def get_flow(self, job_id: str, *, depth: int = 10, limit: int = 20) -> FlowView | None:
@@ -436,6 +445,8 @@ class Queue(Cancelling):
         """Closes the connection. The queue can be used again afterwards."""
         if self._deliveries is not None:
             await self._deliveries.queue.close()
+        for lane in self._opened.values():
+            await lane.close()
         bound, self._bound = self._bounds.pop(asyncio.get_running_loop(), None), None
         if bound is not None and bound.pid == os.getpid():
             await bound.close()
@@ -506,7 +517,13 @@ class Queue(Cancelling):
                 self._bounds.pop(known, None)
         found = self._bounds.get(loop)
         if found is None:
-            found = self._bounds[loop] = Bound(loop, self.open_broker(), self.add_timeout)
+            if self._root is None:
+                found = Bound(loop, self.open_broker(), self.add_timeout)
+            else:  # a lane, on the connection of its queue
+                of = self._root._native("lanes")
+                lane = of.lanes.open(self.name[len(of.base) + 1 :])
+                found = Bound(loop, lane, self.add_timeout, shares=True)
+            self._bounds[loop] = found
         return found
 
 

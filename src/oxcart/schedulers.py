@@ -107,6 +107,8 @@ class Schedulers:
             immediately=immediately,
         )
         own = self._queue.read_options(options)
+        if self._queue.protocol == "bullmq":
+            own = own.without_target("schedules")
         body = payload.encode(self._queue.seal({} if data is None else data))
         store = self._store
         if isinstance(store, CronStore):

@@ -50,6 +50,17 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("callbacks", (), "ox:callbacks"),
     ("cancellations", ("c",), "ox:cancel:c"),
     ("gates", (), "ox:gates"),
+    ("lanes", (), "ox:lanes"),
+    ("ready_lanes", (), "ox:lanes:ready"),
+    ("busy_lanes", (), "ox:lanes:busy"),
+    ("lanes_version", (), "ox:lanes:version"),
+    ("lanes_tended", (), "ox:lanes:tended"),
+    ("lane_ids", (), "ox:ids"),
+    ("workers", (), "ox:workers"),
+    ("worker", ("w",), "ox:worker:w"),
+    ("listeners", (), "ox:listeners"),
+    ("crowded", (), "ox:crowded"),
+    ("wake", ("w",), "ox:wake:w"),
     ("key", ("other",), "other"),
 ]
 
@@ -64,6 +75,10 @@ LAYOUTS = [
     ("{video}", "bull", True, "bull:{video}"),
     ("{video}@gpu", "bull", True, "bull:{video}@gpu"),
     ("{video#3}@gpu", "bull", True, "bull:{video#3}@gpu"),
+    ("video@all;c=gpu", "bull", False, "bull:video@all;c=gpu"),
+    ("video@all;c=gpu", "bull", True, "bull:{video}@all;c=gpu"),
+    ("{video}@all;c=gpu", "bull", True, "bull:{video}@all;c=gpu"),
+    ("video@gpu", "bull", True, "bull:{video@gpu}"),
     ("a{}b", "bull", True, "bull:{a{}b}"),
     ("ünï→", "bull", False, "bull:ünï→"),
 ]

@@ -354,3 +354,50 @@ class TestEnds:
         ):
             assert ox(command, "--help").out.startswith(f"Usage: oxcart {command}")
         assert ox("nope").code == 2
+
+
+class TestTargets:
+    def test_a_job_that_nobody_can_take(self, ox: Commands) -> None:
+        added = ox(
+            "add", "mail", "render", "--job-id", "one", "--target", "any;capabilities=gpu;r=eu", "--json"
+        )
+        assert added.json["created"] is True
+        assert ox("add", "mail", "hello").code == 0
+        assert [one["id"] for one in ox("jobs", "mail", "--unroutable", "--json").json] == ["one"]
+        table = ox("jobs", "mail", "--unroutable").out
+        assert "any;c=gpu;r=eu" in table
+        assert len(ox("jobs", "mail", "--json").json) == 2
+        found = ox("job", "mail", "one", "--json").json
+        assert (found["queue"], found["lane"]) == ("mail", "any;c=gpu;r=eu")
+        assert [row["queue"] for row in ox("queues", "--json").json] == ["mail"]
+        assert ox("queues", "--json").json[0]["counts"]["waiting"] == 2
+
+    def test_a_target_that_cannot_be_read(self, ox: Commands) -> None:
+        refused = ox("add", "mail", "render", "--target", "gpu")
+        assert refused.code == 2
+        assert "target must be like 'all;c=gpu,cuda;r=us-east'" in refused.err
+
+    def test_workers(self, ox: Commands, server: ValkeyServer) -> None:
+        assert ox("workers").out == "no workers\n"
+        assert ox("workers", "--json").json == []
+
+        async def look() -> None:
+            async with Queue("mail", url=server.url) as queue:
+                queue.process(lambda: None)
+                abilities = {"capabilities": ["gpu", "cuda"], "region": "eu"}
+                worker = Worker(queue, name="w1", abilities=abilities, concurrency=7)
+                async with worker.running():
+                    while not await queue.workers():
+                        await asyncio.sleep(0.01)
+                    (found,) = (await asyncio.to_thread(ox, "workers", "--json")).json
+                    table = (await asyncio.to_thread(ox, "workers", "mail")).out
+            assert (found["id"], found["name"], found["queues"]) == (worker.id, "w1", ["mail"])
+            assert (found["capabilities"], found["region"], found["stack"]) == (
+                ["cuda", "gpu"],
+                ["eu"],
+                ["python"],
+            )
+            for word in ("w1", "cuda, gpu", "eu", "python", "7"):
+                assert word in table
+
+        asyncio.run(look())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.bullmq import dead, flows, graphs, operations
+from oxcart.broker.bullmq import dead, flows, graphs, operations, registry
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.cancelling import cancel, cancel_all
 from oxcart.broker.bullmq.keys import slot_of
@@ -136,6 +136,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
         ],
         Ask(5),
     )
+    await _lanes(broker, client)
     await _schedules(broker, client)
     await _children(broker, there, client)
     await _cancel(broker, there, client)
@@ -170,6 +171,40 @@ async def _limits(broker: BullMQBroker) -> None:
     await broker.limits.set_bucket("t", "limited", 0, 0)
     await broker.claim(Ask(9))
     await broker.limits.set_bucket("k", "", 5, 0)
+
+
+async def _lanes(broker: BullMQBroker, client: Any) -> None:
+    """Jobs in lanes: added, found, claimed by choice, ended, cancelled and tended; and a lane that goes."""
+    gpu, eu = broker.lanes.open("all;c=gpu"), broker.lanes.open("any;r=eu")
+    record = registry.WorkerRecord(id="w", routed=True)
+    await registry.beat(broker, record, told="2")
+    await _add(gpu, "g1", "g2", "plain", "low")
+    await _add(eu, "e1", "g1", priority=2)
+    await _add(broker, "e1")
+    await broker.lanes.enter("all;c=peer")
+    await broker.look(["e1", "nobody"])
+    await broker.set_progress("e1", 5)
+    client.hset(broker.keys.meta(), "concurrency", 100)
+    choice = ("base", "all;c=gpu", "any;r=eu")
+    claimed = await broker.claim(Ask(1, lanes=choice))
+    assert claimed.jobs
+    claimed = await gpu.claim(Ask(1, lanes=("all;c=gpu",)))
+    (job,) = claimed.jobs
+    codes, claimed = await gpu.finish([_outcome("c", job)], Ask(5, lanes=("any;r=eu",)))
+    assert codes == [1]
+    (job,) = claimed.jobs
+    await cancel(broker, [job.id], "no", force=False)
+    await eu.finish([_outcome("l", job, delay_ms=1)])
+    await broker.limits.release()
+    await broker.lanes.counts()
+    await broker.lanes.tend(guard_ms=1)
+    await broker.pause()
+    await broker.resume()
+    await operations.obliterate(gpu, force=True)
+    await asyncio.sleep(0.005)
+    await broker.lanes.tend(guard_ms=1, idle_ms=-(10**9))
+    assert "all;c=peer" not in await broker.lanes.names()
+    await registry.leave(broker, "w")
 
 
 async def _schedules(broker: BullMQBroker, client: Any) -> None:

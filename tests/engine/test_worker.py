@@ -476,3 +476,20 @@ class TestRecovery:
             assert await job.result(timeout=20) == 2
         now = await job.get()
         assert (now.stalled_count, now.attempts_made, now.attempts_started) == (1, 1, 2)
+
+
+async def test_a_queue_that_had_work_is_waited_for_again(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim under way keeps its queue out of the wait; the wait must not go on without it."""
+    monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
+    queues = [make_queue(name) for name in ("one", "two")]
+
+    async def run(job: RunningJob) -> str:
+        return job.queue
+
+    for queue in queues:
+        queue.process(run)
+    async with Worker(*queues).running():
+        for queue in (*queues, *queues, *reversed(queues)):
+            assert await (await queue.add("n")).result(20) == queue.name

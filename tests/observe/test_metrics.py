@@ -14,6 +14,7 @@ from oxcart.broker.port import ClaimedJob, Outcome
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable
 from oxcart.observe._tally import Tally
+from oxcart.observe.lengths import QueueLengths
 from oxcart.observe.metrics import Metrics
 from tests.servers import ValkeyServer
 
@@ -22,6 +23,7 @@ NAMES = {
     "bullmq_jobs_processed_total",
     "bullmq_job_duration_seconds",
     "bullmq_queue_length",
+    "bullmq_unroutable_jobs",
     "bullmq_stalled_jobs_detected_total",
     "bullmq_heartbeat_success_total",
     "bullmq_heartbeat_failure_total",
@@ -46,6 +48,9 @@ class FakeQueue:
         if self.lengths is None:
             raise BrokerUnavailable("gone")
         return self.lengths
+
+    async def unroutable(self) -> dict[str, int]:
+        return {}
 
 
 class FakeBroker:
@@ -214,3 +219,16 @@ async def test_a_real_worker_is_seen(queue: Queue) -> None:
     assert samples[("bullmq_redis_connection_status",)] == 1
     assert samples["bullmq_script_duration_seconds_count", "finish"] >= 1
     assert (await read(metrics))[("bullmq_active_workers",)] == 0
+
+
+async def test_jobs_that_nobody_can_take_are_counted(queue: Queue) -> None:
+    name, lengths = queue.name, QueueLengths(queue)
+    metrics = Metrics([lengths])
+    assert (await read(metrics))["bullmq_unroutable_jobs", name] == 0
+    await queue.add_many([("n", None)] * 3, target="c=gpu")
+    metrics._read_at = float("-inf")
+    samples = await read(metrics)
+    assert samples["bullmq_unroutable_jobs", name] == 3
+    assert samples["bullmq_queue_length", name, "waiting"] == 3
+    assert not [name for name in samples if "lane" in name]
+    await lengths.close()

@@ -148,3 +148,37 @@ def test_another_writer_on_the_same_mark_is_noticed(pipeline: Pipeline, emit: Em
     emit("q", *life("2"), at=FIRST + 1000)
     with pytest.raises(Exception, match="does not fit the lake"):
         pipeline.ingest()
+
+
+def test_lanes_go_with_their_queue(spark: SparkSession, emit: Emit, url: str, tmp_path: Path) -> None:
+    lane = "q@any;c=cuda,gpu"
+    client = redis.Redis.from_url(url)
+    client.zadd("bull:q:ox:lanes", {"any;c=cuda,gpu": 1})
+    emit("q", *life("1"), at=FIRST)
+    emit(lane, *life("2"), *life("3")[:3], at=FIRST + 10)
+    emit("other@somebody.example", *life("1"), at=FIRST)
+    for choice, others in (
+        (Choice(("q",)), []),
+        (Choice(pattern="*"), [("other@somebody.example", None, "1", "completed")]),
+    ):
+        plan = Plan(tmp_path / f"lake-{choice.pattern}", Access(url=url), choice, samples=False)
+        pipeline = Pipeline(spark, plan)
+        pipeline.once()
+        found = pipeline.tables.read("jobs").select("queue", "lane", "job_id", "state").collect()
+        assert sorted(map(tuple, found), key=str) == [
+            *others,
+            ("q", "any;c=cuda,gpu", "2", "completed"),
+            ("q", "any;c=cuda,gpu", "3", "running"),
+            ("q", None, "1", "completed"),
+        ]
+    emit(lane, *life("3")[3:], at=FIRST + 1000)
+    assert pipeline.once() == ["2026-11-02"]
+    told = pipeline.query(
+        "select lane, sum(completed) as n from queue_metrics where queue = 'q' and window = 'day' "
+        "and name = '*' group by lane order by lane"
+    )
+    assert [tuple(row) for row in told.collect()] == [(None, 1), ("any;c=cuda,gpu", 2)]
+    seen = pipeline.query("select distinct queue, lane from events where job_id = '3'").collect()
+    assert [tuple(row) for row in seen] == [("q", "any;c=cuda,gpu")]
+    assert pipeline.tables.read("jobs", queues=["q"]).count() == 3
+    client.close()

@@ -6,9 +6,11 @@ May touch: the server; reads only.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from oxcart.model.names import HIDDEN
+from oxcart.model.target import base_of
 
 if TYPE_CHECKING:
     from oxcart.broker.connection import Reconnect, Server
@@ -24,8 +26,10 @@ def glob_escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-async def find_queues(server: Server, prefix: str, reconnect: Reconnect | None = None) -> list[str]:
-    """The names of all queues under a prefix, sorted."""
+async def find_queues(
+    server: Server, prefix: str, reconnect: Reconnect | None = None, *, lanes: bool = False
+) -> list[str]:
+    """The names of all queues under a prefix, sorted; with ``lanes`` also those of their lanes."""
     from oxcart.broker.caller import Caller
 
     names: set[str] = set()
@@ -41,7 +45,7 @@ async def find_queues(server: Server, prefix: str, reconnect: Reconnect | None =
                 names.update(
                     name
                     for key in keys
-                    if (name := queue_of(key.decode("utf-8", "replace"), prefix, server.is_cluster))
+                    if (name := queue_of(key.decode("utf-8", "replace"), prefix, server.is_cluster, lanes))
                 )
                 if cursor == b"0":
                     break
@@ -50,11 +54,34 @@ async def find_queues(server: Server, prefix: str, reconnect: Reconnect | None =
     return sorted(names)
 
 
-def queue_of(meta_key: str, prefix: str, cluster: bool) -> str | None:
-    """The queue that a meta key belongs to; None for a hidden one, or a job whose id ends in ``:meta``."""
+async def registered_lanes(server: Server, prefix: str, queues: Iterable[str]) -> list[str]:
+    """The names of the lanes that some queues know of."""
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+    found: list[str] = []
+    for name in queues:
+        broker = BullMQBroker(server, name, prefix=prefix)
+        try:
+            found += [f"{name}@{lane}" for lane in await broker.lanes.names()]
+        finally:
+            await broker.close()
+    return found
+
+
+def queue_of(meta_key: str, prefix: str, cluster: bool, lanes: bool = False) -> str | None:
+    """The queue that a meta key belongs to; None for a hidden one, or a job whose id ends in ``:meta``.
+
+    Args:
+        meta_key: The key.
+        prefix: What stands before the queue's name.
+        cluster: Whether keys have tags that nobody chose.
+        lanes: Whether a lane is a queue of its own, or its key one of the queue that has it.
+    """
     name = meta_key[len(prefix) + 1 : -len(":meta")]
     if not name or ":" in name or name.endswith(HIDDEN):
         return None
-    if cluster and name.startswith("{") and name.endswith("}") and "{" not in prefix:
-        return name[1:-1] or None  # the tag that every client of ours puts there by itself
-    return name
+    base = base_of(name)
+    rest = name[len(base) :] if lanes else ""
+    if cluster and base.startswith("{") and base.endswith("}") and "{" not in prefix:
+        base = base[1:-1]  # the tag that every client of ours puts there by itself
+    return base + rest if base else None

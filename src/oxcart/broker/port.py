@@ -48,6 +48,8 @@ class Ask(msgspec.Struct, frozen=True):
         limit_duration: ... in so many ms over all workers; None for no limit of the worker's own.
         max_bytes: Stop claiming when payloads reach this size.
         metrics: For so many minutes it is kept how many jobs ended in each; 0 counts nothing.
+        lanes: Lanes of the queue to choose from, by their names within it, the queue itself as ``base``;
+            none to claim from this queue. Those who have the same to offer are taken in this order.
     """
 
     count: int = 1
@@ -57,6 +59,7 @@ class Ask(msgspec.Struct, frozen=True):
     limit_duration: int | None = None
     max_bytes: int = 1_048_576
     metrics: int = 0
+    lanes: tuple[str, ...] = ()
 
 
 #: Asks for no job at all.
@@ -107,7 +110,11 @@ class Claimed(msgspec.Struct):
         orphans: Ids that stood in a list without a job; they were dropped. Also ids that are no text, whose
             jobs no worker of ours can hold; they stay.
         repeated: The answer came from the server's memory.
-        more: The queue was not seen to its end: ask again, though there were fewer jobs than asked for.
+        more: The queue was not seen to its end: ask again, though there were fewer jobs than asked for. Of a
+            choice of lanes: others came first.
+        lane: Where there was a choice of lanes: which it is, by its place in ``Ask.lanes``; None for none.
+        shut: All of the lanes are closed, because the queue that they belong to is.
+        empty: The lanes that had nothing, by their places, and when their next delayed jobs are due, or 0.
     """
 
     jobs: list[ClaimedJob]
@@ -118,6 +125,9 @@ class Claimed(msgspec.Struct):
     orphans: list[str] = []
     repeated: bool = False
     more: bool = False
+    lane: int | None = None
+    shut: bool = False
+    empty: list[tuple[int, int]] = []
 
 
 class Outcome(msgspec.Struct):
@@ -339,10 +349,14 @@ class ServedBroker(Broker, Protocol):
     """A broker on a server: what the engine and a queue's face need beside the verbs.
 
     Attributes:
+        base: The queue that this one is a lane of; itself where it is none.
+        lane: Its name as a lane; None where it is none.
         slot: The cluster slot of all the queue's keys; None on a single server.
         next_expiry: When the next lifetime is over, in ms, as the last ``promote`` saw it; 0 for none.
     """
 
+    base: str
+    lane: str | None
     slot: int | None
     next_expiry: int
 
@@ -376,6 +390,9 @@ class ServedBroker(Broker, Protocol):
         self, jobs: Sequence[Any], *, timeout: float | None = None
     ) -> list[Added | OxcartError]:
         """As ``add``, with the error of a refused job in its place."""
+
+    async def counts_over_lanes(self) -> dict[str, int]:
+        """How many jobs of the queue and of its lanes are in each wire state."""
 
     async def ended(self, job_id: str) -> Ended:
         """What is known of a job's end."""

@@ -24,6 +24,7 @@ from oxcart.cli import (
     schedulers,
     server,
     work,
+    workers,
 )
 from oxcart.cli import namespace as namespace_
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
@@ -102,6 +103,7 @@ def _root(
 
 app.command()(demo.demo)
 app.command()(work.work)
+app.command()(workers.workers)
 app.command()(queues.queues)
 app.command()(namespace_.namespace)
 app.command()(queues.pause)

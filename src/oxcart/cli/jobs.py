@@ -44,6 +44,10 @@ def add(
     idempotency_key: Annotated[
         str | None, typer.Option(help="A job of this name and key within 24 h is this job.")
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Which workers may run it: 'all;c=gpu,cuda;r=us-east', 'any;s=python', 'id=NAME'."),
+    ] = None,
     timeout: Annotated[str | None, typer.Option(help="How long an attempt may run.")] = None,
     lifetime: Annotated[str | None, typer.Option(help="When it must have ended, from now.")] = None,
     tag: Annotated[
@@ -73,6 +77,7 @@ def add(
         "backoff": json_or_text(backoff),
         "job_id": job_id,
         "idempotency_key": idempotency_key,
+        "target": target,
         "timeout": timeout,
         "lifetime": lifetime,
         "tags": tags_of(tag),
@@ -98,6 +103,9 @@ def jobs(
     first: Annotated[int, typer.Option(min=0, help="Leave out so many of each state.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many of each state.")] = 20,
     oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first instead of newest.")] = False,
+    unroutable: Annotated[
+        bool, typer.Option("--unroutable", help="Only jobs whose targets no registered worker fits.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs of a queue."""
@@ -106,6 +114,13 @@ def jobs(
         from oxcart.queue import LISTABLE
 
         async with settings.of(ctx).queue(queue) as source:
+            if unroutable:
+                return [
+                    (one, job)
+                    for lane in await source.unroutable()
+                    for one in state or ("waiting", "prioritized", "delayed")
+                    for job in await source.lane(lane).jobs(one, first=first, limit=limit, oldest=oldest)
+                ]
             return [
                 (one, job)
                 for one in state or LISTABLE
@@ -116,13 +131,16 @@ def jobs(
     if as_json:
         output.document([as_document(job, one) for one, job in found])
         return
+    # The column would be empty for most queues.
+    routed = ["target"] if any(job.lane for _, job in found) else []
     output.table(
-        ["id", "name", "state", "attempts#", "age#", "reason or result"],
+        ["id", "name", "state", *routed, "attempts#", "age#", "reason or result"],
         (
             [
                 job.id,
                 job.name,
                 one,
+                *(job.lane for _ in routed),
                 f"{job.attempts_used}/{job.options.attempts}",
                 output.age(job.timestamp),
                 job.failed_reason or (job.return_value if one == "completed" else None),
@@ -370,6 +388,7 @@ def _facts(job: Job, state: str) -> dict[str, Any]:
         "id": job.id,
         "name": job.name,
         "queue": job.queue,
+        "target": job.lane,
         "state": state if job.state is None or job.state == state else f"{state} ({job.state})",
         "attempts": f"{job.attempts_used} of {job.options.attempts} used",
         "priority": job.priority or None,

@@ -368,13 +368,9 @@ def _access(ctx: typer.Context, queues: list[str] | None) -> tuple[Access, Choic
 
 
 def _found(access: Access, choice: Choice) -> list[str]:
-    import asyncio
+    from oxcart.spark.access import chosen
 
-    from oxcart.broker.discovery import find_queues
-
-    if choice.pattern is None:
-        return list(choice.names)
-    return choice.pick(asyncio.run(find_queues(access.server(), access.prefix)))
+    return chosen(access, choice, access.server())
 
 
 def _attach(ctx: typer.Context, queues: list[str] | None, name: str, keep: int) -> dict[str, int]:

@@ -115,7 +115,7 @@ async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
 async def _row(broker: BullMQBroker) -> dict[str, Any] | None:
     from oxcart.queue import LISTABLE
 
-    counts = await broker.counts()
+    counts = await broker.counts_over_lanes()
     known, paused, version = await broker.caller.pipeline(
         [
             ("EXISTS", broker.keys.meta()),

@@ -43,6 +43,7 @@ class Plan(msgspec.Struct, kw_only=True):
         targets: ``module:queue`` names.
         concurrency: How many handlers run at once.
         name: The worker's name, or None for its id.
+        abilities: What it can do, or None where it takes no jobs with a target.
         lock_duration: How long a lease lasts.
         stalled_interval: How often to look for jobs of lost workers.
         shutdown_timeout: How long running jobs may take to end.
@@ -61,6 +62,7 @@ class Plan(msgspec.Struct, kw_only=True):
     targets: list[str]
     concurrency: int = 10
     name: str | None = None
+    abilities: dict[str, list[str]] | None = None
     lock_duration: str = "30s"
     stalled_interval: str = "30s"
     shutdown_timeout: str = "30s"
@@ -159,6 +161,7 @@ class _Process:
             *queues,
             concurrency=plan.concurrency,
             name=plan.name,
+            abilities=plan.abilities,
             lock_duration=plan.lock_duration,
             stalled_interval=plan.stalled_interval,
             shutdown_timeout=plan.shutdown_timeout,

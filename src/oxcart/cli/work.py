@@ -46,6 +46,17 @@ def work(
     name: Annotated[
         str | None, typer.Option(help="The worker's name, as peers see it.", show_default="its id")
     ] = None,
+    capability: Annotated[
+        list[str] | None,
+        typer.Option(help="What it can do, for jobs with a target; repeat for several."),
+    ] = None,
+    region: Annotated[
+        list[str] | None, typer.Option(help="Where it is, for jobs with a target; repeat for several.")
+    ] = None,
+    stack: Annotated[
+        list[str] | None,
+        typer.Option(help="What it is made of, for jobs with a target.", show_default="python"),
+    ] = None,
     lock_duration: Annotated[str, typer.Option(help="How long a lease lasts without renewal.")] = "30s",
     stalled_interval: Annotated[
         str, typer.Option(help="How often to look for jobs of lost workers.")
@@ -93,6 +104,7 @@ def work(
     """
     from oxcart.cli.runner import Plan, run
     from oxcart.model.duration import parse_ms
+    from oxcart.model.target import Abilities
 
     using = settings.of(ctx)
     if using.prefix != DEFAULT_PREFIX:
@@ -102,10 +114,15 @@ def work(
     parse_ms(shutdown_timeout, "shutdown_timeout")
     if using.url is not None:
         os.environ["OXCART_URL"] = using.url  # for queues that name no server, here and in children
+    abilities = {"capabilities": capability, "region": region, "stack": stack}
+    said = {name: words for name, words in abilities.items() if words}
+    if said:
+        Abilities.read(said)
     plan = Plan(
         targets=targets,
         concurrency=concurrency,
         name=name,
+        abilities=said or None,
         lock_duration=lock_duration,
         stalled_interval=stalled_interval,
         shutdown_timeout=shutdown_timeout,

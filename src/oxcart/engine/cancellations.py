@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.link import ReplyError
 from oxcart.broker.port import ServedBroker
@@ -52,7 +53,7 @@ class Cancellations:
 
     Args:
         brokers: The worker's queues.
-        held: The jobs held of a queue, by id.
+        held: The jobs held of a queue and its lanes, by id.
         stop: Takes a job that was cancelled: the job, why, and whether by force.
         reconnect: Pauses between attempts to reach a lost server.
     """
@@ -130,7 +131,9 @@ class Cancellations:
         if not jobs:
             return
         broker = self._brokers[index]
-        commands = [("HMGET", broker.keys.job(job.id), "ats", "ox:cancel", "ox:category") for job in jobs]
+        keys = (broker.keys if job.station is None else job.station.broker.keys for job in jobs)
+        fields = ("ats", "ox:cancel", "ox:category")
+        commands = [("HMGET", names.job(job.id), *fields) for names, job in zip(keys, jobs, strict=True)]
         for job, (starts, asked, category) in zip(jobs, await broker.caller.pipeline(commands), strict=True):
             if starts != b"%d" % job.fencing:
                 continue
@@ -156,10 +159,13 @@ class _Listener:
         self._reconnect = reconnect
         first = next(iter(brokers.values()))
         self._link = first.server.link(first.slot)
-        self._places = {
-            broker.keys.cancellations(broker.caller.client_id).encode(): index
-            for index, broker in brokers.items()
-        }
+        self._places: dict[bytes, int] = {}
+        for index, broker in brokers.items():
+            client = broker.caller.client_id
+            self._places[broker.keys.cancellations(client).encode()] = index
+            if broker.lane is not None:  # a lane that its queue knows of is spoken to through that queue
+                base = Keys(broker.base, broker.keys.prefix, broker.keys.tagged)
+                self._places[base.cancellations(client).encode()] = index
         self._missed = False
 
     async def close(self) -> None:

@@ -4,6 +4,9 @@ Free slots decide how many jobs a call asks for. Outcomes that become ready whil
 together in the next one, which also claims into the freed slots; queues take turns. Idle, that is one job
 per call and the lowest latency; loaded, the batch grows by itself.
 
+The lanes of a queue (docs/decisions/60) are its family: a call names those that may have work, and the server
+takes the one whose next job comes first.
+
 May touch: the server, through the brokers. Knows nothing of how handlers run.
 """
 
@@ -34,6 +37,8 @@ LIMITED = 5_000
 STUCK = 1.0
 #: Attempts ended in one call times active jobs at most: each of them may cost a search in the list.
 SEARCHED = 100_000
+#: Lanes that one claim chooses between at most.
+CHOICE = 32
 
 
 class Station:
@@ -49,11 +54,19 @@ class Station:
         asked_at: When it was last asked for jobs, in loop time.
         wakes: How often it was said to have work. An answer to a call that was sent before the last time
             does not say that it has none: that work may have come after the call.
+        root: The queue that it is a lane of; itself where it is none.
+        family: Of a root: its lanes that are claimed from.
+        owing: Of a root: those of it and its lanes that have outcomes to commit, the oldest first.
+        retired: Of a lane: it is not claimed from any more. What was claimed is still ended.
     """
 
-    def __init__(self, index: int, broker: ServedBroker) -> None:
+    def __init__(self, index: int, broker: ServedBroker, root: Station | None = None) -> None:
         self.index = index
         self.broker = broker
+        self.root = root or self
+        self.family: list[Station] = []
+        self.owing: dict[Station, None] = {}
+        self.retired = False
         self.outcomes: list[tuple[RunningJob, Outcome]] = []
         self.ready = True
         self.until_ms = 0
@@ -65,20 +78,34 @@ class Station:
         self.asked_at = 0.0
         self.wakes = 0
 
+    @property
+    def lane(self) -> str:
+        """Its name among those that a claim chooses between."""
+        return "base" if self.root is self else self.broker.lane or ""
+
     def wake(self) -> None:
         """Notes that there may be work."""
-        self.ready = True
+        self.ready = not self.retired
         self.wakes += 1
+
+    def choice(self) -> list[Station]:
+        """Those of its family that may have work, itself first, then by turns."""
+        root = self.root
+        all_of_them = [root, *root.family]
+        turn = all_of_them.index(self) if not self.retired else 0
+        ready = [one for one in all_of_them[turn:] + all_of_them[:turn] if one.ready]
+        return ready[:CHOICE]
 
 
 class _Call:
-    """One call in flight: what it asked for, and the timer that tells when it hangs."""
+    """One call in flight: what it asked for and where, and the timer that tells when it hangs."""
 
-    __slots__ = ("asked_for", "is_stuck", "station", "timer")
+    __slots__ = ("asked_for", "choice", "is_stuck", "station", "timer")
 
-    def __init__(self, station: Station, asked_for: int) -> None:
+    def __init__(self, station: Station, asked_for: int, choice: list[Station]) -> None:
         self.station = station
         self.asked_for = asked_for
+        self.choice = choice
         self.is_stuck = False
         self.timer: asyncio.TimerHandle | None = None
 
@@ -147,7 +174,26 @@ class Claims:
     def submit(self, station: Station, job: RunningJob, outcome: Outcome) -> None:
         """Takes an ended attempt; it is committed with the next call."""
         station.outcomes.append((job, outcome))
+        station.root.owing[station] = None
+        if station.retired and station not in self._stations:
+            self._stations.append(station)
         self._pump_soon()
+
+    def join(self, station: Station) -> None:
+        """Claims from a lane from now on."""
+        station.retired = False
+        station.root.family.append(station)
+        if station not in self._stations:
+            self._stations.append(station)
+        station.wake()
+        self._pump_soon()
+
+    def retire(self, station: Station) -> None:
+        """Claims from a lane no more; what it was claimed from it is still ended."""
+        station.retired, station.ready, station.due_ms = True, False, 0
+        station.root.family.remove(station)
+        if not station.calls and not station.outcomes:
+            self._stations.remove(station)
 
     def wake(self, index: int | None) -> None:
         """Says that a queue may have work, or that all are to be looked at."""
@@ -158,6 +204,11 @@ class Claims:
                     station.wake()
         else:
             self._stations[index].wake()
+        self._pump_soon()
+
+    def wake_station(self, station: Station) -> None:
+        """Says that a queue may have work."""
+        station.wake()
         self._pump_soon()
 
     def stop_claiming(self) -> None:
@@ -206,7 +257,13 @@ class Claims:
                     break
             else:
                 break
-            self._start(station, free)
+            owing = station.root.owing
+            if not station.outcomes and owing:
+                # An end claims for the whole family, and should not wait until all lanes had their turn.
+                first = next((one for one in owing if not one.stuck), station)
+                self._start(first, free, station)
+            else:
+                self._start(station, free, station)
         if not self._calls:
             self._idle.set()
 
@@ -215,18 +272,36 @@ class Claims:
         now = asyncio.get_running_loop().time()
         for station in self._stations:
             if not station.ready and not station.until_ms and now - station.asked_at > ASK_AGAIN:
-                station.ready = True
+                station.ready = not station.retired
 
-    def _start(self, station: Station, free: int) -> None:
+    def _start(self, station: Station, free: int, turn: Station) -> None:
+        """Starts a call that ends what a queue has and claims into the free slots.
+
+        Args:
+            station: The queue.
+            free: How many slots are free.
+            turn: Whose turn it is to be claimed from, where its family has the same to offer.
+        """
         most = BATCH_DUE if 0 < station.due_ms <= self._clock() else BATCH
         batch = self._batch(station, max(1, min(most, SEARCHED // max(1, station.active))))
         if batch and station.closed:
-            station.ready = True
-        claim = min(free, most) if station.ready and free > 0 else 0
-        call = _Call(station, claim)
+            station.ready = not station.retired
+        choice: list[Station] = []
+        if station.root.family or station.retired:
+            if batch:
+                for one in station.root.family:
+                    one.ready = one.ready or one.closed  # the end may make room for all of them
+            choice = turn.choice() if free > 0 else []
+            claim = min(free, most) if choice else 0
+            if choice == [station]:
+                choice = []
+        else:
+            claim = min(free, most) if station.ready and free > 0 else 0
+        call = _Call(station, claim, choice)
         self._asked_for += claim
         if claim:
-            station.asked_at = asyncio.get_running_loop().time()
+            for one in choice or (station,):
+                one.asked_at = asyncio.get_running_loop().time()
         station.calls += 1
         loop = asyncio.get_running_loop()
         if len(self._stations) > 1:
@@ -256,9 +331,11 @@ class Claims:
     def _batch(self, station: Station, limit: int) -> list[tuple[RunningJob, Outcome]]:
         """The next outcomes to send; a large one goes alone."""
         outcomes = station.outcomes
+        station.root.owing.pop(station, None)
         if len(outcomes) <= limit and all(len(outcome.value) < LARGE_OUTCOME for _, outcome in outcomes):
             station.outcomes = []
             return outcomes
+        station.root.owing[station] = None
         size = 0
         for _, outcome in outcomes[:limit]:
             if len(outcome.value) >= LARGE_OUTCOME:
@@ -276,9 +353,10 @@ class Claims:
         self._pump_soon()
 
     async def _commit(self, call: _Call, batch: list[tuple[RunningJob, Outcome]]) -> None:
-        station, claim = call.station, call.asked_for
-        ask = _with_count(self._ask, claim)
+        station, claim, choice = call.station, call.asked_for, call.choice
+        ask = _with_count(self._ask, claim, tuple(one.lane for one in choice))
         wakes = station.wakes
+        all_wakes = [one.wakes for one in choice]
         started = time.perf_counter()
         try:
             if batch:
@@ -293,6 +371,8 @@ class Claims:
             # The server refused the call as such (a script it does not like): nothing was applied.
             log.error("queue %s: %s", station.broker.queue, error)
             station.outcomes.extend(batch)
+            if batch:
+                station.root.owing[station] = None
             station.ready = False
             await asyncio.sleep(1)
             self._starved()
@@ -301,13 +381,34 @@ class Claims:
             self._over(call)
         for (job, outcome), code in zip(batch, codes, strict=True):
             self._ended(station, job, outcome, code)
+        if choice:
+            for place, due_ms in claimed.empty:
+                if not claimed.repeated and choice[place].wakes == all_wakes[place]:
+                    self._is_empty(choice[place], due_ms)
+            if claimed.lane is None:
+                return self._tell(station, batch, claimed, started)
+            if claimed.shut or claimed.limited_ms:
+                for one in choice:
+                    if one is not choice[claimed.lane]:
+                        self._note(one, claimed, claim, one.wakes)
+            station, wakes = choice[claimed.lane], all_wakes[claimed.lane]
         if claim:
             self._note(station, claimed, claim, wakes)
         station.active = claimed.active
+        self._tell(station, batch, claimed, started)
+
+    def _tell(
+        self, station: Station, batch: list[tuple[RunningJob, Outcome]], claimed: Claimed, started: float
+    ) -> None:
         if claimed.jobs:
             self._arrived(station, claimed)
         if self._observe is not None:
             self._observe(station, len(batch), len(claimed.jobs), time.perf_counter() - started)
+
+    def _is_empty(self, station: Station, due_ms: int) -> None:
+        station.ready = station.closed = False
+        station.until_ms, station.due_ms = 0, due_ms
+        self._starved()
 
     def _note(self, station: Station, claimed: Claimed, asked: int, wakes: int) -> None:
         """Learns from an answer whether to ask again."""
@@ -325,11 +426,10 @@ class Claims:
             station.until_ms = self._clock() + min(claimed.limited_ms, LIMITED)
             self._set_alarm()
             self._starved()  # there may be room for the jobs of other queues
-        elif (
-            len(claimed.jobs) < asked and not claimed.repeated and not claimed.more and station.wakes == wakes
-        ):
+        elif len(claimed.jobs) < asked and not (claimed.more or claimed.repeated) and station.wakes == wakes:
             # Fewer than asked for: the queue is empty, unless payloads alone made the batch short.
-            station.ready = not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
+            full = not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
+            station.ready = full and not station.retired
             if not station.ready:
                 self._starved()
 
@@ -353,8 +453,9 @@ class Claims:
         self._pump_soon()
 
 
-def _with_count(ask: Ask, count: int) -> Ask:
-    return Ask(count, ask.lock_ms, ask.worker, ask.limit_max, ask.limit_duration, ask.max_bytes, ask.metrics)
+def _with_count(ask: Ask, count: int, lanes: tuple[str, ...]) -> Ask:
+    limits = (ask.limit_max, ask.limit_duration, ask.max_bytes)
+    return Ask(count, ask.lock_ms, ask.worker, *limits, ask.metrics, lanes)
 
 
 def _bytes(claimed: Claimed) -> int:

@@ -69,6 +69,18 @@ class Leases:
         self._closing = False
         self.ready = asyncio.Event()
 
+    def add_station(self, facts: dict[str, Any]) -> int:
+        """Makes room for another queue's leases; returns its number.
+
+        Args:
+            facts: Of a lane the number of its queue, ``of``, and its name within it, ``lane``.
+        """
+        self._stations.append(facts)
+        self._held.append({})
+        self._dropped.append([])
+        self._say({"open": len(self._stations) - 1, **facts})
+        return len(self._stations) - 1
+
     def start(self) -> None:
         """Starts the renewer process; does not wait for it, a fresh lease lasts long enough."""
         self._keeper = asyncio.create_task(self._keep(), name="oxcart-leases")

@@ -9,6 +9,7 @@ past its deadline; a worker that cannot go on must lose its leases.
 Messages each way are dicts of plain values, marshalled behind their length in four bytes:
 in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix", "protocol"}
      (again where the worker has learnt of more nodes of a cluster),
+     {"open": station, "of": station of its queue, "lane"},
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "ids": [...]},
      {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
@@ -106,6 +107,9 @@ class Renewer:
             self._held.setdefault(station, {})
             if station in self._brokers:
                 self._left.append(self._brokers.pop(station))
+            for number, facts in self._facts.items():  # its lanes share its connection
+                if facts.get("of") == station:
+                    self._brokers.pop(number, None)
 
     def beat(self) -> None:
         """Renews everything once."""
@@ -162,6 +166,11 @@ class Renewer:
             from oxcart.broker.factory import make_broker
 
             facts = self._facts[station]
+            if "lane" in facts:
+                of: Any = self._broker(facts["of"])
+                lane: ServedBroker = of.open_lane(facts["lane"])
+                self._brokers[station] = lane
+                return lane
             broker = self._brokers[station] = make_broker(
                 facts.get("protocol", "bullmq"),
                 Server(facts["url"] or None, folder=facts["folder"] or None),

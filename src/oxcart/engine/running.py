@@ -41,7 +41,7 @@ class RunningJob(Parent):
 
     Attributes:
         id: The job's id.
-        queue: The queue it came from.
+        queue: The queue it came from; of a job in a lane the queue that the lane belongs to.
         token: The lease under which it runs.
         fencing: How often the job was started: grows with every claim, so a store can refuse a writer
             whose number is old.
@@ -81,7 +81,7 @@ class RunningJob(Parent):
         self._broker = broker
         self.claim = claim
         self.id = claim.id
-        self.queue = broker.queue
+        self.queue = broker.base if isinstance(broker, BullMQBroker) else broker.queue
         self.token = claim.token
         self.fencing = claim.starts
         self.started_ms = claim.started_ms
@@ -322,7 +322,7 @@ class RunningJob(Parent):
         fields[b"processedOn"] = str(self.started_ms).encode()
         fields[b"pb"] = self.worker_id.encode()
         fields[b"data"] = self.raw_data
-        return codec.decode_job(self.queue, self.id, fields, "active")
+        return codec.decode_job(self._broker.queue, self.id, fields, "active")
 
 
 class Place:

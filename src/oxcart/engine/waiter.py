@@ -3,6 +3,9 @@
 A marker is popped by the worker that is woken. Whoever pops one is answerable for it: a worker that finds
 itself without a free slot puts it back, so that another is woken instead of nobody.
 
+Beside the queues' markers a wait may be for keys that somebody else understands: those of lanes, and the
+worker's own wake key.
+
 The connection's name is what Node's ``getWorkers`` looks for; queues beyond the first get a connection
 that does nothing but carry their name.
 
@@ -12,8 +15,9 @@ May touch: the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oxcart.broker.connection import Reconnect, Server
@@ -37,6 +41,17 @@ def by_slot(brokers: Sequence[ServedBroker]) -> list[list[int]]:
     return list(groups.values())
 
 
+#: Seconds to wait at most for a claim under way to say which queues are idle.
+SETTLE = 1.0
+
+#: Takes the member that was popped from a key; False where it must be put back.
+Taker = Callable[[bytes], bool]
+
+
+def _nothing() -> Mapping[bytes, Taker]:
+    return {}
+
+
 class Waiter:
     """The blocking wait of one worker on one server.
 
@@ -49,6 +64,9 @@ class Waiter:
         has_room: Whether a job could be taken now.
         reconnect: Pauses between attempts to reach a lost server.
         on_state: Told whether the server can be reached.
+        beside: Further keys to wait for now, and who takes what is popped from them.
+        is_settled: Whether it is known of all queues if they are idle; while a claim of one is under way its
+            marker is not among those that are waited for, so no long wait may begin.
     """
 
     def __init__(
@@ -63,9 +81,13 @@ class Waiter:
         clock: Callable[[], int],
         reconnect: Reconnect,
         on_state: Callable[[bool], None],
+        beside: Callable[[], Mapping[bytes, Taker]] = _nothing,
+        is_settled: Callable[[], bool] = lambda: True,
     ) -> None:
         self._server = server
         self._brokers = brokers
+        self._beside = beside
+        self._is_settled = is_settled
         self._wanted = wanted
         self._wake = wake
         self._has_room = has_room
@@ -118,8 +140,14 @@ class Waiter:
             await sign.connect()
 
     async def _round(self) -> None:
+        if not self._is_settled():
+            self.needed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE):
+                    await self.needed.wait()
         indexes, until = self._wanted()
-        if not indexes:
+        beside = self._beside()
+        if not indexes and not beside:
             self.needed.clear()
             # The connection stays, so that the worker is seen while it is busy.
             try:
@@ -134,12 +162,16 @@ class Waiter:
         seconds = self._poll
         if until is not None:
             seconds = min(seconds, max(0.001, (until - self._clock()) / 1000))
-        keys = [self._brokers[index].keys.marker() for index in indexes]
+        keys: list[str | bytes] = [self._brokers[index].keys.marker() for index in indexes]
+        keys += beside
         popped = await self._link.call("BZPOPMIN", *keys, f"{seconds:.3f}", timeout=seconds + 5.0)
         if popped is None:
             self._wake(None)
             return
-        await self._woken(popped)
+        if (take := beside.get(popped[0])) is None:
+            await self._woken(popped)
+        elif not take(popped[1]):
+            await self._brokers[0].caller.command("ZADD", popped[0], "LT", popped[2], popped[1])
 
     async def _woken(self, popped: list[Any]) -> None:
         index = self._index[popped[0]]

@@ -29,6 +29,7 @@ from oxcart.engine.claims import Claims, Station
 from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.gates import Gates
 from oxcart.engine.leases import Leases
+from oxcart.engine.mesh import Mesh
 from oxcart.engine.namespaces import Namespaces, read_abilities
 from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
@@ -68,7 +69,9 @@ class Worker:
         *queues: The queues to consume, in rotation.
         concurrency: How many handlers run at once.
         name: The worker's name, shown by peers; its id unless given.
-        abilities: What it can do and where it is, for jobs with a target; its server is its name.
+        abilities: What it can do and where it is. One that was told takes jobs whose targets fit it, beside
+            those without a target; one that was not takes only the latter, and on Bridge also jobs that ask
+            for its name or stack. Its server is its name.
         lock_duration: How long a lease lasts without renewal.
         renew_every: How often leases are renewed; half the lease unless given.
         stalled_interval: How often to look for jobs of lost workers.
@@ -136,6 +139,7 @@ class Worker:
         self.id = make_worker_id()
         self.name = name or self.id
         self._abilities = read_abilities(abilities, self.name)
+        self._is_routed = abilities is not None
         deliveries = [to.queue for queue in queues if (to := deliveries_of(queue)) is not None]
         self.queues: tuple[Source, ...] = (*queues, *deliveries)
         self.concurrency = concurrency
@@ -193,15 +197,24 @@ class Worker:
 
     @property
     def abilities(self) -> Abilities:
-        """What the worker can do. A change takes effect at once; what the worker holds it still ends."""
+        """What the worker can do. A change takes effect at once; what the worker holds it still ends.
+
+        Raises:
+            ValidationError: They are none, or a worker that runs was told none when it started.
+        """
         return self._abilities
 
     @abilities.setter
     def abilities(self, abilities: Abilities | Mapping[str, Any]) -> None:
-        self._abilities = read_abilities(abilities, self.name)
+        read = read_abilities(abilities, self.name)
         if self.started.is_set():
+            if not self._is_routed and not self._namespaces.are_any:
+                raise ValidationError("abilities", "said when the worker starts, to be changed later", read)
+            self._abilities = read
+            self._mesh.change(read)
             self._namespaces.hurry()
             self._claims.wake(None)
+        self._abilities, self._is_routed = read, True
 
     async def run(self) -> None:
         """Runs until ``stop`` is called or the task is cancelled.
@@ -297,7 +310,7 @@ class Worker:
         self._scheduler = Scheduler(ready=self._dispatch, put_off=self._put_off)
         observer = self._observer
         self._claims = Claims(
-            self._stations,
+            list(self._stations),
             self.concurrency,
             self._ask,
             load=self._load,
@@ -318,10 +331,23 @@ class Worker:
             if observer is not None:
                 broker.caller.on_script = observer.scripted
                 broker.caller.on_reconnect = observer.reconnecting
+        self._mesh = Mesh(
+            self.id,
+            self.name,
+            self.concurrency,
+            self._abilities if self._is_routed else None,
+            stations=self._stations,
+            claims=self._claims,
+            leases=self._leases,
+            clock=self._clock,
+            recovered=lambda queue, ids: observer.stalled(queue, ids) if observer else None,
+            max_stalled=self._max_stalled,
+            stalled_interval=self._stalled_interval if self._recover else None,
+        )
         keepers = [GateKeeper(broker) if is_native(broker) else None for broker in brokers]
         self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]
         self._cancellations = Cancellations(
-            brokers, held=self._leases.held, stop=self._executor.cancel, reconnect=self._reconnect
+            brokers, held=self._mesh.held, stop=self._executor.cancel, reconnect=self._reconnect
         )
         self._callbacks = Callbacks(
             {
@@ -349,6 +375,7 @@ class Worker:
                 asyncio.create_task(self._make_recovery(broker, gates).run(), name="oxcart-recovery")
                 for broker, gates in zip(brokers, keepers, strict=True)
             ]
+        loops += self._mesh.loops()
         for loop_task in loops:
             loop_task.add_done_callback(self._loop_ended)
         if observer is not None:
@@ -366,7 +393,7 @@ class Worker:
 
     def _is_holding(self) -> bool:
         """Whether somebody waits for what this worker has; a call under way carries outcomes, or claims."""
-        return self._load() > 0 or any(one.calls or one.outcomes for one in self._stations)
+        return self._load() > 0 or any(one.calls or one.outcomes for one in self._mesh.stations)
 
     def _make_waiter(self, brokers: list[ServedBroker], indexes: list[int]) -> Waiter:
         def wanted() -> tuple[list[int], int | None]:
@@ -379,6 +406,7 @@ class Worker:
                 if not self._stations[index].ready and self._stations[index].until_ms <= now
             ]
             dues = [due for place in idle if (due := self._stations[indexes[place]].due_ms)]
+            dues += self._mesh.dues(indexes)
             return idle, min(dues, default=None)
 
         def wake(place: int | None) -> None:
@@ -394,6 +422,8 @@ class Worker:
             clock=self._clock,
             reconnect=self._reconnect,
             on_state=self._connection,
+            beside=lambda: self._mesh.beside(indexes),
+            is_settled=lambda: not self._claims.has_room or self._mesh.is_settled(indexes),
         )
 
     def _make_recovery(self, broker: ServedBroker, gates: GateKeeper | None) -> Recovery:
@@ -402,8 +432,8 @@ class Worker:
             broker,
             interval=check_interval(broker, self._stalled_interval),
             max_stalled=self._max_stalled,
-            recovered=lambda ids: observer.stalled(broker.queue, ids) if observer else None,
-            skipped=lambda: observer.check_skipped(broker.queue) if observer else None,
+            recovered=lambda ids: observer.stalled(broker.base, ids) if observer else None,
+            skipped=lambda: observer.check_skipped(broker.base) if observer else None,
             gates=gates,
             grace=self._lock_ms / 1000,
         )
@@ -412,8 +442,8 @@ class Worker:
 
     def _arrived(self, station: Station, claimed: Claimed) -> None:
         if station.broker.server.is_cluster:  # by now more nodes may be known than the URL names
-            self._leases.find_at(station.index, station.broker.server.known_url)
-        registry = self.queues[station.index].registry
+            self._leases.find_at(station.root.index, station.broker.server.known_url)
+        registry = self.queues[station.root.index].registry
         jobs, timeouts, runs = [], [], []
         for claim in claimed.jobs:
             job = RunningJob(station.broker, claim, self.id, self._state)
@@ -483,7 +513,7 @@ class Worker:
         if code == 1:
             self.processed += 1
             if b"ox:callback" in job.claim.fields and outcome.kind in "cf":
-                self._callbacks.ended(station.index, job, outcome)
+                self._callbacks.ended(station.root.index, job, outcome)
         elif code == 0 and outcome.kind == "h":
             # Its children ended before it began to wait: it goes on at once.
             self._leases.hold(station.index, [job], [None])
@@ -514,6 +544,7 @@ class Worker:
         )
 
     def _starved(self) -> None:
+        self._mesh.starved()
         for waiter in self._waiters:
             waiter.needed.set()
 
@@ -529,22 +560,25 @@ class Worker:
                 extra={"job_id": job_id, "worker_id": self.id},
             )
             job.cancel(LEASE_LOST)
-            self._cancellations.look_soon(station, job)
+            self._cancellations.look_soon(self._mesh.stations[station].root.index, job)
         if self._observer is not None:
-            self._observer.renewal_failed(self.queues[station].name, 1)
+            self._observer.renewal_failed(self._base_of(station), 1)
 
     def _leases_renewed(self, station: int, leases: int, seconds: float) -> None:
         if self._observer is not None:
-            self._observer.renewed(self.queues[station].name, leases, seconds)
+            self._observer.renewed(self._base_of(station), leases, seconds)
 
     def _leases_failed(self, station: int, leases: int, error: str) -> None:
-        log.error("queue %s: failed to extend %d leases: %s", self.queues[station].name, leases, error)
+        log.error("queue %s: failed to extend %d leases: %s", self._base_of(station), leases, error)
         if self._observer is not None:
-            self._observer.renewal_failed(self.queues[station].name, leases)
+            self._observer.renewal_failed(self._base_of(station), leases)
+
+    def _base_of(self, station: int) -> str:
+        return self._mesh.stations[station].broker.base
 
     def _called(self, station: Station, ended: int, claimed: int, seconds: float) -> None:
         assert self._observer is not None
-        self._observer.called(station.broker.queue, ended, claimed, seconds)
+        self._observer.called(station.broker.base, ended, claimed, seconds)
 
     def _connection(self, up: bool) -> None:
         self.is_connected = up
@@ -591,6 +625,8 @@ class Worker:
         await self._callbacks.close()
         await self._claims.close()
         await self._namespaces.end()
+        if not isinstance(self._failure, BrokerUnavailable):
+            await self._mesh.leave()
         await self._executor.close()
         await self._leases.close()
         for broker in brokers:

@@ -28,7 +28,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: The job's id, unique in its queue.
         name: Which handler runs it.
-        queue: The queue it is in.
+        queue: The queue it belongs to.
+        lane: What it asks of its worker, as the name of its lane: ``all;c=gpu``; None for nothing.
         data: Its payload.
         options: How it is to be run and kept.
         timestamp: When it was created, in milliseconds.
@@ -56,6 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     queue: str
+    lane: str | None = None
     data: Any = None
     options: JobOptions = DEFAULT_OPTIONS
     timestamp: int = 0

@@ -181,6 +181,17 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             return self
         return msgspec.structs.replace(self, **_parse(kwargs))
 
+    def without_target(self, what: str) -> JobOptions:
+        """These options, for jobs that cannot have a target.
+
+        Raises:
+            ValidationError: They have one.
+        """
+        if self.target is not None:
+            bound = f"that of a job outside of {what}; give them the lane's queue, Queue.lane(target)"
+            raise ValidationError("target", bound, str(self.target))
+        return self
+
     @classmethod
     def merge(cls, defaults: JobOptions | None, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
         """The defaults of a queue or a handler, overruled by what one call says.

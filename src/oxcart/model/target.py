@@ -40,19 +40,19 @@ class Target:
 
     Each category takes a word or several; they are kept sorted, each once.
 
-    Attributes:
-        server: The id of the one worker that may run it; given, it alone decides.
-        stack: One of these must be the worker's, ``python`` or ``node`` for example.
-        capabilities: What the worker must be able to do: all of them, or with ``mode="any"`` one of them.
-        region: One of these must be the worker's.
-        mode: ``all``: every category that is named must be met. ``any``: one of them is enough.
-
     Raises:
         ValidationError: A word is empty, too long or no text, there are too many, or the mode is unknown.
 
     Example:
         >>> Target(capabilities="gpu", region=["us-east", "us-west"])
         Target(server=None, stack=(), capabilities=('gpu',), region=('us-east', 'us-west'), mode='all')
+
+    Attributes:
+        server: The name of the one worker that may run it; given, it alone decides.
+        stack: One of these must be the worker's, ``python`` or ``node`` for example.
+        capabilities: What the worker must be able to do: all of them, or with ``mode="any"`` one of them.
+        region: One of these must be the worker's.
+        mode: ``all``: every category that is named must be met. ``any``: one of them is enough.
     """
 
     server: str | None = None

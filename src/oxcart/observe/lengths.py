@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oxcart.broker.bridge.broker import BridgeBroker
+from oxcart.broker.bullmq import registry
+from oxcart.broker.factory import is_native
 from oxcart.queue import LISTABLE
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class QueueLengths:
         """How many jobs are in each state."""
         if self._broker is None:
             self._broker = self._queue.open_broker()
-        counted = await self._broker.counts()
+        counted = await self._broker.counts_over_lanes()
         return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}
 
     async def monitored(self) -> tuple[str, Namespace] | None:
@@ -45,6 +47,12 @@ class QueueLengths:
         if isinstance(self._broker, BridgeBroker):
             return self._broker.keys.namespace, await self._broker.namespace()
         return None
+
+    async def unroutable(self) -> dict[str, int]:
+        """How many jobs wait that no living worker can take, by what they ask for; none on Bridge."""
+        if self._broker is None:
+            self._broker = self._queue.open_broker()
+        return await registry.unroutable(self._broker) if is_native(self._broker) else {}
 
     async def close(self) -> None:
         """Closes the connection."""

@@ -63,6 +63,9 @@ class Measured(Protocol):
     async def counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
 
+    async def unroutable(self) -> dict[str, int]:
+        """How many jobs wait that no living worker can take, by what they ask for."""
+
 
 class _QueueNumbers:
     """What happened in one queue, as this process saw it."""
@@ -122,6 +125,7 @@ class Metrics(Collector):
         self._up = False
         self._lengths: dict[str, dict[str, int]] = {}
         self._namespaces: dict[str, Namespace] = {}
+        self._unroutable: dict[str, int] = {}
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self.registry.register(self)
@@ -215,7 +219,7 @@ class Metrics(Collector):
             self._reading = asyncio.create_task(self._read(), name="oxcart-queue-lengths")
         await asyncio.wait((self._reading,), timeout=PATIENCE)
         if not self._reading.done():
-            self._lengths, self._namespaces = {}, {}
+            self._lengths, self._namespaces, self._unroutable = {}, {}, {}
 
     async def close(self) -> None:
         """Gives up a reading under way."""
@@ -224,15 +228,15 @@ class Metrics(Collector):
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read(self) -> None:
-        answers = await asyncio.gather(*(queue.counts() for queue in self._measured), return_exceptions=True)
-        lengths = {}
+        answers = await asyncio.gather(*map(_measure, self._measured), return_exceptions=True)
+        lengths, unroutable = {}, {}
         for queue, answer in zip(self._measured, answers, strict=True):
-            if isinstance(answer, dict):
-                lengths[queue.name] = answer
+            if not isinstance(answer, BaseException):
+                lengths[queue.name], unroutable[queue.name] = answer
             else:
                 log.debug("the length of queue %s cannot be read: %r", queue.name, answer)
         self._namespaces = await self._read_namespaces()
-        self._lengths, self._read_at = lengths, self._clock()
+        self._lengths, self._unroutable, self._read_at = lengths, unroutable, self._clock()
 
     async def _read_namespaces(self) -> dict[str, Namespace]:
         looks = [look() for queue in self._measured if (look := getattr(queue, "monitored", None))]
@@ -244,6 +248,14 @@ class Metrics(Collector):
         yield from self._of_queues()
         yield self._length_gauge()
         yield from bridge.collect(self._namespaces)
+        lost = GaugeMetricFamily(
+            "bullmq_unroutable_jobs",
+            "Jobs whose targets no registered worker fits, the same from every process: take the max.",
+            labels=["queue"],
+        )
+        for name, count in self._unroutable.items():
+            lost.add_metric([name], count)
+        yield lost
         yield _histogram(
             "bullmq_script_duration_seconds",
             "Time until a script was answered, the way there and back included.",
@@ -307,6 +319,11 @@ class Metrics(Collector):
             for state, count in counts.items():
                 gauge.add_metric([name, state], count)
         return gauge
+
+
+async def _measure(queue: Measured) -> tuple[dict[str, int], int]:
+    """A queue's lengths, and how many of its jobs no living worker can take."""
+    return await queue.counts(), sum((await queue.unroutable()).values())
 
 
 _COUNTERS: tuple[tuple[str, str, Callable[[_QueueNumbers], int]], ...] = (

@@ -9,6 +9,7 @@ May touch: the environment.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,8 +17,10 @@ from fnmatch import fnmatchcase
 
 from oxcart.broker.bullmq.keys import DEFAULT_PREFIX, Keys
 from oxcart.broker.connection import Server
+from oxcart.broker.discovery import find_queues, registered_lanes
 from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
+from oxcart.model.target import base_of, parse_lane
 
 #: Options that say where the server is.
 ACCESS_OPTIONS = ("url", "urlenv", "passwordenv", "folder", "prefix")
@@ -123,7 +126,9 @@ class Choice:
             ValidationError: None of them is given.
         """
         text = options.get("queues") or options.get("queue") or options.get("path") or ""
-        names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        # The name of a lane may have commas of its own.
+        parts = [text] if parse_lane(text) is not None else text.split(",")
+        names = tuple(dict.fromkeys(name.strip() for name in parts if name.strip()))
         pattern = options.get("pattern") or None
         if not names and pattern is None:
             raise ValidationError(
@@ -137,9 +142,21 @@ class Choice:
         return cls(names, pattern)
 
     def pick(self, found: list[str]) -> list[str]:
-        """The chosen ones of the queues that were found, and all that are named."""
-        fitting = [name for name in found if self.pattern is not None and fnmatchcase(name, self.pattern)]
+        """The chosen ones of those that were found, and all that are named; lanes go with their queues."""
+        fitting = [
+            name
+            for name in found
+            if base_of(name) in self.names
+            or (self.pattern is not None and fnmatchcase(base_of(name), self.pattern))
+        ]
         return sorted({*self.names, *fitting})
+
+
+def chosen(access: Access, choice: Choice, server: Server) -> list[str]:
+    """The queues of a choice with their lanes, by the names of their streams."""
+    if choice.pattern is None:
+        return sorted({*choice.names, *asyncio.run(registered_lanes(server, access.prefix, choice.names))})
+    return choice.pick(asyncio.run(find_queues(server, access.prefix, lanes=True)))
 
 
 def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:

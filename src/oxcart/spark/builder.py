@@ -22,6 +22,7 @@ from pyspark.sql import functions as fn
 from oxcart.spark.bronze import BRONZE
 from oxcart.spark.entries import COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
 from oxcart.spark.lake import Change, File, Lake, Version
+from oxcart.spark.lanes import together
 from oxcart.spark.stream import EVENTS
 from oxcart.spark.tables import OPEN, Tables
 from oxcart.spark.transforms import build, events
@@ -222,7 +223,8 @@ class Builder:
 
     def _earlier(self, settled: Version, day: str, after: Mapping[str, int]) -> build.Earlier:
         def read(table: str) -> DataFrame:
-            return self._tables.load(table, settled.of(table))
+            rows = self._tables.load(table, settled.of(table))
+            return rows if table == BRONZE else together(rows)
 
         tables = (read(table) for table in (BRONZE, "attempts", "queue_metrics", "gaps"))
         return build.Earlier(_by_queue(after), *tables)

@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oxcart.model.errors import MissingExtra
+from oxcart.model.target import base_of
 from oxcart.spark.lake import File, Lake, LakeError, Version
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+#: Tables whose rows go by the names of streams, lanes apart from their queues.
+_BY_STREAM = ("events", "open")
 #: Under this name the log notes which version of the lake it has.
 APP = "oxcart"
 #: Attempts to commit; each one is lost only to another follower's success.
@@ -175,9 +178,8 @@ class Delta:
 
 def _statistics(file: File) -> str:
     """What lets a reader skip a file: a file has one day and one queue."""
-    same: dict[str, Any] = {
-        name: value for name, value in (("day", file.day), ("queue", file.queue)) if value
-    }
+    queue = file.queue if file.table in _BY_STREAM else base_of(file.queue)
+    same: dict[str, Any] = {name: value for name, value in (("day", file.day), ("queue", queue)) if value}
     told = {
         "numRecords": file.rows,
         "minValues": same,

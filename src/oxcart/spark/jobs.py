@@ -9,7 +9,6 @@ May touch: the server; reads only.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,9 +30,9 @@ from pyspark.sql.datasource import (
 
 from oxcart.broker.bullmq.codec import count_of, text_of
 from oxcart.broker.bullmq.keys import Keys
-from oxcart.broker.discovery import find_queues
 from oxcart.model.state import formal_state
-from oxcart.spark.access import Access, Choice
+from oxcart.model.target import base_of, split_lane
+from oxcart.spark.access import Access, Choice, chosen
 from oxcart.spark.wire import Wire
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 #: The columns with their types in Spark's words; texts named `data`, `options`, `result`, `tags` hold JSON.
 JOB_COLUMNS = {
     "queue": "string",
+    "lane": "string",
     "job_id": "string",
     "state": "string",
     "name": "string",
@@ -140,13 +140,10 @@ class JobReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Lists ids; one task per so many of them."""
         server = self._access.server()
-        if self._choice.pattern is None:
-            queues = list(self._choice.names)
-        else:
-            queues = self._choice.pick(asyncio.run(find_queues(server, self._access.prefix)))
+        queues = chosen(self._access, self._choice, server)
         slices: list[InputPartition] = []
         for queue in queues:
-            if self._queues is not None and queue not in self._queues:
+            if self._queues is not None and base_of(queue) not in self._queues:
                 continue
             keys = self._access.keys(queue, server)
             with Wire(server, keys.slot() if server.is_cluster else None) as wire:
@@ -224,7 +221,7 @@ def _row(queue: str, job_id: str, state: str, fields: dict[bytes, bytes]) -> tup
     except ValueError:
         stack = []
     return (
-        queue,
+        *split_lane(queue),
         _clean(job_id),
         state,
         _text(get(b"name")),

@@ -9,7 +9,6 @@ May touch: the server, reads only; and a lake's folder, where the rows shall be 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import threading
@@ -27,9 +26,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from oxcart.broker.connection import Server
-from oxcart.broker.discovery import find_queues
 from oxcart.model.errors import OxcartError, ValidationError
-from oxcart.spark.access import Access, Choice
+from oxcart.spark.access import Access, Choice, chosen
 from oxcart.spark.bronze import told, write_rows
 from oxcart.spark.entries import counts_row, lost_row, page_rows
 from oxcart.spark.lake import Lake
@@ -312,12 +310,10 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _keys(self, server: Server, begin: Offset) -> list[str]:
         now = time.monotonic()
-        if self._choice.pattern is None:
-            queues = list(self._choice.names)
-        elif self._queues is not None and now - self._queues[0] < DISCOVER_EVERY:
+        if self._queues is not None and now - self._queues[0] < DISCOVER_EVERY:
             queues = self._queues[1]
         else:
-            queues = self._choice.pick(asyncio.run(find_queues(server, self._access.prefix)))
+            queues = chosen(self._access, self._choice, server)
             self._queues = (now, queues)
         known = {stream_key(queue, suffix) for queue in queues for suffix in self._suffixes}
         return sorted({*known, *begin})

@@ -191,6 +191,7 @@ class Refill:
         """What the records tell of a gap."""
         source = self._tables.spark.read.format("oxcart").options(**self._options)
         jobs = source.option("queues", hole.queue).load()
+        jobs = jobs.filter(fn.concat_ws("@", "queue", "lane") == hole.queue)  # not those of its lanes
         told = jobs.select("job_id", fn.explode(fn.array(*_moments())).alias("_m")).select("job_id", "_m.*")
         inside = told.filter((fn.col("at_ms") > hole.after_ms) & (fn.col("at_ms") < hole.before_ms))
         unread = inside.join(fn.broadcast(self._read_nearby(hole)), ["job_id", "event"], "left_anti")

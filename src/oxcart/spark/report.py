@@ -18,6 +18,8 @@ import msgspec
 from oxcart.spark.transforms.metrics import ALL
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from oxcart.spark.lake import Version
     from oxcart.spark.tables import Tables
 
@@ -66,24 +68,26 @@ def collect(tables: Tables, day: str | None = None, version: Version | None = No
         day: The day; the last one that has figures unless given.
         version: The lake's version; the newest unless given.
     """
+    from oxcart.spark.lanes import together
+
     version = version or tables.lake.head()
     known = sorted({file.day for file in version.of("queue_metrics")})
     day = day or (known[-1] if known else "")
     days = [day]
 
+    def read(table: str) -> DataFrame:
+        # Each lane has figures of its own; here it goes by its whole name.
+        return together(tables.read(table, version, days=days))
+
     def rows(table: str, where: str, order: str, most: int = MOST_POINTS * 20) -> list[Row]:
-        found = tables.read(table, version, days=days).filter(where).orderBy(*order.split(",")).limit(most)
+        found = read(table).filter(where).orderBy(*order.split(",")).limit(most)
         return [row.asDict() for row in found.collect()]
 
     figures = rows(
         "queue_metrics", f"window = 'day' or (window = 'minute' and name = '{ALL}')", "queue,name,start_ms"
     )
-    counted = (
-        tables.read("jobs", version, days=days).groupBy("queue", "state").count().orderBy("queue", "state")
-    )
-    by_count = tables.read("failures", version, days=days).orderBy(
-        "count", "cluster", ascending=[False, True]
-    )
+    counted = read("jobs").groupBy("queue", "state").count().orderBy("queue", "state")
+    by_count = read("failures").orderBy("count", "cluster", ascending=[False, True])
     return Report(
         day=day,
         version=version.number,

@@ -14,9 +14,11 @@ from urllib.parse import unquote
 from pyspark.sql import functions as fn
 
 from oxcart.model.errors import ValidationError
+from oxcart.model.target import base_of
 from oxcart.spark.bronze import BRONZE
 from oxcart.spark.entries import SCHEMA
 from oxcart.spark.lake import File, Lake, Version
+from oxcart.spark.lanes import apart, together
 from oxcart.spark.transforms import build
 from oxcart.spark.transforms.flows import PATH_SCHEMA, critical_paths
 from oxcart.spark.transforms.schedules import SCHEDULE_SCHEMA, schedules
@@ -67,6 +69,10 @@ class Tables:
             return self._derive(table, version, days, queues)
         if table not in TABLES:
             raise ValidationError("table", f"one of {', '.join((*TABLES, *DERIVED))}", table)
+        if queues is not None:
+            wanted = set(queues)
+            names = {file.queue for file in version.files.values()}
+            queues = {name for name in names if name in wanted or base_of(name) in wanted}
         return self.load(table, version.of(table, days=days, queues=queues))
 
     def _derive(
@@ -74,8 +80,8 @@ class Tables:
     ) -> DataFrame:
         schema, sources, make = DERIVED[table]
         if not version.of(sources[0]):
-            return self.spark.createDataFrame([], schema)
-        found = make(*(self.read(source, version) for source in sources))
+            return apart(self.spark.createDataFrame([], schema))
+        found = apart(make(*(together(self.read(source, version)) for source in sources)))
         if days is not None:
             found = found.filter(fn.col("day").cast("string").isin(list(days)))
         return found if queues is None else found.filter(fn.col("queue").isin(list(queues)))
@@ -100,15 +106,17 @@ class Tables:
             LakeError: The file system takes no more.
         """
         stage = self.lake.staging()
-        apart = rows.withColumns(
+        named = rows.withColumns(
             {
                 "p_day": fn.col("day").cast("string"),
                 "p_queue": fn.col("queue"),
                 "p_pending": fn.lit(pending) if isinstance(pending, bool) else pending,
             }
         )
+        if table not in (BRONZE, OPEN):
+            named = apart(named)
         try:
-            writer = apart.write.option("compression", "zstd").partitionBy("p_day", "p_queue", "p_pending")
+            writer = named.write.option("compression", "zstd").partitionBy("p_day", "p_queue", "p_pending")
             writer.mode("append").parquet(str(stage))
             return [self._take(path, table) for path in sorted(stage.rglob("*.parquet"))]
         except Exception as error:
@@ -126,6 +134,8 @@ class Tables:
         version = version or self.lake.head()
         asked = [table for table in DERIVED if table in text.lower()]
         found = {table: self.read(table, version) for table in (*TABLES, *asked)}
+        for table in (BRONZE, OPEN):  # kept by the names of streams
+            found[table] = apart(found[table])
         for table, rows in found.items():
             rows.createOrReplaceTempView(table)
         return found
@@ -140,7 +150,6 @@ class Tables:
             # The transforms say what columns their tables have; nothing is computed.
             nothing = self.spark.createDataFrame([], SCHEMA)
             for name, rows in build.tables(nothing, persist=False).items():
-                _SCHEMAS[name] = ", ".join(
-                    f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields
-                )
+                fields = (rows if name in _SCHEMAS else apart(rows)).schema.fields
+                _SCHEMAS[name] = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in fields)
         return _SCHEMAS[table]

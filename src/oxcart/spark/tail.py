@@ -10,16 +10,14 @@ May touch: the server (reads, and attaches), and the spool's folder.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oxcart.broker.discovery import find_queues
 from oxcart.model.errors import BrokerError
-from oxcart.spark.access import Access, Choice
+from oxcart.spark.access import Access, Choice, chosen
 from oxcart.spark.attach import KEEP, attach
 from oxcart.spark.entries import counts_row, lost_row, page_rows
 from oxcart.spark.position import Position, order, read_position
@@ -107,10 +105,8 @@ class Tailer:
         now = time.monotonic()
         renew = now - self._renewed > RENEW_EVERY
         server = self._access.server()
-        if self._choice.pattern is None:
-            self._queues = list(self._choice.names)
-        elif renew or now >= self._look_at:
-            self._queues = self._choice.pick(asyncio.run(find_queues(server, self._access.prefix)))
+        if renew or now >= self._look_at:
+            self._queues = chosen(self._access, self._choice, server)
             self._look_at = time.monotonic() + (time.monotonic() - now) / LOOKING
         for queue in self._queues:
             if not renew and queue in self._attached:

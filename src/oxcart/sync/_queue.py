@@ -26,12 +26,12 @@ from oxcart.model.graph import Kind
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
-from oxcart.sync._cancelling import Cancelling
 from oxcart.sync._dead_letters import DeadLetters
 from oxcart.sync._events import QueueEvents
 from oxcart.sync._graph import Dependency, unwrapped
 from oxcart.sync._handle import JobHandle
 from oxcart.sync._portal import close_soon, is_running, portal
+from oxcart.sync._routing import Routing
 from oxcart.sync._steering import Limits, Schedulers
 from oxcart.sync._task import Task, TaskMaker
 
@@ -40,7 +40,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Queue(Cancelling):
+class Queue(Routing):
     """A named queue, for code without an event loop.
 
     Args:

@@ -109,6 +109,9 @@ class BridgeBroker(Looking):
         self.clock = clock
         self.caller = caller or Caller(server, self.slot, uuid.uuid4().hex[:16], reconnect=reconnect)
         self.next_expiry = 0
+        #: Targets are no queues of their own here.
+        self.base: str = queue
+        self.lane: str | None = None
         self._waiting = self.keys.waiting()
         self.formal = formal
         self.abilities = abilities or Abilities()

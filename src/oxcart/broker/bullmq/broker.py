@@ -17,6 +17,7 @@ import msgpack
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.bullmq.lanes import LaneStore
 from oxcart.broker.bullmq.limits import LimitStore
 from oxcart.broker.bullmq.schedulers import SchedulerStore
 from oxcart.broker.bullmq.scripts import load
@@ -41,6 +42,7 @@ from oxcart.model import payload
 from oxcart.model.errors import BrokerError, JobLocked, OxcartError, error_for_code
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
+from oxcart.model.target import split_lane
 
 #: Jobs per add call: keeps a call at about 3 ms of the server's time.
 ADD_CHUNK = 250
@@ -62,13 +64,16 @@ PAGE_PART = 100
 EXPIRY_GRACE = 5_000
 #: Leases per renewal call.
 EXTEND_CHUNK = 150
+#: What scripts answer where there is no job of an id, or none in the state that they start from; and what
+#: those that only look answer of a job that may be in a lane of the queue.
+NOT_FOUND, NOT_THERE, ELSEWHERE = -1, -3, b"elsewhere"
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 _LISTS = frozenset({"wait", "paused", "active"})
 
 
 def _parts(
-    jobs: Sequence[codec.Encoded],
+    jobs: Sequence[codec.Encoded], lane: str | None
 ) -> Iterator[tuple[Sequence[codec.Encoded], list[bytes | str | int]]]:
     """What each add call carries: the jobs, and its arguments."""
     start = 0
@@ -83,7 +88,7 @@ def _parts(
             size += weight
             count += 1
             tied += job[codec.FLAGS][:1] == codec.TIED  # type: ignore[index]
-        args[:2] = count, tied
+        args[:2] = count, tied if lane is None else f"{tied}@{lane}"
         yield jobs[start : start + count], args
         start += count
 
@@ -138,6 +143,9 @@ class BullMQBroker:
         self._new_token = new_token or self._next_token
         self.schedulers = SchedulerStore(self)
         self.limits = LimitStore(self)
+        #: The queue that this one is a lane of, and its name within it; itself and None where it is none.
+        self.base, self.lane = split_lane(queue)
+        self.lanes = LaneStore(self)
 
     @property
     def queue(self) -> str:
@@ -147,6 +155,19 @@ class BullMQBroker:
     async def close(self) -> None:
         """Closes the connection."""
         await self.caller.close()
+
+    def open_lane(self, lane: str) -> BullMQBroker:
+        """The broker of a lane of this queue, on the same connection."""
+        return BullMQBroker(
+            self.server,
+            f"{self.base}@{lane}",
+            prefix=self.keys.prefix,
+            clock=self.clock,
+            new_token=self._new_token,  # a token is new for every claim, whichever lane it comes from
+            caller=self.caller,
+            tagged=self.keys.tagged,
+            key_ring=self.key_ring,
+        )
 
     def _next_token(self) -> str:
         self._claims += 1
@@ -180,7 +201,7 @@ class BullMQBroker:
         A call that fails as such is the error of every job that it carries, and of those that were still to
         be sent.
         """
-        parts = _parts(jobs)
+        parts = _parts(jobs, self.lane)
         added: list[Added | OxcartError] = []
         failed: BrokerError | None = None
         calls: deque[tuple[int, asyncio.Task[list[Added | OxcartError]]]] = deque()
@@ -273,9 +294,12 @@ class BullMQBroker:
         return codes, self._claimed(answer, token, now)
 
     def _asked(self, ask: Ask, now: int, token: str) -> list[bytes | str | int]:
+        count: int | str = ask.count
+        if ask.lanes:
+            count = f"{count}@{'@'.join((self.lane or 'base', *ask.lanes))}"
         return [
             now,
-            ask.count,
+            count,
             token,
             ask.lock_ms,
             ask.worker,
@@ -298,15 +322,20 @@ class BullMQBroker:
             starts = codec.count_of(fields.get(b"ats"))
             # A repeated answer is read after the claim, a first one before it.
             jobs.append(ClaimedJob(job_id, token, starts if answer[7] else starts + 1, now, fields))
-        return Claimed(
+        claimed = Claimed(
             jobs,
             answer[2],
             answer[3],
-            answer[4] == 1,
+            answer[4] > 0,
             answer[5],
             [orphan.decode("utf-8", "replace") for orphan in answer[6] + aside],
             answer[7] == 1,
         )
+        if len(answer) > 8:  # there was a choice of lanes, which the script counts from 1
+            claimed.lane = answer[8] - 1 if answer[8] else None
+            claimed.more, claimed.shut = answer[9] == 1, answer[4] == 2
+            claimed.empty = [(i - 1, due) for i, due in zip(answer[10][::2], answer[10][1::2], strict=True)]
+        return claimed
 
     async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""
@@ -388,10 +417,25 @@ class BullMQBroker:
         commands = [("LLEN" if state in _LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
         return dict(zip(STATES, await self.caller.pipeline(commands), strict=True))
 
+    async def counts_over_lanes(self) -> dict[str, int]:
+        """How many jobs of the queue and of its lanes are in each wire state."""
+        commands = [("LLEN" if state in _LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
+        *own, has_lanes = await self.caller.pipeline([*commands, ("EXISTS", self.keys.lanes())])
+        counted = dict(zip(STATES, own, strict=True))
+        if has_lanes:
+            for row in (await self.lanes.counts()).values():
+                for state in STATES:
+                    counted[state] += row[state]
+        return counted
+
     # -- jobs
 
-    async def _change(self, verb: str, job_id: str, *args: bytes | str | int) -> int:
-        code: int = await self.caller.once(load(verb), self._meta, job_id, *args)
+    async def _change(self, verb: str, job_id: str, *args: bytes | str | int, harmless: bool = False) -> int:
+        """Runs a script about one job, where the job is: in this queue, or in one of its lanes."""
+        run = self.caller.again if harmless else self.caller.once
+        code: int = await run(load(verb), self._meta, job_id, *args)
+        if code in (NOT_FOUND, NOT_THERE) and (lane := await self.lanes.holder(job_id)) is not None:
+            code = await run(load(verb), lane.keys.meta(), job_id, *args)
         if code < 0:
             raise error_for_code(code, job_id, verb)
         return code
@@ -407,27 +451,23 @@ class BullMQBroker:
     async def logs(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
         """Reads a job's log."""
         lines = await self.caller.command("LRANGE", self.keys.logs(job_id), first, last)
+        if not lines and (lane := await self.lanes.holder(job_id)) is not None:
+            return await lane.logs(job_id, first, last)
         return [line.decode("utf-8", "replace") for line in lines]
 
     async def clear_logs(self, job_id: str, keep: int = 0) -> None:
         """Drops a job's log but for the newest lines."""
-        code = await self.caller.again(load("clear_logs"), self._meta, job_id, keep)
-        if code < 0:
-            raise error_for_code(code, job_id, "clear_logs")
+        await self._change("clear_logs", job_id, keep, harmless=True)
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
-        body = payload.encode(data if self.key_ring is None else self.key_ring.seal(data, self.queue))
+        body = payload.encode(data if self.key_ring is None else self.key_ring.seal(data, self.base))
         payload.check_size(body, b"")
-        code = await self.caller.again(load("update_data"), self._meta, job_id, body)
-        if code < 0:
-            raise error_for_code(code, job_id, "update_data")
+        await self._change("update_data", job_id, body, harmless=True)
 
     async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
         """Saves how far a running job has come, for whoever holds it."""
-        code = await self.caller.again(load("set_checkpoint"), self._meta, job_id, token, body)
-        if code < 0:
-            raise error_for_code(code, job_id, "set_checkpoint")
+        await self._change("set_checkpoint", job_id, token, body, harmless=True)
 
     async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
         """Changes a job's priority."""
@@ -511,17 +551,27 @@ class BullMQBroker:
     async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Reads jobs with their formal states."""
         found: list[Job | None] = []
+        lost: list[int] = []
         for start in range(0, len(job_ids), PAGE_PART):
             part = job_ids[start : start + PAGE_PART]
             answers = await self.caller.again(load("look"), self._meta, *part)
             for job_id, place, flat in zip(part, answers[::2], answers[1::2], strict=True):
                 found.append(self._job(job_id, _fields(flat), place.decode()))
+                lost += [len(found) - 1] if place == ELSEWHERE else []
+        for lane, places in (await self.lanes.holding(job_ids, lost)).items():
+            for place, job in zip(places, await lane.look([job_ids[i] for i in places]), strict=True):
+                found[place] = job
         return found
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Tells the wire states of jobs."""
         answer = await self.caller.again(load("job_state"), self._meta, *job_ids)
-        return [state.decode() for state in answer]
+        found = ["unknown" if state == ELSEWHERE else state.decode() for state in answer]
+        lost = [place for place, state in enumerate(answer) if state == ELSEWHERE]
+        for lane, places in (await self.lanes.holding(job_ids, lost)).items():
+            for place, state in zip(places, await lane.states([job_ids[i] for i in places]), strict=True):
+                found[place] = state
+        return found
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
@@ -556,7 +606,7 @@ class BullMQBroker:
             try:
                 for name in (b"data", b"ox:checkpoint"):
                     if name in fields:
-                        fields = {**fields, name: open_sealed(fields[name], self.key_ring, self.queue)}
+                        fields = {**fields, name: open_sealed(fields[name], self.key_ring, self.base)}
             except DecryptionError:
                 if not lenient:  # in a list one job that cannot be opened must not hide the others
                     raise

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.broker import NOT_FOUND, BullMQBroker
 from oxcart.broker.bullmq.operations import STEP, Progress, Told, _silent
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import script_error
@@ -54,6 +54,10 @@ async def cancel(broker: BullMQBroker, ids: Sequence[str], reason: str, *, force
             load("cancel"), broker.keys.meta(), broker.clock(), reason, "1" if force else "", *part
         )
         codes += [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer]
+    lost = [place for place, code in enumerate(codes) if code == NOT_FOUND]
+    for place, lane in zip(lost, await broker.lanes.holders([ids[i] for i in lost]), strict=True):
+        if lane is not None:
+            (codes[place],) = await cancel(lane, [ids[place]], reason, force=force)
     return codes
 
 

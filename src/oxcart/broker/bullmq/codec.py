@@ -28,6 +28,7 @@ from oxcart.model.names import HIDDEN, check_job_name
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 from oxcart.model.retention import Retention
 from oxcart.model.state import State, WireState, formal_state
+from oxcart.model.target import split_lane
 
 #: The exact retry policy, where ``opts.backoff`` can only hold the nearest.
 FIELD_BACKOFF = "ox:backoff"
@@ -192,8 +193,6 @@ def _refuse_foreign(options: JobOptions) -> None:
     Raises:
         NotSupported: There is such an option.
     """
-    if options.target is not None:
-        BULLMQ.require("target")
     if options.rate_limit is not None:
         BULLMQ.require("type_limits")
     if options.depends_on:
@@ -393,10 +392,12 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: st
     if parent_key and f"{HIDDEN}:" in parent_key:
         parent = parent_key = None  # a gate: other jobs wait for this one
     stack = _json_of(get(b"stacktrace"))
+    base, lane = split_lane(queue)
     return Job(
         id=job_id,
         name=text_of(get(b"name")) or "",
-        queue=queue,
+        queue=base,
+        lane=lane,
         data=_json_of(get(b"data")),
         options=options_of(fields),
         timestamp=_int(get(b"timestamp"), 0),

@@ -53,7 +53,7 @@ async def work_off(
     """Goes through the failed jobs, oldest end first, and does something to the dead letters that fit.
 
     Args:
-        broker: The queue.
+        broker: The queue; its lanes come behind it.
         doing: What.
         chosen: Which.
         reset: Whether replayed ones count their attempts from the beginning.
@@ -62,11 +62,30 @@ async def work_off(
         rate: How many per second at most.
         told: Told after every step.
     """
+    found = DeadDone(dry_run=doing == "list")
+    for one in await broker.lanes.brokers():
+        rest = None if limit is None else limit - found.matched
+        if rest is not None and rest <= 0:
+            break
+        await _work_off(one, doing, chosen, found, reset, newest, limit, rate, told)
+    return found
+
+
+async def _work_off(
+    broker: BullMQBroker,
+    doing: Doing,
+    chosen: JobFilter,
+    found: DeadDone,
+    reset: bool,
+    newest: bool,
+    limit: int | None,
+    rate: float | None,
+    told: Told,
+) -> None:
     until = broker.clock()
     total = int(await broker.caller.command("ZCOUNT", broker.keys.failed(), "-inf", until))
     loop = asyncio.get_running_loop()
-    began = loop.time()
-    found = DeadDone(dry_run=doing == "list")
+    began, before = loop.time(), found.done
     left, more = 0, 1
     while more:
         most = STEP if limit is None else min(STEP, limit - found.matched)
@@ -79,10 +98,9 @@ async def work_off(
         found.matched += len(ids)
         found.done += done
         found.ids += ids
-        told(Progress("dead letters", min(left + found.done, total), total))
+        told(Progress("dead letters", before + min(left + found.done - before, total), before + total))
         if rate is not None and more:
-            await asyncio.sleep(max(0.0, began + found.done / rate - loop.time()))
-    return found
+            await asyncio.sleep(max(0.0, began + (found.done - before) / rate - loop.time()))
 
 
 async def deal_with(
@@ -93,6 +111,10 @@ async def deal_with(
     for start in range(0, len(ids), STEP):
         part = ids[start : start + STEP]
         found += (await _step(broker, doing, JobFilter(), 0, STEP, 0, reset, False, part))[3]
+    elsewhere = [job_id for job_id in ids if job_id not in found]
+    for job_id, lane in zip(elsewhere, await broker.lanes.holders(elsewhere), strict=True):
+        if lane is not None:
+            found += await deal_with(lane, doing, [job_id], reset=reset)
     return found
 
 

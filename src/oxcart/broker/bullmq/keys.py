@@ -2,7 +2,8 @@
 
 On a single server a queue's keys are ``bull:video:wait``, as Node writes them. On a cluster all keys of
 a queue must share a slot, so the queue's name is its hash tag: ``bull:{video}:wait``. A tag that the
-prefix or the name already carries is left alone, because the user chose it.
+prefix or the name already carries is left alone, because the user chose it. A lane has the tag of the queue
+that it belongs to: ``bull:{video}@all;c=gpu:wait``.
 
 May touch: nothing. Lua builds the same names from the prefix of the meta key (``lua/parts/base.lua``).
 """
@@ -16,6 +17,7 @@ from urllib.parse import quote
 
 from oxcart.model.errors import CrossSlotError
 from oxcart.model.names import check_queue_name
+from oxcart.model.target import base_of
 
 DEFAULT_PREFIX = "bull"
 
@@ -58,7 +60,8 @@ class Keys:
     def base(self) -> str:
         """The qualified name: the prefix of every key, without the last colon."""
         if self.tagged and not has_tag(self.prefix) and not has_tag(self.queue):
-            return f"{self.prefix}:{{{self.queue}}}"
+            of = base_of(self.queue)
+            return f"{self.prefix}:{{{of}}}{self.queue[len(of) :]}"
         return f"{self.prefix}:{self.queue}"
 
     def slot(self) -> int:
@@ -229,6 +232,50 @@ class Keys:
     def gates(self) -> str:
         """Set: the hidden queues whose gates hold jobs of this queue, or wait for such (ours alone)."""
         return self.key("ox:gates")
+
+    def lanes(self) -> str:
+        """Sorted set: the queue's lanes, by when they were last seen with a job (ours alone)."""
+        return self.key("ox:lanes")
+
+    def ready_lanes(self) -> str:
+        """Set: lanes that may have a job to claim (ours alone)."""
+        return self.key("ox:lanes:ready")
+
+    def busy_lanes(self) -> str:
+        """Set: lanes with active jobs (ours alone)."""
+        return self.key("ox:lanes:busy")
+
+    def lanes_version(self) -> str:
+        """String: grows with every lane that comes or goes (ours alone)."""
+        return self.key("ox:lanes:version")
+
+    def lanes_tended(self) -> str:
+        """String: somebody looked after the lanes within the last second (ours alone)."""
+        return self.key("ox:lanes:tended")
+
+    def lane_ids(self) -> str:
+        """Hash: custom ids of jobs in lanes, and their lanes (ours alone)."""
+        return self.key("ox:ids")
+
+    def workers(self) -> str:
+        """Sorted set: the queue's workers, by their last heartbeat (ours alone)."""
+        return self.key("ox:workers")
+
+    def worker(self, worker_id: str) -> str:
+        """String: what a worker says of itself, as long as it is believed to live (ours alone)."""
+        return self.key(f"ox:worker:{worker_id}")
+
+    def listeners(self) -> str:
+        """Sorted set: workers that are told of new lanes, by their last heartbeat (ours alone)."""
+        return self.key("ox:listeners")
+
+    def crowded(self) -> str:
+        """Sorted set: workers that are told of every add to a lane (ours alone)."""
+        return self.key("ox:crowded")
+
+    def wake(self, worker_id: str) -> str:
+        """Sorted set: the lanes that a worker is told of (ours alone)."""
+        return self.key(f"ox:wake:{worker_id}")
 
     def client_name(self, suffix: str = "") -> str:
         """The connection name by which Node's ``getWorkers`` finds a worker of this queue."""

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call
---          3 how many jobs, 4 how many of them are tied to a parent or a deduplication window; then for each:
+--          3 how many jobs, 4 how many of them are tied to a parent or a deduplication window, and of a lane "@" and
+--          its name behind that; then for each:
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
 --          as field, value. Flags: "" or "L" for last-in-first-out; "I" and ms for a job with an idempotency key
 --          (in the field `ox:idem`), which keeps doubles out for so long; those of a tied job begin with "T"
@@ -16,7 +17,7 @@
 --          and `deduplicated` for one that a window kept out
 -- Keeps    the counter `id` grows by one per job, as peers expect, although most ids come from the caller
 -- include: base gate insert store
--- include when needed: insert parent removal window adding keyed
+-- include when needed: insert parent removal window adding keyed lanes
 
 -- Most calls add one job with nothing special about it: then all of this is straight on, with as few commands as
 -- there can be. The id's place in the list comes first, as the one write that is refused when the server is out of
@@ -28,8 +29,8 @@ if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and A
     return kept
   end
   local id, key, events = ARGV[5], P .. ARGV[5], P .. "events"
-  if asked_of_slot("EXISTS", key, NEVER) == 0 then
-    local gate = read_gate(P)
+  local gate = asked_of_slot("EXISTS", key, NEVER) == 0 and read_gate(P)
+  if gate and not gate.base then -- where there are lanes, the id may be in one of them
     call("LPUSH", gate.target, id)
     local fine, fault = pcall(function()
       call("INCR", P .. "id")
@@ -46,13 +47,21 @@ if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and A
   end
 end
 
-local count = tonumber(ARGV[3])
-local plain = count - tonumber(ARGV[4])
+local count, ties = tonumber(ARGV[3]), tonumber(ARGV[4])
+local lane
+if not ties then
+  ties, lane = string.match(ARGV[4], "^(%d+)@(.+)$")
+end
+local plain = count - ties
 local answer = remembered(plain > 0)
 if answer then
   return answer
 end
 
+if lane then
+  -- The first write: refused when the server is out of memory.
+  seldom().enter_lane(string.sub(P, 1, -(#lane + 3)) .. ":", lane, server_ms())
+end
 local gate = read_gate(P)
 call("LLEN", gate.target) -- a list that is none refuses the call here, before anything is written
 local number = 0
@@ -88,7 +97,8 @@ end
 
 local function add_one(at, id, last)
   local timestamp = ARGV[at + 4]
-  if made[id] or (look and call("EXISTS", P .. id) == 1) then
+  if made[id] or (look and call("EXISTS", P .. id) == 1)
+      or (gate.base and seldom().is_elsewhere(gate.base, P, id)) then
     call("XADD", events, "MAXLEN", "~", limit, "*", "event", "duplicated", "jobId", id)
     return 0
   end
@@ -110,6 +120,9 @@ local function add_one(at, id, last)
   end
   local delay, priority = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
   stored, made[id] = true, true
+  if lane and string.find(ARGV[at + 3], '"jobId"', 1, true) then
+    call("HSET", gate.base .. "ox:ids", id, lane)
+  end
   store_job(P, id, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], timestamp, ARGV[at + 5], ARGV[at + 6], extras)
   if delay > 0 then
     seldom().insert_delayed(P, id, tonumber(timestamp), delay)

@@ -2,24 +2,30 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call
---          3 now, 4 how many, 5 token, 6 lock ms, 7 worker name or "",
+--          3 now, 4 how many, and where there is a choice of lanes their names (parts/lanes.lua),
+--          5 token, 6 lock ms, 7 worker name or "",
 --          8 limiter max or "", 9 limiter duration or "", 10 payload bytes after which to stop
 -- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated }: jobs is a flat list of id and
 --          fields as they were before the claim (the caller adds one to `ats` and sets `processedOn`), in
 --          MessagePack, because each string of an answer costs the server three times as much;
---          limited and due in ms, 0 for none; active is the length of the active list
+--          limited and due in ms, 0 for none; active is the length of the active list. Where there was a choice,
+--          behind them which lane it was, whether it has more, and those that had nothing with their next due times
 -- Events   `waiting` per delayed job whose time had come, `active` per claimed job, `delayed` per job that is held
 --          back by the limit of its type or key
 -- Keeps    a claimed id is in `active` and has a lock; wait is served before prioritized; the marker is
 --          set again after a claim, so that wake-ups chain from worker to worker
 -- include: base gate insert claiming
--- include when needed: insert limiting
+-- include when needed: insert limiting lanes
 
 local asked = read_asked(3)
 local kept = remembered()
 if kept then
   return repeat_claim(kept, asked)
 end
-return answer_claim({}, claim_jobs(asked, function(gate, now)
+local function limits_of(gate, now)
   return seldom().limiting(gate, now)
-end))
+end
+if not asked.count then
+  return seldom().claim_in_lanes({}, asked, limits_of)
+end
+return answer_claim({}, claim_jobs(asked, limits_of))

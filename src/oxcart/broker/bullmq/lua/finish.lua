@@ -28,7 +28,7 @@
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
 -- include: base gate insert claiming attempts
--- include when needed: insert store parent removal deduplication metrics history gates limiting
+-- include when needed: insert store parent removal deduplication metrics history gates limiting lanes
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -555,7 +555,7 @@ local function make_other_kinds()
 
   -- What made it give the job back is true of the whole queue, whoever holds the job by now.
   function kinds.l(index, at, id, token, starts, time)
-    call("SET", P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
+    call("SET", read_gate(P).limiter or P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
     return kinds.w(index, at, id, token, starts, time)
   end
 end
@@ -594,7 +594,7 @@ write_active()
 write_places()
 write_releases()
 if LIMITED then
-  pcall(seldom().leave_places, LIMITED, leavers)
+  pcall(seldom().leave_places, LIMITED, LIMITED_AT, leavers)
 end
 if gated then
   pcall(seldom().settle_opened, asked.now, TELL)
@@ -603,12 +603,19 @@ if minutes then
   seldom().write_counts(minutes)
 end
 
+local function limits_of(gate, now)
+  return seldom().limiting(gate, now)
+end
+if not asked.count then
+  if finished > 0 and not next_due(P) then
+    drained()
+  end
+  return seldom().claim_in_lanes(codes, asked, limits_of)
+end
 if asked.count == 0 then
   return answer_claim(codes, { jobs = {}, orphans = {}, limited = 0, count = 0 })
 end
-local claim = claim_jobs(asked, function(gate, now)
-  return seldom().limiting(gate, now)
-end)
+local claim = claim_jobs(asked, limits_of)
 if finished > 0 and claim.count == 0 and not claim.due then
   drained()
 end

@@ -3,11 +3,12 @@
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", then ids
 -- Returns  one state per id, in the words of peers: completed, failed, delayed, prioritized, active,
---          waiting (also while the queue is paused), waiting-children, unknown
+--          waiting (also while the queue is paused), waiting-children, unknown; "elsewhere" where it may be in one
+--          of the queue's lanes
 -- include: base
 
 local sets = { "completed", "failed", "delayed", "prioritized" }
-local states = {}
+local states, has_lanes = {}, nil
 for i = 3, #ARGV do
   local id = ARGV[i]
   local found
@@ -26,6 +27,10 @@ for i = 3, #ARGV do
   if not found and call("ZSCORE", P .. "waiting-children", id) then
     found = "waiting-children"
   end
-  states[#states + 1] = found or "unknown"
+  if not found then
+    has_lanes = has_lanes or call("HGET", KEYS[1], "ox:lanes") or "-"
+    found = has_lanes == "+" and "elsewhere" or "unknown"
+  end
+  states[#states + 1] = found
 end
 return states

@@ -5,9 +5,10 @@
 --          both 0 take the limit away), 7 now
 -- Returns  1
 -- Keeps    jobs that run already count. Buckets with jobs held back are looked at next
--- include: base gate insert limiting
+-- include: base gate insert limiting lanes
 
 remembered()
+limit_at(P)
 local kind, name = ARGV[3], ARGV[4]
 local rule = { tonumber(ARGV[5]), tonumber(ARGV[6]) }
 local known = call("HGET", KEYS[1], "ox:limits")
@@ -25,12 +26,18 @@ call("HSET", KEYS[1], "ox:limits", cjson.encode(rules))
 -- Who holds a place is told by `active`.
 call("ZREMRANGEBYLEX", PLACES, "[" .. first, "(" .. last)
 if rule[1] > 0 then
-  for _, id in ipairs(call("LRANGE", P .. "active", 0, -1)) do
-    local job = redis.pcall("HMGET", P .. id, "name", "ox:limit")
-    if kind == "t" and job[1] == name then
-      call("ZADD", PLACES, 0, "t:" .. name .. "\n" .. id)
-    elseif kind == "k" and job[2] and not string.find(job[2], "%c") then
-      call("ZADD", PLACES, 0, "k:" .. job[2] .. "\n" .. id)
+  local prefixes = { P }
+  for _, lane in ipairs(call("SMEMBERS", P .. "ox:lanes:busy")) do
+    prefixes[#prefixes + 1] = lane_prefix(P, lane)
+  end
+  for _, prefix in ipairs(prefixes) do
+    for _, id in ipairs(call("LRANGE", prefix .. "active", 0, -1)) do
+      local job = redis.pcall("HMGET", prefix .. id, "name", "ox:limit")
+      if kind == "t" and job[1] == name then
+        call("ZADD", PLACES, 0, "t:" .. name .. "\n" .. name_of(prefix, id))
+      elseif kind == "k" and job[2] and not string.find(job[2], "%c") then
+        call("ZADD", PLACES, 0, "k:" .. job[2] .. "\n" .. name_of(prefix, id))
+      end
     end
   end
 end

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", then ids
--- Returns  for each id its place, in the words of peers or "unknown", and its fields (none where there is no job)
+-- Returns  for each id its place, in the words of peers or "unknown", and its fields (none where there is no job);
+--          "elsewhere" where it may be in one of the queue's lanes
 -- Keeps    looks through `active` alone, and only for a job that was started: the ready list may be long, and where
 --          a job is that is in no set, not active and not ended follows
 -- include: base
@@ -26,11 +27,16 @@ local function place_of(id, fields)
   return ended and "unknown" or "waiting"
 end
 
-local answer = {}
+local answer, has_lanes = {}, nil
 for i = 3, #ARGV do
   local fields = redis.pcall("HGETALL", P .. ARGV[i])
   fields = fields.err and {} or fields
-  answer[#answer + 1] = #fields > 0 and place_of(ARGV[i], fields) or "unknown"
+  if #fields > 0 then
+    answer[#answer + 1] = place_of(ARGV[i], fields)
+  else
+    has_lanes = has_lanes or call("HGET", KEYS[1], "ox:lanes") or "-"
+    answer[#answer + 1] = has_lanes == "+" and "elsewhere" or "unknown"
+  end
   answer[#answer + 1] = fields
 end
 return answer

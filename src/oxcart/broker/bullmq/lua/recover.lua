@@ -83,7 +83,7 @@ local function recover(id)
   insert_ready(P, gate, id, true)
   between = nil
   if gate.limits then
-    seldom().give_up_lost_places(gate.limits, id, key)
+    seldom().give_up_lost_places(gate, id, key)
   end
   call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "active")
   call("XADD", P .. "events", "*", "event", "stalled", "jobId", id)

@@ -6,7 +6,7 @@
 -- Events   `resumed`
 -- Keeps    jobs of both lists stay: a peer may have filled the other one meanwhile. What is too long for
 --          one call is merged by the tick.
--- include: base gate insert
+-- include: base gate insert lanes
 
 local answer = remembered()
 if answer then
@@ -21,6 +21,12 @@ if ready then
   call("ZADD", P .. "marker", 0, "0")
 else
   wake_later(P)
+end
+if call("HGET", P .. "meta", "ox:lanes") == "+" then
+  for _, lane in ipairs(call("SMEMBERS", P .. "ox:lanes:ready")) do
+    call("ZADD", lane_prefix(P, lane) .. "marker", 0, "0")
+    tell_of_lane(P, "ox:crowded", lane)
+  end
 end
 call("XADD", P .. "events", "*", "event", "resumed")
 remember({ 1 })

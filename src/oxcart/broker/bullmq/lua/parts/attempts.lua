@@ -3,7 +3,7 @@
 -- attached; else nothing is written. Records of a queue stand in the order of its events.
 
 -- Read with it: the rules per type and key, where there are any (parts/limiting.lua).
-local ATTACHED, LIMITED = attached_and_limits(P)
+local ATTACHED, LIMITED, LIMITED_AT = attached_and_limits(P)
 -- A stack longer than this is cut at its beginning: what failed is at its end.
 local LONGEST_STACK = 4000
 local LONGEST_REASON = 1000

@@ -86,11 +86,16 @@ end
 -- The queue that was asked about last, and whether a pipeline reads it.
 local asked_of, attached
 
--- Whether a pipeline reads the queue, and the queue's limits per type and key.
+-- Whether a pipeline reads the queue, the queue's limits per type and key, and the beginning of the keys where they are
+-- kept: of a lane those of the queue that it belongs to.
 local function attached_and_limits(prefix)
-  local meta = call("HMGET", prefix .. "meta", "ox:until", "ox:limits")
+  local meta = call("HMGET", prefix .. "meta", "ox:until", "ox:limits", "ox:lanes")
   asked_of, attached = prefix, is_ahead(meta[1])
-  return attached, meta[2]
+  local base = meta[3]
+  if base and base ~= "+" then
+    return attached, call("HGET", base .. "meta", "ox:limits"), base
+  end
+  return attached, meta[2], prefix
 end
 
 local function is_attached(prefix)

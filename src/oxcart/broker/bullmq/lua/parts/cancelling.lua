@@ -108,7 +108,9 @@ local function tell_worker(id, token, starts, reason, force)
   if not client or #client ~= 16 then
     return false
   end
-  local place = P .. "ox:cancel:" .. client
+  -- Workers hear of jobs in lanes where they hear of those of the base queue.
+  local base = call("HGET", P .. "meta", "ox:lanes")
+  local place = (base and base ~= "+" and base or P) .. "ox:cancel:" .. client
   call("ZADD", place, 0, cjson.encode({ id = id, starts = tonumber(starts) or 0, reason = reason, force = force }))
   call("PEXPIRE", place, TOLD)
   return true

@@ -69,21 +69,22 @@ local function claim_jobs(asked, limiting)
   local gate = read_gate(P)
   local many_due = promote_due(P, gate, now, PROMOTE, PROMOTE_FEW) >= PROMOTE_FEW
 
+  local limiter = gate.limiter or P .. "limiter"
   local max = tonumber(gate.max or asked.limit_max)
-  local used = tonumber(call("GET", P .. "limiter") or 0)
+  local used = tonumber(call("GET", limiter) or 0)
   if max and not used then
     error({ err = "ERR the limiter is no number" }) -- before anything is claimed: it could not be counted
   end
   used = used or 0
   if max or used >= HELD then
     if used >= (max or HELD) then
-      local left = call("PTTL", P .. "limiter")
+      local left = call("PTTL", limiter)
       if left > 0 then
         answer.limited = left
         return answer
       end
       if left == 0 then
-        call("DEL", P .. "limiter")
+        call("DEL", limiter)
         used = 0
       end
     end
@@ -93,6 +94,7 @@ local function claim_jobs(asked, limiting)
   end
   if gate.closed then
     answer.closed = true
+    answer.shut = gate.shut
     return answer
   end
   if gate.room then
@@ -175,11 +177,14 @@ local function claim_jobs(asked, limiting)
   end
   if #taken > 0 then
     if max then
-      local used = call("INCRBY", P .. "limiter", #taken)
+      local used = call("INCRBY", limiter, #taken)
       if used == #taken then
         local span = math.floor(math.abs(tonumber(asked.limit_duration or gate.duration) or 0))
-        call("PEXPIRE", P .. "limiter", span)
+        call("PEXPIRE", limiter, span)
       end
+    end
+    if gate.limiter then
+      call("SADD", gate.base .. "ox:lanes:busy", string.sub(P, #gate.base + 1, -2))
     end
     lease(keys, asked.token, asked.lock)
     local events, stamp, worker = P .. "events", asked.stamp, asked.worker
@@ -261,7 +266,10 @@ local function answer_claim(codes, claim)
   return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans, 0 }
 end
 
+-- Where a claim could choose between lanes, what is remembered tells behind the rest which it took.
 local function repeat_claim(kept, asked)
+  P = kept[12] or P
+  kept[12] = nil
   kept[2] = cmsgpack.pack(reread_claim(kept[2], asked.token, asked.lock))
   kept[8] = 1
   return kept

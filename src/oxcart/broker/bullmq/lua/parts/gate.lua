@@ -48,9 +48,12 @@ local unwritten = {}
 -- Returns a table: `paused`, `closed` (paused or at its concurrency), `target` (list for ready jobs),
 -- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound), `limits`
 -- (the rules per type and key, where there are any).
+-- Of a lane, and of a queue that has lanes, also `base` (the beginning of the keys of the queue that the lanes belong
+-- to), and of a lane `limiter` (the key of that queue's rate) and `shut` (that queue is closed): its pause,
+-- concurrency, rate and rules hold for all of them together.
 local function read_gate(prefix)
   local meta = call("HMGET", prefix .. "meta", "paused", "concurrency", "max", "duration", "opts.maxLenEvents",
-    "ox:keep", "ox:until", "ox:limits")
+    "ox:keep", "ox:until", "ox:limits", "ox:lanes")
   known_max_events[prefix] = asserted(prefix, meta[5], meta[6], meta[7]) or nil
   local gate = { paused = meta[1] and true or false, max = meta[3], duration = meta[4], limits = meta[8] }
   gate.closed = gate.paused
@@ -66,6 +69,31 @@ local function read_gate(prefix)
       gate.room = most - call("LLEN", prefix .. "active")
       gate.closed = gate.room <= 0
     end
+  end
+  local base = meta[9]
+  if base then
+    if base == "+" then
+      base = prefix
+    else
+      meta = call("HMGET", base .. "meta", "paused", "concurrency", "max", "duration", "ox:limits")
+      gate.max, gate.duration, gate.limiter, gate.limits = meta[3], meta[4], base .. "limiter", meta[5]
+      gate.shut = meta[1] and true or false
+    end
+    gate.base = base
+    local most = meta[2] and tonumber(meta[2])
+    if most and most == most and not gate.shut then
+      if unwritten.active then
+        unwritten.active()
+      end
+      local room = most - call("LLEN", base .. "active")
+      local stem = string.sub(base, 1, -2) .. "@"
+      for _, lane in ipairs(call("SMEMBERS", base .. "ox:lanes:busy")) do
+        room = room - call("LLEN", stem .. lane .. ":active")
+      end
+      gate.room = math.min(gate.room or room, room)
+      gate.shut = room <= 0
+    end
+    gate.closed = gate.closed or gate.shut or false
   end
   return gate
 end

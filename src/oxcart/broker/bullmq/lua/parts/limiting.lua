@@ -1,6 +1,27 @@
 -- Limits per job type and per key (decision 56). A bucket is `t:` and a job's name, or `k:` and its key.
+--
+-- A queue and its lanes have them together: `AT` is the beginning of the keys of the queue that they belong to. A job
+-- goes by its id in these sets, and one in a lane by the lane's name before that (`name_of`).
 
-local PLACES, PARKED, OPENING = P .. "ox:held", P .. "ox:parked", P .. "ox:opening"
+local AT, PLACES, PARKED, OPENING
+local function limit_at(base)
+  AT = base
+  PLACES, PARKED, OPENING = AT .. "ox:held", AT .. "ox:parked", AT .. "ox:opening"
+end
+
+local function name_of(prefix, id)
+  return prefix == AT and id or "\1" .. string.sub(prefix, #AT + 1, -2) .. "\1" .. id
+end
+
+-- The beginning of the keys of a job's queue or lane, and its id.
+local function job_of(name)
+  if string.byte(name) ~= 1 then
+    return AT, name
+  end
+  local lane, id = string.match(name, "^\1([^\1]*)\1(.*)$")
+  return string.sub(AT, 1, -2) .. "@" .. lane .. ":", id
+end
+
 -- A job held back is due in a day: nobody takes it before it is let in.
 local DAY = 86400000
 -- After so many ms a bucket that stays full is looked at: somebody may have left without a word.
@@ -42,12 +63,14 @@ end
 local function drop_lost_holders(bucket)
   local members = call("ZRANGEBYLEX", PLACES, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, 1000)
   local locks = {}
+  local prefixes, ids = {}, {}
   for i = 1, #members do
-    locks[i] = P .. string.sub(members[i], #bucket + 2) .. ":lock"
+    prefixes[i], ids[i] = job_of(string.sub(members[i], #bucket + 2))
+    locks[i] = prefixes[i] .. ids[i] .. ":lock"
   end
   local holders = #locks > 0 and call("MGET", unpack(locks)) or {}
   for i = 1, #members do
-    if not holders[i] and not call("LPOS", P .. "active", string.sub(members[i], #bucket + 2)) then
+    if not holders[i] and not call("LPOS", prefixes[i] .. "active", ids[i]) then
       call("ZREM", PLACES, members[i])
     end
   end
@@ -64,7 +87,7 @@ local function room_in(bucket, rule, look)
     end
   end
   if rule[2] > 0 then
-    local key = P .. "ox:rate:" .. bucket
+    local key = AT .. "ox:rate:" .. bucket
     local left = rule[2] - (tonumber(call("GET", key)) or 0)
     if left <= 0 then
       wait = call("PTTL", key)
@@ -79,9 +102,10 @@ local function room_in(bucket, rule, look)
 end
 
 -- Lets at most `most` jobs of a bucket in, the first of those held back first. Notes of jobs that are not where they
--- were put are dropped on the way; where there are very many of them, the next look goes on.
+-- were put are dropped on the way; where there are very many of them, the next look goes on. `gate` is that of this
+-- script's queue.
 local function let_in(bucket, most, gate)
-  local found = {}
+  local found, gates = {}, { [P] = gate }
   local page = most + 1 -- one more than is wanted tells whether any are left
   for turn = 1, 10 do
     local members = call("ZRANGEBYLEX", PARKED, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, page)
@@ -91,10 +115,10 @@ local function let_in(bucket, most, gate)
         break
       end
       local place = string.sub(members[i], #bucket + 2, #bucket + 17)
-      local id = string.sub(members[i], #bucket + 19)
-      if tonumber(call("ZSCORE", P .. "delayed", id) or nil) == tonumber(place) then
-        found[#found + 1] = id
-        call("ZREM", P .. "delayed", id)
+      local prefix, id = job_of(string.sub(members[i], #bucket + 19))
+      if tonumber(call("ZSCORE", prefix .. "delayed", id) or nil) == tonumber(place) then
+        found[#found + 1] = { prefix, id }
+        call("ZREM", prefix .. "delayed", id)
       end
       gone[i] = members[i]
     end
@@ -114,12 +138,11 @@ local function let_in(bucket, most, gate)
     page = 200
   end
   for i = #found, 1, -1 do -- each goes to the front, so the first is let in last
-    local id = found[i]
-    insert_front(P, gate, id, tonumber(peek(P .. id, "priority")) or 0)
-    call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
-  end
-  if #found > 0 then
-    wake_now(P, gate)
+    local prefix, id = found[i][1], found[i][2]
+    gates[prefix] = gates[prefix] or read_gate(prefix)
+    insert_front(prefix, gates[prefix], id, tonumber(peek(prefix .. id, "priority")) or 0)
+    call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
+    wake_now(prefix, gates[prefix])
   end
   return #found
 end
@@ -145,6 +168,7 @@ end
 -- Looks at buckets whose time has come, at most `most`; returns whether there may be more. Where no rules are left
 -- and nobody is held back, there are no limits any more.
 local function open_due(gate, now, most)
+  limit_at(gate.base or P)
   local rules = cjson.decode(gate.limits)
   local due = call("ZRANGEBYSCORE", OPENING, "-inf", string.format("%.0f", now), "LIMIT", 0, most)
   local left = LET_IN
@@ -155,7 +179,7 @@ local function open_due(gate, now, most)
     end
   end
   if not next(rules.t) and not rule_of_bucket(rules, "k:") and call("EXISTS", OPENING) == 0 then
-    call("HDEL", P .. "meta", "ox:limits")
+    call("HDEL", AT .. "meta", "ox:limits")
   end
   return #due == most or left <= 0
 end
@@ -164,7 +188,8 @@ end
 local function give_up_places(rules, id, name, key)
   local freed = {}
   for _, bucket in ipairs(buckets_of(rules, name, key)) do
-    if rule_of_bucket(rules, bucket)[1] > 0 and call("ZREM", PLACES, bucket .. "\n" .. id) == 1 then
+    local member = bucket .. "\n" .. name_of(P, id)
+    if rule_of_bucket(rules, bucket)[1] > 0 and call("ZREM", PLACES, member) == 1 then
       freed[#freed + 1] = bucket
     end
   end
@@ -172,14 +197,16 @@ local function give_up_places(rules, id, name, key)
 end
 
 -- The same for a job that the stalled check took back: it stands in front, and takes a place again at the claim.
-local function give_up_lost_places(text, id, key)
+local function give_up_lost_places(gate, id, key)
+  limit_at(gate.base or P)
   local job = call("HMGET", key, "name", "ox:limit")
-  give_up_places(cjson.decode(text), id, job[1], job[2])
+  give_up_places(cjson.decode(gate.limits), id, job[1], job[2])
 end
 
 -- Ends what jobs that left `active` held, and lets others in for them. `leavers` is a list of { id, name and
 -- key, whether it stands in front of all others now }.
-local function leave_places(text, leavers)
+local function leave_places(text, base, leavers)
+  limit_at(base)
   local rules, vacant = cjson.decode(text), {}
   for _, one in ipairs(leavers) do
     for _, bucket in ipairs(give_up_places(rules, one[1], one[2][1], one[2][2])) do
@@ -241,7 +268,7 @@ local function limiting(gate, now)
       local rule = rule_of_bucket(rules, bucket)
       if rule[1] > 0 then
         entering[#entering + 1] = 0
-        entering[#entering + 1] = bucket .. "\n" .. id
+        entering[#entering + 1] = bucket .. "\n" .. name_of(P, id)
       end
       if rule[2] > 0 then
         started[bucket] = (started[bucket] or 0) + 1
@@ -255,7 +282,7 @@ local function limiting(gate, now)
       call("ZADD", PLACES, unpack(entering))
     end
     for bucket, many in pairs(started) do
-      local key = P .. "ox:rate:" .. bucket
+      local key = AT .. "ox:rate:" .. bucket
       if call("INCRBY", key, many) == many then
         call("PEXPIRE", key, MINUTE)
       end
@@ -264,7 +291,7 @@ local function limiting(gate, now)
       local id, bucket = one[1], one[2]
       local place, due = delayed_score(P, now, DAY)
       call("ZADD", P .. "delayed", place, id)
-      call("ZADD", PARKED, 0, bucket .. "\n" .. string.format("%016.0f", place) .. "\n" .. id)
+      call("ZADD", PARKED, 0, bucket .. "\n" .. string.format("%016.0f", place) .. "\n" .. name_of(P, id))
       local wait = waits[bucket] and math.max(waits[bucket], 1) or LOOK
       call("ZADD", OPENING, "NX", string.format("%.0f", now + wait), bucket)
       call("XADD", P .. "events", "*", "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))

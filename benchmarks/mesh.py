@@ -1,0 +1,162 @@
+"""What lanes cost: `make bench-mesh`.
+
+Two figures, each of which can fail with ``--check``:
+
+- how much longer the server works on a claim where a queue has 1 000 registered lanes and 3 of them are
+  ready, by its own statistics, than on a claim of the same jobs in a queue without lanes: at most 15 %;
+- how soon a job starts that stands behind 10 000 others which the only worker cannot do: within 100 ms. The
+  usual one is judged, because others on the machine may hold a single one up; the worst is shown.
+
+    python -m benchmarks.mesh [--rounds 9] [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from typing import Any
+
+from tests.servers import ValkeyServer
+
+from oxcart import Queue, RunningJob, Worker
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.connection import Server
+from oxcart.broker.port import Ask
+from oxcart.model.options import JobOptions
+from oxcart.model.target import Abilities, Target
+
+REGISTERED, READY = 1000, 3
+DEARER, SOON = 1.15, 0.1
+#: Jobs that a claim asks for: what a busy worker asks for, and what an idle one does.
+BATCHES = (50, 1)
+
+
+class Costs:
+    """Two queues of the same jobs, one with lanes, and the server's time per claimed job of each."""
+
+    def __init__(self, server: ValkeyServer) -> None:
+        self._client: Any = server.client()
+        self._plain = BullMQBroker(Server(server.url), "plain")
+        self._mesh = BullMQBroker(Server(server.url), "mesh")
+        self._ready = [f"all;c=c{number}" for number in range(READY)]
+        self._turn = 0
+
+    async def prepare(self) -> None:
+        for number in range(REGISTERED):
+            await self._mesh.lanes.enter(f"all;c=c{number}")
+
+    async def close(self) -> None:
+        await self._plain.close()
+        await self._mesh.close()
+
+    async def fill(self, broker: BullMQBroker, count: int) -> None:
+        data = {"text": "x" * 80}
+        await broker.add([broker.encode("n", data, JobOptions.build()) for _ in range(count)])
+
+    async def plain(self, batch: int, calls: int) -> float:
+        # As many as wait in the lanes: the server's caches hold what is small.
+        await self.fill(self._plain, batch * calls * (READY + 1))
+        return await self._timed(self._plain, [()] * calls, batch)
+
+    async def mesh(self, batch: int, calls: int) -> float:
+        for lane in self._ready:
+            await self.fill(self._mesh.lanes.open(lane), batch * calls)
+        await self.fill(self._mesh, batch * calls)
+        names = ["base", *self._ready]
+        asked = []
+        for _ in range(calls):
+            self._turn += 1
+            turn = self._turn % len(names)
+            asked.append(tuple(names[turn:] + names[:turn]))
+        return await self._timed(self._mesh, asked, batch)
+
+    async def _timed(self, broker: BullMQBroker, asked: list[tuple[str, ...]], batch: int) -> float:
+        self._client.config_resetstat()
+        claimed = 0
+        for lanes in asked:
+            claimed += len((await broker.claim(Ask(batch, lanes=lanes))).jobs)
+        spent: float = self._client.info("commandstats")["cmdstat_evalsha"]["usec"]
+        assert claimed == batch * len(asked), (claimed, batch, len(asked))
+        return spent / claimed
+
+    def forget(self) -> None:
+        """Drops the jobs of a round, not the lanes."""
+        keep = {"meta", "ox:lanes", "ox:lanes:version"}
+        for base in ("plain", "mesh"):
+            for key in self._client.scan_iter(f"bull:{base}*", count=5000):
+                if str(key).split(":", 2)[2] not in keep:
+                    self._client.unlink(key)
+
+
+async def measure_costs(server: ValkeyServer, rounds: int) -> dict[int, float]:
+    """How much dearer a claim with lanes is, by how many jobs it asks for.
+
+    What others on the machine take only adds to a time, so the least of the rounds is what is compared.
+    """
+    costs = Costs(server)
+    await costs.prepare()
+    found: dict[int, float] = {}
+    for batch in BATCHES:
+        calls = max(20, 500 // batch)
+        await costs.plain(batch, calls)  # warms up
+        await costs.mesh(batch, calls)
+        plain, mesh = [], []
+        for _ in range(rounds):
+            costs.forget()
+            plain.append(await costs.plain(batch, calls))
+            mesh.append(await costs.mesh(batch, calls))
+        found[batch] = min(mesh) / min(plain)
+        print(
+            f"claim of {batch:2d}: {min(plain):6.1f} µs a job without lanes, "
+            f"{min(mesh):6.1f} with {REGISTERED} registered and {READY} ready: "
+            f"x {found[batch]:.3f}"
+        )
+    await costs.close()
+    return found
+
+
+async def measure_start(server: ValkeyServer, jobs: int = 10_000, times: int = 50) -> float:
+    """Seconds until a job starts that stands behind many that the worker cannot do: the usual of some."""
+    begun: asyncio.Queue[float] = asyncio.Queue()
+    async with Queue("behind", url=server.url) as queue:
+
+        @queue.process
+        async def run(job: RunningJob) -> None:
+            begun.put_nowait(time.perf_counter())
+
+        await queue.add_many([("n", None)] * jobs, target=Target(capabilities="other"))
+        waits = []
+        async with Worker(queue, abilities=Abilities(capabilities="gpu"), concurrency=10).running():
+            await asyncio.sleep(1)
+            for _ in range(times):
+                added = time.perf_counter()
+                await queue.add("n", target=Target(capabilities="gpu"))
+                waits.append(await begun.get() - added)
+        print(
+            f"a job behind {jobs} that do not fit: starts after {statistics.median(waits) * 1000:.1f} ms, "
+            f"at worst {max(waits) * 1000:.1f} ms of {times}"
+        )
+        return statistics.median(waits)
+
+
+async def main(rounds: int, check: bool) -> int:
+    with ValkeyServer() as server:
+        ratios = await measure_costs(server, rounds)
+        usual = await measure_start(server)
+    bad = [f"a claim of {batch} is x {ratio:.3f}" for batch, ratio in ratios.items() if ratio > DEARER]
+    if usual > SOON:
+        bad.append(f"a job started after {usual * 1000:.0f} ms")
+    for line in bad:
+        print("too much:", line)
+    return 1 if bad and check else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a figure is too much")
+    given = parser.parse_args()
+    sys.exit(asyncio.run(main(given.rounds, given.check)))

@@ -1,0 +1,125 @@
+-- Lanes: queues whose names say what their jobs ask for (docs/decisions/60).
+--
+-- A lane is named by what stands behind the "@" of its queue's name; `base` is the beginning of the keys of the queue
+-- that it belongs to. Stands on base, gate, insert and, for claims, claiming.
+
+-- How long a worker's wake key lives when nobody reads it, in ms.
+local WAKE = "60000"
+
+local function lane_prefix(base, lane)
+  return string.sub(base, 1, -2) .. "@" .. lane .. ":"
+end
+
+-- Tells workers of a lane, by its name.
+local function tell_of_lane(base, workers, lane)
+  for _, worker in ipairs(call("ZRANGE", base .. workers, 0, -1)) do
+    local key = base .. "ox:wake:" .. worker
+    call("ZADD", key, 0, lane)
+    call("PEXPIRE", key, WAKE)
+  end
+end
+
+-- Notes a lane that has a job, or will have one at the end of this call.
+local function enter_lane(base, lane, now)
+  if call("ZADD", base .. "ox:lanes", now, lane) == 1 then
+    call("HSET", base .. "meta", "ox:lanes", "+")
+    call("HSET", lane_prefix(base, lane) .. "meta", "ox:lanes", base)
+    call("INCR", base .. "ox:lanes:version")
+    tell_of_lane(base, "ox:listeners", lane)
+  else
+    tell_of_lane(base, "ox:crowded", lane)
+  end
+  call("SADD", base .. "ox:lanes:ready", lane)
+end
+
+-- Whether a job of this id is in the base queue or in another of its lanes than that of these keys.
+local function is_elsewhere(base, prefix, id)
+  if prefix ~= base and call("EXISTS", base .. id) == 1 then
+    return true
+  end
+  local lane = call("HGET", base .. "ox:ids", id)
+  local other = lane and lane_prefix(base, lane)
+  return other and other ~= prefix and call("EXISTS", other .. id) == 1
+end
+
+-- The priority of the first job that is ready, or nil.
+local function head_of(prefix)
+  if call("EXISTS", prefix .. "wait") == 1 then
+    return 0
+  end
+  local first = call("ZRANGE", prefix .. "prioritized", 0, 0, "WITHSCORES")
+  return first[2] and math.floor(tonumber(first[2]) / BAND)
+end
+
+-- As `head_of`, when jobs whose time has come were let through; where there is none also returns when the next is due.
+local function head_by_now(prefix, now)
+  local head = head_of(prefix)
+  if head then
+    return head
+  end
+  local due = next_due(prefix)
+  if due and due <= now then
+    promote_due(prefix, read_gate(prefix), now, PROMOTE, PROMOTE_FEW)
+    head, due = head_of(prefix), next_due(prefix)
+  end
+  return head, due
+end
+
+-- Claims from one of several lanes. They are told in the place of how many jobs are asked for: the number, the lane
+-- of this script's keys, and those to choose from, each behind an "@"; "base" is the queue that they belong to.
+-- Takes the lane whose first job has the lowest priority, the first of them where several have, and of it no jobs
+-- that come behind the first of another lane. Answers as `answer_claim`, and then: the number of the lane it took
+-- (0 for none), 1 where that lane has more though fewer than asked for were claimed, and a flat list of those that
+-- have nothing: number, ms time of the next delayed job or 0.
+local function claim_in_lanes(codes, asked, limits_of)
+  local named, count = ARGV[4], nil
+  local lanes = {}
+  for lane in string.gmatch(named, "@([^@]*)") do
+    lanes[#lanes + 1] = lane
+  end
+  count = tonumber(string.match(named, "^%d+"))
+  local own = table.remove(lanes, 1)
+  local base = own == "base" and P or string.sub(P, 1, -(#own + 3)) .. ":"
+  local prefixes, waits = {}, {}
+  for i, lane in ipairs(lanes) do
+    prefixes[i] = lane == "base" and base or lane_prefix(base, lane)
+    waits[i] = prefixes[i] .. "wait"
+  end
+  local best, lowest, next_best, empty = nil, nil, nil, {}
+  if call("EXISTS", unpack(waits)) == #waits then
+    best, lowest, next_best = 1, 0, #waits > 1 and 0 or nil
+  else
+    for i, prefix in ipairs(prefixes) do
+      local head, due = head_by_now(prefix, asked.now)
+      if not head then
+        empty[#empty + 1] = i
+        empty[#empty + 1] = due and math.ceil(due) or 0
+      elseif not lowest or head < lowest then
+        best, lowest, next_best = i, head, lowest
+      elseif not next_best or head < next_best then
+        next_best = head
+      end
+    end
+  end
+  local claim, more = { jobs = {}, orphans = {}, limited = 0, count = 0 }, 0
+  if best then
+    P = prefixes[best]
+    asked.count = count
+    if next_best and count > 1 then
+      local before = call("ZCOUNT", P .. "prioritized", "-inf", (next_best + 1) * BAND - 1)
+      asked.count = math.min(count, call("LLEN", P .. "wait") + before)
+      more = asked.count < count and call("ZCARD", P .. "prioritized") > before and 1 or 0
+    end
+    claim = claim_jobs(asked, limits_of)
+  end
+  local kept = {}
+  for i = 1, (claim.count or 0) do
+    kept[2 * i - 1], kept[2 * i] = claim.jobs[2 * i - 1], claim.starts[i]
+  end
+  local due = claim.due and math.floor(claim.due) or 0
+  local closed = claim.closed and (claim.shut and 2 or 1) or 0
+  local active = call("LLEN", P .. "active")
+  remember({ codes, kept, claim.limited, due, closed, active, claim.orphans, 0, best or 0, more, empty, P })
+  return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans, 0, best or 0, more,
+    empty }
+end

@@ -1,0 +1,123 @@
+"""The registry of a queue's workers: who lives, where, and what each of them can do.
+
+A worker writes a record of itself every ten seconds; it lives for thirty. What no worker has renewed is gone.
+
+May touch: the server, through a queue's broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from oxcart.broker.bullmq.scripts import load
+from oxcart.model.target import Abilities, Target, parse_lane
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+#: How often a worker says that it lives, and for how long it is believed to, in seconds.
+EVERY = 10.0
+LIFE = 30.0
+
+#: The wire states in which a job waits for a worker, now or later.
+WAITING = ("wait", "paused", "prioritized", "delayed")
+
+#: What a worker is told of lanes: nothing, new ones, or every add.
+Told = Literal["", "1", "2"]
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself.
+
+    Attributes:
+        id: Its id.
+        server: What ``Target(server=…)`` names it by: its name, unless its abilities say another.
+        name: Its name, as peers see it.
+        stack: What it is made of.
+        region: Where it is.
+        capabilities: What it can do.
+        routed: Whether it takes jobs with a target; one that was not told its abilities does not.
+        pid: Its process.
+        hostname: Its machine.
+        queues: The queues that it consumes.
+        concurrency: How many jobs it runs at once.
+        version: That of Oxcart.
+        started_at: When it started, in ms.
+        last_seen: When this was written, in ms.
+    """
+
+    id: str
+    server: str = ""
+    name: str = ""
+    stack: tuple[str, ...] = ()
+    region: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    routed: bool = False
+    pid: int = 0
+    hostname: str = ""
+    queues: tuple[str, ...] = ()
+    concurrency: int = 0
+    version: str = ""
+    started_at: int = 0
+    last_seen: int = 0
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it can do, as a value of the model."""
+        return Abilities(self.server or None, self.stack, self.capabilities, self.region)
+
+
+async def beat(broker: BullMQBroker, record: WorkerRecord, *, told: Told, life: float = LIFE) -> None:
+    """Writes down that a worker lives."""
+    await _register(broker, record.id, msgspec.json.encode(record), told, life)
+
+
+async def leave(broker: BullMQBroker, worker_id: str) -> None:
+    """Forgets a worker that has ended."""
+    await _register(broker, worker_id, b"", "", LIFE)
+
+
+async def _register(broker: BullMQBroker, worker_id: str, record: bytes, told: Told, life: float) -> None:
+    args = (broker.clock(), worker_id, record, round(life * 1000), told)
+    await broker.caller.again(load("register"), broker.keys.meta(), *args, timeout=5.0)
+
+
+async def workers(broker: BullMQBroker) -> list[WorkerRecord]:
+    """The workers of a queue that live, by their ids."""
+    ids = await broker.caller.command("ZRANGE", broker.keys.workers(), 0, -1)
+    if not ids:
+        return []
+    names = [broker.keys.worker(raw.decode("utf-8", "surrogateescape")) for raw in ids]
+    found = await broker.caller.pipeline([("GET", name) for name in names])
+    records = []
+    for raw in found:
+        try:
+            records.append(msgspec.json.decode(raw or b"", type=WorkerRecord))
+        except (msgspec.MsgspecError, UnicodeError):
+            continue  # it ended, or is none of ours
+    return sorted(records, key=lambda record: record.id)
+
+
+def target_of(broker: BullMQBroker, lane: str) -> Target:
+    """What the jobs of a lane ask for."""
+    read = parse_lane(f"{broker.base}@{lane}")
+    return Target(server=lane) if read is None else read[1]  # a name that nobody can read fits nobody
+
+
+async def lanes_without_workers(broker: BullMQBroker, lanes: Iterable[str]) -> list[str]:
+    """Those lanes of a queue that no living worker fits."""
+    abilities = [one.abilities for one in await workers(broker) if one.routed]
+    return [lane for lane in lanes if not any(target_of(broker, lane).matches(one) for one in abilities)]
+
+
+async def unroutable(broker: BullMQBroker) -> dict[str, int]:
+    """How many jobs wait, now or for their time, in lanes that no living worker fits."""
+    counted = {
+        lane: sum(row[state] for state in WAITING) for lane, row in (await broker.lanes.counts()).items()
+    }
+    waiting = {lane: count for lane, count in counted.items() if count}
+    lost = await lanes_without_workers(broker, waiting) if waiting else []
+    return {lane: waiting[lane] for lane in sorted(lost)}

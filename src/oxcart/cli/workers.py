@@ -1,0 +1,65 @@
+"""``oxcart workers``: who lives, and what each of them can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxcart.cli import output, settings
+from oxcart.cli.settings import JsonOption, Settings
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.registry import WorkerRecord
+
+
+def workers(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[QUEUE]...", help="Only workers of these queues.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the workers that have been heard of within the last half minute."""
+    found = settings.run(_found(settings.of(ctx), names))
+    if as_json:
+        import msgspec
+
+        output.document([msgspec.to_builtins(one) for one in found])
+        return
+    if not found:
+        output.text("no workers")
+        return
+    output.table(
+        ["worker", "host", "pid#", "queues", "stack", "capabilities", "region", "jobs#", "version", "seen"],
+        (_row(one) for one in found),
+    )
+
+
+def _row(one: WorkerRecord) -> list[Any]:
+    def words(some: tuple[str, ...]) -> str | None:
+        return ", ".join(some) or None
+
+    return [
+        one.name if one.name == one.server else f"{one.name} ({one.server})",
+        one.hostname,
+        str(one.pid),
+        words(one.queues),
+        words(one.stack),
+        words(one.capabilities) if one.routed else "takes no targets",
+        words(one.region),
+        one.concurrency,
+        one.version,
+        output.age(one.last_seen),
+    ]
+
+
+async def _found(using: Settings, names: list[str] | None) -> list[WorkerRecord]:
+    from oxcart.broker.discovery import find_queues
+
+    found: dict[str, WorkerRecord] = {}
+    for name in names or await find_queues(using.server, using.prefix, using.reconnect):
+        async with using.queue(name) as queue:
+            found |= {one.id: one for one in await queue.workers()}
+    return [found[one] for one in sorted(found)]

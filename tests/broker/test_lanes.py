@@ -1,0 +1,493 @@
+"""Lanes on the server: what adds note, which lane a claim takes, what of the base queue holds for all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart.broker.bullmq import registry
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.cancelling import cancel
+from oxcart.broker.bullmq.registry import WorkerRecord
+from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome
+from oxcart.model.errors import JobNotFound, ScriptError
+from oxcart.model.options import JobOptions
+from tests.broker.test_broker import Q, whole
+
+__all__ = ["whole"]  # a fixture
+
+GPU, EU, BIG = "all;c=gpu", "all;r=eu", "all;c=big"
+
+
+class Mesh(Q):
+    """A queue and its lanes."""
+
+    async def put(self, lane: str, *ids: str, **options: Any) -> list[bool]:
+        broker = self.at(lane)
+        jobs = [broker.encode("n", None, JobOptions.build(job_id=job_id, **options)) for job_id in ids]
+        return [added.created for added in await broker.add(jobs)]
+
+    def at(self, lane: str) -> BullMQBroker:
+        return self.broker if lane == "base" else self.broker.lanes.open(lane)
+
+    async def choose(self, count: int, *lanes: str, own: str = "base", **ask: Any) -> Claimed:
+        return await self.at(own).claim(Ask(count, lanes=lanes, **ask))
+
+    async def finish(self, lane: str, jobs: list[ClaimedJob], count: int = 0, *lanes: str) -> Claimed:
+        outcomes = [Outcome("c", job.id, job.token, job.starts, self.clock(), b"1") for job in jobs]
+        codes, claimed = await self.at(lane).finish(outcomes, Ask(count, lanes=lanes))
+        assert codes == [1] * len(jobs)
+        return claimed
+
+
+def ids(claimed: Claimed) -> list[str]:
+    return [job.id for job in claimed.jobs]
+
+
+@pytest_asyncio.fixture
+async def q(url: str) -> AsyncIterator[Mesh]:
+    made = Mesh(url)
+    yield made
+    await made.broker.close()
+
+
+class TestAdd:
+    async def test_notes_the_lane(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put(GPU, "a", "b")
+        assert store.zrange("bull:q:ox:lanes", 0, -1) == [GPU]
+        assert store.smembers("bull:q:ox:lanes:ready") == {GPU}
+        assert store.hget("bull:q:meta", "ox:lanes") == "+"
+        assert store.hget(f"bull:q@{GPU}:meta", "ox:lanes") == "bull:q:"
+        assert store.lrange(f"bull:q@{GPU}:wait", 0, -1) == ["b", "a"]
+        assert store.zrange(f"bull:q@{GPU}:marker", 0, -1) == ["0"]
+        assert store.get("bull:q:ox:lanes:version") == "1"
+        await q.put(GPU, "c")
+        assert store.get("bull:q:ox:lanes:version") == "1"
+        await q.put(EU, "d")
+        assert store.get("bull:q:ox:lanes:version") == "2"
+        assert await q.broker.lanes.names() == [GPU, EU]
+
+    async def test_listeners_are_told_of_a_new_lane_and_the_crowded_of_every_add(
+        self, q: Mesh, store: redis.Redis
+    ) -> None:
+        await registry.beat(q.broker, WorkerRecord(id="none"), told="")
+        await registry.beat(q.broker, WorkerRecord(id="some"), told="1")
+        await registry.beat(q.broker, WorkerRecord(id="all"), told="2")
+        await q.put(GPU, "a")
+        for worker, told in (("none", []), ("some", [GPU]), ("all", [GPU])):
+            assert store.zrange(f"bull:q:ox:wake:{worker}", 0, -1) == told
+        store.delete("bull:q:ox:wake:some", "bull:q:ox:wake:all")
+        await q.put(GPU, "b")
+        assert store.zrange("bull:q:ox:wake:some", 0, -1) == []
+        assert store.zrange("bull:q:ox:wake:all", 0, -1) == [GPU]
+        assert store.pttl("bull:q:ox:wake:all") > 0
+
+    async def test_a_custom_id_is_unique_over_the_queue_and_its_lanes(self, q: Mesh) -> None:
+        assert await q.put("base", "a") == [True]
+        assert await q.put(GPU, "a", "b") == [False, True]
+        assert await q.put(EU, "a", "b", "c") == [False, False, True]
+        assert await q.put("base", "b", "c", "d", "d") == [False, False, True, False]
+        assert await q.put(GPU, "b") == [False]
+        await q.broker.remove_job("b")
+        assert await q.put(EU, "b") == [True]
+        assert await q.put(GPU, "b") == [False]
+
+    async def test_ids_that_we_make_are_not_noted(self, q: Mesh, store: redis.Redis) -> None:
+        lane = q.at(GPU)
+        (added,) = await lane.add([lane.encode("n", None, JobOptions.build())])
+        assert added.created
+        assert not store.exists("bull:q:ox:ids")
+        assert (await q.broker.look([added.id]))[0] is not None
+
+    async def test_a_queue_without_lanes_has_nothing_of_this(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put("base", "a")
+        assert [key for key in store.scan_iter("*ox:*") if ":ox:call:" not in str(key)] == []
+        assert store.hget("bull:q:meta", "ox:lanes") is None
+
+    async def test_a_full_server_refuses_the_whole_add(
+        self, q: Mesh, store: redis.Redis, whole: Callable[[], Any]
+    ) -> None:
+        await q.put(GPU, "a")
+        before = whole()
+        store.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(ScriptError, match="OOM"):
+                await q.put(EU, "b")
+        finally:
+            store.config_set("maxmemory", 0)
+        assert whole() == before
+
+
+class TestChoice:
+    async def test_the_lowest_priority_over_all_heads(self, q: Mesh) -> None:
+        await q.put("base", "base5", priority=5)
+        await q.put(GPU, "gpu3", priority=3)
+        await q.put(GPU, "gpu9", priority=9)
+        await q.put(EU, "eu4", priority=4)
+        order = []
+        for _ in range(4):
+            claimed = await q.choose(1, "base", GPU, EU)
+            order += ids(claimed)
+        assert order == ["gpu3", "eu4", "base5", "gpu9"]
+        claimed = await q.choose(1, "base", GPU, EU)
+        assert (claimed.lane, claimed.jobs, claimed.empty) == (None, [], [(0, 0), (1, 0), (2, 0)])
+
+    async def test_no_priority_comes_first_and_equals_by_the_order_asked(self, q: Mesh) -> None:
+        await q.put("base", "b1", priority=1)
+        await q.put(GPU, "g0", "g1")
+        await q.put(EU, "e0")
+        assert ids(await q.choose(1, "base", EU, GPU)) == ["e0"]
+        claimed = await q.choose(1, "base", EU, GPU)
+        assert (ids(claimed), claimed.lane, claimed.empty) == (["g0"], 2, [(1, 0)])
+        assert ids(await q.choose(1, GPU, "base")) == ["g1"]
+        assert ids(await q.choose(1, GPU, "base")) == ["b1"]
+
+    async def test_a_batch_takes_nothing_that_comes_behind_another_lane(self, q: Mesh) -> None:
+        await q.put(GPU, "g0")
+        for priority in (2, 3, 7):
+            await q.put(GPU, f"g{priority}", priority=priority)
+        await q.put(EU, "e3", priority=3)
+        claimed = await q.choose(10, "base", GPU, EU)
+        assert (ids(claimed), claimed.lane, claimed.more) == (["g0", "g2", "g3"], 1, True)
+        claimed = await q.choose(10, GPU, EU)
+        assert (ids(claimed), claimed.lane, claimed.more) == (["e3"], 1, False)
+        claimed = await q.choose(10, GPU, EU)
+        assert (ids(claimed), claimed.lane, claimed.more, claimed.empty) == (["g7"], 0, False, [(1, 0)])
+
+    async def test_lanes_without_priorities_are_claimed_whole(self, q: Mesh) -> None:
+        await q.put(GPU, "g0", "g1")
+        await q.put("base", "b0", "b1")
+        claimed = await q.choose(10, "base", GPU)
+        assert (ids(claimed), claimed.lane, claimed.more) == (["b0", "b1"], 0, False)
+        assert ids(await q.choose(10, "base", GPU)) == ["g0", "g1"]
+
+    async def test_delayed_jobs_of_lanes(self, q: Mesh) -> None:
+        await q.put(GPU, "later", delay=5)
+        await q.put(EU, "latest", delay=50)
+        claimed = await q.choose(1, "base", GPU, EU)
+        due = q.clock.now + 5000
+        assert (claimed.jobs, claimed.empty) == ([], [(0, 0), (1, due), (2, due + 45_000)])
+        q.clock.now = due
+        assert ids(await q.choose(1, "base", GPU, EU)) == ["later"]
+
+    async def test_an_end_claims_in_another_lane(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put(GPU, "g0", "g1")
+        first = await q.choose(1, "base", GPU)
+        await q.put("base", "b0")
+        claimed = await q.finish(GPU, first.jobs, 1, "base", GPU)
+        assert (ids(claimed), claimed.lane) == (["b0"], 0)
+        assert store.zrange(f"bull:q@{GPU}:completed", 0, -1) == ["g0"]
+        assert store.lrange("bull:q:active", 0, -1) == ["b0"]
+        claimed = await q.finish("base", claimed.jobs, 1, GPU)
+        assert (ids(claimed), claimed.lane) == (["g1"], 0)
+        claimed = await q.finish(GPU, claimed.jobs, 1, EU)
+        assert (claimed.jobs, claimed.lane, claimed.empty) == ([], None, [(0, 0)])
+        events: Any = store.xrange(f"bull:q@{GPU}:events")
+        assert events[-1][1]["event"] == "drained"
+
+    async def test_a_repeated_claim_gives_the_same_jobs(
+        self, q: Mesh, store: redis.Redis, whole: Callable[[], Any]
+    ) -> None:
+        await q.put(GPU, "g0", "g1")
+        await q.put(EU, "e0")
+        caller = q.broker.caller
+        first = await q.choose(2, "base", EU, GPU)
+        assert ids(first) == ["e0"]
+        after = whole()
+        caller._free[-1][1] -= 1  # the answer was lost: the same number again
+        q._tokens -= 1
+        again = await q.choose(2, "base", EU, GPU)
+        assert (ids(again), again.lane, again.repeated) == (["e0"], 1, True)
+        assert whole() == after
+        assert again.jobs[0].starts == 1
+
+
+class TestBase:
+    async def test_its_pause_holds_for_lanes(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put(GPU, "a")
+        store.delete(f"bull:q@{GPU}:marker")
+        await q.broker.pause()
+        await q.put(GPU, "b")
+        assert store.exists(f"bull:q@{GPU}:marker") == 0
+        claimed = await q.choose(1, "base", GPU)
+        assert (claimed.jobs, claimed.closed, claimed.shut) == ([], True, True)
+        assert (await q.at(GPU).claim(Ask(1))).closed  # a worker of the lane alone
+        await q.broker.resume()
+        assert store.zrange(f"bull:q@{GPU}:marker", 0, -1) == ["0"]
+        assert ids(await q.choose(2, "base", GPU)) == ["a", "b"]
+
+    async def test_a_lane_alone_can_be_paused(self, q: Mesh) -> None:
+        await q.put(GPU, "a")
+        await q.put("base", "b")
+        await q.at(GPU).pause()
+        claimed = await q.choose(1, GPU, "base")
+        assert (ids(claimed), claimed.empty) == (["b"], [(0, 0)])
+
+    async def test_its_concurrency_is_that_of_all_together(self, q: Mesh) -> None:
+        await q.broker.limits.set_concurrency(3)
+        await q.put(GPU, "g0", "g1")
+        await q.put(EU, "e0", "e1")
+        await q.put("base", "b0")
+        held = [await q.choose(1, lane) for lane in (GPU, EU, "base")]
+        assert [len(one.jobs) for one in held] == [1, 1, 1]
+        for lane in (GPU, EU, "base"):
+            assert (await q.at(lane).claim(Ask(1))).closed
+        claimed = await q.choose(5, GPU, EU)
+        assert (claimed.jobs, claimed.shut) == ([], True)
+        claimed = await q.finish("base", held[2].jobs, 5, GPU, EU)
+        assert ids(claimed) == ["g1"]
+        assert (await q.at(EU).claim(Ask(1))).closed
+
+    async def test_its_rate_is_that_of_all_together(self, q: Mesh, store: redis.Redis) -> None:
+        await q.broker.limits.set_rate(2, 60_000)
+        await q.put(GPU, "g0", "g1")
+        await q.put("base", "b0", "b1")
+        assert len((await q.choose(1, GPU)).jobs) == 1
+        assert len((await q.broker.claim(Ask(5))).jobs) == 1
+        assert (await q.choose(1, "base", GPU)).limited_ms > 0
+        assert (await q.at(GPU).claim(Ask(1))).limited_ms > 0
+        assert store.get("bull:q:limiter") == "2"
+        assert not store.exists(f"bull:q@{GPU}:limiter")
+
+    async def test_a_job_of_a_lane_holds_the_whole_queue(self, q: Mesh) -> None:
+        await q.put(GPU, "g0")
+        await q.put("base", "b0")
+        (job,) = (await q.choose(1, GPU)).jobs
+        held = Outcome("l", job.id, job.token, job.starts, q.clock(), delay_ms=60_000)
+        await q.at(GPU).finish([held])
+        assert (await q.broker.claim(Ask(1))).limited_ms > 0
+
+    async def test_its_limits_per_type_and_key_are_those_of_all_together(
+        self, q: Mesh, store: redis.Redis
+    ) -> None:
+        await q.broker.limits.set_bucket("t", "n", 2, 0)
+        await q.put(GPU, "g0", "g1")
+        await q.put(EU, "e0", "e1")
+        await q.put("base", "b0")
+        (first,) = (await q.choose(1, GPU)).jobs
+        (second,) = (await q.choose(1, EU)).jobs
+        for lane in (GPU, EU, "base"):
+            assert (await q.at(lane).claim(Ask(5))).jobs == []
+        assert await q.broker.limits.usage("t:n") == (2, 3, 0)
+        assert await q.broker.states(["g1", "e1", "b0"]) == ["delayed"] * 3
+        assert not store.exists(f"bull:q@{GPU}:ox:held", f"bull:q@{GPU}:ox:parked")
+        # The first that was held back is let in where it waits, whichever lane an end is of.
+        claimed = await q.finish(EU, [second], 5, GPU, EU, "base")
+        assert (ids(claimed), claimed.lane) == (["g1"], 0)
+        lost = claimed.jobs[0]
+        # Places of those that left without a word are found empty.
+        store.delete(f"bull:q@{GPU}:{lost.id}:lock")
+        store.lrem(f"bull:q@{GPU}:active", 0, lost.id)
+        q.clock.now += 6000
+        await q.broker.promote()
+        assert ids(await q.choose(5, GPU, EU, "base")) == ["e1"]
+        await q.finish(GPU, [first])
+        assert ids(await q.choose(5, GPU, EU, "base")) == ["b0"]
+        assert await q.broker.limits.usage("t:n") == (2, 0, 0)
+        await q.put(BIG, "k0", "k1", limit_key="tenant")
+        await q.broker.limits.set_bucket("t", "n", 0, 0)
+        assert ids(await q.choose(1, BIG)) == ["k0"]
+        await q.broker.limits.set_bucket("k", "", 1, 0)  # counts what runs in lanes
+        assert (await q.choose(1, BIG)).jobs == []
+        assert await q.broker.limits.usage("k:tenant") == (1, 1, 0)
+
+    async def test_counts(self, q: Mesh) -> None:
+        await q.put("base", "a")
+        await q.put(GPU, "b", "c")
+        await q.put(EU, "d", delay=9)
+        await q.choose(1, GPU)
+        counted = await q.broker.counts_over_lanes()
+        assert {state: count for state, count in counted.items() if count} == {
+            "wait": 2,
+            "active": 1,
+            "delayed": 1,
+        }
+        rows = await q.broker.lanes.counts()
+        assert {lane: (row["wait"], row["active"], row["delayed"]) for lane, row in rows.items()} == {
+            GPU: (1, 1, 0),
+            EU: (0, 0, 1),
+        }
+
+    async def test_jobs_are_found_by_their_ids(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put("base", "a")
+        await q.put(GPU, "b")
+        store.hset(f"bull:q@{EU}:peer", mapping={"name": "n", "data": "{}", "timestamp": "1"})
+        store.lpush(f"bull:q@{EU}:wait", "peer")
+        await q.broker.lanes.enter(EU)
+        found = await q.broker.look(["a", "b", "nobody", "peer"])
+        assert [(job.id, job.queue, job.lane) if job else None for job in found] == [
+            ("a", "q", None),
+            ("b", "q", GPU),
+            None,
+            ("peer", "q", EU),
+        ]
+        assert await q.broker.states(["a", "b", "nobody"]) == ["waiting", "waiting", "unknown"]
+
+    async def test_jobs_are_changed_by_their_ids(self, q: Mesh) -> None:
+        await q.put(GPU, "b", delay=9)
+        await q.broker.set_progress("b", 50)
+        await q.broker.add_log("b", ["line"], None)
+        assert await q.broker.logs("b") == ["line"]
+        await q.broker.update_data("b", {"x": 1})
+        await q.broker.promote_job("b")
+        (job,) = await q.broker.look(["b"])
+        assert job is not None
+        assert (job.progress, job.data, job.state) == (50, {"x": 1}, "scheduled")
+        assert await cancel(q.broker, ["b", "nobody"], "no", force=False) == [1, -1]
+        await q.broker.retry_job("b", "failed")
+        await q.broker.remove_job("b")
+        with pytest.raises(JobNotFound):
+            await q.broker.remove_job("b")
+
+    async def test_a_running_job_of_a_lane_is_cancelled_where_its_worker_listens(
+        self, q: Mesh, store: redis.Redis
+    ) -> None:
+        broker = BullMQBroker(q.broker.server, "q")
+        await q.put(GPU, "b")
+        await broker.lanes.open(GPU).claim(Ask(1))
+        assert await cancel(q.broker, ["b"], "no", force=False) == [2]
+        assert store.zcard(f"bull:q:ox:cancel:{broker.caller.client_id}") == 1
+        await broker.close()
+
+
+class TestTend:
+    async def test_lets_due_jobs_through_and_keeps_the_sets_true(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put(GPU, "later", delay=5)
+        await q.put(EU, "now")
+        await q.put(BIG, "held")
+        await q.choose(1, BIG)
+        store.delete(f"bull:q@{EU}:marker")
+        tended = await q.broker.lanes.tend()
+        assert (tended.ran, tended.busy) == (True, [BIG])
+        assert store.smembers("bull:q:ox:lanes:ready") == {EU}
+        assert store.smembers("bull:q:ox:lanes:busy") == {BIG}
+        assert store.zrange(f"bull:q@{EU}:marker", 0, -1) == ["0"]
+        assert not (await q.broker.lanes.tend()).ran
+        store.delete("bull:q:ox:lanes:tended")
+        q.clock.now += 5000
+        await q.broker.lanes.tend()
+        assert store.smembers("bull:q:ox:lanes:ready") == {EU, GPU}
+        assert store.lrange(f"bull:q@{GPU}:wait", 0, -1) == ["later"]
+
+    async def test_an_empty_lane_goes_after_a_while(self, q: Mesh, store: redis.Redis) -> None:
+        for lane in (GPU, EU, BIG):
+            await q.put(lane, lane)
+        for lane in (GPU, BIG):
+            await q.broker.remove_job(lane)
+        await q.at(BIG).limits.set_concurrency(5)
+        await q.broker.lanes.tend(guard_ms=1)
+        assert len(await q.broker.lanes.names()) == 3
+        q.clock.now = 2**45  # lanes are noted by the server's clock
+        store.delete("bull:q:ox:lanes:tended")
+        await q.broker.lanes.tend()
+        assert set(await q.broker.lanes.names()) == {EU, BIG}
+        assert [key for key in store.scan_iter(f"bull:q@{GPU}:*") if ":ox:call:" not in str(key)] == []
+        await q.broker.remove_job(EU)
+        await q.at(BIG).limits.remove_concurrency()
+        for _ in range(2):  # a lane that had something is given its time again
+            q.clock.now += 10**6
+            store.delete("bull:q:ox:lanes:tended")
+            await q.broker.lanes.tend()
+        assert await q.broker.lanes.names() == []
+        assert store.hget("bull:q:meta", "ox:lanes") is None
+        assert store.get("bull:q:ox:lanes:version") == "6"
+
+    async def test_a_lane_of_a_peer_is_found(self, q: Mesh, store: redis.Redis) -> None:
+        store.incr("bull:q@any;c=x:id")
+        store.incr("bull:q@somebody.example:id")
+        store.incr("bull:qq@any;c=x:id")
+        store.set("bull:q@any;c=y:job:id", "x")
+        found, cursor = [], "0"
+        while True:
+            cursor, lanes = await q.broker.lanes.scan(cursor)
+            found += lanes
+            if cursor == "0":
+                break
+        assert found == ["any;c=x"]
+        assert await q.broker.lanes.enter("any;c=x")
+        assert not await q.broker.lanes.enter("any;c=x")
+        assert await q.broker.lanes.names() == ["any;c=x"]
+
+    async def test_lifetimes_and_gates_are_told(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put(GPU, "short", lifetime=1, delay=1)
+        store.sadd(f"bull:q@{EU}:ox:gates", "x")
+        await q.put(EU, "e")
+        q.clock.now += 2000
+        tended = await q.broker.lanes.tend()
+        assert (tended.expired, tended.gated) == ([GPU], [EU])
+        assert await q.at(GPU).expire() == 1
+
+    async def test_more_lanes_than_one_step(self, q: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+        from oxcart.broker.bullmq import lanes
+
+        monkeypatch.setattr(lanes, "STEP", 3)
+        monkeypatch.setattr(lanes, "COUNT", 3)
+        for number in range(10):
+            await q.put(f"all;c=c{number}", f"j{number}", delay=1)
+        q.clock.now += 1000
+        await q.broker.lanes.tend()
+        assert (await q.broker.counts_over_lanes())["wait"] == 10
+        assert len(await q.broker.lanes.counts()) == 10
+
+
+class TestRegistry:
+    async def test_who_lives(self, q: Mesh, store: redis.Redis) -> None:
+        one = WorkerRecord(id="b", name="b", capabilities=("gpu",), routed=True, queues=("q",), pid=7)
+        await registry.beat(q.broker, one, told="2")
+        await registry.beat(q.broker, WorkerRecord(id="a"), told="", life=0.5)
+        assert [record.id for record in await registry.workers(q.broker)] == ["a", "b"]
+        assert (await registry.workers(q.broker))[1] == one
+        assert 29_000 < store.pttl("bull:q:ox:worker:b") <= 30_000
+        store.delete("bull:q:ox:worker:a")  # its time was over
+        assert [record.id for record in await registry.workers(q.broker)] == ["b"]
+        await registry.leave(q.broker, "b")
+        assert await registry.workers(q.broker) == []
+        assert [key for key in store.scan_iter("*") if "worker:b" in str(key) or "crowded" in str(key)] == []
+
+    async def test_one_that_was_not_heard_of_is_forgotten(self, q: Mesh, store: redis.Redis) -> None:
+        await registry.beat(q.broker, WorkerRecord(id="old"), told="2")
+        q.clock.now += 30_001
+        await registry.beat(q.broker, WorkerRecord(id="new"), told="1")
+        assert store.zrange("bull:q:ox:workers", 0, -1) == ["new"]
+        assert store.zrange("bull:q:ox:listeners", 0, -1) == ["new"]
+        assert store.zrange("bull:q:ox:crowded", 0, -1) == ["old"] or not store.exists("bull:q:ox:crowded")
+
+
+class TestCost:
+    #: Commands of a claim of one job, counted by the server before there were lanes.
+    CLAIM = "get get hgetall hmget hset llen lpush lrange ltrim psetex set setrange xadd zadd zrangebyscore"
+
+    async def commands(self, q: Mesh, store: redis.Redis, *lanes: str) -> list[str]:
+        store.config_resetstat()
+        assert len((await q.choose(1, *lanes)).jobs) == 1
+        stats: dict[str, dict[str, Any]] = store.info("commandstats")
+        names = {name.removeprefix("cmdstat_"): told["calls"] for name, told in stats.items()}
+        ours = {name: calls for name, calls in names.items() if name not in ("info", "config|resetstat")}
+        assert ours.pop("evalsha") == 1
+        return sorted(name for name, calls in ours.items() for _ in range(calls))
+
+    async def test_a_claim_with_no_lanes_is_unchanged(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put("base", "a", "b", "c")
+        await q.choose(1)  # the script is known from here on
+        assert await self.commands(q, store) == self.CLAIM.split()
+
+    async def test_a_claim_of_a_queue_with_lanes_is_unchanged_where_none_is_ready(
+        self, q: Mesh, store: redis.Redis
+    ) -> None:
+        await q.put("base", "a", "b", "c")
+        await q.put(GPU, "g")
+        await q.choose(1)
+        assert await self.commands(q, store) == self.CLAIM.split()
+
+    async def test_a_choice_costs_one_command_where_all_have_jobs_without_priority(
+        self, q: Mesh, store: redis.Redis
+    ) -> None:
+        await q.put("base", "a", "b", "c")
+        for lane in (GPU, EU, BIG):
+            await q.put(lane, f"{lane} one", f"{lane} two")
+        await q.choose(1, "base", GPU)
+        assert await self.commands(q, store, "base", GPU, EU, BIG) == sorted([*self.CLAIM.split(), "exists"])

@@ -1,0 +1,344 @@
+"""Workers with abilities: which jobs they take, from where, and what changes while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from oxcart import Queue, Worker
+from oxcart.broker.bullmq import registry
+from oxcart.broker.factory import is_native
+from oxcart.engine import lanes as engine_lanes
+from oxcart.model.errors import JobFailed, ValidationError
+from oxcart.model.target import Abilities, Target
+from tests.conftest import MakeQueue
+from tests.signals import eventually
+
+GPU = Target(capabilities="gpu")
+EU = Target(region="eu")
+
+
+class Runs:
+    """Which worker ran which job, in order."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self.gate: asyncio.Event | None = None
+
+        async def run(job: Any) -> str:
+            self.seen.append((job.worker_id, job.id))
+            if self.gate is not None:
+                await self.gate.wait()
+            return str(job.queue)
+
+        queue.process(run)
+
+    @property
+    def ids(self) -> list[str]:
+        return [job_id for _, job_id in self.seen]
+
+
+@pytest.fixture
+def runs(queue: Queue) -> Runs:
+    return Runs(queue)
+
+
+class TestRouting:
+    async def test_a_job_runs_only_where_it_fits(self, queue: Queue, runs: Runs) -> None:
+        plain = Worker(queue)
+        gpu = Worker(queue, abilities={"capabilities": "gpu"})
+        eu = Worker(queue, abilities=Abilities(region="eu", capabilities=["tpu", "cpu"]), name="eu-1")
+        async with plain.running(), gpu.running(), eu.running():
+            handles = {
+                "gpu": await queue.add("n", target=GPU),
+                "eu": await queue.add("n", target={"region": ["eu", "us"]}),
+                "any": await queue.add("n", target="any;c=tpu,gpu;r=mars"),
+                "id": await queue.add("n", target=Target(server="eu-1")),
+                "stack": await queue.add("n", target=Target(stack="python", capabilities="cpu")),
+                "none": await queue.add("n"),
+            }
+            results = {name: await handle.result(20) for name, handle in handles.items()}
+        assert set(results.values()) == {"q"}
+        where = {job_id: worker for worker, job_id in runs.seen}
+        assert where[handles["gpu"].id] == gpu.id
+        assert where[handles["eu"].id] == eu.id
+        assert where[handles["any"].id] in (gpu.id, eu.id)
+        assert where[handles["id"].id] == eu.id
+        assert where[handles["stack"].id] == eu.id
+        assert len(runs.seen) == 6
+
+    async def test_lanes_that_are_there_when_it_starts(self, queue: Queue, runs: Runs) -> None:
+        many = await queue.add_many(
+            [("n", None), ("n", None, {"target": GPU}), ("n", None, {"target": EU}), ("n", None)],
+        )
+        assert [handle.created for handle in many] == [True] * 4
+        async with Worker(queue, abilities=Abilities(capabilities="gpu", region="eu")).running():
+            for handle in many:
+                assert await handle.result(20) == "q"
+        assert sorted(runs.ids) == sorted(handle.id for handle in many)
+
+    async def test_priorities_over_lanes(self, queue: Queue, runs: Runs) -> None:
+        rows = [
+            ("n", None, {"job_id": f"{place}{priority}", "priority": priority, "target": target})
+            for place, target in (("base", None), ("gpu", GPU), ("eu", EU))
+            for priority in (1, 4, 2, 9, 3)
+        ]
+        await queue.add_many(rows)
+        worker = Worker(queue, abilities=Abilities(capabilities="gpu", region="eu"))
+        async with worker.running():
+            await eventually(lambda: len(runs.ids) == 15, "all have run")
+        # Before the worker knows its lanes it takes what its queue has.
+        numbers = [int(job_id[-1]) for job_id in runs.ids[5:] if not job_id.startswith("base")]
+        assert numbers == sorted(numbers)
+
+    async def test_a_retry_stays_in_its_lane(self, queue: Queue) -> None:
+        tries: list[tuple[str, int]] = []
+
+        @queue.job(attempts=2, backoff=0.01, target=GPU)
+        async def flaky(job: Any) -> None:
+            tries.append((job.worker_id, job.attempt))
+            raise ValueError("no")
+
+        gpu = Worker(queue, abilities=Abilities(capabilities="gpu"))
+        async with gpu.running(), Worker(queue).running():
+            handle = await flaky.enqueue()
+            with pytest.raises(JobFailed, match="no"):
+                await handle.result(20)
+        assert tries == [(gpu.id, 1), (gpu.id, 2)]
+        job = await queue.get(handle.id)
+        assert job is not None
+        assert (job.queue, job.lane, job.worker_id) == ("q", "all;c=gpu", gpu.id)
+
+    async def test_a_delayed_job_of_a_lane(self, queue: Queue, runs: Runs) -> None:
+        async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
+            handle = await queue.add("n", target=GPU, delay=0.3)
+            assert await handle.result(20) == "q"
+
+    async def test_more_lanes_than_markers(
+        self, queue: Queue, runs: Runs, monkeypatch: pytest.MonkeyPatch, store: redis.Redis
+    ) -> None:
+        monkeypatch.setattr("oxcart.engine.mesh.MARKERS", 4)
+        abilities = Abilities(capabilities=[f"c{i}" for i in range(10)])
+        worker = Worker(queue, abilities=abilities, concurrency=2)
+        async with worker.running():
+            for turn in range(3):
+                rows = [("n", None, {"target": f"c=c{i}", "job_id": f"j{turn}-{i}"}) for i in range(10)]
+                handles = await queue.add_many(rows)
+                for handle in handles:
+                    await handle.result(20)
+            await eventually(lambda: store.zcard("bull:q:ox:crowded") == 1, "it is told of every add")
+            live = worker._stations[0].family
+            assert len(live) <= 3
+        assert len(runs.ids) == 30
+
+
+class TestChanges:
+    async def test_abilities_change_while_it_runs(self, queue: Queue, runs: Runs) -> None:
+        worker = Worker(queue, abilities=Abilities(capabilities="gpu"))
+        async with worker.running():
+            eu = await queue.add("n", target=EU)
+            assert await (await queue.add("n", target=GPU)).result(20) == "q"
+            assert await eu.state() == "waiting"
+            worker.abilities = Abilities(region="eu")
+            assert await eu.result(20) == "q"
+            gpu = await queue.add("n", target=GPU)
+            await (await queue.add("n", target=EU)).result(20)
+            assert await gpu.state() == "waiting"
+            (record,) = await queue.workers()
+            assert (record.region, record.capabilities) == (("eu",), ())
+
+    async def test_what_it_holds_it_still_ends(self, queue: Queue, runs: Runs) -> None:
+        runs.gate = asyncio.Event()
+        worker = Worker(queue, abilities=Abilities(capabilities="gpu"), lock_duration=0.4, renew_every=0.1)
+        async with worker.running():
+            handle = await queue.add("n", target=GPU)
+            await eventually(lambda: runs.ids == [handle.id], "it runs")
+            worker.abilities = Abilities(region="eu")
+            await eventually(lambda: not worker._stations[0].family, "the lane is left")
+            runs.gate.set()
+            assert await handle.result(20) == "q"
+
+    async def test_only_a_worker_that_was_told_can_be_told_anew(self, queue: Queue, runs: Runs) -> None:
+        worker = Worker(queue)
+        async with worker.running():
+            with pytest.raises(ValidationError, match="abilities must be said when the worker starts"):
+                worker.abilities = Abilities()
+        with pytest.raises(ValidationError, match="abilities gpu must be one of"):
+            Worker(queue, abilities={"gpu": True})
+
+
+class TestHolding:
+    async def test_leases_in_lanes_are_renewed(self, queue: Queue, runs: Runs, store: redis.Redis) -> None:
+        runs.gate = asyncio.Event()
+        worker = Worker(queue, abilities=Abilities(capabilities="gpu"), lock_duration=0.5, renew_every=0.1)
+        async with worker.running():
+            handle = await queue.add("n", target=GPU)
+            await eventually(lambda: runs.ids == [handle.id], "it runs")
+            lock = f"bull:q@all;c=gpu:{handle.id}:lock"
+            first = store.object("idletime", lock)  # the lock is there
+            assert first is not None
+            await worker._leases.ready.wait()
+            store.pexpire(lock, 60_000)
+            await eventually(lambda: store.pttl(lock) <= 500, "somebody renewed it")
+            runs.gate.set()
+            assert await handle.result(20) == "q"
+        assert runs.ids == [handle.id]
+
+    async def test_a_running_job_of_a_lane_is_cancelled(self, queue: Queue, runs: Runs) -> None:
+        runs.gate = asyncio.Event()
+        async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
+            handle = await queue.add("n", target=GPU)
+            await eventually(lambda: runs.ids == [handle.id], "it runs")
+            await queue.cancel(handle.id, "enough")
+            with pytest.raises(JobFailed, match="enough"):
+                await handle.result(20)
+
+    async def test_jobs_of_a_lost_worker_come_back(self, queue: Queue, runs: Runs) -> None:
+        lost = queue.open_broker()
+        assert is_native(lost)
+        handle = await queue.add("n", target=GPU)
+        from oxcart.broker.port import Ask
+
+        (job,) = (await lost.lanes.open("all;c=gpu").claim(Ask(1, lock_ms=50))).jobs
+        assert job.id == handle.id
+        await lost.close()
+        worker = Worker(queue, abilities=Abilities(capabilities="gpu"), stalled_interval=0.2)
+        async with worker.running():
+            assert await handle.result(20) == "q"
+
+    async def test_a_worker_that_stops_gives_back(self, queue: Queue, runs: Runs) -> None:
+        runs.gate = asyncio.Event()
+        worker = Worker(queue, abilities=Abilities(capabilities="gpu"), shutdown_timeout=0)
+        async with worker.running():
+            handle = await queue.add("n", target=GPU)
+            await eventually(lambda: runs.ids == [handle.id], "it runs")
+        assert await handle.state() == "waiting"
+        job = await handle.get()
+        assert (job.attempts_made, job.lane) == (0, "all;c=gpu")
+
+
+class TestQueue:
+    async def test_pause_and_resume(self, queue: Queue, runs: Runs) -> None:
+        async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
+            await (await queue.add("n", target=GPU)).result(20)
+            await queue.pause()
+            handle = await queue.add("n", target=GPU)
+            assert await handle.state() == "waiting"
+            assert (await queue.counts())["waiting"] == 1
+            await queue.resume()
+            assert await handle.result(20) == "q"
+
+    async def test_the_same_id_in_another_lane_is_the_same_job(self, queue: Queue) -> None:
+        first = await queue.add("n", 1, target=GPU, job_id="one")
+        second = await queue.add("n", 2, target=EU, job_id="one")
+        third = await queue.add("n", 3, job_id="one")
+        assert [one.created for one in (first, second, third)] == [True, False, False]
+        assert [(await one.get()).data for one in (first, second, third)] == [1, 1, 1]
+        assert (await queue.counts())["waiting"] == 1
+
+    async def test_operations_are_those_of_all_lanes(self, queue: Queue) -> None:
+        rows = [("n", None, {"target": target, "delay": 60}) for target in (None, GPU, EU)]
+        await queue.add_many(rows)
+        assert await queue.promote_all(limit=2) == 2
+        assert await queue.promote_all() == 1
+        assert await queue.counts_per_priority() == {0: 3}
+        assert len(await queue.jobs("waiting")) == 3
+        assert [len(await queue.jobs("waiting", first=i, limit=1)) for i in range(4)] == [1, 1, 1, 0]
+        assert (await queue.cancel_all(limit=1)).cancelled == 1
+        assert (await queue.cancel_all()).cancelled == 2
+        assert await queue.retry_all() == 3
+        assert await queue.drain() == 3
+        await queue.add_many(rows)
+        assert await queue.obliterate() == 3
+        assert await queue.lanes() == {}
+
+    @pytest.mark.parametrize("make", ["flow", "graph", "schedule"])
+    async def test_where_a_target_cannot_be_said(self, queue: Queue, make: str, store: redis.Redis) -> None:
+        from oxcart import Flow, Graph
+
+        async def do() -> object:
+            if make == "flow":
+                return Flow(queue, "n", target=GPU)
+            if make == "graph":
+                return Graph(queue).job("n", target=GPU)
+            return await queue.schedulers.upsert("s", every=5, name="n", target=GPU)
+
+        with pytest.raises(ValidationError, match="target must be that of a job outside of"):
+            await do()
+        assert store.keys() == []
+
+    async def test_a_lane_has_no_lanes(self, make_queue: MakeQueue, store: redis.Redis) -> None:
+        lane = make_queue("q@all;c=gpu")
+        with pytest.raises(ValidationError, match="not itself a lane"):
+            await lane.add("n", target=EU)
+        assert store.keys() == []
+
+
+class TestUnroutable:
+    async def test_a_job_that_nobody_can_take_is_seen_and_runs_when_somebody_comes(
+        self,
+        queue: Queue,
+        runs: Runs,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        caplog.set_level(logging.WARNING, "oxcart.lanes")
+        monkeypatch.setattr(engine_lanes, "LOOK", 0.1)
+        gpu = await queue.add("n", target=GPU)
+        eu = await queue.add("n", target=EU, delay=0.01)
+        assert await queue.unroutable() == {"all;c=gpu": 1, "all;r=eu": 1}
+        async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
+            await gpu.result(20)
+            await eventually(
+                lambda: "no registered worker can take the jobs of lane all;r=eu" in caplog.text, "a warning"
+            )
+            assert await queue.unroutable() == {"all;r=eu": 1}
+            async with Worker(queue, abilities=Abilities(region="eu")).running():
+                assert await eu.result(20) == "q"
+                assert await queue.unroutable() == {}
+
+    async def test_a_worker_without_abilities_counts_for_nothing(self, queue: Queue, runs: Runs) -> None:
+        await queue.add("n", target=Target(stack="python"))
+        async with Worker(queue).running():
+            await eventually(queue.workers, "it is registered")
+            assert await queue.unroutable() == {"all;s=python": 1}
+
+
+class TestRegistry:
+    async def test_workers_tell_who_they_are(self, queue: Queue, runs: Runs, make_queue: MakeQueue) -> None:
+        other = make_queue("other")
+        other.process(lambda: None)
+        worker = Worker(
+            queue, other, name="w", concurrency=3, abilities=Abilities(capabilities="gpu", region="eu")
+        )
+        assert await queue.workers() == []
+        async with worker.running():
+            await eventually(other.workers, "it is registered")
+            (record,) = await queue.workers()
+            assert [record] == await other.workers()
+            assert (record.id, record.name, record.server) == (worker.id, "w", "w")
+            assert (record.stack, record.region, record.capabilities) == (("python",), ("eu",), ("gpu",))
+            assert (record.queues, record.concurrency, record.routed) == (("q", "other"), 3, True)
+            assert record.pid > 0
+            assert record.hostname
+            assert record.version
+        assert await queue.workers() == []
+
+    async def test_a_clean_end_leaves_no_key(self, queue: Queue, runs: Runs, store: redis.Redis) -> None:
+        async with Worker(queue, abilities=Abilities()).running():
+            await eventually(queue.workers, "it is registered")
+        ours = {str(key) for key in store.scan_iter("*:ox:*") if ":ox:call" not in str(key)}
+        assert ours - {"bull:q:ox:lanes:tended"} == set()
+
+
+def test_a_lane_whose_name_nobody_can_read_fits_nobody(make_queue: Callable[..., Queue]) -> None:
+    class Broker:
+        base = "q"
+
+    target = registry.target_of(Broker(), "broken")  # type: ignore[arg-type]
+    assert not target.matches(Abilities("w", capabilities="broken"))

@@ -1,0 +1,39 @@
+"""Lanes with peers: Node adds to one that nobody knows, and a Node worker consumes one of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from oxcart import Queue, RunningJob, Worker
+from oxcart.model.target import Abilities, Target
+from tests.interop.obedient import LIMIT
+from tests.nodes import NodeDriver
+from tests.signals import eventually
+
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_a_node_producer_makes_a_lane(node: NodeDriver, queue: Queue) -> None:
+    @queue.process
+    async def run(job: RunningJob) -> str:
+        return f"{job.queue} {job.snapshot().lane}"
+
+    lane = f"{queue.name}@any;r=mars;c=gpu,cuda"  # a peer need not sort
+    async with Worker(queue, abilities=Abilities(capabilities="cuda")).running():
+        job_id = await node.call("add", queue=lane, name="n", data={}, opts={})
+
+        async def has_run() -> bool:
+            return await queue.state(str(job_id)) == "completed"
+
+        await eventually(has_run, "the worker found the lane", LIMIT)
+        job = await queue.get(str(job_id))
+    assert job is not None
+    assert (job.queue, job.lane) == (queue.name, "any;r=mars;c=gpu,cuda")
+    assert job.return_value == f"{queue.name} any;r=mars;c=gpu,cuda"
+
+
+async def test_node_reads_what_is_in_a_lane(node: NodeDriver, queue: Queue) -> None:
+    handle = await queue.add("n", {"x": 1}, target=Target(capabilities="gpu"), priority=3)
+    theirs = await node.call("getJob", queue=handle.queue.name, jobId=handle.id)
+    assert (theirs["data"], theirs["opts"]["priority"]) == ({"x": 1}, 3)
+    assert await node.call("getState", queue=handle.queue.name, jobId=handle.id) == "prioritized"
