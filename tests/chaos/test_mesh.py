@@ -139,7 +139,7 @@ async def test_every_job_runs_where_it_fits_and_never_twice_at_once(
 ) -> None:
     dice = random.Random(11)
     targets: dict[str, Target | None] = {}
-    async with Queue("mesh", url=url, attempts=100) as queue:
+    async with Queue("mesh", url=url, attempts=100, add_timeout=600) as queue:
         for _ in range(PROCESSES):
             crew.start()
         await crew.all_ready()
