@@ -134,6 +134,7 @@ async def test_a_retry_waits_in_delayed(desk: Desk) -> None:
     (read,) = await desk.broker().look([job.id])
     assert read is not None
     assert (read.state, read.attempts_made, read.failed_reason) == (State.RETRYING, 1, "not yet")
+    assert read.delay == 2000
     desk.clock.now += 2000
     (again,) = await desk.claim()
     assert (again.starts, desk.record(job.id)["attempts"]) == (2, 2)

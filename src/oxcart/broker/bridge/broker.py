@@ -10,6 +10,7 @@ May touch: the server, through its caller. Holds no state of jobs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -115,7 +116,6 @@ class BridgeBroker(Looking):
         self._waiting = self.keys.waiting()
         self.formal = formal
         self.abilities = abilities or Abilities()
-        self._knows_index = False
         self._judged: dict[str, bool] = {"": True}
         self.schedulers = CronStore(self)
         self._sweeper = Sweeper(self.keys, self.caller)
@@ -189,7 +189,8 @@ class BridgeBroker(Looking):
             answer = await self.caller.once(load("finish"), self._waiting, *args, patient=True)
             codes += answer[0]
         if answer[11] and any(outcome.kind in "cf" for outcome in outcomes):
-            await self._settle()
+            with contextlib.suppress(BrokerError):  # the next tick does it; the codes must arrive
+                await self._settle()
         return codes, await self._go_on(answer, ask, now)
 
     async def _claim(self, ask: Ask, count: int, now: int) -> Any:
@@ -223,24 +224,28 @@ class BridgeBroker(Looking):
         worker = self._worker(ask)
         jobs = self._jobs(answer, worker, now)
         orphans, repeated = list(answer[6]), answer[7] == 1
+        beside = False
         while True:
-            unread = await self._read_foreign(answer[8]) if answer[8] else None
             found = self._judge(answer[10])
             closed = answer[4] == 1 or answer[2] > 0
-            more = not closed and (found or unread is not None or answer[9] == 1)
+            more = not closed and (found or beside or bool(answer[8]) or answer[9] == 1)
             # What was found is not kept waiting: the worker asks again at once.
             if jobs or not ask.count or not more:
-                if unread is not None:
-                    await self._index(unread)
+                with contextlib.suppress(BrokerError):  # the next pass does it; what was claimed must arrive
+                    if answer[8] and (unread := await self._read_foreign(answer[8])):
+                        await self._index(unread)
                 break
+            unread = await self._read_foreign(answer[8]) if answer[8] else None
+            # One behind the other on one connection, unless the server does not know the script yet: so once
+            # more after the last.
+            beside = unread is not None
             if unread is None:
                 answer = await self._claim(ask, ask.count, now)
-            elif not self._knows_index:  # a script that the server does not know yet is sent twice: overtaken
-                await self._index(unread)
-                self._knows_index = True
-                answer = await self._claim(ask, ask.count, now)
-            else:  # one behind the other, on one connection
-                _, answer = await asyncio.gather(self._index(unread), self._claim(ask, ask.count, now))
+            else:
+                calls = (self._index(unread), self._claim(ask, ask.count, now))
+                _, answer = await asyncio.gather(*calls, return_exceptions=True)
+                if isinstance(answer, BaseException):
+                    raise answer
             jobs += self._jobs(answer, worker, now)
             orphans += answer[6]
         told = [_id(one) for one in orphans]

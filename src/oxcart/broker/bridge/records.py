@@ -344,6 +344,9 @@ def decode_job(
     fields = fields_of(record, run)
     if status == "active":
         fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run under way has not ended
+    # A delay counts while it is waited for; a record of another client may not say how long that is.
+    waits = status == "delayed"
+    fields[b"delay"] = (fields[b"delay"] if fields[b"delay"] != b"0" else b"1") if waits else b"0"
     ended = _object(decoded(result)) if result else {}
     if ended:
         fields[b"finishedOn"] = b"%d" % _number(ended.get("completedAt"), 0)

@@ -104,6 +104,7 @@ function end_as.d(id, o, facts)
     uncount(id, facts)
   end
   local due = string.format("%.0f", o[5] + o[11])
+  call("HSET", P .. "ox:job:" .. id, "delay", math.max(1, o[11]))
   call("SET", P .. "jobs:status:" .. id, "delayed")
   call("ZADD", P .. "jobs:delayed", due, id)
   call("ZADD", P .. "ox:marker:" .. asked.type, due, "1")
