@@ -162,7 +162,7 @@ async def test_leases_are_renewed_while_a_handler_runs(emails: Queue, store: Any
 
     emails.process(handle)
     job = await emails.add("email", {})
-    async with Worker(emails, lock_duration="600ms", name="w1").running():
+    async with Worker(emails, lock_duration="4s", name="w1").running():
         async with asyncio.timeout(20):
             await begun.wait()
         low = [10_000]
