@@ -166,8 +166,9 @@ local function claim_jobs(asked, limiting)
   if limits then
     limits.write()
   end
+  local active
   if #taken > 0 then
-    call("LPUSH", P .. "active", unpack(taken))
+    active = call("LPUSH", P .. "active", unpack(taken))
   end
   if passed > 0 then
     call("LTRIM", P .. "wait", 0, -(passed + 1))
@@ -183,7 +184,7 @@ local function claim_jobs(asked, limiting)
         call("PEXPIRE", limiter, span)
       end
     end
-    if gate.limiter then
+    if gate.limiter and active == #taken then -- else the lane is known to be busy
       call("SADD", gate.base .. "ox:lanes:busy", string.sub(P, #gate.base + 1, -2))
     end
     lease(keys, asked.token, asked.lock)
