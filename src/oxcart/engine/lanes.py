@@ -127,7 +127,8 @@ class Lanes:
 
     def _taker(self, lane: str, station: Station) -> Taker:
         def take(_: bytes) -> bool:
-            if not self._claims.has_room:
+            # It may have been left since the wait began: then its marker is for somebody else.
+            if lane not in self._live or not self._claims.has_room:
                 return False
             self._use(lane, station)
             return True
@@ -155,6 +156,7 @@ class Lanes:
         for lane in [lane for lane in self._live if lane not in self._names or not self._is_fit(lane)]:
             self._leave(lane)
         self._set_crowded(len(fitting) > self._most)
+        self._backlog = {lane: None for lane in self._backlog if lane in self._names and self._is_fit(lane)}
         with_work = [lane for lane in ready if lane in self._names and self._is_fit(lane)]
         self._dice.shuffle(with_work)  # else all workers would crowd into the same lanes
         if not self.is_crowded:
@@ -175,6 +177,13 @@ class Lanes:
             if lane not in self._live and not self._join(lane):
                 return
             del self._backlog[lane]
+
+    def _make_room(self) -> None:
+        """Takes places from lanes that have work for those that have none: else these might wait for ever."""
+        most = min(len(self._backlog), max(1, self._most // 4))
+        for lane in [lane for lane, one in self._live.items() if not one.calls][:most]:
+            self._leave(lane)
+        self.refill()
 
     def _use(self, lane: str, station: Station) -> None:
         self._live[lane] = self._live.pop(lane)
@@ -223,27 +232,31 @@ class Lanes:
     async def tick(self) -> None:
         """Tends the lanes unless somebody else did, and sees which have work."""
         tended = await self._store.tend()
-        if tended.ran:
-            for lane in tended.expired:
-                await self._store.open(lane).expire()
-            self._gates = {
-                lane: self._gates.get(lane) or GateKeeper(self._store.open(lane)) for lane in tended.gated
-            }
-            for gates in self._gates.values():
-                await gates.tick()
-            await self._scan()
         version, ready, busy = await self._store.look()
         if version != self._version:
             self._names = set(await self._store.names())
             self._version = version
-        self._backlog.clear()
+        still = set(ready)  # of those without a place, who has waited longest comes first
+        self._backlog = {lane: None for lane in self._backlog if lane in still}
         self._refit(ready)
+        if self._backlog:
+            self._make_room()
         if self._is_news:  # the wait under way does not know of a lane that came
             await self._broker.caller.command("ZADD", self._wake_key, 0, "")
-        if tended.ran:
-            await self._recover(busy)
+        if not tended.ran:
+            return
+        # Behind the worker's own lanes: what is refused here must not keep it from them.
+        await self._recover(busy)
+        for lane in tended.expired:
+            await self._store.open(lane).expire()
+        self._gates = {
+            lane: self._gates.get(lane) or GateKeeper(self._store.open(lane)) for lane in tended.gated
+        }
+        for gates in self._gates.values():
+            await gates.tick()
+        await self._scan()
         now = asyncio.get_running_loop().time()
-        if tended.ran and now >= self._next_look:
+        if now >= self._next_look:
             self._next_look = now + LOOK
             await self._look_for_unroutable(ready)
 

@@ -45,6 +45,30 @@ end
 -- `active`: writes what a script holds back; called before somebody counts the list.
 local unwritten = {}
 
+-- How many jobs a queue and its lanes have active but for this script's own queue, and whether that is one of them:
+-- no script changes `active` of another queue, so one that reads many gates counts once.
+local counted = {}
+local function active_elsewhere(base)
+  local known = counted[base]
+  if not known or known[1] ~= P then
+    known = { P, 0, base == P }
+    if base ~= P then
+      known[2] = call("LLEN", base .. "active")
+    end
+    local stem = string.sub(base, 1, -2) .. "@"
+    for _, lane in ipairs(call("SMEMBERS", base .. "ox:lanes:busy")) do
+      local prefix = stem .. lane .. ":"
+      if prefix == P then
+        known[3] = true
+      else
+        known[2] = known[2] + call("LLEN", prefix .. "active")
+      end
+    end
+    counted[base] = known
+  end
+  return known[2], known[3]
+end
+
 -- Returns a table: `paused`, `closed` (paused or at its concurrency), `target` (list for ready jobs),
 -- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound), `limits`
 -- (the rules per type and key, where there are any).
@@ -85,11 +109,8 @@ local function read_gate(prefix)
       if unwritten.active then
         unwritten.active()
       end
-      local room = most - call("LLEN", base .. "active")
-      local stem = string.sub(base, 1, -2) .. "@"
-      for _, lane in ipairs(call("SMEMBERS", base .. "ox:lanes:busy")) do
-        room = room - call("LLEN", stem .. lane .. ":active")
-      end
+      local elsewhere, is_ours = active_elsewhere(base)
+      local room = most - elsewhere - (is_ours and call("LLEN", P .. "active") or 0)
       gate.room = math.min(gate.room or room, room)
       gate.shut = room <= 0
     end
