@@ -6,7 +6,6 @@ May touch: the server; reads only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from oxcart.model.names import HIDDEN
@@ -52,20 +51,6 @@ async def find_queues(
         finally:
             await caller.close()
     return sorted(names)
-
-
-async def registered_lanes(server: Server, prefix: str, queues: Iterable[str]) -> list[str]:
-    """The names of the lanes that some queues know of."""
-    from oxcart.broker.bullmq.broker import BullMQBroker
-
-    found: list[str] = []
-    for name in queues:
-        broker = BullMQBroker(server, name, prefix=prefix)
-        try:
-            found += [f"{name}@{lane}" for lane in await broker.lanes.names()]
-        finally:
-            await broker.close()
-    return found
 
 
 def queue_of(meta_key: str, prefix: str, cluster: bool, lanes: bool = False) -> str | None:

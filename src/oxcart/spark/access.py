@@ -4,7 +4,7 @@ Spark shows options in plans, logs and its user interface, and keeps them in fil
 secret: what is secret is named by the environment variable that holds it, on the driver and on every
 executor. A URL with a password in it is refused.
 
-May touch: the environment.
+May touch: the environment; and the server, to read which lanes a queue has.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from oxcart.broker.bullmq.keys import DEFAULT_PREFIX, Keys
-from oxcart.broker.connection import Server
-from oxcart.broker.discovery import find_queues, registered_lanes
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.discovery import find_queues
 from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
 from oxcart.model.target import base_of, parse_lane
+from oxcart.spark.wire import Wire
 
+#: How often a server is tried that does not answer.
+ATTEMPTS = 3
 #: Options that say where the server is.
 ACCESS_OPTIONS = ("url", "urlenv", "passwordenv", "folder", "prefix")
 
@@ -155,8 +158,15 @@ class Choice:
 def chosen(access: Access, choice: Choice, server: Server) -> list[str]:
     """The queues of a choice with their lanes, by the names of their streams."""
     if choice.pattern is None:
-        return sorted({*choice.names, *asyncio.run(registered_lanes(server, access.prefix, choice.names))})
-    return choice.pick(asyncio.run(find_queues(server, access.prefix, lanes=True)))
+        found = set(choice.names)
+        for name in choice.names:
+            keys = access.keys(name, server)
+            with Wire(server, keys.slot() if server.is_cluster else None) as wire:
+                lanes = wire.call("ZRANGE", keys.lanes(), 0, -1)
+            found.update(f"{name}@{lane.decode('utf-8', 'replace')}" for lane in lanes)
+        return sorted(found)
+    few = Reconnect(attempts=ATTEMPTS)  # whoever runs the pipeline decides how long to wait for a server
+    return choice.pick(asyncio.run(find_queues(server, access.prefix, few, lanes=True)))
 
 
 def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:
