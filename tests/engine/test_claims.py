@@ -35,6 +35,7 @@ class Scripted:
 
     def __init__(self, queue: str, calls: asyncio.Queue[Call]) -> None:
         self.queue = queue
+        self.lane: str | None = None
         self._calls = calls
 
     async def claim(self, ask: Ask) -> Claimed:
@@ -335,6 +336,25 @@ class TestWhenToAsk:
         desk.claims.wake(None)
         await desk.quiet()
         assert not desk.claims.has_room
+
+
+class TestLanes:
+    async def test_a_call_that_hangs_holds_its_family(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("oxcart.engine.claims.STUCK", 0.01)
+        desk = Desk("a", "b")
+        root, _ = desk.stations
+        broker = Scripted("lane", desk.calls)
+        broker.lane = "all;c=gpu"
+        lane = Station(2, cast(BullMQBroker, broker), root)
+        desk.claims.join(lane)
+        call = await desk.next()
+        assert (call.queue, call.count) == ("a", 10)
+        await eventually(lambda: root.stuck, "it hangs")
+        assert (await desk.next()).queue == "b"
+        await eventually(lambda: desk.stations[1].stuck, "this one too")
+        desk.claims.wake_station(lane)
+        await desk.quiet()  # else the slots would be asked for again, and all calls answered in the end
+        await desk.claims.close()
 
 
 class TestEnd:

@@ -240,6 +240,29 @@ class TestHolding:
             assert await handle.result(20) == "q"
         assert runs.ids == [handle.id]
 
+    async def test_after_an_outage_leases_are_renewed_before_jobs_are_taken_back(
+        self, queue: Queue, runs: Runs, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engine_lanes, "TICK", 0.1)
+        runs.gate = asyncio.Event()
+        abilities = Abilities(capabilities="gpu")
+        worker = Worker(queue, abilities=abilities, lock_duration=4, renew_every=1, stalled_interval=0.1)
+        async with worker.running():
+            handle = await queue.add("n", target=GPU)
+            await eventually(lambda: runs.ids == [handle.id], "it runs")
+            await worker._leases.ready.wait()
+            lanes = worker._mesh._lanes[0]
+            await eventually(lambda: lanes._checks, "the lane is looked after")
+            lanes._was_there -= 100
+            await asyncio.sleep(0.3)  # ticks go on, and see how long the server was away
+            store.sadd("bull:q@all;c=gpu:stalled", handle.id)
+            lock = f"bull:q@all;c=gpu:{handle.id}:lock"
+            store.delete(lock)
+            await eventually(lambda: store.exists(lock), "its worker has it again")
+            runs.gate.set()
+            assert await handle.result(20) == "q"
+        assert runs.ids == [handle.id]
+
     async def test_a_running_job_of_a_lane_is_cancelled(self, queue: Queue, runs: Runs) -> None:
         runs.gate = asyncio.Event()
         async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():

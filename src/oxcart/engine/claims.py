@@ -50,7 +50,8 @@ class Station:
         due_ms: When the next delayed job is due; past, where many are; 0 for none.
         closed: It was paused or at its concurrency when last asked. An end of ours may make room.
         calls: Calls in flight.
-        stuck: Calls that hang: while there is one, no other is made.
+        stuck: Of a root: calls for it and its lanes that hang. While there is one, no other is made: each
+            would ask for the same slots, and all be answered when the server is back.
         asked_at: When it was last asked for jobs, in loop time.
         wakes: How often it was said to have work. An answer to a call that was sent before the last time
             does not say that it has none: that work may have come after the call.
@@ -252,7 +253,7 @@ class Claims:
             )
             for step in range(count):
                 station = stations[(self._turn + step) % count]
-                if not station.stuck and (station.outcomes or (free > 0 and station.ready)):
+                if not station.root.stuck and (station.outcomes or (free > 0 and station.ready)):
                     self._turn = (self._turn + step + 1) % count
                     break
             else:
@@ -260,8 +261,7 @@ class Claims:
             owing = station.root.owing
             if not station.outcomes and owing:
                 # An end claims for the whole family, and should not wait until all lanes had their turn.
-                first = next((one for one in owing if not one.stuck), station)
-                self._start(first, free, station)
+                self._start(next(iter(owing)), free, station)
             else:
                 self._start(station, free, station)
         if not self._calls:
@@ -314,7 +314,7 @@ class Claims:
         """Lets the others go on. The call goes on too: it may have been applied, so it must be answered."""
         call.is_stuck = True
         self._stuck += 1
-        call.station.stuck += 1
+        call.station.root.stuck += 1
         self._asked_for -= call.asked_for
         self._pump_soon()
 
@@ -322,7 +322,7 @@ class Claims:
         call.station.calls -= 1
         if call.is_stuck:
             self._stuck -= 1
-            call.station.stuck -= 1
+            call.station.root.stuck -= 1
             return
         self._asked_for -= call.asked_for
         if call.timer is not None:

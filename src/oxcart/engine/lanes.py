@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 
@@ -53,6 +54,8 @@ class Lanes:
         recovered: Told the ids that came back from lost workers.
         max_stalled: How often a job may stall before it is failed.
         stalled_interval: Seconds between looks for such jobs; None where this worker does not look.
+        grace: Seconds without such looks after the server was away: leases ran out meanwhile, and the
+            workers that live renew them first.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Lanes:
         recovered: Callable[[str, list[str]], None],
         max_stalled: int,
         stalled_interval: float | None,
+        grace: float = 0.0,
     ) -> None:
         assert is_native(root.broker)
         self._root = root
@@ -84,6 +88,10 @@ class Lanes:
         self._recovered = recovered
         self._max_stalled = max_stalled
         self._stalled_interval = stalled_interval
+        self._grace = grace
+        self._was_there = math.inf
+        self._no_check_before = 0.0
+        self._next_repair: dict[str, float] = {}
         self._wake_key = self._broker.keys.wake(worker_id).encode()
         self._version = -1
         self._names: set[str] = set()
@@ -233,6 +241,10 @@ class Lanes:
         """Tends the lanes unless somebody else did, and sees which have work."""
         tended = await self._store.tend()
         version, ready, busy = await self._store.look()
+        now = asyncio.get_running_loop().time()
+        if now - self._was_there > max(self._grace, 3 * TICK):
+            self._no_check_before = now + self._grace
+        self._was_there = now
         if version != self._version:
             self._names = set(await self._store.names())
             self._version = version
@@ -252,10 +264,10 @@ class Lanes:
         self._gates = {
             lane: self._gates.get(lane) or GateKeeper(self._store.open(lane)) for lane in tended.gated
         }
-        for gates in self._gates.values():
+        for lane, gates in self._gates.items():
             await gates.tick()
+            await self._repair(lane, gates, now)
         await self._scan()
-        now = asyncio.get_running_loop().time()
         if now >= self._next_look:
             self._next_look = now + LOOK
             await self._look_for_unroutable(ready)
@@ -269,10 +281,19 @@ class Lanes:
             if self._cursor == "0":
                 return
 
-    async def _recover(self, busy: list[str]) -> None:
-        if self._stalled_interval is None:
+    async def _repair(self, lane: str, gates: GateKeeper, now: float) -> None:
+        if self._stalled_interval is None or now < self._next_repair.get(lane, 0.0):
             return
+        self._next_repair = {one: at for one, at in self._next_repair.items() if one in self._gates}
+        self._next_repair[lane] = now + self._stalled_interval
+        if mended := await gates.repair():
+            queue = f"{self._broker.queue}@{lane}"
+            log.warning("queue %s: %d dependencies had lost their gates", queue, mended)
+
+    async def _recover(self, busy: list[str]) -> None:
         now = asyncio.get_running_loop().time()
+        if self._stalled_interval is None or now < self._no_check_before:
+            return
         self._checks = {lane: self._checks.get(lane, now) for lane in busy}
         for lane, due in list(self._checks.items()):
             if due > now:

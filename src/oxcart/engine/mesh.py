@@ -37,6 +37,7 @@ class Mesh:
         recovered: Told the queue and the ids of jobs that came back from lost workers.
         max_stalled: How often a job may stall before it is failed.
         stalled_interval: Seconds between looks for such jobs; None where this worker does not look.
+        grace: Seconds without such looks after the server was away.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Mesh:
         recovered: Callable[[str, list[str]], None],
         max_stalled: int,
         stalled_interval: float | None,
+        grace: float = 0.0,
     ) -> None:
         self._id = worker_id
         self._name = name
@@ -82,6 +84,7 @@ class Mesh:
                 recovered=recovered,
                 max_stalled=max_stalled,
                 stalled_interval=stalled_interval,
+                grace=grace,
             )
             for root in roots
         }

@@ -343,6 +343,7 @@ class Worker:
             recovered=lambda queue, ids: observer.stalled(queue, ids) if observer else None,
             max_stalled=self._max_stalled,
             stalled_interval=self._stalled_interval if self._recover else None,
+            grace=self._lock_ms / 1000,
         )
         keepers = [GateKeeper(broker) if is_native(broker) else None for broker in brokers]
         self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]

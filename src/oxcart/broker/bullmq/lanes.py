@@ -42,7 +42,7 @@ class Tended(msgspec.Struct):
     Attributes:
         ran: False where another worker made it just now.
         expired: Lanes with jobs whose lifetimes are over.
-        gated: Lanes with gates.
+        gated: Lanes whose jobs wait for others.
         busy: Lanes with active jobs.
     """
 

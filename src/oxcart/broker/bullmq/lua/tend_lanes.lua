@@ -5,7 +5,7 @@
 -- ARGV     1 "", 2 "", 3 now, 4 the first lane to look at, from 0, 5 how many, 6 for how many ms nobody else may begin,
 --          7 after how many ms an empty lane goes
 -- Returns  { the next lane to look at, or 0 at the end, or -1 where another worker did it just now; lanes whose jobs'
---          lifetimes are over; lanes with gates; lanes that are busy }
+--          lifetimes are over; lanes whose jobs wait for others; lanes that are busy }
 -- Events   `waiting` per job whose time has come
 -- Keeps    a lane is removed only if it holds no job, no schedule and no settings, and no pipeline reads it
 -- include: base gate insert lanes
@@ -62,7 +62,7 @@ local function tend(lane, seen)
   if call("HGET", prefix .. "meta", "ox:lanes") ~= P then
     call("HSET", prefix .. "meta", "ox:lanes", P)
   end
-  if call("EXISTS", prefix .. "ox:gates") == 1 then
+  if call("EXISTS", prefix .. "ox:gates", prefix .. "waiting-children") > 0 then -- also where a gate was lost
     gated[#gated + 1] = lane
   end
   if live == 0 then
