@@ -190,7 +190,13 @@ async def test_every_job_runs_where_it_fits_and_never_twice_at_once(
         if counts["completed"] + waiting != len(targets):
             print("states", Counter([await queue.state(job_id) for job_id in targets]), counts)
         assert counts["completed"] + waiting == len(targets)
-        assert sum((await queue.unroutable()).values()) == waiting
+        # Those that a killed worker could have done are so when its record is gone, 30 s after its last word.
+        told: dict[str, int] = {}
+        end = time.monotonic() + 60
+        while sum(told.values()) != waiting:
+            assert time.monotonic() < end, (told, waiting)
+            await asyncio.sleep(0.2)
+            told = await queue.unroutable()
 
     can = {line["worker"]: Abilities(**line["abilities"]) for line in crew.lines("worker")}
     for line in crew.lines("start"):

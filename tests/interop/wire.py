@@ -33,14 +33,17 @@ KEY_TYPES = {
     "*:failed": "hash",
     "*:unsuccessful": "zset",
     "ox:call:*": "string",
+    "ox:worker:*": "string",
+    "ox:workers": "zset",
 }
 _ROOMS = ("lock", "logs", "dependencies", "processed", "failed", "unsuccessful")
 
 
 def place(suffix: str) -> str:
     """What kind of key it is: a key of ``KEY_TYPES``, where the suffix is of one."""
-    if suffix.startswith("ox:call:"):
-        return "ox:call:*"
+    for own in ("ox:call:", "ox:worker:"):
+        if suffix.startswith(own):
+            return f"{own}*"
     if suffix in KEY_TYPES or suffix.startswith("ox:"):
         return suffix
     _, colon, room = suffix.rpartition(":")
