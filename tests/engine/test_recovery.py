@@ -123,3 +123,24 @@ async def test_another_workers_check_is_waited_for_not_the_whole_interval(start:
     house.answer = lambda: Recovered([], False, 10)
     start(house, interval=60)
     await eventually(lambda: house.checks >= 2, "asked again when the other's time is up")
+
+
+async def test_a_guard_at_its_end_is_looked_at_again_at_once_in_every_cycle() -> None:
+    """Only one that is at its end twice in a row is left for a tick."""
+    house = House()
+    met = [Recovered([], False, 0), Recovered([], True), Recovered([], False, 0)]
+    house.answer = lambda: met.pop(0)
+    recovery = Recovery(
+        cast(BullMQBroker, house),
+        interval=60,
+        tick=60,
+        max_stalled=1,
+        recovered=house.recovered.extend,
+        skipped=house.skip,
+    )
+    recovery._next_check = later = asyncio.get_running_loop().time() + 60
+    await recovery.check()
+    await recovery.check()
+    recovery._next_check = later
+    await recovery.check()
+    assert recovery._next_check < later

@@ -113,7 +113,9 @@ class Recovery:
         except BrokerError as error:
             log.warning("queue %s: stalled check failed: %s", self._broker.queue, error)
             return
-        if not found.ran:
+        if found.ran:
+            self._at_end = False
+        else:
             # Another worker checked a while ago, and may be gone by now: take over when its time is up.
             wait = found.wait_ms / 1000
             if not wait and self._at_end:
