@@ -104,6 +104,11 @@ def test_graph(url: str) -> None:
     assert lines == ["11 told: loaded", "told: the night is over", "failed"]
 
 
+def test_routing(url: str) -> None:
+    lines = run(sys.executable, "examples/routing.py", url=url).splitlines()
+    assert lines == ["done: flush render", "nobody can: {'any;c=latex,pdf': 1}"]
+
+
 def test_steps(url: str) -> None:
     assert run(sys.executable, "examples/steps.py", url=url) == "14 words\n"
 
