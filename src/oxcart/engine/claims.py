@@ -26,7 +26,7 @@ log = logging.getLogger("oxcart.worker")
 #: Attempts ended, and jobs claimed, in one call at most: about 3 ms of the server's time.
 BATCH = 50
 #: The same while many delayed jobs are due, which such calls let through as well.
-BATCH_DUE = 25
+BATCH_DUE = 12
 #: A queue found empty is asked again after so many seconds while others keep the slots busy; with a free
 #: slot its marker is waited for instead.
 ASK_AGAIN = 0.1

@@ -21,7 +21,7 @@ from oxcart.model.errors import BrokerError
 
 log = logging.getLogger("oxcart.recovery")
 
-PROMOTE = 75
+PROMOTE = 40
 #: Seconds between checks at most where a lock of 30 s must be enough to have a job back within 35 s.
 CHECK_OFTEN = 2.0
 #: Seconds after the end of the last check's guard at which the next one is tried.
