@@ -34,3 +34,12 @@ def apart(server: int) -> Iterator[bool]:
         yield True
     finally:
         os.sched_setaffinity(0, mine)
+
+
+def stolen_ms() -> float:
+    """What the host of a virtual machine took of this machine's cores since its start, as far as it tells."""
+    try:
+        with open("/proc/stat") as stat:
+            return int(stat.readline().split()[8]) * 1000 / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0

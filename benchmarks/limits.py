@@ -9,7 +9,8 @@ what it tells is its own time and not that of others on the machine. What a virt
 cannot be told apart by that, so each scenario runs several times: what a script needs, it needs each time.
 The limit is held against the least of the runs' longest calls; the longest of all is printed beside it. And
 a loop that does nothing, of the length of a usual call, is timed in the same way: what it takes at worst is
-the machine's doing.
+the machine's doing. How much the host took of the machine's cores meanwhile ("stolen") is printed where it
+tells.
 """
 
 from __future__ import annotations
@@ -149,8 +150,11 @@ class SlowLog:
             turns = round(turns * 2 / took[10])
             if 1.5 < took[10] < 2.5:
                 usual = took[10]
+        before = cores.stolen_ms()
         took = self._loops(turns, calls)
-        what = f"the machine: a loop of {took[calls // 2]:.1f} ms, longest of {calls}"
+        stolen = cores.stolen_ms() - before
+        usual = took[calls // 2]
+        what = f"the machine: a loop of {usual:.1f} ms, longest of {calls} ({stolen:.0f} ms stolen)"
         self._checks.note(what, f"{took[-1]:.2f} ms")
 
     def _loops(self, turns: int, calls: int) -> list[float]:
@@ -183,10 +187,12 @@ class SlowLog:
     async def check(self, scenario: str, runs: int, run: Callable[[], Awaitable[None]]) -> None:
         """Runs a scenario several times, prints the times of each script, and checks the longest."""
         found = []
+        before = cores.stolen_ms()
         for _ in range(runs):
             await run()
             found.append(self.stop())
-        table = Table(title=f"{scenario}, {runs} runs", title_justify="left")
+        stolen = cores.stolen_ms() - before
+        table = Table(title=f"{scenario}, {runs} runs ({stolen:.0f} ms stolen)", title_justify="left")
         table.add_column("script")
         for column in ("calls", "p50 ms", "p99 ms", "longest ms", "of all runs"):
             table.add_column(column, justify="right")
