@@ -148,44 +148,6 @@ class TestRouting:
             await asyncio.sleep(0.01)
 
         queue.process(run)
-        rows = [("n", None, {"target": f"c=c{i}", "job_id": f"c{i}-{n}"}) for i in range(5) for n in range(400)]
-        await queue.add_many(rows)
-        abilities = Abilities(capabilities=[f"c{i}" for i in range(5)])
-        async with Worker(queue, abilities=abilities, concurrency=1, shutdown_timeout=0).running():
-            # Two lanes have a place, and work for eight seconds.
-            await eventually(lambda: len(lanes) == 5, "each had a turn", seconds=6)
-
-    async def test_lanes_that_always_have_work_keep_none_out(
-        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("oxcart.engine.mesh.MARKERS", 3)
-        monkeypatch.setattr(engine_lanes, "TICK", 0.1)
-        lanes: set[str] = set()
-
-        async def run(job: Any) -> None:
-            lanes.add(job.id[:2])
-            await asyncio.sleep(0.01)
-
-        queue.process(run)
-        rows = [("n", None, {"target": f"c=c{i}", "job_id": f"c{i}-{n}"}) for i in range(5) for n in range(400)]
-        await queue.add_many(rows)
-        abilities = Abilities(capabilities=[f"c{i}" for i in range(5)])
-        async with Worker(queue, abilities=abilities, concurrency=1, shutdown_timeout=0).running():
-            # Two lanes have a place, and work for eight seconds.
-            await eventually(lambda: len(lanes) == 5, "each had a turn", seconds=6)
-
-    async def test_lanes_that_always_have_work_keep_none_out(
-        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("oxcart.engine.mesh.MARKERS", 3)
-        monkeypatch.setattr(engine_lanes, "TICK", 0.1)
-        lanes: set[str] = set()
-
-        async def run(job: Any) -> None:
-            lanes.add(job.id[:2])
-            await asyncio.sleep(0.01)
-
-        queue.process(run)
         rows = [
             ("n", None, {"target": f"c=c{i}", "job_id": f"c{i}-{n}"}) for i in range(5) for n in range(400)
         ]
@@ -226,64 +188,6 @@ class TestChanges:
             assert await gpu.state() == "waiting"
             marker = "bull:q@all;c=gpu:marker"
             await eventually(lambda: store.zscore(marker, "0") == 0, "it wakes whoever can take the job")
-
-    async def test_lanes_without_a_place_are_judged_anew(
-        self, queue: Queue, runs: Runs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("oxcart.engine.mesh.MARKERS", 3)
-        runs.gate = asyncio.Event()
-        names = [f"c{i}" for i in range(6)]
-        await queue.add_many([("n", None, {"target": f"c={name}"}) for name in names for _ in range(3)])
-        worker = Worker(queue, abilities=Abilities(capabilities=names), concurrency=1, shutdown_timeout=0)
-        async with worker.running():
-            lanes = worker._mesh._lanes[0]
-            await eventually(lambda: runs.ids and lanes._backlog, "some have no place")
-            worker.abilities = Abilities(region="eu")
-            assert worker._stations[0].family == []
-
-    async def test_work_in_a_lane_that_it_has_just_left(
-        self, queue: Queue, runs: Runs, store: redis.Redis
-    ) -> None:
-        worker = Worker(queue, abilities=Abilities(capabilities="gpu"))
-        async with worker.running():
-            await (await queue.add("n", target=GPU)).result(20)
-            (lane,) = worker._stations[0].family
-            await eventually(lambda: not lane.ready and not worker._stations[0].ready, "both are idle")
-            await asyncio.sleep(0.3)  # the wait for the lane's marker is under way
-            worker.abilities = Abilities(region="eu")
-            gpu = await queue.add("n", target=GPU)
-            assert await (await queue.add("n", target=EU)).result(20) == "q"
-            assert await gpu.state() == "waiting"
-            assert store.zscore("bull:q@all;c=gpu:marker", "0") == 0  # for whoever can take it
-
-    async def test_lanes_without_a_place_are_judged_anew(
-        self, queue: Queue, runs: Runs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("oxcart.engine.mesh.MARKERS", 3)
-        runs.gate = asyncio.Event()
-        names = [f"c{i}" for i in range(6)]
-        await queue.add_many([("n", None, {"target": f"c={name}"}) for name in names for _ in range(3)])
-        worker = Worker(queue, abilities=Abilities(capabilities=names), concurrency=1, shutdown_timeout=0)
-        async with worker.running():
-            lanes = worker._mesh._lanes[0]
-            await eventually(lambda: runs.ids and lanes._backlog, "some have no place")
-            worker.abilities = Abilities(region="eu")
-            assert worker._stations[0].family == []
-
-    async def test_work_in_a_lane_that_it_has_just_left(
-        self, queue: Queue, runs: Runs, store: redis.Redis
-    ) -> None:
-        worker = Worker(queue, abilities=Abilities(capabilities="gpu"))
-        async with worker.running():
-            await (await queue.add("n", target=GPU)).result(20)
-            (lane,) = worker._stations[0].family
-            await eventually(lambda: not lane.ready and not worker._stations[0].ready, "both are idle")
-            await asyncio.sleep(0.3)  # the wait for the lane's marker is under way
-            worker.abilities = Abilities(region="eu")
-            gpu = await queue.add("n", target=GPU)
-            assert await (await queue.add("n", target=EU)).result(20) == "q"
-            assert await gpu.state() == "waiting"
-            assert store.zscore("bull:q@all;c=gpu:marker", "0") == 0  # for whoever can take it
 
     async def test_lanes_without_a_place_are_judged_anew(
         self, queue: Queue, runs: Runs, monkeypatch: pytest.MonkeyPatch
