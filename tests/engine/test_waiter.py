@@ -190,3 +190,27 @@ async def test_a_server_that_is_no_master_any_more_is_left_and_not_asked_all_the
         while await desk.next() != 0:
             pass
         await desk.stop()
+
+
+async def test_a_wait_begins_only_when_all_queues_are_known_to_be_idle(
+    make_queue: MakeQueue, store: redis.Redis
+) -> None:
+    """One found empty while another is still asked: the wait must not begin without the other's marker."""
+    unknown = {0, 1}
+    desk = Desk(
+        [make_queue("one").open_broker(), make_queue("two").open_broker()],
+        is_settled=lambda: not unknown,
+    )
+    desk.wanted = []
+    assert await desk.next() is None
+    for one in (0, 1):
+        await asyncio.sleep(0)  # the waiter sees that something is unknown
+        unknown.discard(one)
+        desk.wanted = [*desk.wanted, one]
+        desk.waiter.needed.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+    await eventually(lambda: blocked(store) == 1, "the wait")
+    store.zadd("bull:two:marker", {"0": 0})
+    assert await desk.next() == 1
+    await desk.stop()

@@ -140,11 +140,7 @@ class Waiter:
             await sign.connect()
 
     async def _round(self) -> None:
-        if not self._is_settled():
-            self.needed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE):
-                    await self.needed.wait()
+        await self._settled()
         indexes, until = self._wanted()
         beside = self._beside()
         if not indexes and not beside:
@@ -159,7 +155,7 @@ class Waiter:
                 for sign in self._signs:
                     await sign.call("PING")
             return
-        seconds = self._poll
+        seconds = self._poll if self._is_settled() else min(SETTLE, self._poll)
         if until is not None:
             seconds = min(seconds, max(0.001, (until - self._clock()) / 1000))
         keys: list[str | bytes] = [self._brokers[index].keys.marker() for index in indexes]
@@ -172,6 +168,16 @@ class Waiter:
             await self._woken(popped)
         elif not take(popped[1]):
             await self._brokers[0].caller.command("ZADD", popped[0], "LT", popped[2], popped[1])
+
+    async def _settled(self) -> None:
+        """Waits until all claims under way have said which queues are idle, or hang."""
+        if self._is_settled():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE):
+                while not self._is_settled():
+                    self.needed.clear()
+                    await self.needed.wait()
 
     async def _woken(self, popped: list[Any]) -> None:
         index = self._index[popped[0]]
