@@ -17,6 +17,7 @@ from typing import Any
 from rich.table import Table
 from tests.servers import ValkeyServer
 
+from benchmarks import cores
 from benchmarks.limits import raise_priority
 from benchmarks.report import make_console
 from oxcart.broker.bridge.broker import BridgeBroker
@@ -75,7 +76,11 @@ async def run(arguments: argparse.Namespace) -> bool:
     """Measures and prints; True where all is within bounds."""
     table = Table("in front", "jobs", "usual call ms", "longest call ms", "until claimed ms")
     fine = True
-    with ValkeyServer() as server, server.client(decode_responses=False) as client:
+    with (
+        ValkeyServer() as server,
+        cores.apart(server.pid),
+        server.client(decode_responses=False) as client,
+    ):
         raise_priority(server.pid)
         client.config_set("slowlog-log-slower-than", 100)
         client.config_set("slowlog-max-len", 100_000)

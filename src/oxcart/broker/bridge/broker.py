@@ -49,7 +49,7 @@ ADD_BYTES = 1_048_576
 CLAIM = 20
 FINISH = 25
 #: Entries of the list that one call looks at.
-SCAN = 100
+SCAN = 50
 #: Jobs that one promotion lets through.
 PROMOTE = 100
 #: Active jobs that one step of a check for lost workers looks at.
