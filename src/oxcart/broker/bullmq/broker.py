@@ -45,7 +45,7 @@ from oxcart.model.options import JobOptions
 from oxcart.model.target import split_lane
 
 #: Jobs per add call: keeps a call at about 3 ms of the server's time.
-ADD_CHUNK = 250
+ADD_CHUNK = 150
 ADD_BYTES = 1_048_576
 #: Add calls under way at once: while the server works on one, the next is packed.
 ADD_CALLS = 2
