@@ -27,13 +27,32 @@ GROUPS = {CLOCK_WATCHERS: "clock", "tests/spark/": "spark"}
 FIRST = ("tests/chaos/", "tests/spark/", "tests/equality/", "tests/interop/")
 
 
+def group_of(nodeid: str) -> str:
+    """Tests of one group run in one process: those of a file, or of a suite that `GROUPS` has."""
+    file = nodeid.partition("::")[0]
+    return next((name for start, name in GROUPS.items() if file.startswith(start)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Spreads the tests over processes by group; for ``pytest -n 2 --dist loadgroup``.
+
+    The marks of xdist itself have no effect: it hangs them on the ids of tests, which pytest 9.2 does not let
+    it change.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False  # in the order of the collection
+    made = LoadScopeScheduling(config, log)
+    made._split_scope = group_of
+    return made
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spreads the tests over processes by file; for ``pytest -n 2 --dist loadgroup``."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        group = next((name for start, name in GROUPS.items() if file.startswith(start)), file)
-        item.add_marker(pytest.mark.xdist_group(group))
+    """What takes longest begins first."""
     items.sort(
         key=lambda item: next((i for i, at in enumerate(FIRST) if item.nodeid.startswith(at)), len(FIRST))
     )
