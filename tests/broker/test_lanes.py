@@ -2,57 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 import redis
 
 from oxcart.broker.bullmq import registry
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.cancelling import cancel
 from oxcart.broker.bullmq.registry import WorkerRecord
-from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome
+from oxcart.broker.port import Ask, Outcome
 from oxcart.model.errors import JobNotFound, ScriptError
 from oxcart.model.options import JobOptions
-from tests.broker.test_broker import Q, whole
+from tests.broker.mesh import BIG, EU, GPU, Mesh, ids, q
+from tests.broker.test_broker import whole
 
-__all__ = ["whole"]  # a fixture
-
-GPU, EU, BIG = "all;c=gpu", "all;r=eu", "all;c=big"
-
-
-class Mesh(Q):
-    """A queue and its lanes."""
-
-    async def put(self, lane: str, *ids: str, **options: Any) -> list[bool]:
-        broker = self.at(lane)
-        jobs = [broker.encode("n", None, JobOptions.build(job_id=job_id, **options)) for job_id in ids]
-        return [added.created for added in await broker.add(jobs)]
-
-    def at(self, lane: str) -> BullMQBroker:
-        return self.broker if lane == "base" else self.broker.lanes.open(lane)
-
-    async def choose(self, count: int, *lanes: str, own: str = "base", **ask: Any) -> Claimed:
-        return await self.at(own).claim(Ask(count, lanes=lanes, **ask))
-
-    async def finish(self, lane: str, jobs: list[ClaimedJob], count: int = 0, *lanes: str) -> Claimed:
-        outcomes = [Outcome("c", job.id, job.token, job.starts, self.clock(), b"1") for job in jobs]
-        codes, claimed = await self.at(lane).finish(outcomes, Ask(count, lanes=lanes))
-        assert codes == [1] * len(jobs)
-        return claimed
-
-
-def ids(claimed: Claimed) -> list[str]:
-    return [job.id for job in claimed.jobs]
-
-
-@pytest_asyncio.fixture
-async def q(url: str) -> AsyncIterator[Mesh]:
-    made = Mesh(url)
-    yield made
-    await made.broker.close()
+__all__ = ["q", "whole"]  # fixtures
 
 
 class TestAdd:
@@ -220,6 +186,22 @@ class TestBase:
         assert store.zrange(f"bull:q@{GPU}:marker", 0, -1) == ["0"]
         assert ids(await q.choose(2, "base", GPU)) == ["a", "b"]
 
+    async def test_a_resume_wakes_as_many_lanes_as_one_call_may(self, q: Mesh, store: redis.Redis) -> None:
+        for number in range(10):
+            await registry.beat(q.broker, WorkerRecord(id=f"w{number}"), told="2")
+        for number in range(250):
+            await q.put(f"all;c=c{number}", f"j{number}")
+        await q.broker.pause()
+        store.delete(*store.scan_iter("bull:q@*:marker"), *store.scan_iter("bull:q:ox:wake:*"))
+        store.config_resetstat()
+        await q.broker.resume()
+        stats: dict[str, Any] = store.info("commandstats")
+        assert sum(one["calls"] for one in stats.values()) < 300
+        assert len(list(store.scan_iter("bull:q@*:marker"))) == 200
+        assert {store.zcard(f"bull:q:ox:wake:w{number}") for number in range(10)} == {100}
+        await q.broker.lanes.tend()  # the rest
+        assert len(list(store.scan_iter("bull:q@*:marker"))) == 250
+
     async def test_a_lane_alone_can_be_paused(self, q: Mesh) -> None:
         await q.put(GPU, "a")
         await q.put("base", "b")
@@ -295,6 +277,26 @@ class TestBase:
         assert (await q.choose(1, BIG)).jobs == []
         assert await q.broker.limits.usage("k:tenant") == (1, 1, 0)
 
+    async def test_a_lane_that_takes_no_job_loses_none_of_those_let_in(
+        self, q: Mesh, store: redis.Redis
+    ) -> None:
+        await q.broker.limits.set_bucket("t", "n", 1, 0)
+        await q.put(EU, "e0")
+        first = await q.choose(1, EU)
+        await q.put(GPU, "g1", "g2")
+        assert (await q.choose(5, GPU)).jobs == []
+        store.set(f"bull:q@{GPU}:wait", "no list")
+        await q.finish(EU, first.jobs)
+        assert set(store.zrange(f"bull:q@{GPU}:delayed", 0, -1)) == {"g1", "g2"}
+        store.delete(f"bull:q@{GPU}:wait")
+        q.clock.now += 6000
+        await q.broker.promote()
+        claimed = await q.choose(5, GPU)
+        assert ids(claimed) == ["g2"]
+        q.clock.now += 86_400_000  # nobody knows any more what it waits for: it is due
+        await q.finish(GPU, claimed.jobs)
+        assert ids(await q.choose(5, GPU)) == ["g1"]
+
     async def test_counts(self, q: Mesh) -> None:
         await q.put("base", "a")
         await q.put(GPU, "b", "c")
@@ -352,109 +354,6 @@ class TestBase:
         assert await cancel(q.broker, ["b"], "no", force=False) == [2]
         assert store.zcard(f"bull:q:ox:cancel:{broker.caller.client_id}") == 1
         await broker.close()
-
-
-class TestTend:
-    async def test_lets_due_jobs_through_and_keeps_the_sets_true(self, q: Mesh, store: redis.Redis) -> None:
-        await q.put(GPU, "later", delay=5)
-        await q.put(EU, "now")
-        await q.put(BIG, "held")
-        await q.choose(1, BIG)
-        store.delete(f"bull:q@{EU}:marker")
-        tended = await q.broker.lanes.tend()
-        assert (tended.ran, tended.busy) == (True, [BIG])
-        assert store.smembers("bull:q:ox:lanes:ready") == {EU}
-        assert store.smembers("bull:q:ox:lanes:busy") == {BIG}
-        assert store.zrange(f"bull:q@{EU}:marker", 0, -1) == ["0"]
-        assert not (await q.broker.lanes.tend()).ran
-        store.delete("bull:q:ox:lanes:tended")
-        q.clock.now += 5000
-        await q.broker.lanes.tend()
-        assert store.smembers("bull:q:ox:lanes:ready") == {EU, GPU}
-        assert store.lrange(f"bull:q@{GPU}:wait", 0, -1) == ["later"]
-
-    async def test_an_empty_lane_goes_after_a_while(self, q: Mesh, store: redis.Redis) -> None:
-        for lane in (GPU, EU, BIG):
-            await q.put(lane, lane)
-        for lane in (GPU, BIG):
-            await q.broker.remove_job(lane)
-        await q.at(BIG).limits.set_concurrency(5)
-        await q.broker.lanes.tend(guard_ms=1)
-        assert len(await q.broker.lanes.names()) == 3
-        q.clock.now = 2**45  # lanes are noted by the server's clock
-        store.delete("bull:q:ox:lanes:tended")
-        await q.broker.lanes.tend()
-        assert set(await q.broker.lanes.names()) == {EU, BIG}
-        assert [key for key in store.scan_iter(f"bull:q@{GPU}:*") if ":ox:call:" not in str(key)] == []
-        await q.broker.remove_job(EU)
-        await q.at(BIG).limits.remove_concurrency()
-        for _ in range(2):  # a lane that had something is given its time again
-            q.clock.now += 10**6
-            store.delete("bull:q:ox:lanes:tended")
-            await q.broker.lanes.tend()
-        assert await q.broker.lanes.names() == []
-        assert store.hget("bull:q:meta", "ox:lanes") is None
-        assert store.get("bull:q:ox:lanes:version") == "6"
-
-    async def test_a_lane_of_a_peer_is_found(self, q: Mesh, store: redis.Redis) -> None:
-        store.incr("bull:q@any;c=x:id")
-        store.incr("bull:q@somebody.example:id")
-        store.incr("bull:qq@any;c=x:id")
-        store.set("bull:q@any;c=y:job:id", "x")
-        found, cursor = [], "0"
-        while True:
-            cursor, lanes = await q.broker.lanes.scan(cursor)
-            found += lanes
-            if cursor == "0":
-                break
-        assert found == ["any;c=x"]
-        assert await q.broker.lanes.enter("any;c=x")
-        assert not await q.broker.lanes.enter("any;c=x")
-        assert await q.broker.lanes.names() == ["any;c=x"]
-
-    async def test_lifetimes_and_gates_are_told(self, q: Mesh, store: redis.Redis) -> None:
-        await q.put(GPU, "short", lifetime=1, delay=1)
-        store.sadd(f"bull:q@{EU}:ox:gates", "x")
-        await q.put(EU, "e")
-        q.clock.now += 2000
-        tended = await q.broker.lanes.tend()
-        assert (tended.expired, tended.gated) == ([GPU], [EU])
-        assert await q.at(GPU).expire() == 1
-
-    async def test_more_lanes_than_one_step(self, q: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        from oxcart.broker.bullmq import lanes
-
-        monkeypatch.setattr(lanes, "STEP", 3)
-        monkeypatch.setattr(lanes, "COUNT", 3)
-        for number in range(10):
-            await q.put(f"all;c=c{number}", f"j{number}", delay=1)
-        q.clock.now += 1000
-        await q.broker.lanes.tend()
-        assert (await q.broker.counts_over_lanes())["wait"] == 10
-        assert len(await q.broker.lanes.counts()) == 10
-
-
-class TestRegistry:
-    async def test_who_lives(self, q: Mesh, store: redis.Redis) -> None:
-        one = WorkerRecord(id="b", name="b", capabilities=("gpu",), routed=True, queues=("q",), pid=7)
-        await registry.beat(q.broker, one, told="2")
-        await registry.beat(q.broker, WorkerRecord(id="a"), told="", life=0.5)
-        assert [record.id for record in await registry.workers(q.broker)] == ["a", "b"]
-        assert (await registry.workers(q.broker))[1] == one
-        assert 29_000 < store.pttl("bull:q:ox:worker:b") <= 30_000
-        store.delete("bull:q:ox:worker:a")  # its time was over
-        assert [record.id for record in await registry.workers(q.broker)] == ["b"]
-        await registry.leave(q.broker, "b")
-        assert await registry.workers(q.broker) == []
-        assert [key for key in store.scan_iter("*") if "worker:b" in str(key) or "crowded" in str(key)] == []
-
-    async def test_one_that_was_not_heard_of_is_forgotten(self, q: Mesh, store: redis.Redis) -> None:
-        await registry.beat(q.broker, WorkerRecord(id="old"), told="2")
-        q.clock.now += 30_001
-        await registry.beat(q.broker, WorkerRecord(id="new"), told="1")
-        assert store.zrange("bull:q:ox:workers", 0, -1) == ["new"]
-        assert store.zrange("bull:q:ox:listeners", 0, -1) == ["new"]
-        assert store.zrange("bull:q:ox:crowded", 0, -1) == ["old"] or not store.exists("bull:q:ox:crowded")
 
 
 class TestCost:

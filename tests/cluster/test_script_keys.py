@@ -198,6 +198,7 @@ async def _lanes(broker: BullMQBroker, client: Any) -> None:
     await broker.limits.release()
     await broker.lanes.counts()
     await broker.lanes.tend(guard_ms=1)
+    await broker.lanes.sweep_ids("0")
     await broker.pause()
     await broker.resume()
     await operations.obliterate(gpu, force=True)

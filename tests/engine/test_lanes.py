@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import redis
 from oxcart import Queue, Worker
 from oxcart.broker.bullmq import registry
 from oxcart.broker.factory import is_native
+from oxcart.broker.port import Ask
 from oxcart.engine import lanes as engine_lanes
 from oxcart.model.errors import JobFailed, ValidationError
 from oxcart.model.target import Abilities, Target
@@ -276,14 +276,29 @@ class TestHolding:
         lost = queue.open_broker()
         assert is_native(lost)
         handle = await queue.add("n", target=GPU)
-        from oxcart.broker.port import Ask
-
         (job,) = (await lost.lanes.open("all;c=gpu").claim(Ask(1, lock_ms=50))).jobs
         assert job.id == handle.id
         await lost.close()
         worker = Worker(queue, abilities=Abilities(capabilities="gpu"), stalled_interval=0.2)
         async with worker.running():
             assert await handle.result(20) == "q"
+
+    async def test_who_recovers_nothing_keeps_nobody_from_it(
+        self, queue: Queue, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engine_lanes, "TICK", 0.05)
+        abilities = Abilities(capabilities="other")
+        # It ticks first, and all the time.
+        async with Worker(queue, abilities=abilities, recover=False).running() as first:
+            await eventually(lambda: first._mesh._lanes[0]._version >= 0, "it tends the lanes")
+            lost = queue.open_broker()
+            assert is_native(lost)
+            handle = await queue.add("n", target=GPU)
+            assert len((await lost.lanes.open("all;c=gpu").claim(Ask(1, lock_ms=50))).jobs) == 1
+            await lost.close()
+            worker = Worker(queue, abilities=Abilities(capabilities="gpu"), stalled_interval=0.2)
+            async with worker.running():
+                assert await handle.result(20) == "q"
 
     async def test_a_worker_that_stops_gives_back(self, queue: Queue, runs: Runs) -> None:
         runs.gate = asyncio.Event()
@@ -410,9 +425,22 @@ class TestRegistry:
         assert ours - {"bull:q:ox:lanes:tended"} == set()
 
 
-def test_a_lane_whose_name_nobody_can_read_fits_nobody(make_queue: Callable[..., Queue]) -> None:
-    class Broker:
-        base = "q"
-
-    target = registry.target_of(Broker(), "broken")  # type: ignore[arg-type]
-    assert not target.matches(Abilities("w", capabilities="broken"))
+async def test_a_lane_whose_name_nobody_can_read_fits_nobody(
+    queue: Queue, runs: Runs, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_lanes, "TICK", 0.05)
+    broker = queue.broker
+    assert is_native(broker)
+    for lane in ("base", "broken"):
+        assert registry.target_of(broker, lane) is None
+        for server in (lane, "w"):
+            assert not registry.fits(broker, lane, Abilities(server, capabilities=lane))
+        await broker.lanes.enter(lane)
+        store.lpush(f"bull:q@{lane}:wait", "x")
+    # Nor is a worker of such a name mixed up with the queue itself.
+    async with Worker(queue, name="base", abilities=Abilities()).running() as worker:
+        assert await (await queue.add("n", target=Target(server="base"))).result(20) == "q"
+        assert await (await queue.add("n")).result(20) == "q"
+        await eventually(lambda: len(worker._mesh._lanes[0]._names) == 3, "it knows all lanes")
+        assert [station.lane for station in worker._stations[0].family] == ["all;id=base"]
+    assert await queue.unroutable() == {"base": 1, "broken": 1}

@@ -37,3 +37,21 @@ async def test_node_reads_what_is_in_a_lane(node: NodeDriver, queue: Queue) -> N
     theirs = await node.call("getJob", queue=handle.queue.name, jobId=handle.id)
     assert (theirs["data"], theirs["opts"]["priority"]) == ({"x": 1}, 3)
     assert await node.call("getState", queue=handle.queue.name, jobId=handle.id) == "prioritized"
+
+
+async def test_lanes_outlive_the_base_queue_that_node_obliterates(node: NodeDriver, queue: Queue) -> None:
+    @queue.process
+    async def run() -> str:
+        return "done"
+
+    handle = await queue.add("n", target=Target(capabilities="gpu"), job_id="one")
+    await queue.add("n")
+    await node.call("obliterate", queue=queue.name)
+    assert await queue.counts() == dict.fromkeys(await queue.counts(), 0) | {"waiting": 1}
+
+    async def is_found() -> bool:
+        return await queue.state("one") == "completed"
+
+    async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
+        assert await handle.result(LIMIT) == "done"
+        await eventually(is_found, "the tick marks the queue as one with lanes again", LIMIT)

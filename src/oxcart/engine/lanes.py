@@ -5,7 +5,8 @@ the markers of at most 32 lanes. A new lane is told to it under its wake key; on
 can wait for is told of every add to a lane. What was missed is found at the tick.
 
 Once a second one of the workers tends all lanes of the queue: lets due jobs through, ends those whose
-lifetimes are over, settles gates, removes lanes that stay empty, and scans for lanes that peers have made.
+lifetimes are over, settles gates, removes lanes that stay empty, drops notes of ids whose jobs are gone, and
+scans for lanes that peers have made.
 
 May touch: the server.
 """
@@ -35,6 +36,8 @@ TICK = 1.0
 MARKERS = 32
 #: Steps of the scan for lanes of peers per tick, each of some hundred keys.
 SCANS = 20
+#: Steps of the sweep of notes of custom ids per tick, each of about a hundred.
+SWEEPS = 10
 #: Seconds between two looks for jobs that no worker can take.
 LOOK = 10.0
 
@@ -103,7 +106,7 @@ class Lanes:
         self._is_news = False
         self._gates: dict[str, GateKeeper] = {}
         self._checks: dict[str, float] = {}
-        self._cursor = "0"
+        self._cursor = self._notes_cursor = "0"
         self._next_look = 0.0
         self._told: set[str] = set()
         self._changed = asyncio.Event()
@@ -155,7 +158,7 @@ class Lanes:
     def _is_fit(self, lane: str) -> bool:
         fits = self._fits.get(lane)
         if fits is None:
-            fits = self._fits[lane] = registry.target_of(self._broker, lane).matches(self._abilities())
+            fits = self._fits[lane] = registry.fits(self._broker, lane, self._abilities())
         return fits
 
     def _refit(self, ready: Iterable[str]) -> None:
@@ -239,7 +242,7 @@ class Lanes:
 
     async def tick(self) -> None:
         """Tends the lanes unless somebody else did, and sees which have work."""
-        tended = await self._store.tend()
+        tended = await self._store.tend(recovers=self._stalled_interval is not None)
         version, ready, busy = await self._store.look()
         now = asyncio.get_running_loop().time()
         if now - self._was_there > max(self._grace, 3 * TICK):
@@ -267,10 +270,17 @@ class Lanes:
         for lane, gates in self._gates.items():
             await gates.tick()
             await self._repair(lane, gates, now)
+        await self._sweep_notes()
         await self._scan()
         if now >= self._next_look:
             self._next_look = now + LOOK
             await self._look_for_unroutable(ready)
+
+    async def _sweep_notes(self) -> None:
+        for _ in range(SWEEPS):
+            self._notes_cursor, _dropped = await self._store.sweep_ids(self._notes_cursor)
+            if self._notes_cursor == "0":
+                return
 
     async def _scan(self) -> None:
         for _ in range(SCANS):

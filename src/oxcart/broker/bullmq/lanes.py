@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 #: Lanes that one step of a tick looks at: about half a millisecond of the server's time.
 STEP = 50
+#: Ids that one call looks for; and where there are too many lanes for that, ids and keys.
+FIND = 100
+FIND_FEW, FIND_KEYS = 20, 2_000
+#: Notes of custom ids that one step of a sweep looks at.
+NOTES = 100
 #: Lanes that one step of a count looks at.
 COUNT = 100
 #: For how many ms a tick keeps others from making one.
@@ -91,23 +96,41 @@ class LaneStore:
     async def enter(self, lane: str) -> bool:
         """Notes a lane that a peer has made; says whether it was not known."""
         broker = self._broker
-        return bool(await broker.caller.again(load("enter_lane"), broker.keys.meta(), broker.clock(), lane))
+        return bool(await broker.caller.again(load("enter_lane"), broker.keys.meta(), lane))
 
-    async def tend(self, *, guard_ms: int = GUARD, idle_ms: int = IDLE) -> Tended:
-        """Looks after all lanes, in steps, unless another worker did so just now."""
-        broker, done, at = self._broker, Tended(True), 0
+    async def tend(self, *, recovers: bool = True, guard_ms: int = GUARD, idle_ms: int = IDLE) -> Tended:
+        """Looks after all lanes, in steps, unless another worker did so just now.
+
+        Args:
+            recovers: Whether this worker also takes back jobs of lost ones. One that does not keeps none out
+                that does.
+            guard_ms: For how many ms it keeps others from doing the same.
+            idle_ms: After how many ms an empty lane is removed.
+        """
+        broker, done = self._broker, Tended(True)
+        at: int | str = ""
         while True:
-            answer = await broker.caller.again(
-                load("tend_lanes"), broker.keys.meta(), broker.clock(), at, STEP, guard_ms, idle_ms
+            args = (broker.clock(), at, STEP, guard_ms, idle_ms, int(recovers))
+            at, expired, gated, busy = await broker.caller.again(
+                load("tend_lanes"), broker.keys.meta(), *args
             )
-            at = answer[0]
-            if at < 0:
+            if at == -2:
                 return Tended(False)
-            done.expired += _texts(answer[1])
-            done.gated += _texts(answer[2])
-            done.busy += _texts(answer[3])
-            if not at:
+            done.expired += _texts(expired)
+            done.gated += _texts(gated)
+            done.busy += _texts(busy)
+            if at == -1:
                 return done
+
+    async def sweep_ids(self, cursor: str) -> tuple[str, int]:
+        """Drops notes of custom ids whose jobs are gone, in one step.
+
+        Returns:
+            The next cursor (``0`` at the end), and how many were dropped.
+        """
+        broker = self._broker
+        raw, dropped = await broker.caller.again(load("sweep_ids"), broker.keys.meta(), cursor, NOTES)
+        return raw.decode(), dropped
 
     async def scan(self, cursor: str) -> tuple[str, list[str]]:
         """One step through the keys of the server: the next cursor (``0`` at the end), and lanes it met."""
@@ -176,8 +199,32 @@ class LaneStore:
         broker = self._broker
         if not job_ids or broker.lane is not None:
             return [None] * len(job_ids)
-        found = _texts(await broker.caller.again(load("find_in_lanes"), broker.keys.meta(), *job_ids))
-        return [self.open(lane) if lane else None for lane in found]
+        script, meta, found = load("find_in_lanes"), broker.keys.meta(), []
+        for at in range(0, len(job_ids), FIND):
+            part = job_ids[at : at + FIND]
+            found += await broker.caller.again(script, meta, len(part), *part)
+        lanes: list[str | None] = [_text(raw) if raw else None for raw in found]
+        left = [place for place, raw in enumerate(found) if raw == 0]
+        if left:
+            for place, lane in zip(left, await self._search([job_ids[i] for i in left]), strict=True):
+                lanes[place] = lane
+        return [self.open(lane) if lane else None for lane in lanes]
+
+    async def _search(self, job_ids: Sequence[str]) -> list[str | None]:
+        """As ``holders`` where there are very many lanes: looks through some of them at a time."""
+        broker, names = self._broker, await self.names()
+        found: dict[str, str] = {}
+        for at in range(0, len(job_ids), FIND_FEW):
+            left, first = list(job_ids[at : at + FIND_FEW]), 0
+            while left and first < len(names):
+                lanes = names[first : first + FIND_KEYS // len(left)]
+                first += len(lanes)
+                answer = await broker.caller.again(
+                    load("find_in_lanes"), broker.keys.meta(), len(left), *left, *lanes
+                )
+                found.update((one, _text(raw)) for one, raw in zip(left, answer, strict=True) if raw)
+                left = [job_id for job_id in left if job_id not in found]
+        return [found.get(job_id) for job_id in job_ids]
 
 
 def _text(raw: bytes) -> str:

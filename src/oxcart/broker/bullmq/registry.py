@@ -81,7 +81,7 @@ async def leave(broker: BullMQBroker, worker_id: str) -> None:
 
 
 async def _register(broker: BullMQBroker, worker_id: str, record: bytes, told: Told, life: float) -> None:
-    args = (broker.clock(), worker_id, record, round(life * 1000), told)
+    args = (worker_id, record, round(life * 1000), told)
     await broker.caller.again(load("register"), broker.keys.meta(), *args, timeout=5.0)
 
 
@@ -101,16 +101,22 @@ async def workers(broker: BullMQBroker) -> list[WorkerRecord]:
     return sorted(records, key=lambda record: record.id)
 
 
-def target_of(broker: BullMQBroker, lane: str) -> Target:
-    """What the jobs of a lane ask for."""
+def target_of(broker: BullMQBroker, lane: str) -> Target | None:
+    """What the jobs of a lane ask for; None where nobody can read its name."""
     read = parse_lane(f"{broker.base}@{lane}")
-    return Target(server=lane) if read is None else read[1]  # a name that nobody can read fits nobody
+    return None if read is None else read[1]
+
+
+def fits(broker: BullMQBroker, lane: str, abilities: Abilities) -> bool:
+    """Whether a worker may take jobs of a lane; one whose name nobody can read fits nobody."""
+    target = target_of(broker, lane)
+    return target is not None and target.matches(abilities)
 
 
 async def lanes_without_workers(broker: BullMQBroker, lanes: Iterable[str]) -> list[str]:
     """Those lanes of a queue that no living worker fits."""
     abilities = [one.abilities for one in await workers(broker) if one.routed]
-    return [lane for lane in lanes if not any(target_of(broker, lane).matches(one) for one in abilities)]
+    return [lane for lane in lanes if not any(fits(broker, lane, one) for one in abilities)]
 
 
 async def unroutable(broker: BullMQBroker) -> dict[str, int]:

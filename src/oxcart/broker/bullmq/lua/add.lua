@@ -60,7 +60,7 @@ end
 
 if lane then
   -- The first write: refused when the server is out of memory.
-  seldom().enter_lane(string.sub(P, 1, -(#lane + 3)) .. ":", lane, server_ms())
+  seldom().enter_lane(string.sub(P, 1, -(#lane + 3)) .. ":", lane)
 end
 local gate = read_gate(P)
 call("LLEN", gate.target) -- a list that is none refuses the call here, before anything is written

@@ -1,13 +1,13 @@
 -- Notes a lane that a peer has made.
 --
 -- KEYS[1]  meta of the base queue
--- ARGV     1 "", 2 "", 3 now, 4 the lane
+-- ARGV     1 "", 2 "", 3 the lane
 -- Returns  1 where it was not known, else 0
 -- include: base lanes
 
 remembered()
-if call("ZSCORE", P .. "ox:lanes", ARGV[4]) then
+if call("ZSCORE", P .. "ox:lanes", ARGV[3]) then
   return 0
 end
-enter_lane(P, ARGV[4], ARGV[3])
+enter_lane(P, ARGV[3])
 return 1

@@ -5,13 +5,15 @@
 -- Returns  1
 -- Events   `resumed`
 -- Keeps    jobs of both lists stay: a peer may have filled the other one meanwhile. What is too long for
---          one call is merged by the tick.
+--          one call is merged by the tick; and of very many lanes the tick wakes those that are left
 -- include: base gate insert lanes
 
 local answer = remembered()
 if answer then
   return answer[1]
 end
+-- So many lanes are woken here at most.
+local LANES = 200
 local was_paused = call("HDEL", P .. "meta", "paused") == 1
 -- A queue that was not paused has told its workers already: then only what comes out of `paused` is news.
 local ready = call("EXISTS", P .. "paused", P .. "prioritized") > 0
@@ -23,10 +25,11 @@ else
   wake_later(P)
 end
 if call("HGET", P .. "meta", "ox:lanes") == "+" then
-  for _, lane in ipairs(call("SMEMBERS", P .. "ox:lanes:ready")) do
+  local lanes = call("SRANDMEMBER", P .. "ox:lanes:ready", LANES)
+  for _, lane in ipairs(lanes) do
     call("ZADD", lane_prefix(P, lane) .. "marker", 0, "0")
-    tell_of_lane(P, "ox:crowded", lane)
   end
+  tell_of_lanes(P, lanes)
 end
 call("XADD", P .. "events", "*", "event", "resumed")
 remember({ 1 })

@@ -2,21 +2,33 @@
 -- removes lanes in which nothing has been for a while.
 --
 -- KEYS[1]  meta of the base queue
--- ARGV     1 "", 2 "", 3 now, 4 the first lane to look at, from 0, 5 how many, 6 for how many ms nobody else may begin,
---          7 after how many ms an empty lane goes
--- Returns  { the next lane to look at, or 0 at the end, or -1 where another worker did it just now; lanes whose jobs'
+-- ARGV     1 "", 2 "", 3 now, 4 the first lane to look at, or "" to begin, 5 how many, 6 for how many ms nobody else may
+--          begin, 7 after how many ms an empty lane goes, 8 "1" where this worker also takes back jobs of lost ones
+-- Returns  { the next lane to look at, or -1 at the end, or -2 where another worker did it just now; lanes whose jobs'
 --          lifetimes are over; lanes whose jobs wait for others; lanes that are busy }
 -- Events   `waiting` per job whose time has come
--- Keeps    a lane is removed only if it holds no job, no schedule and no settings, and no pipeline reads it
+-- Keeps    a lane is removed only if it holds no job, no schedule and no settings, and no pipeline reads it; by the
+--          server's clock, as it was noted. A call lets so many jobs through and no more: then it ends early, and the
+--          next one goes on from there. A worker that takes no jobs back does not keep one out that does
 -- include: base gate insert lanes
 
-local now, first, step = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local now, first, step = tonumber(ARGV[3]), tonumber(ARGV[4]) or 0, tonumber(ARGV[5])
 remembered()
-if first == 0 and not call("SET", P .. "ox:lanes:tended", "1", "NX", "PX", ARGV[6]) then
-  return { -1, {}, {}, {} }
+local guard = P .. "ox:lanes:tended"
+if ARGV[4] == "" and not call("SET", guard, ARGV[8], "NX", "PX", ARGV[6]) then
+  if ARGV[8] ~= "1" or call("GET", guard) == "1" then
+    return { -2, {}, {}, {} }
+  end
+  call("SET", guard, "1", "PX", ARGV[6])
 end
-local idle = now - tonumber(ARGV[7])
-local over, gated, busy = {}, {}, {}
+local seen_now = server_ms()
+local idle = tonumber(seen_now) - tonumber(ARGV[7])
+-- A lane that is noted anew moves behind all others, and in one tick not twice.
+local old = math.min(idle, tonumber(seen_now) - 10000)
+local over, gated, busy, woken = {}, {}, {}, {}
+-- How many jobs one lane lets through at a tick, and all lanes in one call.
+local LANE, CALL = 50, 50
+local let_through, moved = 0, 0
 local ready_key, busy_key = P .. "ox:lanes:ready", P .. "ox:lanes:busy"
 
 local function member(key, lane, is_in)
@@ -56,8 +68,9 @@ local function tend(lane, seen)
       return seen > idle or not forget(lane, prefix)
     end
   end
-  if seen <= idle then
-    call("ZADD", P .. "ox:lanes", now, lane)
+  if seen <= old then
+    call("ZADD", P .. "ox:lanes", seen_now, lane)
+    moved = moved + 1
   end
   if call("HGET", prefix .. "meta", "ox:lanes") ~= P then
     call("HSET", prefix .. "meta", "ox:lanes", P)
@@ -69,14 +82,14 @@ local function tend(lane, seen)
     return true
   end
   local gate = read_gate(prefix)
-  if not gate.paused then
-    settle(prefix, false)
+  if not gate.paused and settle(prefix, false) then
+    let_through = CALL
   end
-  promote_due(prefix, gate, now, 50)
+  let_through = let_through + promote_due(prefix, gate, now, LANE)
   local is_ready = call("EXISTS", prefix .. "wait", prefix .. "prioritized") > 0
   member(ready_key, lane, is_ready)
   if is_ready and not gate.closed and call("ZADD", prefix .. "marker", 0, "0") == 1 then
-    tell_of_lane(P, "ox:crowded", lane)
+    woken[#woken + 1] = lane
   end
   local is_busy = call("EXISTS", prefix .. "active") == 1
   member(busy_key, lane, is_busy)
@@ -91,12 +104,21 @@ local function tend(lane, seen)
 end
 
 local lanes = call("ZRANGE", P .. "ox:lanes", first, first + step - 1, "WITHSCORES")
-local gone = 0
+local gone, looked = 0, 0
 for i = 1, #lanes, 2 do
   -- A lane that cannot be read stops none of the others.
   local fine, stays = pcall(tend, lanes[i], tonumber(lanes[i + 1]))
   if fine and not stays then
     gone = gone + 1
   end
+  looked = looked + 1
+  if let_through >= CALL then
+    break
+  end
 end
-return { #lanes == 2 * step and first + step - gone or 0, over, gated, busy }
+if looked > gone and call("HGET", P .. "meta", "ox:lanes") ~= "+" then
+  call("HSET", P .. "meta", "ox:lanes", "+") -- a peer that obliterated the base queue took it away
+end
+tell_of_lanes(P, woken)
+local is_end = looked == #lanes / 2 and looked < step
+return { is_end and -1 or first + looked - gone - moved, over, gated, busy }

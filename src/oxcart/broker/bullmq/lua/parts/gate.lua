@@ -34,12 +34,14 @@ local function merge_lists(prefix, from, to, most)
   end
 end
 
--- Brings the two lists in order for the queue's present pause state.
+-- Brings the two lists in order for the queue's present pause state; returns whether there was something to do.
 local function settle(prefix, paused)
   local from = prefix .. (paused and "wait" or "paused")
   if call("EXISTS", from) == 1 then
     merge_lists(prefix, from, prefix .. (paused and "paused" or "wait"), 2000)
+    return true
   end
+  return false
 end
 
 -- `active`: writes what a script holds back; called before somebody counts the list.

@@ -19,9 +19,26 @@ local function tell_of_lane(base, workers, lane)
   end
 end
 
--- Notes a lane that has a job, or will have one at the end of this call.
-local function enter_lane(base, lane, now)
-  if call("ZADD", base .. "ox:lanes", now, lane) == 1 then
+-- Tells the crowded of several lanes that are ready, as many as one call may: at most so many workers, and words in
+-- all. Who was told of no lane, or not of all, sees them at its own tick.
+local CROWD, WORDS = 200, 1000
+local function tell_of_lanes(base, lanes)
+  local workers = #lanes > 0 and call("ZRANGE", base .. "ox:crowded", 0, CROWD - 1) or {}
+  local words = {}
+  for i = 1, math.min(#lanes, math.max(1, math.floor(WORDS / #workers))) do
+    words[2 * i - 1], words[2 * i] = 0, lanes[i]
+  end
+  for _, worker in ipairs(workers) do
+    local key = base .. "ox:wake:" .. worker
+    call("ZADD", key, unpack(words))
+    call("PEXPIRE", key, WAKE)
+  end
+end
+
+-- Notes a lane that has a job, or will have one at the end of this call. The server's clock says when: those of
+-- clients differ, and lanes that were not seen for a while are removed.
+local function enter_lane(base, lane)
+  if call("ZADD", base .. "ox:lanes", server_ms(), lane) == 1 then
     call("HSET", base .. "meta", "ox:lanes", "+")
     call("HSET", lane_prefix(base, lane) .. "meta", "ox:lanes", base)
     call("INCR", base .. "ox:lanes:version")

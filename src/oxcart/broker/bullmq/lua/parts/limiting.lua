@@ -104,47 +104,64 @@ end
 -- Lets at most `most` jobs of a bucket in, the first of those held back first. Notes of jobs that are not where they
 -- were put are dropped on the way; where there are very many of them, the next look goes on. `gate` is that of this
 -- script's queue.
+-- A job stands in its new place before it leaves the old one, and its note goes last: what fails on the way must not
+-- lose it. One that finds no place stays where it is, due in a day, and stops none of the others.
 local function let_in(bucket, most, gate)
-  local found, gates = {}, { [P] = gate }
+  local found, notes, gates = {}, {}, { [P] = gate }
+  local none_left, many_left = false, false
   local page = most + 1 -- one more than is wanted tells whether any are left
   for turn = 1, 10 do
-    local members = call("ZRANGEBYLEX", PARKED, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, page)
-    local gone = {}
+    local members = call("ZRANGEBYLEX", PARKED, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", #found, page)
+    local looked, stale = 0, {}
     for i = 1, #members do
       if #found == most then
         break
       end
       local place = string.sub(members[i], #bucket + 2, #bucket + 17)
       local prefix, id = job_of(string.sub(members[i], #bucket + 19))
-      if tonumber(call("ZSCORE", prefix .. "delayed", id) or nil) == tonumber(place) then
+      if tonumber(redis.pcall("ZSCORE", prefix .. "delayed", id) or nil) == tonumber(place) then
         found[#found + 1] = { prefix, id }
-        call("ZREM", prefix .. "delayed", id)
+        notes[#notes + 1] = members[i]
+      else
+        stale[#stale + 1] = members[i]
       end
-      gone[i] = members[i]
+      looked = i
     end
-    if #gone > 0 then
-      call("ZREM", PARKED, unpack(gone))
+    if #stale > 0 then
+      call("ZREM", PARKED, unpack(stale))
     end
-    if #members < page and #gone == #members then
-      if #members > 0 or turn > 1 then
-        call("ZREM", OPENING, bucket)
-      end
+    if #members < page and looked == #members then
+      none_left = #members > 0 or turn > 1
       break
     elseif #found == most then
       break
-    elseif turn == 10 then
-      call("ZADD", OPENING, 0, bucket)
     end
+    many_left = turn == 10
     page = 200
   end
+  local entered = 0
   for i = #found, 1, -1 do -- each goes to the front, so the first is let in last
     local prefix, id = found[i][1], found[i][2]
-    gates[prefix] = gates[prefix] or read_gate(prefix)
-    insert_front(prefix, gates[prefix], id, tonumber(peek(prefix .. id, "priority")) or 0)
-    call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
-    wake_now(prefix, gates[prefix])
+    local fine = pcall(function()
+      gates[prefix] = gates[prefix] or read_gate(prefix)
+      insert_front(prefix, gates[prefix], id, tonumber(peek(prefix .. id, "priority")) or 0)
+      call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
+      wake_now(prefix, gates[prefix])
+    end)
+    if fine or is_ready(prefix, id) then
+      call("ZREM", prefix .. "delayed", id)
+      entered = entered + 1
+    end
   end
-  return #found
+  if #notes > 0 then
+    call("ZREM", PARKED, unpack(notes))
+  end
+  if none_left then
+    call("ZREM", OPENING, bucket)
+  elseif many_left then
+    call("ZADD", OPENING, 0, bucket)
+  end
+  return entered
 end
 
 -- Looks at a bucket with jobs held back: lets in as many as there is room for, at most `most`, and notes when to

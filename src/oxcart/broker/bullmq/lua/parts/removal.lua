@@ -1,6 +1,27 @@
 -- Taking a job's data away, and telling its parent.
 
+-- Drops the note of a custom id with its job (docs/decisions/60). Only jobs in lanes have one, and the name of a lane
+-- has an "@".
+local bases = {}
+local function drop_note(key)
+  if not string.find(key, "@", 1, true) then
+    return
+  end
+  local prefix, id = split_key(key)
+  if bases[prefix] == nil then
+    bases[prefix] = redis.pcall("HGET", prefix .. "meta", "ox:lanes")
+  end
+  local base = bases[prefix]
+  if type(base) == "string" and base ~= "+" then
+    local lane = string.sub(prefix, #base + 1, -2)
+    if redis.pcall("HGET", base .. "ox:ids", id) == lane then
+      call("HDEL", base .. "ox:ids", id)
+    end
+  end
+end
+
 local function delete_data(key)
+  drop_note(key)
   return call("DEL", key, key .. ":logs", key .. ":dependencies", key .. ":processed", key .. ":failed",
     key .. ":unsuccessful")
 end

@@ -4,6 +4,7 @@
 -- child goes with it, and one in another queue is let through without an event.
 
 local function sweep_data(key)
+  drop_note(key)
   -- Not DEL: a parent may have a hundred thousand children on record, and those are freed elsewhere.
   call("UNLINK", key, key .. ":logs", key .. ":dependencies", key .. ":processed", key .. ":failed",
     key .. ":unsuccessful")

@@ -1,0 +1,19 @@
+-- Drops notes of custom ids whose jobs are gone: a step of it. Peers remove jobs without a word.
+--
+-- KEYS[1]  meta of the base queue
+-- ARGV     1 "", 2 "", 3 the cursor, "0" at the beginning, 4 at how many notes to look, about
+-- Returns  { the next cursor, "0" at the end; how many notes were dropped }
+-- include: base lanes
+
+remembered()
+local answer = call("HSCAN", P .. "ox:ids", ARGV[3], "COUNT", ARGV[4])
+local notes, gone = answer[2], {}
+for i = 1, #notes, 2 do
+  if call("EXISTS", lane_prefix(P, notes[i + 1]) .. notes[i]) == 0 then
+    gone[#gone + 1] = notes[i]
+  end
+end
+if #gone > 0 then
+  call("HDEL", P .. "ox:ids", unpack(gone))
+end
+return { answer[1], #gone }
