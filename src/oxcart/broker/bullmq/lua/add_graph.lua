@@ -13,7 +13,7 @@
 -- Events   per job `added`, and `waiting`, `delayed` or `waiting-children`; `duplicated` for an id that exists; then
 --          those of jobs whose dependencies have ended already
 -- Keeps    a job is let through only when all its dependencies are known, and at most once
--- include: base gate insert store attempts parent removal window adding gates
+-- include: base gate insert store attempts parent removal window adding failing gates
 
 local answer = remembered()
 if answer then

@@ -9,7 +9,7 @@
 -- Returns  { how many were left where they are, 1 while there may be more, how many were dealt with, chosen ids... }
 -- Events   `waiting` per replayed job, `removed` per purged one
 -- Keeps    a replayed child is a dependency of its parent again; a parent that waited for a purged one goes on
--- include: base gate insert removal retrying filter dead
+-- include: base gate insert removal failing retrying filter dead
 
 local answer = remembered()
 if answer then

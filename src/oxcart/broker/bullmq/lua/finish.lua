@@ -28,7 +28,7 @@
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
 --          its attempt while the job is active and nobody else started it (same `ats`).
 -- include: base gate insert claiming attempts
--- include when needed: insert store parent removal deduplication metrics history gates limiting lanes
+-- include when needed: insert store parent removal deduplication metrics history failing gates limiting lanes
 
 local asked = read_asked(3)
 local kept = remembered()

@@ -8,7 +8,7 @@
 -- Returns  { how many dependencies were mended, from where on to look next, 0 at the end }
 -- Events   those of jobs that are let through or end
 -- Keeps    what has a gate is left alone. Of a job with many dependencies some are looked at, by chance
--- include: base gate insert store attempts parent removal gates
+-- include: base gate insert store attempts parent removal failing gates
 
 remembered()
 local SOME, ROOM = 20, 250

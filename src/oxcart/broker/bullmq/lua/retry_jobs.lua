@@ -7,7 +7,7 @@
 -- Returns  { how many will run again, how many could not be moved, 1 while there may be more }
 -- Events   `waiting` per job
 -- Keeps    the same state as as many single retries, oldest end first; an id that leads to no job is dropped
--- include: base gate insert retrying
+-- include: base gate insert failing retrying
 
 local answer = remembered()
 if answer then

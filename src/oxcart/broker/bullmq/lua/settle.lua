@@ -6,7 +6,7 @@
 -- Returns  { how many were told, how many gates wait to be settled, from where on to look next, 0 at the end }
 -- Events   those of jobs that are let through or end
 -- Keeps    what was told once does nothing the second time. A hidden queue without gates leaves no key behind
--- include: base gate insert store attempts parent removal gates
+-- include: base gate insert store attempts parent removal failing gates
 
 remembered()
 local now, hidden, room = tonumber(ARGV[3]), ARGV[4] .. ":", tonumber(ARGV[5])

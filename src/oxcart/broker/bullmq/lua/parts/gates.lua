@@ -4,7 +4,7 @@
 -- the policy to go on whatever its child did, so whoever ends the job lets the gate through, a peer included. The
 -- fields `d:<key>` of its hash are the jobs that wait behind it: `a` for AFTER, `y` for AFTER_ANY. Each of these waits
 -- in `waiting-children`, and its `:dependencies` name what it still waits for.
--- Stands on base, gate, insert, attempts, parent and removal.
+-- Stands on base, gate, insert, attempts, parent, removal and failing.
 
 local HIDDEN = "~gates:"
 
@@ -18,19 +18,9 @@ local function gate_id(id)
   return (string.gsub(id, "[:%%]", { [":"] = "%3A", ["%"] = "%25" }))
 end
 
--- How a failed job reads in formal terms (model/state.py).
+-- How a failed job reads in formal terms.
 local function failed_as(key)
-  local known = call("HMGET", key, "ox:category", "ox:dead", "atm", "stc", "opts")
-  if known[1] == "cancelled" then
-    return "cancelled"
-  end
-  local fine, opts = pcall(cjson.decode, known[5] or "")
-  local attempts = fine and type(opts) == "table" and tonumber(opts.attempts) or 1
-  local used = (tonumber(known[3]) or 0) + (tonumber(known[4]) or 0)
-  if known[2] or (used >= math.max(attempts, 1) and known[1] ~= "permanent") then
-    return "dead_letter"
-  end
-  return "failed"
+  return formal_failure(unpack(call("HMGET", key, "ox:category", "ox:dead", "atm", "stc", "opts")))
 end
 
 -- A failed job that is not kept leaves only its reason with its gate: so the gate is told how it failed.

@@ -1,18 +1,4 @@
--- Letting a finished job run again.
-
--- What a failed job is in the words of the model: fields 3 to 7 of those read below.
-local function failed_as(known)
-  if known[3] == "cancelled" then
-    return "cancelled"
-  end
-  local fine, opts = pcall(cjson.decode, known[7] or "")
-  local most = fine and type(opts) == "table" and tonumber(opts.attempts) or 1
-  local used = (tonumber(known[5]) or 0) + (tonumber(known[6]) or 0)
-  if known[4] or (used >= math.max(most, 1) and known[3] ~= "permanent") then
-    return "dead_letter"
-  end
-  return "failed"
-end
+-- Letting a finished job run again. Stands on base, gate, insert and failing.
 
 -- Moves one job from `failed` or `completed` to the ready list. Returns 1, or -1 no such job, -3 not in that
 -- state. With `reset` its attempts count from the beginning. Its starts do not: they are the fencing number, by
@@ -43,8 +29,9 @@ local function retry_one(gate, id, state, front, reset, now)
     call("ZADD", P .. "ox:expiring", now + known[8], id)
   end
   if history then
-    call("HSET", key, "ox:history", noted(history, now, state == "failed" and failed_as(known) or state,
-      "scheduled", "", "an operator replays the job: a new generation begins"))
+    local left = state == "failed" and formal_failure(unpack(known, 3, 7)) or state
+    call("HSET", key, "ox:history", noted(history, now, left, "scheduled", "",
+      "an operator replays the job: a new generation begins"))
   end
   insert_ready(P, gate, id, front)
   if has_parent then
