@@ -91,6 +91,17 @@ def test_every_part_is_used_and_says_what_it_is_for(part: str) -> None:
     assert (LUA / "parts" / part).read_text("utf-8").startswith("-- ")
 
 
+def test_protocols_share_parts() -> None:
+    shared = [item for item in (files("oxcart.broker") / "lua").iterdir() if item.name.endswith(".lua")]
+    assert [item.name for item in shared] == ["memory.lua"]
+    for protocol in ("bullmq", "bridge"):
+        folder = files(f"oxcart.broker.{protocol}") / "lua" / "parts"
+        for item in shared:
+            assert not (folder / item.name).is_file(), "a part of the same name would hide it"
+            name = item.name.removesuffix(".lua")
+            assert f"\n-- include: {name}\n" in (folder / "base.lua").read_text("utf-8")
+
+
 def test_the_parts_are_in_the_order_of_the_include_line() -> None:
     text = scripts.load("finish").text.decode()
     first = [

@@ -2,7 +2,8 @@
 
 A script names the parts it stands on in a line ``-- include: base gate``; parts are put in before the
 script's own text, in that order, without what nobody uses: a server makes all functions of a script anew for
-every call. For the same reason what a call seldom needs can be named in a second line,
+every call. A part may name others in such a line, which they take; those that protocols share are in
+``broker/lua/``. For the same reason what a call seldom needs can be named in a second line,
 ``-- include when needed: parent``: its functions are made when the first of them is asked for, as
 ``seldom().child_failed(…)``. Scripts run by SHA; a server that does not know one is sent the text.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 _LATER = re.compile(r"^-- include when needed: (.+)$", re.MULTILINE)
@@ -23,6 +25,8 @@ _HEAD = (
     "local seldom_made\nlocal function seldom()\n  if not seldom_made then\n    seldom_made = (function()\n"
 )
 _TAIL = "    end)()\n  end\n  return seldom_made\nend\n"
+#: Parts that every protocol may name.
+_SHARED = files(__package__) / "lua"
 _COMMENT = re.compile(r"^\s*--.*$")
 #: Where a part declares something: a function, one or several values, or the body of a function named before.
 _DECLARED = re.compile(r"^(?:local function|local|function) ([\w, ]+)", re.MULTILINE)
@@ -60,6 +64,13 @@ def _needed(parts: str, text: str, known: str = "") -> str:
     return needed
 
 
+def _part(folder: Traversable, name: str) -> str:
+    """The text of a part: the protocol's own, or one that all share."""
+    own = folder / "parts" / f"{name}.lua"
+    text = (own if own.is_file() else _SHARED / f"{name}.lua").read_text("utf-8")
+    return _INCLUDE.sub(lambda line: "\n".join(_part(folder, one) for one in line[1].split()), text)
+
+
 @cache
 def read(package: str, verb: str) -> Script:
     """Reads a script of a package by its verb, for example ``claim``."""
@@ -71,7 +82,7 @@ def read(package: str, verb: str) -> Script:
         return found.group(1).split() if found else []
 
     def parts(names: Iterable[str]) -> str:
-        return _lean("\n".join((folder / "parts" / f"{name}.lua").read_text("utf-8") for name in names))
+        return _lean("\n".join(_part(folder, name) for name in names))
 
     own, at_once, later = _lean(source), named(_INCLUDE), named(_LATER)
     first = _needed(parts(at_once), _SELDOM.sub("", own))

@@ -1,0 +1,64 @@
+-- The memory that makes a call repeatable, and the probes with which a script begins.
+--
+-- ARGV[1], ARGV[2] are always (slot, number) of the call. Stands on `P`, the beginning of all keys, and `call`.
+
+-- How long an answer is remembered for a caller that lost the reply, in seconds.
+local MEMORY = "600"
+
+local slot_key = ARGV[1] ~= "" and (P .. "ox:call:" .. ARGV[1]) or nil
+
+-- A key that is never there. While a slot moves to another node of a cluster key by key, a script fails at
+-- the first key that is missing here, in mid-work; asked for this one it fails before it began.
+local NEVER = P .. "ox:call"
+
+local function asked_of_slot(...)
+  local answer = redis.pcall(...)
+  if type(answer) == "table" and answer.err then
+    local moving = string.find(answer.err, "non local key", 1, true)
+    error({ err = moving and "TRYAGAIN the slot is on its way to another node" or answer.err })
+  end
+  return answer
+end
+
+-- What this very call answered before, or nil. A call older than the last one of its slot was given up by
+-- its caller and came late through a connection already dead: it must not be applied any more.
+local function recalled()
+  if slot_key then
+    local kept = asked_of_slot("GET", slot_key)
+    if kept then
+      local colon = string.find(kept, ":", 1, true)
+      local last, this = tonumber(string.sub(kept, 1, colon - 1)), tonumber(ARGV[2])
+      if last == this then
+        asked_of_slot("EXISTS", NEVER)
+        return cmsgpack.unpack(string.sub(kept, colon + 1))
+      elseif last > this then
+        error({ err = "OXSTALE call " .. ARGV[2] .. " came after call " .. last .. " of its slot" })
+      end
+    end
+  end
+  return nil
+end
+
+-- The same, and a look whether the script can run at all.
+-- The first write command of a script must be one that the server refuses when it is out of memory, so
+-- that a script runs whole or not at all: SETRANGE with nothing to write is that probe. A script whose first
+-- write is of that kind anyway says so.
+local function remembered(probes_itself)
+  local answer = recalled()
+  if answer then
+    return answer
+  end
+  if probes_itself then
+    asked_of_slot("EXISTS", NEVER)
+  else
+    asked_of_slot("SETRANGE", NEVER, 0, "")
+  end
+  return nil
+end
+
+local function remember(answer)
+  if slot_key then
+    call("SET", slot_key, ARGV[2] .. ":" .. cmsgpack.pack(answer), "EX", MEMORY)
+  end
+  return answer
+end
