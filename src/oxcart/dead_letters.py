@@ -14,12 +14,12 @@ May touch: the server, through the queue's broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from oxcart.broker.bridge import dead as bridge_dead
 from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.bullmq import dead
-from oxcart.broker.bullmq.dead import DeadDone
+from oxcart.broker.dead import DeadDone, DeadWork, Doing
 from oxcart.model.duration import Duration
 from oxcart.model.errors import JobNotFound, ValidationError, WrongState
 from oxcart.model.filter import JobFilter
@@ -63,13 +63,14 @@ class DeadLetters:
             oldest: Begin with those that died first.
             **which: As in `Which`.
         """
-        found = await self._work_off("list", self._filter(which), newest=not oldest, limit=_limit(limit))
+        work = DeadWork("list", self._filter(which), newest=not oldest, limit=_limit(limit))
+        found = await self._work_off(work)
         jobs = await self._queue.broker.look(found.ids)
         return [job for job in jobs if job is not None]
 
     async def count(self, **which: Unpack[Which]) -> int:
         """How many dead letters there are."""
-        return (await self._work_off("list", self._filter(which))).matched
+        return (await self._work_off(DeadWork("list", self._filter(which)))).matched
 
     async def get(self, job_id: str) -> Job:
         """A dead letter, with all that is known of its failures.
@@ -150,7 +151,7 @@ class DeadLetters:
         """
         return await self._all("purge", dry_run, which, limit, progress, False, None)
 
-    async def _one(self, doing: dead.Doing, job_id: str, reset: bool) -> None:
+    async def _one(self, doing: Doing, job_id: str, reset: bool) -> None:
         if await self._deal_with(doing, job_id, reset):
             return
         if await self._queue.get(job_id) is None:
@@ -159,7 +160,7 @@ class DeadLetters:
 
     async def _all(
         self,
-        doing: dead.Doing,
+        doing: Doing,
         dry_run: bool,
         which: Which,
         limit: int | None,
@@ -168,21 +169,23 @@ class DeadLetters:
         rate: float | None,
     ) -> DeadDone:
         return await self._work_off(
-            "list" if dry_run else doing,
-            self._filter(which),
-            reset=reset,
-            limit=_limit(limit),
-            rate=None if dry_run else rate,
-            told=_after(0, progress),
+            DeadWork(
+                "list" if dry_run else doing,
+                self._filter(which),
+                reset=reset,
+                limit=_limit(limit),
+                rate=None if dry_run else rate,
+                told=_after(0, progress),
+            )
         )
 
-    async def _work_off(self, doing: dead.Doing, chosen: JobFilter, **more: Any) -> DeadDone:
+    async def _work_off(self, work: DeadWork) -> DeadDone:
         broker = self._queue.broker
         if isinstance(broker, BridgeBroker):
-            return await bridge_dead.work_off(broker, doing, chosen, **more)
-        return await dead.work_off(self._queue._store, doing, chosen, **more)
+            return await bridge_dead.work_off(broker, work)
+        return await dead.work_off(self._queue._store, work)
 
-    async def _deal_with(self, doing: dead.Doing, job_id: str, reset: bool = False) -> Sequence[str]:
+    async def _deal_with(self, doing: Doing, job_id: str, reset: bool = False) -> Sequence[str]:
         broker = self._queue.broker
         if isinstance(broker, BridgeBroker):
             return await bridge_dead.deal_with(broker, doing, [job_id], reset=reset)

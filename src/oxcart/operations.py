@@ -13,27 +13,26 @@ May touch: the server, through the queue's broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal, cast
 
 from oxcart.broker.bullmq import operations, rescue
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.operations import Progress, Series
+from oxcart.broker.bullmq.operations import Series
 from oxcart.broker.factory import native
 from oxcart.broker.port import ServedBroker
+from oxcart.broker.progress import Progress, Told
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import QueueBusy, ValidationError
 from oxcart.model.event import EVENT_NAMES
 from oxcart.model.options import MAX_PRIORITY
 
-__all__ = ["Moment", "Operations", "Progress", "Series"]
+__all__ = ["Moment", "Operations", "Progress", "Series", "Told"]
 
 #: A time: a datetime with a zone, or ms since 1970 as the wire has it.
 Moment = datetime | int
-
-Told = Callable[[Progress], None]
 
 #: What can be cleaned, and where the wire keeps it.
 CLEANABLE = {

@@ -7,8 +7,8 @@ import redis
 
 from oxcart.broker.bullmq import broker as broker_module
 from oxcart.broker.bullmq import operations
-from oxcart.broker.bullmq.operations import Progress
 from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.progress import Progress
 from oxcart.model.errors import JobNotFound
 from tests.broker.test_broker import Q
 from tests.broker.test_operations import LATER, add, finish, names, q

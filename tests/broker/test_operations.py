@@ -11,9 +11,9 @@ import pytest_asyncio
 import redis
 
 from oxcart.broker.bullmq import operations, rescue
-from oxcart.broker.bullmq.operations import Progress
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.port import Ask
+from oxcart.broker.progress import Progress
 from oxcart.model.errors import QueueBusy
 from oxcart.model.options import JobOptions
 from tests.broker.test_broker import Q, events_of, whole

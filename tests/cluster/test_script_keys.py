@@ -22,6 +22,7 @@ from oxcart.broker.bullmq.rescue import remove_orphans, rescue
 from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
+from oxcart.broker.dead import DeadWork
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
 from oxcart.model.filter import JobFilter
 from oxcart.model.flow import OnFailure, Tree
@@ -364,7 +365,7 @@ async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
     jobs = (await broker.claim(Ask(2))).jobs
     await broker.finish([_outcome("f", job) for job in jobs], Ask(0, metrics=5))
     for doing in DEAD:
-        await dead.work_off(broker, doing, JobFilter(), limit=1)
+        await dead.work_off(broker, DeadWork(doing, limit=1))
     await operations.retry_all(broker, "failed")
     await broker.add_log("more", ["a", "b"], None)
     await broker.clear_logs("more", 1)

@@ -14,6 +14,7 @@ import msgspec
 from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
+from oxcart.model.names import check_new_id
 from oxcart.model.options import JobOptions
 
 #: How many jobs one tree may have: they are added in one call, which holds the server for about 30 ms then
@@ -138,16 +139,7 @@ def _check(tree: Tree, *, top: bool, ids: set[tuple[str, str, str]]) -> None:
             )
         if options.deduplication.replace:
             raise ValidationError("replace", "False for a flow: its children would be left behind", True)
-    if options.job_id is None:
-        return
-    if ":" in options.job_id:
-        raise ValidationError(
-            "job_id", "without ':' in a flow: its key tells which queue it is in", options.job_id
-        )
-    known = (tree.prefix, tree.queue, options.job_id)
-    if known in ids:
-        raise ValidationError("job_id", "different for every job of a flow", options.job_id)
-    ids.add(known)
+    check_new_id(options.job_id, (tree.prefix, tree.queue), "flow", ids)
 
 
 # --- what can be read -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import msgspec
 
 from oxcart.model.errors import ValidationError
 from oxcart.model.masking import masked
+from oxcart.model.names import check_new_id
 from oxcart.model.options import JobOptions
 from oxcart.model.state import TERMINAL, State
 
@@ -117,16 +118,7 @@ def _check(node: Node, count: int, ids: set[tuple[str, str, str]]) -> None:
         raise ValidationError(
             "idempotency_key", "that of a job without dependencies", options.idempotency_key
         )
-    if options.job_id is None:
-        return
-    if ":" in options.job_id:
-        raise ValidationError(
-            "job_id", "without ':' in a graph: its key tells which queue it is in", options.job_id
-        )
-    known = (node.prefix, node.queue, options.job_id)
-    if known in ids:
-        raise ValidationError("job_id", "different for every job of a graph", options.job_id)
-    ids.add(known)
+    check_new_id(options.job_id, (node.prefix, node.queue), "graph", ids)
 
 
 def _sorted(nodes: Sequence[Node]) -> list[int]:

@@ -83,6 +83,32 @@ def check_job_id(job_id: str, field: str = "job_id") -> str:
     return job_id
 
 
+def check_new_id(
+    job_id: str | None, queue: tuple[str, str], what: str, ids: set[tuple[str, str, str]]
+) -> None:
+    """Checks the id of a job that is added together with others, and notes it.
+
+    Args:
+        job_id: The id; None where it has none of its own.
+        queue: Its queue: what stands before the name in keys, and the name.
+        what: What they are together, for example ``flow``.
+        ids: The ids (prefix, queue, id) of the others; this one is added to them.
+
+    Raises:
+        ValidationError: It has a ``:``, or another one has it too.
+    """
+    if job_id is None:
+        return
+    if ":" in job_id:
+        raise ValidationError(
+            "job_id", f"without ':' in a {what}: its key tells which queue it is in", job_id
+        )
+    known = (*queue, job_id)
+    if known in ids:
+        raise ValidationError("job_id", f"different for every job of a {what}", job_id)
+    ids.add(known)
+
+
 def _check_text(value: str, field: str) -> None:
     if not isinstance(value, str) or not value:
         raise ValidationError(field, "a non-empty string", value)

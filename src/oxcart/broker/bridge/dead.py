@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from oxcart.broker.bridge import records
 from oxcart.broker.bridge.broker import BridgeBroker
-from oxcart.broker.bullmq.dead import DeadDone, Doing
-from oxcart.broker.bullmq.operations import Progress, Told, _silent
+from oxcart.broker.dead import DeadDone, DeadWork, Doing
+from oxcart.broker.progress import Progress
 from oxcart.model.errors import JobError
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
@@ -23,49 +23,28 @@ from oxcart.model.job import Job
 PAGE = 100
 
 
-async def work_off(
-    broker: BridgeBroker,
-    doing: Doing,
-    chosen: JobFilter,
-    *,
-    reset: bool = False,
-    newest: bool = False,
-    limit: int | None = None,
-    rate: float | None = None,
-    told: Told = _silent,
-) -> DeadDone:
-    """Goes through the dead letters, oldest first, and does something to those that fit.
-
-    Args:
-        broker: The job type.
-        doing: What.
-        chosen: Which.
-        reset: Whether replayed ones count their attempts from the beginning.
-        newest: Go from the newest end.
-        limit: How many at most.
-        rate: How many per second at most.
-        told: Told after every page.
-    """
+async def work_off(broker: BridgeBroker, work: DeadWork) -> DeadDone:
+    """Goes through the dead letters of a job type, oldest first, and deals with those that fit."""
     ids = [
         raw.decode("utf-8", "surrogateescape")
         for raw in await broker.caller.command("LRANGE", broker.keys.dead_letters(), 0, -1)
     ]
-    if not newest:
+    if not work.newest:
         ids.reverse()
     loop = asyncio.get_running_loop()
     began = loop.time()
-    found = DeadDone(dry_run=doing == "list")
+    found = DeadDone(dry_run=work.doing == "list")
     for start in range(0, len(ids), PAGE):
         for job in await _of_type(broker, ids[start : start + PAGE]):
-            if limit is not None and found.matched >= limit:
+            if work.limit is not None and found.matched >= work.limit:
                 return found
-            if _fits(job, chosen):
+            if _fits(job, work.chosen):
                 found.matched += 1
                 found.ids.append(job.id)
-                found.done += await _do(broker, doing, job.id, reset)
-                if rate is not None:
-                    await asyncio.sleep(max(0.0, began + found.done / rate - loop.time()))
-        told(Progress("dead letters", min(start + PAGE, len(ids)), len(ids)))
+                found.done += await _do(broker, work.doing, job.id, work.reset)
+                if work.rate is not None:
+                    await asyncio.sleep(max(0.0, began + found.done / work.rate - loop.time()))
+        work.told(Progress("dead letters", min(start + PAGE, len(ids)), len(ids)))
     return found
 
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from oxcart.broker.bullmq.broker import NOT_FOUND, BullMQBroker
-from oxcart.broker.bullmq.operations import STEP, Progress, Told, _silent
+from oxcart.broker.bullmq.operations import STEP
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import script_error
 from oxcart.broker.port import Code
+from oxcart.broker.progress import Progress, Told, silent
 from oxcart.model.errors import OxcartError, error_for_code
 from oxcart.model.filter import JobFilter
 
@@ -75,7 +76,7 @@ async def cancel_all(
     force: bool = False,
     dry_run: bool = False,
     limit: int | None = None,
-    told: Told = _silent,
+    told: Told = silent,
 ) -> Cancelled:
     """Cancels what a filter chooses of some wire states; a dry run only tells what that would be."""
     found = Cancelled(dry_run=dry_run)

@@ -11,78 +11,26 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Literal
-
-import msgspec
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.operations import STEP, Progress, Told, _silent
+from oxcart.broker.bullmq.operations import STEP
 from oxcart.broker.bullmq.scripts import load
-from oxcart.model.filter import JobFilter
-
-Doing = Literal["list", "replay", "purge"]
-
-
-class DeadDone(msgspec.Struct, kw_only=True):
-    """What came of an operation on dead letters.
-
-    Attributes:
-        matched: How many dead letters the filter chose.
-        done: How many were replayed or removed; none in a dry run.
-        ids: Those that were chosen.
-        dry_run: Whether nothing was done.
-    """
-
-    matched: int = 0
-    done: int = 0
-    ids: list[str] = []
-    dry_run: bool = False
+from oxcart.broker.dead import DeadDone, DeadWork, Doing
+from oxcart.broker.progress import Progress
 
 
-async def work_off(
-    broker: BullMQBroker,
-    doing: Doing,
-    chosen: JobFilter,
-    *,
-    reset: bool = False,
-    newest: bool = False,
-    limit: int | None = None,
-    rate: float | None = None,
-    told: Told = _silent,
-) -> DeadDone:
-    """Goes through the failed jobs, oldest end first, and does something to the dead letters that fit.
-
-    Args:
-        broker: The queue; its lanes come behind it.
-        doing: What.
-        chosen: Which.
-        reset: Whether replayed ones count their attempts from the beginning.
-        newest: Go from the newest end.
-        limit: How many at most.
-        rate: How many per second at most.
-        told: Told after every step.
-    """
-    found = DeadDone(dry_run=doing == "list")
+async def work_off(broker: BullMQBroker, work: DeadWork) -> DeadDone:
+    """Goes through the failed jobs of a queue and of its lanes, oldest first, and deals with dead letters."""
+    found = DeadDone(dry_run=work.doing == "list")
     for one in await broker.lanes.brokers():
-        rest = None if limit is None else limit - found.matched
-        if rest is not None and rest <= 0:
+        if work.limit is not None and found.matched >= work.limit:
             break
-        await _work_off(one, doing, chosen, found, reset, newest, limit, rate, told)
+        await _work_off(one, work, found)
     return found
 
 
-async def _work_off(
-    broker: BullMQBroker,
-    doing: Doing,
-    chosen: JobFilter,
-    found: DeadDone,
-    reset: bool,
-    newest: bool,
-    limit: int | None,
-    rate: float | None,
-    told: Told,
-) -> None:
-    until = broker.clock()
+async def _work_off(broker: BullMQBroker, work: DeadWork, found: DeadDone) -> None:
+    until, limit, rate = broker.clock(), work.limit, work.rate
     total = int(await broker.caller.command("ZCOUNT", broker.keys.failed(), "-inf", until))
     loop = asyncio.get_running_loop()
     began, before = loop.time(), found.done
@@ -93,12 +41,12 @@ async def _work_off(
             most = min(most, max(1, math.floor(rate)))
         if most <= 0:
             break
-        stayed, more, done, ids = await _step(broker, doing, chosen, until, most, left, reset, newest)
+        stayed, more, done, ids = await _step(broker, work, until, most, left)
         left += stayed
         found.matched += len(ids)
         found.done += done
         found.ids += ids
-        told(Progress("dead letters", before + min(left + found.done - before, total), before + total))
+        work.told(Progress("dead letters", before + min(left + found.done - before, total), before + total))
         if rate is not None and more:
             await asyncio.sleep(max(0.0, began + (found.done - before) / rate - loop.time()))
 
@@ -110,7 +58,7 @@ async def deal_with(
     found: list[str] = []
     for start in range(0, len(ids), STEP):
         part = ids[start : start + STEP]
-        found += (await _step(broker, doing, JobFilter(), 0, STEP, 0, reset, False, part))[3]
+        found += (await _step(broker, DeadWork(doing, reset=reset), 0, STEP, 0, part))[3]
     elsewhere = [job_id for job_id in ids if job_id not in found]
     for job_id, lane in zip(elsewhere, await broker.lanes.holders(elsewhere), strict=True):
         if lane is not None:
@@ -119,19 +67,12 @@ async def deal_with(
 
 
 async def _step(
-    broker: BullMQBroker,
-    doing: Doing,
-    chosen: JobFilter,
-    until: int,
-    most: int,
-    left: int,
-    reset: bool,
-    newest: bool,
-    ids: Sequence[str] = (),
+    broker: BullMQBroker, work: DeadWork, until: int, most: int, left: int, ids: Sequence[str] = ()
 ) -> tuple[int, int, int, list[str]]:
+    flags = ("1" if work.reset else "", "1" if work.newest else "")
     stayed, more, done, *found = await broker.caller.once(
         load("dead_jobs"),
         broker.keys.meta(),
-        *(doing, STEP, left, chosen.wire(), until, most, "1" if reset else "", "1" if newest else "", *ids),
+        *(work.doing, STEP, left, work.chosen.wire(), until, most, *flags, *ids),
     )
     return stayed, more, done, [job_id.decode("utf-8", "surrogateescape") for job_id in found]

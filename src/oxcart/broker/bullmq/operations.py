@@ -12,13 +12,14 @@ May touch: the server, through a queue's broker.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.progress import Progress, Told, silent
 from oxcart.model.errors import QueueBusy
 
 #: Jobs that one step looks at: about 1 ms of the server's time, by what is done to them.
@@ -43,23 +44,6 @@ _EVERYTHING = (
 )
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """How far an operation is.
-
-    Attributes:
-        step: What it works on now, for example ``delayed``.
-        done: How many jobs it has dealt with.
-        total: How many there were about when it began.
-    """
-
-    step: str
-    done: int
-    total: int
-
-
-Told = Callable[[Progress], None]
-
-
 class Series(msgspec.Struct, frozen=True):
     """How many jobs ended, by the minute.
 
@@ -78,17 +62,13 @@ class Series(msgspec.Struct, frozen=True):
     previous_count: int
 
 
-def _silent(_: Progress) -> None:
-    pass
-
-
 async def clean(
     broker: BullMQBroker,
     state: str,
     before_ms: int,
     *,
     limit: int | None = None,
-    told: Told = _silent,
+    told: Told = silent,
     ids: list[str] | None = None,
 ) -> int:
     """Removes the jobs of a wire state that were last touched before a time; returns how many.
@@ -118,7 +98,7 @@ async def _at_most(broker: BullMQBroker, state: str, before_ms: int, limit: int 
     return found if limit is None else min(found, limit)
 
 
-async def drain(broker: BullMQBroker, *, delayed: bool = False, told: Told = _silent) -> int:
+async def drain(broker: BullMQBroker, *, delayed: bool = False, told: Told = silent) -> int:
     """Removes every job that waits, but for the next runs of schedulers; returns how many.
 
     Args:
@@ -136,7 +116,7 @@ async def drain(broker: BullMQBroker, *, delayed: bool = False, told: Told = _si
     return done
 
 
-async def obliterate(broker: BullMQBroker, *, force: bool = False, told: Told = _silent) -> int:
+async def obliterate(broker: BullMQBroker, *, force: bool = False, told: Told = silent) -> int:
     """Removes the queue with all that belongs to it; returns how many jobs it had.
 
     Args:
@@ -241,7 +221,7 @@ async def retry_all(
     until_ms: int | None = None,
     limit: int | None = None,
     reset: bool = False,
-    told: Told = _silent,
+    told: Told = silent,
 ) -> int:
     """Lets finished jobs run again, oldest end first; returns how many.
 
@@ -274,7 +254,7 @@ async def retry_all(
 
 
 async def promote_all(
-    broker: BullMQBroker, *, until_ms: int | None = None, limit: int | None = None, told: Told = _silent
+    broker: BullMQBroker, *, until_ms: int | None = None, limit: int | None = None, told: Told = silent
 ) -> int:
     """Lets delayed jobs run now, the earliest due first; returns how many.
 
@@ -355,7 +335,7 @@ def _number(raw: bytes | None) -> int:
         return 0
 
 
-async def trim_events(broker: BullMQBroker, keep: int, *, told: Told = _silent) -> int:
+async def trim_events(broker: BullMQBroker, keep: int, *, told: Told = silent) -> int:
     """Drops the oldest events, down to about so many; returns how many."""
     events = broker.keys.events()
     total = max(0, int(await broker.caller.command("XLEN", events)) - keep)
