@@ -22,7 +22,7 @@ from oxcart.broker.bullmq.rescue import remove_orphans, rescue
 from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
-from oxcart.broker.dead import DeadWork
+from oxcart.broker.dead import DeadWork, Doing
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
 from oxcart.model.filter import JobFilter
 from oxcart.model.flow import OnFailure, Tree
@@ -76,7 +76,7 @@ def server() -> Iterator[ValkeyServer]:
         yield server
 
 
-DEAD: tuple[dead.Doing, ...] = ("list", "replay", "purge")
+DEAD: tuple[Doing, ...] = ("list", "replay", "purge")
 
 
 def _outcome(kind: str, job: ClaimedJob, **more: Any) -> Outcome:

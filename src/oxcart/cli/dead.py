@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,24 +11,15 @@ from oxcart.cli import output, settings
 from oxcart.cli.cancel import CorrelationOption, DryRunOption, NameOption, TagOption, tags_of
 from oxcart.cli.exits import USAGE, CommandError
 from oxcart.cli.jobs import as_document, each, report
-from oxcart.cli.operations import LimitOption, YesOption, _ask
-from oxcart.cli.progress import Bar
+from oxcart.cli.operations import LimitOption, YesOption, ask, with_bar
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from oxcart.dead_letters import DeadDone, Which
-    from oxcart.model.job import Job
     from oxcart.operations import Told
     from oxcart.queue import Queue
 
-app = typer.Typer(
-    name="dead",
-    help="Dead letters: jobs that used up their attempts or their life.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = settings.group("dead", "Dead letters: jobs that used up their attempts or their life.")
 
 CategoryOption = Annotated[
     list[str] | None,
@@ -59,11 +50,9 @@ def list_(
     """List dead letters, newest first."""
     which = _which(name, category, tag, correlation_id, older_than, newer_than)
 
-    async def read() -> Sequence[Job]:
-        async with settings.of(ctx).queue(queue) as source:
-            return await source.dead_letters.list(limit=limit, oldest=oldest, **which)
-
-    found = settings.run(read())
+    found = settings.on_queue(
+        ctx, queue, lambda source: source.dead_letters.list(limit=limit, oldest=oldest, **which)
+    )
     if as_json:
         output.document([as_document(job, "dead_letter") for job in found])
         return
@@ -91,12 +80,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about a dead letter."""
-
-    async def read() -> Job:
-        async with settings.of(ctx).queue(queue) as source:
-            return await source.dead_letters.get(job_id)
-
-    found = settings.run(read())
+    found = settings.on_queue(ctx, queue, lambda source: source.dead_letters.get(job_id))
     if as_json:
         output.document(as_document(found, "dead_letter"))
         return
@@ -168,7 +152,7 @@ def purge(
     which = _which(name, category, tag, correlation_id, older_than, newer_than)
     _check(job_ids, every, bool(which or dry_run or limit))
     if not dry_run:
-        _ask(f"Remove {'these' if job_ids else 'all such'} dead letters of queue {queue} for good?", yes)
+        ask(f"Remove {'these' if job_ids else 'all such'} dead letters of queue {queue} for good?", yes)
     if job_ids:
         _each(ctx, queue, job_ids, lambda source, one: source.dead_letters.purge(one), as_json, "removed")
         return
@@ -223,11 +207,8 @@ def _each(
     as_json: bool,
     what: str = "will run again",
 ) -> None:
-    async def work() -> list[dict[str, Any]]:
-        async with settings.of(ctx).queue(queue) as source:
-            return await each(job_ids, lambda one: act(source, one))
-
-    report(settings.run(work()), what, as_json)
+    results = settings.on_queue(ctx, queue, lambda source: each(job_ids, lambda one: act(source, one)))
+    report(results, what, as_json)
 
 
 def _all(
@@ -238,12 +219,7 @@ def _all(
     what: str,
     as_json: bool,
 ) -> None:
-    async def run() -> DeadDone:
-        async with settings.of(ctx).queue(queue) as source:
-            with Bar(f"{queue}: {doing}", quiet=as_json) as bar:
-                return await work(source, bar.update)
-
-    found = settings.run(run())
+    found = with_bar(ctx, queue, doing, work, quiet=as_json)
     if as_json:
         import msgspec
 

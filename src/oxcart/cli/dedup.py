@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,12 +10,10 @@ from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, CommandError
 from oxcart.cli.settings import JsonOption, QueueArgument
 
-app = typer.Typer(
-    name="dedup",
-    help="Show and release deduplication windows.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+app = settings.group("dedup", "Show and release deduplication windows.")
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The deduplication id.", show_default=False)]
 
@@ -24,12 +22,11 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The deduplicati
 def show(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
     """Show which job keeps others of this id out; exit code 1 when none does."""
 
-    async def read() -> tuple[str | None, str]:
-        async with settings.of(ctx).queue(queue) as source:
-            owner = await source.deduplicated_by(key)
-            return owner, "unknown" if owner is None else await source.state(owner)
+    async def read(source: Queue) -> tuple[str | None, str]:
+        owner = await source.deduplicated_by(key)
+        return owner, "unknown" if owner is None else await source.state(owner)
 
-    owner, state = settings.run(read())
+    owner, state = settings.on_queue(ctx, queue, read)
     if owner is None:
         raise CommandError(f"queue {queue} keeps nothing out for {key}", FAILED)
     if as_json:
@@ -41,12 +38,7 @@ def show(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: Js
 @app.command()
 def release(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
     """Let the next job of this id in; exit code 1 when none was kept out."""
-
-    async def work() -> bool:
-        async with settings.of(ctx).queue(queue) as source:
-            return await source.release_deduplication(key)
-
-    released = settings.run(work())
+    released = settings.on_queue(ctx, queue, lambda source: source.release_deduplication(key))
     if not released:
         raise CommandError(f"queue {queue} keeps nothing out for {key}", FAILED)
     if as_json:

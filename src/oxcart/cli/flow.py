@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from oxcart.model.graph import Kind
 
 
-app = typer.Typer(
-    name="flow",
-    help="Jobs that wait for others, as a picture.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = settings.group("flow", "Jobs that wait for others, as a picture.")
 
 
 @app.callback()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,14 +12,12 @@ from oxcart.cli.exits import USAGE, CommandError
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
+    from oxcart.limits import Limit, Usage
     from oxcart.queue import Queue
 
-app = typer.Typer(
-    name="limits",
-    help="Show and change what holds a whole queue back.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+    Work = Callable[[Queue], Awaitable[None]]
+
+app = settings.group("limits", "Show and change what holds a whole queue back.")
 
 
 @app.command()
@@ -72,11 +71,10 @@ def type_(
     """Limit the jobs of one type; others go past them. Node's workers do not know such limits."""
     _one_of(remove, concurrent, per_minute)
 
-    async def work(source: Queue) -> None:
+    def work(source: Queue) -> Awaitable[None]:
         if remove:
-            await source.limits.remove_type_limit(name)
-        else:
-            await source.limits.set_type_limit(name, concurrent=concurrent, per_minute=per_minute)
+            return source.limits.remove_type_limit(name)
+        return source.limits.set_type_limit(name, concurrent=concurrent, per_minute=per_minute)
 
     _show(ctx, queue, as_json, work)
 
@@ -93,11 +91,10 @@ def key(
     """Limit the jobs of each limit_key; others go past them. Node's workers do not know such limits."""
     _one_of(remove, concurrent, per_minute)
 
-    async def work(source: Queue) -> None:
+    def work(source: Queue) -> Awaitable[None]:
         if remove:
-            await source.limits.remove_key_limit()
-        else:
-            await source.limits.set_key_limit(concurrent=concurrent, per_minute=per_minute)
+            return source.limits.remove_key_limit()
+        return source.limits.set_key_limit(concurrent=concurrent, per_minute=per_minute)
 
     _show(ctx, queue, as_json, work)
 
@@ -138,31 +135,26 @@ def hold(
     as_json: JsonOption = False,
 ) -> None:
     """Let no job start for a time; running jobs go on."""
-
-    async def work(source: Queue) -> None:
-        await source.limits.hold(duration)
-
-    _show(ctx, queue, as_json, work)
+    _show(ctx, queue, as_json, lambda source: source.limits.hold(duration))
 
 
-def _show(ctx: typer.Context, queue: str, as_json: bool, work: Any = None) -> None:
+def _show(ctx: typer.Context, queue: str, as_json: bool, work: Work | None = None) -> None:
     """Does something to the limits of a queue, and prints what they are then."""
 
-    async def run() -> dict[str, Any]:
-        async with settings.of(ctx).queue(queue) as source:
-            if work is not None:
-                await work(source)
-            rate = await source.limits.rate()
-            return {
-                "queue": queue,
-                "concurrency": await source.limits.concurrency(),
-                "rate": None if rate is None else {"most": rate.most, "per_ms": rate.per_ms},
-                "wait_ms": await source.limits.wait_ms(),
-                "types": {name: await _of_type(source, name) for name in await source.limits.type_limits()},
-                "keys": await _of_keys(source),
-            }
+    async def act(source: Queue) -> dict[str, Any]:
+        if work is not None:
+            await work(source)
+        rate = await source.limits.rate()
+        return {
+            "queue": queue,
+            "concurrency": await source.limits.concurrency(),
+            "rate": None if rate is None else {"most": rate.most, "per_ms": rate.per_ms},
+            "wait_ms": await source.limits.wait_ms(),
+            "types": {name: await _of_type(source, name) for name in await source.limits.type_limits()},
+            "keys": await _of_keys(source),
+        }
 
-    found = settings.run(run())
+    found = settings.on_queue(ctx, queue, act)
     if as_json:
         output.document(found)
         return
@@ -179,17 +171,19 @@ def _show(ctx: typer.Context, queue: str, as_json: bool, work: Any = None) -> No
 
 
 async def _of_type(source: Queue, name: str) -> dict[str, Any]:
-    limit, used = (await source.limits.type_limits())[name], await source.limits.type_usage(name)
-    import msgspec
-
-    return msgspec.structs.asdict(limit) | msgspec.structs.asdict(used)
+    limits = await source.limits.type_limits()
+    return _with_use(limits[name], await source.limits.type_usage(name))
 
 
 async def _of_keys(source: Queue) -> dict[str, Any] | None:
-    limit, used = await source.limits.key_limit(), await source.limits.key_usage()
+    limit = await source.limits.key_limit()
+    return None if limit is None else _with_use(limit, await source.limits.key_usage())
+
+
+def _with_use(limit: Limit, used: Usage) -> dict[str, Any]:
     import msgspec
 
-    return None if limit is None else msgspec.structs.asdict(limit) | msgspec.structs.asdict(used)
+    return msgspec.structs.asdict(limit) | msgspec.structs.asdict(used)
 
 
 def _told(limit: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,6 +21,8 @@ from oxcart.cli.settings import JsonOption, QueueArgument
 if TYPE_CHECKING:
     from oxcart.operations import Told
     from oxcart.queue import Queue
+
+T = TypeVar("T")
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="How many at most.", show_default="all")]
@@ -63,7 +65,7 @@ def drain(
     as_json: JsonOption = False,
 ) -> None:
     """Remove every job that waits; running and finished ones stay."""
-    _ask(f"Remove every {'waiting and delayed' if delayed else 'waiting'} job of queue {queue}?", yes)
+    ask(f"Remove every {'waiting and delayed' if delayed else 'waiting'} job of queue {queue}?", yes)
     _operate(
         ctx,
         queue,
@@ -85,7 +87,7 @@ def obliterate(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a queue with everything in it, for good."""
-    _ask(f"Remove queue {queue} with all its jobs, schedulers and events, for good?", yes)
+    ask(f"Remove queue {queue} with all its jobs, schedulers and events, for good?", yes)
     _operate(
         ctx,
         queue,
@@ -305,13 +307,7 @@ def _operate(
     noun: str = "job",
 ) -> None:
     """Does something with a bar, and says how much was done."""
-
-    async def run() -> int:
-        async with settings.of(ctx).queue(queue) as source:
-            with Bar(f"{queue}: {doing}", quiet=as_json) as bar:
-                return await work(source, bar.update)
-
-    done = settings.run(run())
+    done = with_bar(ctx, queue, doing, work, quiet=as_json)
     if as_json:
         output.document({"queue": queue, field: done})
     else:
@@ -319,7 +315,20 @@ def _operate(
         output.text(f"{queue}: {words.format(counted)}")
 
 
-def _ask(question: str, yes: bool) -> None:
+def with_bar(
+    ctx: typer.Context, queue: str, doing: str, work: Callable[[Queue, Told], Awaitable[T]], *, quiet: bool
+) -> T:
+    """Does something to a queue with a bar that tells how far it is."""
+
+    async def act(source: Queue) -> T:
+        with Bar(f"{queue}: {doing}", quiet=quiet) as bar:
+            return await work(source, bar.update)
+
+    return settings.on_queue(ctx, queue, act)
+
+
+def ask(question: str, yes: bool) -> None:
+    """Asks before what cannot be undone."""
     if yes:
         return
     if not sys.stdin.isatty():

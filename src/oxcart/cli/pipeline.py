@@ -18,12 +18,7 @@ if TYPE_CHECKING:
     from oxcart.spark.delta import Delta
     from oxcart.spark.pipeline import Pipeline
 
-app = typer.Typer(
-    name="pipeline",
-    help="Keep the history of jobs as tables, through Spark.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = settings.group("pipeline", "Keep the history of jobs as tables, through Spark.")
 
 LakeOption = Annotated[Path, typer.Option("--lake", help="The folder of the tables.", envvar="OXCART_LAKE")]
 MasterOption = Annotated[

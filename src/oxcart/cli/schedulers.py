@@ -13,12 +13,7 @@ from oxcart.cli.settings import JsonOption, QueueArgument
 if TYPE_CHECKING:
     from oxcart.model.schedule import Schedule, Scheduler
 
-app = typer.Typer(
-    name="schedulers",
-    help="List, make and remove schedules: jobs that are made again and again.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = settings.group("schedulers", "List, make and remove schedules: jobs that are made again and again.")
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.", show_default=False)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -73,6 +73,21 @@ class Settings:
 def of(ctx: typer.Context) -> Settings:
     """The settings of a running command."""
     return cast(Settings, cast(Any, ctx).find_root().obj)
+
+
+def group(name: str, text: str) -> typer.Typer:
+    """Commands that stand together under a name of theirs."""
+    return typer.Typer(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
+
+
+def on_queue(ctx: typer.Context, queue: str, work: Callable[[Queue], Awaitable[T]]) -> T:
+    """Does the async part of a command that is about one queue."""
+
+    async def act() -> T:
+        async with of(ctx).queue(queue) as source:
+            return await work(source)
+
+    return run(act())
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
