@@ -9,12 +9,10 @@ May touch: the server, through a broker per event loop.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from oxcart._bound import Bound
 from oxcart.broker.addresses import check_submitted
@@ -39,7 +37,6 @@ from oxcart.engine.handler import Handler, Registry, RunKind
 from oxcart.engine.running import RunningJob, carry
 from oxcart.engine.webhooks import Webhooks
 from oxcart.events import QueueEvents, Results
-from oxcart.flow import Flow
 from oxcart.graph import Dependency, Graph
 from oxcart.handle import JobHandle
 from oxcart.limits import Limits
@@ -54,9 +51,9 @@ from oxcart.model.priority import formal_priority
 from oxcart.model.target import Target, base_of
 from oxcart.routing import Routing
 from oxcart.schedulers import Schedulers
+from oxcart.task import Task, TaskMaker
 
 P = ParamSpec("P")
-C = TypeVar("C")
 R = TypeVar("R")
 
 #: How long an add may take before it fails, in seconds.
@@ -525,92 +522,3 @@ class Queue(Routing):
                 found = Bound(loop, lane, self.add_timeout, shares=True)
             self._bounds[loop] = found
         return found
-
-
-class Task(Generic[P, C, R]):
-    """A handler that can be enqueued; still callable as the function it was made from.
-
-    Its types: the function's parameters but the job, what a call returns (a coroutine for an async
-    function), and the job's result.
-    """
-
-    def __init__(
-        self, queue: Queue, handler: Handler, function: Callable[P, C], options: JobOptions | None = None
-    ):
-        update_wrapper(self, function)
-        self.queue = queue
-        self.handler = handler
-        self.options = handler.options if options is None else options
-        self.__wrapped__ = function
-        parameters = inspect.signature(function).parameters.values()
-        self._fields = [parameter.name for parameter in parameters if parameter.name != handler.takes_job]
-        self._takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-
-    @property
-    def name(self) -> str:
-        """The job name."""
-        return self.handler.name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> C:
-        """Calls the function itself, with the job where it takes one; nothing is enqueued."""
-        return self.__wrapped__(*args, **kwargs)
-
-    def using(self, **options: Unpack[OptionKwargs]) -> Task[P, C, R]:
-        """The same task with other options, e.g. ``welcome.using(delay="5m").enqueue(…)``."""
-        read = self.queue.read_options(options, self.options)
-        return Task(self.queue, self.handler, self.__wrapped__, read)
-
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Adds a job that will call the function with these arguments.
-
-        Raises:
-            ValidationError: The arguments do not fit the signature; nothing was written.
-        """
-        return cast(
-            JobHandle[R], await self.queue._add(self.name, self.payload(*args, **kwargs), self.options)
-        )
-
-    def flow(self, *args: P.args, **kwargs: P.kwargs) -> Flow:
-        """A job that will call the function with these arguments, as part of a flow.
-
-        Raises:
-            ValidationError: The arguments do not fit the signature.
-        """
-        return Flow.of(self.queue, self.name, self.payload(*args, **kwargs), self.options)
-
-    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        """The payload of a call with these arguments, checked."""
-        given: Mapping[str, Any] = kwargs
-        if args:
-            names = self._fields
-            if len(args) > len(names):
-                raise ValidationError("arguments", f"at most {len(names)} for {self.name!r}", len(args))
-            clash = set(names[: len(args)]) & kwargs.keys()
-            if clash:
-                raise ValidationError("arguments", "given once each", sorted(clash))
-            given = dict(zip(names, args, strict=False)) | kwargs
-        data = dict(given)
-        if not self._takes_any and (unknown := data.keys() - set(self._fields)):
-            raise ValidationError("arguments", f"among {', '.join(self._fields) or 'none'}", sorted(unknown))
-        self.handler.check(data)
-        return data
-
-
-class TaskMaker(Protocol):
-    """What ``@queue.job(…)`` is: takes a function, async or not, and gives a task."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[RunningJob, P], Coroutine[Any, Any, R]], /
-    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

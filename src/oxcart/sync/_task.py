@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from oxcart import queue as _queue
+from oxcart import task as _task
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
 from oxcart.model.options import JobOptions, OptionKwargs
@@ -24,7 +24,7 @@ R = TypeVar("R")
 class Task(Generic[P, C, R]):
     """A handler that can be enqueued; still callable as the function it was made from."""
 
-    def __init__(self, queue: Queue, task: _queue.Task[P, C, R]) -> None:
+    def __init__(self, queue: Queue, task: _task.Task[P, C, R]) -> None:
         update_wrapper(self, task.__wrapped__)
         self.queue = queue
         self.__wrapped__ = task.__wrapped__

@@ -1,0 +1,125 @@
+"""A handler in the user's hand: what ``@queue.job`` makes of a function, to enqueue it by its own signature.
+
+May touch: the server, through its queue.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from functools import update_wrapper
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+from oxcart.engine.handler import Handler
+from oxcart.engine.running import RunningJob
+from oxcart.flow import Flow
+from oxcart.handle import JobHandle
+from oxcart.model.errors import ValidationError
+from oxcart.model.options import JobOptions, OptionKwargs
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+P = ParamSpec("P")
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+class Task(Generic[P, C, R]):
+    """A handler that can be enqueued; still callable as the function it was made from.
+
+    Its types: the function's parameters but the job, what a call returns (a coroutine for an async
+    function), and the job's result.
+    """
+
+    def __init__(
+        self, queue: Queue, handler: Handler, function: Callable[P, C], options: JobOptions | None = None
+    ):
+        update_wrapper(self, function)
+        self.queue = queue
+        self.handler = handler
+        self.options = handler.options if options is None else options
+        self.__wrapped__ = function
+        parameters = inspect.signature(function).parameters.values()
+        self._fields = [parameter.name for parameter in parameters if parameter.name != handler.takes_job]
+        self._takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+    @property
+    def name(self) -> str:
+        """The job name."""
+        return self.handler.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> C:
+        """Calls the function itself, with the job where it takes one; nothing is enqueued."""
+        return self.__wrapped__(*args, **kwargs)
+
+    def using(self, **options: Unpack[OptionKwargs]) -> Task[P, C, R]:
+        """The same task with other options, e.g. ``welcome.using(delay="5m").enqueue(…)``."""
+        read = self.queue.read_options(options, self.options)
+        return Task(self.queue, self.handler, self.__wrapped__, read)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Adds a job that will call the function with these arguments.
+
+        Raises:
+            ValidationError: The arguments do not fit the signature; nothing was written.
+        """
+        return cast(
+            JobHandle[R], await self.queue._add(self.name, self.payload(*args, **kwargs), self.options)
+        )
+
+    def flow(self, *args: P.args, **kwargs: P.kwargs) -> Flow:
+        """A job that will call the function with these arguments, as part of a flow.
+
+        Raises:
+            ValidationError: The arguments do not fit the signature.
+        """
+        return Flow.of(self.queue, self.name, self.payload(*args, **kwargs), self.options)
+
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The payload of a call with these arguments, checked."""
+        given: Mapping[str, Any] = kwargs
+        if args:
+            names = self._fields
+            if len(args) > len(names):
+                raise ValidationError("arguments", f"at most {len(names)} for {self.name!r}", len(args))
+            clash = set(names[: len(args)]) & kwargs.keys()
+            if clash:
+                raise ValidationError("arguments", "given once each", sorted(clash))
+            given = dict(zip(names, args, strict=False)) | kwargs
+        data = dict(given)
+        if not self._takes_any and (unknown := data.keys() - set(self._fields)):
+            raise ValidationError("arguments", f"among {', '.join(self._fields) or 'none'}", sorted(unknown))
+        self.handler.check(data)
+        return data
+
+
+class TaskMaker(Protocol):
+    """What ``@queue.job(…)`` is: takes a function, async or not, and gives a task."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[RunningJob, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
