@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-import msgpack
-
 from oxcart.broker.bullmq import codec
+from oxcart.broker.bullmq.attempts import claim_args, end_args, read_claim
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.bullmq.lanes import LaneStore
 from oxcart.broker.bullmq.limits import LimitStore
@@ -31,7 +30,6 @@ from oxcart.broker.port import (
     Added,
     Ask,
     Claimed,
-    ClaimedJob,
     Code,
     Ended,
     Lease,
@@ -253,89 +251,17 @@ class BullMQBroker:
         """Takes ready jobs."""
         now, token = self.clock(), self._new_token()
         answer = await self.caller.once(
-            load("claim"), self._meta, *self._asked(ask, now, token), patient=True
+            load("claim"), self._meta, *claim_args(ask, now, token, self.lane), patient=True
         )
-        return self._claimed(answer, token, now)
+        return read_claim(answer, token, now)
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
         now, token = self.clock(), self._new_token()
-        args = self._asked(ask, now, token)
-        args.append(len(outcomes))
-        group: tuple[str, str, int, str, int] | None = None
-        size_at = 0
-        told: list[bytes | str | int] = []
-        for number, o in enumerate(outcomes, 1):
-            kind = o.kind
-            if o.category:
-                told += (number, o.category, o.code)
-            more = ("L" if o.lifo else "") if kind == "r" else o.retention
-            shared = (kind, o.token, o.at_ms, more, o.earlier)
-            if shared != group:
-                size_at = len(args) + 1
-                args += (kind, 0, *shared[1:4], o.earlier if o.earlier >= 0 else "")
-                group = shared
-            args[size_at] += 1  # type: ignore[operator]
-            args += (o.id, o.starts if o.starts >= 0 else "")
-            if kind == "c":
-                args.append(o.value)
-            elif kind == "f":
-                args += (o.value, o.stack, o.attempts, o.category, o.dead)
-            elif kind == "r":
-                args += (o.value, o.stack)
-            elif kind == "d":
-                args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
-            elif kind == "l":
-                args.append(o.delay_ms)
-        args.append(ask.metrics or "")
-        args += told
+        args = claim_args(ask, now, token, self.lane) + end_args(outcomes, ask.metrics)
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
-        return codes, self._claimed(answer, token, now)
-
-    def _asked(self, ask: Ask, now: int, token: str) -> list[bytes | str | int]:
-        count: int | str = ask.count
-        if ask.lanes:
-            count = f"{count}@{'@'.join((self.lane or 'base', *ask.lanes))}"
-        return [
-            now,
-            count,
-            token,
-            ask.lock_ms,
-            ask.worker,
-            "" if ask.limit_max is None else ask.limit_max,
-            "" if ask.limit_duration is None else ask.limit_duration,
-            ask.max_bytes,
-        ]
-
-    def _claimed(self, answer: Any, token: str, now: int) -> Claimed:
-        flat = msgpack.unpackb(answer[1], raw=True)
-        jobs, aside = [], []
-        for i in range(0, len(flat), 2):
-            try:
-                job_id = flat[i].decode()
-            except UnicodeDecodeError:  # nothing that a worker could name: the stalled check takes it back
-                aside.append(flat[i])
-                continue
-            pairs = iter(flat[i + 1])
-            fields = dict(zip(pairs, pairs, strict=True))
-            starts = codec.count_of(fields.get(b"ats"))
-            # A repeated answer is read after the claim, a first one before it.
-            jobs.append(ClaimedJob(job_id, token, starts if answer[7] else starts + 1, now, fields))
-        claimed = Claimed(
-            jobs,
-            answer[2],
-            answer[3],
-            answer[4] > 0,
-            answer[5],
-            [orphan.decode("utf-8", "replace") for orphan in answer[6] + aside],
-            answer[7] == 1,
-        )
-        if len(answer) > 8:  # there was a choice of lanes, which the script counts from 1
-            claimed.lane = answer[8] - 1 if answer[8] else None
-            claimed.more, claimed.shut = answer[9] == 1, answer[4] == 2
-            claimed.empty = [(i - 1, due) for i, due in zip(answer[10][::2], answer[10][1::2], strict=True)]
-        return claimed
+        return codes, read_claim(answer, token, now)
 
     async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""

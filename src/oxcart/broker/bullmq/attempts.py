@@ -1,0 +1,97 @@
+"""What claims and ends of attempts look like on the wire: their arguments, and the answer.
+
+The same order of arguments is read by ``lua/claim.lua`` and ``lua/finish.lua``.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from oxcart.broker.bullmq import codec
+from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome
+
+
+def claim_args(ask: Ask, now: int, token: str, lane: str | None) -> list[bytes | str | int]:
+    """The arguments of a claim, for the queue of a broker or, where it is that of a lane, for the lane."""
+    count: int | str = ask.count
+    if ask.lanes:
+        count = f"{count}@{'@'.join((lane or 'base', *ask.lanes))}"
+    return [
+        now,
+        count,
+        token,
+        ask.lock_ms,
+        ask.worker,
+        "" if ask.limit_max is None else ask.limit_max,
+        "" if ask.limit_duration is None else ask.limit_duration,
+        ask.max_bytes,
+    ]
+
+
+def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | int]:
+    """The arguments that end attempts, behind those of a claim; what attempts have in common is said once."""
+    args: list[bytes | str | int] = [len(outcomes)]
+    group: tuple[str, str, int, str, int] | None = None
+    size_at = 0
+    told: list[bytes | str | int] = []
+    for number, o in enumerate(outcomes, 1):
+        kind = o.kind
+        if o.category:
+            told += (number, o.category, o.code)
+        more = ("L" if o.lifo else "") if kind == "r" else o.retention
+        shared = (kind, o.token, o.at_ms, more, o.earlier)
+        if shared != group:
+            size_at = len(args) + 1
+            args += (kind, 0, *shared[1:4], o.earlier if o.earlier >= 0 else "")
+            group = shared
+        args[size_at] += 1  # type: ignore[operator]
+        args += (o.id, o.starts if o.starts >= 0 else "")
+        if kind == "c":
+            args.append(o.value)
+        elif kind == "f":
+            args += (o.value, o.stack, o.attempts, o.category, o.dead)
+        elif kind == "r":
+            args += (o.value, o.stack)
+        elif kind == "d":
+            args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
+        elif kind == "l":
+            args.append(o.delay_ms)
+    args.append(metrics or "")
+    args += told
+    return args
+
+
+def read_claim(answer: Any, token: str, now: int) -> Claimed:
+    """Reads the answer to a claim."""
+    flat = msgpack.unpackb(answer[1], raw=True)
+    jobs, aside = [], []
+    for i in range(0, len(flat), 2):
+        try:
+            job_id = flat[i].decode()
+        except UnicodeDecodeError:  # nothing that a worker could name: the stalled check takes it back
+            aside.append(flat[i])
+            continue
+        pairs = iter(flat[i + 1])
+        fields = dict(zip(pairs, pairs, strict=True))
+        starts = codec.count_of(fields.get(b"ats"))
+        # A repeated answer is read after the claim, a first one before it.
+        jobs.append(ClaimedJob(job_id, token, starts if answer[7] else starts + 1, now, fields))
+    found = Claimed(
+        jobs,
+        answer[2],
+        answer[3],
+        answer[4] > 0,
+        answer[5],
+        [orphan.decode("utf-8", "replace") for orphan in answer[6] + aside],
+        answer[7] == 1,
+    )
+    if len(answer) > 8:  # there was a choice of lanes, which the script counts from 1
+        found.lane = answer[8] - 1 if answer[8] else None
+        found.more, found.shut = answer[9] == 1, answer[4] == 2
+        found.empty = [(i - 1, due) for i, due in zip(answer[10][::2], answer[10][1::2], strict=True)]
+    return found
