@@ -1,7 +1,7 @@
 """The worker: takes jobs from one or several queues and runs their handlers.
 
 It puts the parts together: ``claims`` talks to the queues, ``executor`` runs handlers, ``leases`` keeps
-holds alive, ``waiter`` waits for work, ``recovery`` keeps house. Its own work is the way of a job between
+holds alive, ``waiter`` waits for work, ``housekeeping`` keeps house. Its own work is the way of a job between
 them, and an orderly start and end.
 
 May touch: everything the parts touch.
@@ -19,21 +19,20 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from oxcart.broker.bullmq.broker import now_ms
-from oxcart.broker.bullmq.graphs import GateKeeper
 from oxcart.broker.connection import Reconnect
-from oxcart.broker.factory import CAPABILITIES, is_native
+from oxcart.broker.factory import is_native
 from oxcart.broker.port import Ask, Claimed, Code, Outcome, ServedBroker
 from oxcart.engine.callbacks import Callbacks
 from oxcart.engine.cancellations import Cancellations
+from oxcart.engine.checks import check_count, read_lease, read_limiter
 from oxcart.engine.claims import Claims, Station
 from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
-from oxcart.engine.gates import Gates
+from oxcart.engine.housekeeping import keep_house
 from oxcart.engine.leases import Leases
 from oxcart.engine.mesh import Mesh
 from oxcart.engine.namespaces import Namespaces, read_abilities
 from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
-from oxcart.engine.recovery import Recovery, check_interval
 from oxcart.engine.running import RunningJob
 from oxcart.engine.scheduler import Scheduler
 from oxcart.engine.source import Source, deliveries_of, make_worker_id
@@ -53,13 +52,6 @@ log = logging.getLogger("oxcart.worker")
 UNKNOWN_DELAY = (1_000, 60_000)
 #: How many job names without a handler are told of, and remembered for it.
 MOST_UNKNOWN = 1_000
-
-
-def _check_count(value: object, field: str, least: int) -> None:
-    if type(value) is not int:  # bool is a subclass of int, and concurrency=True is a mistake
-        raise ValidationError(field, f"an integer, at least {least}", value)
-    if value < least:
-        raise ValidationError(field, f"at least {least}", value)
 
 
 class Worker:
@@ -125,17 +117,12 @@ class Worker:
     ) -> None:
         if not queues:
             raise ValidationError("queues", "at least one queue", ())
-        _check_count(concurrency, "concurrency", 1)
-        _check_count(max_stalled, "max_stalled", 0)
-        _check_count(metrics, "metrics", 0)
+        check_count(concurrency, "concurrency", 1)
+        check_count(max_stalled, "max_stalled", 0)
+        check_count(metrics, "metrics", 0)
         if max_started is not None:
-            _check_count(max_started, "max_started", 1)
-        if limiter is not None:
-            for queue in queues:
-                CAPABILITIES[getattr(queue, "protocol", "bullmq")].require("worker_limits")
-            if not isinstance(limiter, tuple | list) or len(limiter) != 2:
-                raise ValidationError("limiter", "(jobs, duration)", limiter)
-            _check_count(limiter[0], "limiter", 1)
+            check_count(max_started, "max_started", 1)
+        limit_max, limit_duration = read_limiter(limiter, queues)
         self.id = make_worker_id()
         self.name = name or self.id
         self._abilities = read_abilities(abilities, self.name)
@@ -143,15 +130,7 @@ class Worker:
         deliveries = [to.queue for queue in queues if (to := deliveries_of(queue)) is not None]
         self.queues: tuple[Source, ...] = (*queues, *deliveries)
         self.concurrency = concurrency
-        self._lock_ms = parse_ms(lock_duration, "lock_duration", minimum=100)
-        every = (
-            parse_ms(renew_every, "renew_every", minimum=10)
-            if renew_every is not None
-            else self._lock_ms // 2
-        )
-        if every >= self._lock_ms:
-            raise ValidationError("renew_every", f"less than lock_duration ({self._lock_ms} ms)", every)
-        self._renew_every = every / 1000
+        self._lock_ms, self._renew_every = read_lease(lock_duration, renew_every)
         self._stalled_interval = parse_ms(stalled_interval, "stalled_interval", minimum=10) / 1000
         self._max_stalled = max_stalled
         self._timeout = None if timeout is None else parse_ms(timeout, "timeout", minimum=1) / 1000
@@ -171,13 +150,12 @@ class Worker:
             remove_on_fail=Retention.parse(remove_on_fail, "remove_on_fail"),
             max_started=max_started,
         )
-        limit_max, limit_duration = (None, None) if limiter is None else limiter
         self._ask = Ask(
             count=0,
             lock_ms=self._lock_ms,
             worker=self.name,
             limit_max=limit_max,
-            limit_duration=None if limit_duration is None else parse_ms(limit_duration, "limiter", minimum=1),
+            limit_duration=limit_duration,
             metrics=metrics,
         )
         self._stations: list[Station] = []
@@ -345,7 +323,6 @@ class Worker:
             stalled_interval=self._stalled_interval if self._recover else None,
             grace=self._lock_ms / 1000,
         )
-        keepers = [GateKeeper(broker) if is_native(broker) else None for broker in brokers]
         self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]
         self._cancellations = Cancellations(
             brokers, held=self._mesh.held, stop=self._executor.cancel, reconnect=self._reconnect
@@ -362,20 +339,16 @@ class Worker:
         loops.append(asyncio.create_task(self._cancellations.run(), name="oxcart-cancellations"))
         if self._namespaces.are_any:
             loops.append(asyncio.create_task(self._namespaces.run(), name="oxcart-namespaces"))
-        for indexes in by_slot(brokers):
-            first = brokers[indexes[0]]
-            kept = [keeper for index in indexes if (keeper := keepers[index]) is not None]
-            if not kept:
-                continue
-            gates = Gates(first.server, first.slot, kept, reconnect=self._reconnect)
-            loops.append(asyncio.create_task(gates.run(), name="oxcart-gates"))
         if any(deliveries_of(queue) for queue in self.queues):
             loops.append(asyncio.create_task(self._callbacks.run(), name="oxcart-callbacks"))
-        if self._recover:
-            loops += [
-                asyncio.create_task(self._make_recovery(broker, gates).run(), name="oxcart-recovery")
-                for broker, gates in zip(brokers, keepers, strict=True)
-            ]
+        loops += keep_house(
+            brokers,
+            interval=self._stalled_interval if self._recover else None,
+            max_stalled=self._max_stalled,
+            grace=self._lock_ms / 1000,
+            observer=observer,
+            reconnect=self._reconnect,
+        )
         loops += self._mesh.loops()
         for loop_task in loops:
             loop_task.add_done_callback(self._loop_ended)
@@ -425,18 +398,6 @@ class Worker:
             on_state=self._connection,
             beside=lambda: self._mesh.beside(indexes),
             is_settled=lambda: not self._claims.has_room or self._mesh.is_settled(indexes),
-        )
-
-    def _make_recovery(self, broker: ServedBroker, gates: GateKeeper | None) -> Recovery:
-        observer = self._observer
-        return Recovery(
-            broker,
-            interval=check_interval(broker, self._stalled_interval),
-            max_stalled=self._max_stalled,
-            recovered=lambda ids: observer.stalled(broker.base, ids) if observer else None,
-            skipped=lambda: observer.check_skipped(broker.base) if observer else None,
-            gates=gates,
-            grace=self._lock_ms / 1000,
         )
 
     # -- the way of a job
