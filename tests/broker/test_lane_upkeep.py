@@ -83,8 +83,8 @@ class TestIds:
             None,
         ]
         calls = store.info("commandstats")["cmdstat_evalsha"]["calls"]
-        # Two for all ids; six of the peers' are looked for in these, the others in parts of the lanes.
-        assert 2 + 2 <= calls <= 2 + 6
+        # Two for all ids; three of the peers' are looked for in these, the others in parts of the lanes.
+        assert 2 + 2 <= calls <= 2 + 10
         monkeypatch.setattr(lanes_module, "FIND", 7)
         monkeypatch.setattr(lanes_module, "FIND_KEYS", 90)
         again = await q.broker.lanes.holders(asked)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STEP = 50
 #: Ids that one call looks for; and where there are too many lanes for that, ids and keys.
 FIND = 100
-FIND_FEW, FIND_KEYS = 20, 2_000
+FIND_FEW, FIND_KEYS = 20, 1_000
 #: Notes of custom ids that one step of a sweep looks at.
 NOTES = 100
 #: Lanes that one step of a count looks at.

@@ -8,7 +8,7 @@
 -- Keeps    a call looks for a bounded number of keys; a caller that names lanes bounds them itself
 -- include: base lanes
 
-local MOST = 2000
+local MOST = 1000
 local last = 3 + tonumber(ARGV[3])
 
 -- The first of some lanes that has a job of this id, or "".
