@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadDone", "DeadLetters", "Which"]
 
-_NOT_DEAD = "job {} is no dead letter: it has not ended, was cancelled, or failed for good"
+_NOT_DEAD = "job {} is no dead letter: it has not ended, has completed, was cancelled, or failed for good"
 
 
 class Which(TypedDict, total=False):

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from oxcart import PermanentError, Queue, Worker
+from oxcart import PermanentError, Queue, TemporaryError, Worker
+from oxcart.model.errors import JobFailed
 from tests.cli.conftest import Commands, Program
 from tests.servers import ValkeyServer
 
@@ -106,6 +107,7 @@ class TestAdd:
             (["mail", "hello", "nojson"], "data must be JSON, got 'nojson'"),
             (["mail", "hello", "--attempts", "0"], "attempts must be at least 1, got 0"),
             (["mail", "hello", "--delay", "soon"], "delay must be a duration"),
+            (["mail", "hello", "--wait", "soon"], "wait must be a duration"),
             (["a:b", "hello"], "a:b"),
             (["mail", "hello", "@/nowhere/file"], "cannot read @/nowhere/file"),
             (["mail"], "Missing argument 'name'"),
@@ -217,6 +219,50 @@ class TestJobs:
         for text in ("failed", "told to", "PermanentError", "one\ntwo\n"):
             assert text in shown
 
+    def test_everything_about_a_failed_job(self, ox: Commands, clean: ValkeyServer) -> None:
+        options = (
+            "--tag",
+            "tenant=acme",
+            "--correlation-id",
+            "order-7",
+            "--timeout",
+            "90s",
+            "--attempts",
+            "3",
+        )
+        ox("add", "mail", "flaky", "--job-id", "bad", "--history", "--backoff", "1ms", *options)
+
+        async def work() -> None:
+            async with Queue("mail", url=clean.url) as queue:
+
+                @queue.process
+                async def handle(job: Any) -> None:
+                    raise TemporaryError("the bank said no" if job.attempt > 1 else "the line is busy")
+
+                async with Worker(queue).running():
+                    with pytest.raises(JobFailed):
+                        await queue.handle("bad").result(timeout=20)
+
+        asyncio.run(work())
+        for shown in (ox("job", "mail", "bad").out, ox("dead", "show", "mail", "bad").out):
+            for fact in ('{"tenant":"acme"}', "order-7", "90 s", "Trace 1 of 3:", "Traces 2 to 3 of 3, all"):
+                assert fact in shown
+            assert shown.count("Traceback") == 2
+            rows = [line.split() for line in shown.splitlines() if " temporary " in line]
+            assert [(row[0], row[5]) for row in rows if row[0].isdigit()] == [
+                ("1", "retried"),
+                ("2", "retried"),
+                ("3", "failed"),
+            ]
+
+    def test_a_missing_queue_is_no_empty_one(self, ox: Commands) -> None:
+        ox("add", "mail", "hello")
+        for command in (["jobs"], ["dead", "list"]):
+            assert ox(*command, "mail").code == 0
+            missed = ox(*command, "mial")
+            assert (missed.code, missed.out, missed.err) == (1, "", "oxcart: no such queue: mial\n")
+            assert ox(*command, "mial", "--json").json == []
+
     def test_a_missing_job_is_code_1(self, ox: Commands) -> None:
         for command in (["job", "mail", "x"], ["remove", "mail", "x"], ["retry", "mail", "x"]):
             ended = ox(*command)
@@ -291,6 +337,36 @@ class TestEnds:
         ended = Commands("http://user:secret@host")("queues")
         assert ended.code == 2
         assert "secret" not in ended.err
+
+    def test_a_missing_extra_is_one_line(self, ox: Commands, tmp_path: Path) -> None:
+        """What needs Spark says so where it is not installed, before anything else."""
+        manifest = tmp_path / "lake" / "_versions"
+        manifest.mkdir(parents=True)
+        (manifest / f"{1:020d}.json").write_text("{}")
+        program = (
+            "import sys; sys.modules['pyspark'] = None; from oxcart.cli.app import run\n"
+            "codes = [run(['--url', sys.argv[1], 'pipeline', *words.split()]) for words in sys.argv[2:]]\n"
+            "sys.exit(codes != [1] * len(codes))"
+        )
+        commands = (
+            "run --once",
+            "query SELECT",
+            "report",
+            "rebuild --from 2026-11-01",
+            "erase --correlation-id x",
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program, str(ox.url), *commands],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stderr.splitlines() == [
+            "oxcart: the data pipeline needs packages that are not installed: pip install 'oxcart[spark]'"
+        ] * len(commands)
 
     def test_a_closed_pipe_is_no_error(self, ox: Commands) -> None:
         ox("add", "mail", "hello", "--lines", stdin="1\n" * 1000)

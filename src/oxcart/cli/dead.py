@@ -10,8 +10,9 @@ import typer
 from oxcart.cli import output, settings
 from oxcart.cli.cancel import CorrelationOption, DryRunOption, NameOption, TagOption, tags_of
 from oxcart.cli.exits import USAGE, CommandError
-from oxcart.cli.jobs import as_document, each, report
+from oxcart.cli.jobs import as_document, each, report, show_job
 from oxcart.cli.operations import LimitOption, YesOption, ask, with_bar
+from oxcart.cli.queues import require
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def list_(
     )
     if as_json:
         output.document([as_document(job, "dead_letter") for job in found])
+    if not found:
+        require(ctx, queue)
+    if as_json:
         return
     output.table(
         ["id", "name", "category", "attempts#", "died#", "reason"],
@@ -84,11 +88,7 @@ def show(
     if as_json:
         output.document(as_document(found, "dead_letter"))
         return
-    from oxcart.cli.jobs import _facts
-
-    output.facts(_facts(found, "dead_letter"))
-    for trace in found.stacktrace:
-        output.text("\n" + trace.rstrip())
+    show_job(found, "dead_letter")
 
 
 @app.command()

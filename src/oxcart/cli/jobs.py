@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from oxcart.cli import output, settings
 from oxcart.cli.cancel import tags_of
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.operations import LimitOption, retry_all
+from oxcart.cli.queues import require
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
@@ -90,6 +92,10 @@ def add(
     }
     options = {option: value for option, value in given.items() if value is not None}
     payloads = read_payloads(data, lines)
+    if wait is not None:
+        from oxcart.model.duration import parse_ms
+
+        parse_ms(wait, "wait")  # before anything is written
     settings.run(_add(settings.of(ctx).queue(queue), name, payloads, options, wait, as_json, lines))
 
 
@@ -130,6 +136,9 @@ def jobs(
     found = settings.run(read())
     if as_json:
         output.document([as_document(job, one) for one, job in found])
+    if not found:
+        require(ctx, queue)
+    if as_json:
         return
     # The column would be empty for most queues.
     routed = ["target"] if any(job.lane for _, job in found) else []
@@ -170,11 +179,7 @@ def job(
     if as_json:
         output.document(as_document(found, state) | ({"logs": log} if logs else {}))
         return
-    output.facts(_facts(found, state))
-    if found.options.history:
-        _show_history(found)
-    for trace in found.stacktrace:
-        output.text("\n" + trace.rstrip())
+    show_job(found, state)
     if logs:
         output.text("")
         for line in log:
@@ -366,7 +371,38 @@ def as_document(job: Job, state: str) -> dict[str, Any]:
     return document
 
 
+def show_job(job: Job, state: str) -> None:
+    """Prints what a job is, what became of it, and why its attempts failed, the newest last."""
+    output.facts(_facts(job, state))
+    if job.options.history:
+        _show_history(job)
+    traces = [trace.rstrip() for trace in job.stacktrace]
+    for trace, group in itertools.groupby(enumerate(traces, 1), key=lambda one: one[1]):
+        numbers = [number for number, _ in group]
+        if len(numbers) > 1:
+            which = f"Traces {numbers[0]} to {numbers[-1]} of {len(traces)}, all the same:"
+        else:
+            which = f"Trace {numbers[0]} of {len(traces)}:"
+        output.text(f"\n{which}\n{trace}" if len(traces) > 1 else f"\n{trace}")
+
+
 def _show_history(job: Job) -> None:
+    output.text("")
+    output.table(
+        ["attempt#", "started", "took#", "outcome", "category", "message", "worker"],
+        (
+            [
+                one.number,
+                output.moment(one.started),
+                None if one.started is None or one.ended is None else f"{one.ended - one.started:,} ms",
+                one.outcome,
+                one.category,
+                one.message,
+                one.worker,
+            ]
+            for one in job.past_attempts
+        ),
+    )
     output.text("")
     output.table(
         ["when", "from", "to", "why", "worker"],
@@ -383,6 +419,10 @@ def _show_history(job: Job) -> None:
     )
 
 
+def _seconds(ms: object) -> str | None:
+    return f"{ms / 1000:,g} s" if isinstance(ms, int) else None
+
+
 def _facts(job: Job, state: str) -> dict[str, Any]:
     facts = {
         "id": job.id,
@@ -391,6 +431,8 @@ def _facts(job: Job, state: str) -> dict[str, Any]:
         "target": job.lane,
         "state": state if job.state is None or job.state == state else f"{state} ({job.state})",
         "attempts": f"{job.attempts_used} of {job.options.attempts} used",
+        "timeout": _seconds(job.options.timeout),
+        "lifetime": _seconds(job.options.lifetime),
         "priority": job.priority or None,
         "delay": output.span(job.delay / 1000) if job.delay else None,
         "created": output.moment(job.timestamp),
@@ -403,7 +445,11 @@ def _facts(job: Job, state: str) -> dict[str, Any]:
         "reason": job.failed_reason,
         "category": job.category,
         "code": job.extra.get("ox:code"),
+        "tags": job.tags or None,
+        "correlation id": job.correlation_id,
         "idempotency key": job.idempotency_key,
+        "limit key": job.extra.get("ox:limit"),
+        "callback": job.callback_url,
         "result": job.return_value if state == "completed" else None,
     }
     shown = {name: value for name, value in facts.items() if value is not None}

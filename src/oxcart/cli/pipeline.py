@@ -276,12 +276,13 @@ def report(
     remote: RemoteOption = None,
 ) -> None:
     """Show what a day was like."""
+    _existing(lake)
+    asked = day and _day(day, "--day")
+    pipeline = _pipeline(ctx, lake, None, "main", master, remote)
     from oxcart.spark.picture import picture
     from oxcart.spark.report import collect, lines, page
 
-    _existing(lake)
-    asked = day and _day(day, "--day")
-    told = collect(_pipeline(ctx, lake, None, "main", master, remote).tables, asked)
+    told = collect(pipeline.tables, asked)
     if not told.day:
         raise CommandError("there is no day yet: run 'oxcart pipeline run --once' first", FAILED)
     if not told.queues:

@@ -39,6 +39,17 @@ def queues(
         raise CommandError(f"no such queue: {', '.join(missing)}", FAILED)
 
 
+def require(ctx: typer.Context, name: str) -> None:
+    """Refuses a queue that is not there: a slip of the pen should not look like an empty queue.
+
+    Raises:
+        CommandError: There is no such queue.
+    """
+    using = settings.of(ctx)
+    if using.namespace is None and not settings.run(_overview(using, [name])):
+        raise CommandError(f"no such queue: {name}", FAILED)
+
+
 def _show(found: list[dict[str, Any]]) -> None:
     states = list(found[0]["counts"])
     columns = ["queue", *(f"{_SHORT.get(state, state)}#" for state in states)]

@@ -99,8 +99,8 @@ def work(
 ) -> None:
     """Run workers until interrupted.
 
-    The first Ctrl-C or SIGTERM lets running jobs end, the second gives them back at once. A process that
-    dies is started again.
+    The first Ctrl-C or SIGTERM lets running jobs end, the second gives them back at once. With
+    several processes, or --reload, one that dies is started again; a single one is left to whatever runs it.
     """
     from oxcart.cli.runner import Plan, run
     from oxcart.model.duration import parse_ms
