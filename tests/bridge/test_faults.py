@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+import msgpack
 import redis
 
+from oxcart.broker.bridge import records
 from oxcart.broker.bridge.broker import CHECK_EVERY
 from oxcart.broker.bridge.sweeping import Sweeper
 from oxcart.broker.port import Ask
@@ -311,3 +313,28 @@ async def test_what_is_forgotten_by_mistake_is_found_again(desk: Desk) -> None:
     job_id = await desk.add()
     await desk.broker()._sweeper._forget([job_id.encode()])
     assert [job.id for job in await desk.claim()] == [job_id]
+
+
+async def test_a_job_that_goes_elsewhere_may_get_another_payload(desk: Desk) -> None:
+    """It stays where it waits, and leaves that place when it is claimed."""
+    job_id = await desk.add(reroute_on=["MemoryError"])
+    (job,) = await desk.claim()
+    await desk.end(job, "r", value=b"too small", code="MemoryError", category="temporary")
+    await desk.broker().update_data(job_id, {"n": 2})
+    assert await desk.claim() == []
+    async with asyncio.timeout(10):
+        (again,) = await desk.claim(worker="w2")
+        assert await desk.claim(worker="w2") == []
+    assert json.loads(again.fields[b"data"]) == {"n": 2}
+    assert desk.store.keys("bridge:ox:lane:*") == []
+
+
+async def test_a_place_that_the_facts_do_not_name_is_left_too(desk: Desk) -> None:
+    job_id = await desk.add()
+    facts = msgpack.unpackb(desk.store.execute_command("HGET", "bridge:ox:facts", job_id, NEVER_DECODE=[]))
+    facts[1] = "server=w1"
+    desk.store.hset("bridge:ox:facts", job_id, records.pack(facts))
+    async with asyncio.timeout(10):
+        assert len(await desk.claim()) == 1
+        assert await desk.claim() == []
+    assert desk.store.keys("bridge:ox:lane:*") == []

@@ -449,8 +449,7 @@ class BridgeBroker(Looking):
             raw = await self._raw(job_id)
             new = codec.with_parts(raw, payload=body)
             payload.check_size(new, b"")
-            facts = records.read_record(new).facts()
-            if await self._change("replace_record", job_id, raw, new, facts.packed()):
+            if await self._change("replace_record", job_id, raw, new, records.attempts_at(new)):
                 return
         raise ScriptError(f"update_data: the record of job {job_id} changes all the time")
 

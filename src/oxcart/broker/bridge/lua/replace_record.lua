@@ -1,8 +1,10 @@
 -- Replaces a job's record, unless somebody changed it since it was read.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 id, 4 the record as it was read, 5 the new one, 6 its facts
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 the record as it was read, 5 the new one,
+--          6 where the number of attempts stands in it
 -- Returns  1, -1 no such job, 0 it was changed meanwhile
+-- Keeps    a job that waits stays in its lane, also where that is not the one that its record asks for
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
@@ -16,7 +18,9 @@ elseif raw ~= ARGV[4] then
   return 0
 end
 call("SET", key, ARGV[5], "KEEPTTL")
-if call("HEXISTS", P .. "ox:facts", ARGV[3]) == 1 then
-  call("HSET", P .. "ox:facts", ARGV[3], ARGV[6])
+local facts = facts_of(ARGV[3])
+if facts then
+  facts[6] = tonumber(ARGV[6])
+  call("HSET", P .. "ox:facts", ARGV[3], cmsgpack.pack(facts))
 end
 return 1

@@ -194,7 +194,7 @@ local function claim_jobs(asked)
         heads[best] = nil
       else
         local job = facts and take(asked, id, facts, answer.orphans)
-        unlist_job(id, facts or { asked.type, asked.lanes[best] })
+        unlist_job(id, { asked.type, asked.lanes[best] }) -- where it stands, whatever its facts say by now
         heads[best] = head_of(asked, asked.lanes[best])
         if job then
           answer.jobs[#answer.jobs + 1] = job
