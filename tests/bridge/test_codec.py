@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgpack
 import pytest
 
 from oxcart.broker.bridge import codec, records
@@ -161,7 +162,14 @@ def test_too_large_is_too_large() -> None:
         ('{"type":"ü","attempts":1}'.encode(), 24),
         (b'{"retry":{"attempts":5}}', -1),
         (b'{"payload":"\\"attempts\\":9","attempts":4}', 39),
-        (b'{"attempts":"3","x":1}', 12),
+        (b'{"attempts":"3","x":1}', -1),
+        (b'{"attempts":null,"x":1}', -1),
+        (b'{"x":1,"attempts":-1}', -1),
+        (b'{"x":1,"attempts":1.5}', -1),
+        (b'{"attempts":1e2}', -1),
+        (b'{"\\u0061ttempts":3}', -1),
+        (b'{"attempts":' + b" " * 60 + b"3}", -1),
+        (b'{"attempts":12345678901234567890}', -1),
         (b'{"x":1,"attempts":"3"}', -1),
         (b"[]", -1),
         (b"nonsense", -1),
@@ -185,6 +193,14 @@ def test_anything_is_read(raw: bytes) -> None:
     assert record.lane == ""
     job = records.decode_job("email", "7", raw, "waiting")
     assert job.id == "7"
+
+
+@pytest.mark.parametrize("limit", [2**64, 2**200, 1e300, -(2**70)])
+def test_no_number_is_too_large_for_a_script(limit: float) -> None:
+    raw = json.dumps({"type": "t", "rateLimit": {"maxConcurrent": limit}, "priority": limit}).encode()
+    facts, _ = records.read_facts(raw)
+    assert facts == records.read_record(raw).facts()
+    assert 0 <= msgpack.unpackb(facts.packed())[3] < 2**53
 
 
 def test_the_payload_comes_to_the_letter() -> None:

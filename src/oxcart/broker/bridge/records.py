@@ -34,12 +34,18 @@ MAX_DELAY = 60_000
 #: The lane of jobs whose target nobody can read.
 UNREADABLE = "!"
 
+#: No number of a record is further from 0: scripts read all up to it exactly.
+MOST = 2**53 - 1
+
 #: How the lanes of jobs begin that another worker is to try.
 AWAY = "-"
 
 #: What a record of ours begins with, before the number of attempts.
 FRONT = b'{"attempts":'
 
+#: What ``lua/parts/counting.lua`` asks of the bytes before the number; and a number that it can count up.
+_COUNTED = re.compile(rb'"attempts"\s*:\s*\Z')
+_WHOLE = re.compile(rb"\d{1,15}(?![\d.eE])")
 _ATTEMPTS = re.compile(rb'"attempts"\s*:\s*(\d+)')
 _SPACE = re.compile(r"[ \t\n\r]*")
 _json = msgspec.json.Encoder()
@@ -144,13 +150,14 @@ def read_record(raw: bytes) -> Record:
     priority = _number(part("priority"), NORMAL_PRIORITY)
     depends = part("dependsOn")
     created = _number(part("createdAt"), 0)
+    position = attempts_at(raw) if parts else -1
     delay = _number(schedule.get("delay"), 0)
     if not delay and "runAt" in schedule:
         delay = max(0, _number(schedule.get("runAt"), 0) - created)
     return Record(
         type=job_type if isinstance(job_type, str) else "",
         payload=bytes(parts["payload"]) if "payload" in parts else b"{}",
-        runs=_number(part("attempts"), 0),
+        runs=_runs(raw, position, part("attempts")),
         attempts=max(1, _number(retry.get("attempts"), 3)),
         backoff=_exact_backoff(exact) or read_backoff(retry.get("backoff")),
         skip_on=_words(retry.get("skipOn")),
@@ -165,7 +172,7 @@ def read_record(raw: bytes) -> Record:
         delay=delay,
         schedule=schedule,
         ox=ox,
-        position=attempts_at(raw) if parts else -1,
+        position=position,
     )
 
 
@@ -201,16 +208,25 @@ def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...]]:
         brief.type,
         _lane(brief.target),
         min(max(brief.priority, 1), 10),
-        max(0, rate.get("maxConcurrent", 0)),
-        max(0, rate.get("maxPerMinute", 0)),
+        max(0, _number(rate.get("maxConcurrent"), 0)),
+        max(0, _number(rate.get("maxPerMinute"), 0)),
         attempts_at(raw),
     )
     return facts, tuple(brief.depends)
 
 
 def attempts_at(raw: bytes) -> int:
-    """The byte at which the number of attempts stands in a record; -1 where it has none."""
-    if raw.startswith(FRONT):
+    """The byte at which the number of attempts stands in a record; -1 where it has none.
+
+    What stands there otherwise (nothing, a text, a fraction, a name written with escapes) is no number that a
+    script could count up: then the number goes to the front of the record, and holds.
+    """
+    at = _find_attempts(raw)
+    return at if at >= 0 and _COUNTED.search(raw[:at][-41:]) and _WHOLE.match(raw, at) else -1
+
+
+def _find_attempts(raw: bytes) -> int:
+    if raw.startswith(FRONT) and raw[len(FRONT) : len(FRONT) + 1].isdigit():
         return len(FRONT)
     # There may be several, and but one is the record's own: the one whose change changes it.
     for found in reversed(list(_ATTEMPTS.finditer(raw))):
@@ -430,6 +446,12 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _runs(raw: bytes, position: int, told: Any) -> int:
+    """How often a job was started: the number that our scripts count, though another may follow it."""
+    whole = _WHOLE.match(raw, position) if position >= 0 else None
+    return int(whole[0]) if whole else max(0, _number(told, 0))
+
+
 def _words(value: Any) -> tuple[str, ...]:
     return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
 
@@ -438,6 +460,6 @@ def _number(value: Any, default: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return default
     try:
-        return int(value)
+        return min(max(int(value), -MOST), MOST)
     except (ValueError, OverflowError):
         return default
