@@ -216,17 +216,52 @@ async def test_what_cannot_be(desk: Desk) -> None:
     assert list(desk.store.scan_iter()) == []
 
 
-async def test_a_schedule_of_another_client_fires_and_a_senseless_one_does_not(desk: Desk) -> None:
-    due = desk.clock.now
+async def test_a_schedule_of_another_client_fires(desk: Desk) -> None:
     desk.foreign("theirs", push="", schedule={"cron": "* * * * *", "timezone": "America/New_York"})
-    desk.foreign("broken", push="", schedule={"cron": "whenever"})
-    desk.foreign("none", push="", schedule={})
-    for job_id in ("theirs", "broken", "none", "gone"):
-        desk.store.zadd("bridge:jobs:cron", {job_id: due})
+    desk.store.zadd(
+        "bridge:jobs:cron", {"theirs": desk.clock.now - 0.25}
+    )  # as a client with such a clock writes
     assert await CronKeeper(desk.broker(), "s1").tick() == 1
     (job,) = await desk.claim(9)
-    assert desk.record(job.id)["ox"]["schedule"] == "theirs"
-    assert desk.store.zrange("bridge:jobs:cron", 0, -1) == ["theirs"]
+    assert desk.record(job.id)["ox"] == {"schedule": "theirs", "due": desk.clock.now - 1}
+    assert desk.store.zscore("bridge:jobs:cron", "theirs") % MINUTE == 0
+
+
+async def test_a_schedule_that_only_others_understand_stays(desk: Desk) -> None:
+    ours = await schedule(desk, cron="* * * * *")
+    desk.clock.now = next_of(desk, ours)
+    desk.foreign("broken", push="", schedule={"cron": "whenever"})
+    desk.foreign("nowhere", push="", schedule={"cron": "* * * * *", "timezone": "Nowhere/Land"})
+    desk.foreign("none", push="", schedule={})
+    records = {one: desk.record(one) for one in ("broken", "nowhere", "none")}
+    desk.store.zadd("bridge:jobs:cron", dict.fromkeys([*records, "gone"], 5))
+    keeper = CronKeeper(desk.broker(), "s1")
+    assert await keeper.tick() == 1, "they do not stand in the way of others"
+    assert desk.store.zscore("bridge:jobs:cron", "gone") is None, "it has no record"
+    for one, record in records.items():
+        assert desk.store.zscore("bridge:jobs:cron", one) == desk.clock.now + MINUTE
+        assert desk.record(one) == record
+    assert await keeper.tick() == 0
+
+
+@pytest.mark.parametrize("score", ["-inf", "+inf", "-1e300"])
+async def test_any_score_is_read(desk: Desk, score: str) -> None:
+    desk.foreign("theirs", push="", schedule={"cron": "0 0 * * *"})
+    desk.store.zadd("bridge:jobs:cron", {"theirs": score})
+    assert len(await desk.broker().schedulers.page(0, 9)) == 1
+    assert await CronKeeper(desk.broker(), "s1").tick() == (score != "+inf")
+
+
+async def test_a_schedule_that_is_over_leaves_nothing(desk: Desk) -> None:
+    times = Schedule.build(cron="* * * * *", end=desk.clock.now + 2 * MINUTE)
+    await desk.broker().schedulers.upsert("s", times, "email", b"{}", DEFAULTS["bridge"])
+    made = 0
+    for _ in range(4):
+        desk.clock.now += MINUTE
+        made += await CronKeeper(desk.broker(), "s1").tick()
+    assert made == 2
+    assert desk.store.zcard("bridge:jobs:cron") == 0
+    assert desk.store.keys("bridge:ox:schedule:*") == []
 
 
 async def test_a_schedule_whose_own_id_was_run_stays_a_schedule(desk: Desk) -> None:

@@ -363,3 +363,36 @@ async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
     first, again = broker._jobs(one, "w1", 1), broker._jobs(two, "w1", 1)
     assert [(job.id, job.starts) for job in first] == [(job.id, job.starts) for job in again]
     assert again[0].fields[b"atm"] == b"0"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        '{"type":"email"}',
+        '{"attempts":null,"type":"email"}',
+        '{"attempts":"0","type":"email"}',
+        '{"type":"email","attempts":null}',
+        '{"type":"email","attempts":-1}',
+        '{"type":"email","attempts":1.5}',
+        '{"type":"email","attempts":12345678901234567890}',
+        '{"type":"email","\\u0061ttempts":0}',
+    ],
+)
+async def test_runs_are_counted_whatever_stands_in_the_record(desk: Desk, told: str) -> None:
+    """Else a job that always fails would be tried for ever, or one that nobody can count would never run."""
+    desk.store.set("bridge:jobs:data:f1", told)
+    desk.store.rpush("bridge:jobs:waiting", "f1")
+    made = []
+    for _ in range(3):
+        (job,) = await desk.claim()
+        made.append(int(job.fields[b"atm"]))
+        await desk.end(job, "r", value=b"no")
+    assert made == [0, 1, 2]
+
+
+async def test_a_job_that_is_never_due_lets_nobody_hurry(desk: Desk) -> None:
+    desk.foreign("f1", push="")
+    desk.store.zadd("bridge:jobs:delayed", {"f1": "+inf"})
+    claimed = await desk.broker().claim(Ask(1, worker="w1"))
+    assert (claimed.jobs, claimed.due_ms) == ([], 0)
+    assert await desk.broker().promote() == (0, 0)

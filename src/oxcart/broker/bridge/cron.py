@@ -9,6 +9,7 @@ May touch: the server, through a broker.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,9 +23,12 @@ from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bullmq.codec import new_id
 from oxcart.broker.caller import Caller
 from oxcart.broker.capabilities import BRIDGE
+from oxcart.model.duration import MAX_MS
 from oxcart.model.errors import ValidationError
 from oxcart.model.options import JobOptions
 from oxcart.model.schedule import Missed, Overlap, Schedule, Scheduler
+
+log = logging.getLogger("oxcart.worker")
 
 MISSED: tuple[Missed, ...] = ("skip", "once", "all")
 OVERLAP: tuple[Overlap, ...] = ("beside", "skip", "queue")
@@ -33,6 +37,8 @@ OVERLAP: tuple[Overlap, ...] = ("beside", "skip", "queue")
 LEADS = 30_000
 #: A due time is missed when it is so many ms ago: longer than it takes for another to lead.
 LATE = 35_000
+#: Ms after which a schedule is looked at again that nobody here can read.
+UNREADABLE = 60_000
 #: Schedules that one look reads, and firings that one call makes.
 BATCH = 100
 
@@ -195,8 +201,8 @@ class CronKeeper:
         self.term = 0
         await self._caller.again(load("lead"), self._keys.waiting(), self._name, "")
 
-    async def _due(self) -> list[tuple[str, int, bytes]]:
-        """Schedules whose time has come: id, that time, record."""
+    async def _due(self) -> list[tuple[str, float, bytes]]:
+        """Schedules whose time has come: id, that time as it stands there, record."""
         flat = await self._caller.command(
             *("ZRANGEBYSCORE", self._keys.cron(), "-inf", self._broker.clock()),
             *("WITHSCORES", "LIMIT", 0, BATCH),
@@ -206,11 +212,10 @@ class CronKeeper:
         ids = [raw.decode("utf-8", "surrogateescape") for raw in flat[::2]]
         raws = await self._caller.command("MGET", *(self._keys.data(one) for one in ids))
         return [
-            (one, int(float(score)), raw or b"")
-            for one, score, raw in zip(ids, flat[1::2], raws, strict=True)
+            (one, float(score), raw or b"") for one, score, raw in zip(ids, flat[1::2], raws, strict=True)
         ]
 
-    async def _fire(self, due: Sequence[tuple[str, int, bytes]]) -> int:
+    async def _fire(self, due: Sequence[tuple[str, float, bytes]]) -> int:
         """Moves schedules on and makes their jobs; -1 where it leads no more."""
         made, now = 0, self._broker.clock()
         batch: list[bytes] = []
@@ -269,8 +274,12 @@ def _following(schedule: Schedule, after: int) -> int | None:
     return schedule.following(after)
 
 
-def _firing(one: str, at: int, raw: bytes, now: int) -> tuple[bytes, int]:
-    """A schedule's due jobs as ``fire.lua`` takes them, and how many there are."""
+def _firing(one: str, at: float, raw: bytes, now: int) -> tuple[bytes, int]:
+    """A schedule's due jobs as ``fire.lua`` takes them, and how many there are.
+
+    A record that cannot be read may be another client's, and mean something to it: it is looked at again
+    later. Where there is no record, the entry goes.
+    """
     record = records.read_record(raw)
     schedule = _schedule(record)
     missed = record.ox.get("missed")
@@ -279,9 +288,12 @@ def _firing(one: str, at: int, raw: bytes, now: int) -> tuple[bytes, int]:
     following: int | None
     try:
         known: Missed = missed if missed in MISSED else "once"
-        times, following = due_times(schedule, at, now, known) if schedule.cron else ([], None)
-    except ValidationError:
-        times, following = [], None  # nobody can say when it fires
+        if raw and not schedule.cron:
+            raise ValidationError("schedule", "a cron expression", record.schedule)
+        times, following = due_times(schedule, _ms(at), now, known) if raw else ([], None)
+    except ValidationError as error:
+        log.warning("schedule %s does not fire, and is looked at again in a minute: %s", one, error)
+        times, following = [], now + UNREADABLE
     jobs = []
     for due in times:
         job_id = new_id()
@@ -305,6 +317,11 @@ def _firing(one: str, at: int, raw: bytes, now: int) -> tuple[bytes, int]:
     return packed, len(jobs)
 
 
+def _ms(score: float) -> int:
+    """The time that a score means; others write fractions, and infinity for never."""
+    return int(min(max(score, 0), MAX_MS))
+
+
 def _schedule(record: records.Record) -> Schedule:
     cron, zone = record.schedule.get("cron"), record.schedule.get("timezone")
     start, end = record.ox.get("start"), record.ox.get("end")
@@ -323,7 +340,7 @@ def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Sc
         id=name if isinstance(name, str) else job_id,
         name=record.name,
         schedule=_schedule(record),
-        next_ms=int(float(score)),
+        next_ms=_ms(float(score)),
         runs=int(fired or 0),
         data=records.decoded(record.payload),
         options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},

@@ -63,6 +63,9 @@ for at = 6, #ARGV do
         call("HINCRBY", P .. "ox:schedule:" .. id, "skipped", 1)
       end
     end
+    if one[3] == "" then
+      call("DEL", P .. "ox:schedule:" .. id)
+    end
   end
 end
 return remember({ made })[1]

@@ -8,5 +8,4 @@
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
 local moved = promote_due(ARGV[3], tonumber(ARGV[4]))
-local first = call("ZRANGE", P .. "jobs:delayed", 0, 0, "WITHSCORES")
-return { moved, math.ceil(tonumber(first[2] or 0)), call("ZCARD", P .. "ox:pending") }
+return { moved, next_due(), call("ZCARD", P .. "ox:pending") }

@@ -220,8 +220,7 @@ local function claim_jobs(asked)
       answer.more = 1
     end
   end
-  local first = call("ZRANGE", P .. "jobs:delayed", 0, 0, "WITHSCORES")
-  answer.due = math.ceil(tonumber(first[2] or 0))
+  answer.due = next_due()
   answer.taken = taken
   return answer
 end

@@ -78,3 +78,10 @@ local function promote_due(now, most)
   end
   return #due
 end
+
+-- When the next delayed job is due, or 0; others write infinity for never.
+local function next_due()
+  local first = call("ZRANGE", P .. "jobs:delayed", 0, 0, "WITHSCORES")
+  local due = math.ceil(tonumber(first[2] or 0))
+  return due < 2 ^ 53 and due or 0
+end
