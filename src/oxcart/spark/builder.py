@@ -151,17 +151,18 @@ class Builder:
             before = -1 if whole else noted[queue][day].through
             through[queue] = max(before, newest) if basis[queue].last else _FOR_EVER
         old = Version(base.number, base.at_ms, base.why, _settled(base, day, queues), base.marks)
+        kin = {queue: _facts(facts, queue).kin or _had_kin(noted, queue) for queue in queues}
+        skipped = _skipped(facts, base, day, queues)
+        if not any(kin.values()):
+            skipped |= {"flows", "firings"}
         made = build.tables(
             bronze,
             self._carried(base, day, basis, whole=whole),
             earlier=None if whole else self._earlier(old, day, {q: noted[q][day].through for q in queues}),
             through=_by_queue(through),
             gapless=not old.of("gaps") and not any(one.gaps for one in facts.values()),
+            without=skipped,
         )
-        kin = {queue: _facts(facts, queue).kin or _had_kin(noted, queue) for queue in queues}
-        skipped = _skipped(facts, base, day, queues)
-        if not any(kin.values()):
-            skipped |= {"flows", "firings"}
         try:
             files = self._write(made, day, basis, through, skipped)
             open_ = made["open"].withColumn("day", fn.lit(day).cast("date"))

@@ -46,6 +46,11 @@ SETTINGS: Mapping[str, str] = {
     # A table that is kept for others says how its rows lie, so that they need not be brought together again.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "false",
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # a day has 1440 minutes
+    # To note of every column where our code made it takes as long as to plan, and to look at every plan after
+    # every rule is for those who write rules.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+    "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.driver.memory": "2g",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # few cores: collecting beside the work takes one
     "spark.scheduler.mode": "FAIR",  # a batch of the stream does not wait for a day's build

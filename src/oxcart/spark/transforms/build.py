@@ -7,6 +7,7 @@ a day together have the rows that the day has as a whole.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,7 @@ def tables(
     through: Column | None = None,
     gapless: bool = False,
     persist: bool = True,
+    without: Collection[str] = (),
 ) -> dict[str, DataFrame]:
     """Silver and gold of a day, or of its next span.
 
@@ -74,6 +76,8 @@ def tables(
         through: Jobs that ended later are handed on all the same; none unless given.
         gapless: Whether it is known that there is no gap.
         persist: Whether to keep what several tables need; free it with `release`.
+        without: Tables that are not needed. To say how a table is made takes Spark as long as to make a small
+            one.
 
     Returns:
         The tables by name, and ``open``: what the next day or span begins with. Rows that end on other days,
@@ -86,37 +90,37 @@ def tables(
     tried = attempts(lives)
     if persist:
         tried = tried.persist()
-    lost = gaps(bronze)
-    holes = None if gapless else lost if earlier is None else lost.unionByName(earlier.gaps)
-    sampled = counts(bronze)
     known_jobs = jobs(lives, tried)
-    made = {
-        "lives": lives,
-        "tried": tried,
-        "attempts": tried,
-        "jobs": known_jobs,
-        "transitions": transitions(lives, holes),
-        "gaps": lost,
-        "counts": sampled,
-        "flows": flows(lives, known_jobs),
-        "firings": firings(lives, known_jobs),
-        "quarantine": events.quarantine(bronze),
-        "open": events.open_events(whole, lives, through),
+    sampled = counts(bronze)
+    made = {"lives": lives, "tried": tried, "attempts": tried, "jobs": known_jobs, "counts": sampled}
+    holes = None
+    if not gapless or "gaps" not in without:
+        made["gaps"] = lost = gaps(bronze)
+        if not gapless:
+            holes = lost if earlier is None else lost.unionByName(earlier.gaps)
+    makers: dict[str, Callable[[], DataFrame]] = {
+        "transitions": lambda: transitions(lives, holes),
+        "flows": lambda: flows(lives, known_jobs),
+        "firings": lambda: firings(lives, known_jobs),
+        "quarantine": lambda: events.quarantine(bronze),
+        "open": lambda: events.open_events(whole, lives, through),
     }
+    made |= {name: make() for name, make in makers.items() if name not in without}
     if earlier is None:
-        return {
-            **made,
-            "queue_metrics": queue_metrics(bronze, tried, sampled),
-            "failures": failures(tried),
-        }
+        made["queue_metrics"] = queue_metrics(bronze, tried, sampled)
+        if "failures" not in without:
+            made["failures"] = failures(tried)
+        return made
     for name, column in ENDS.items():
-        made[name] = made[name].filter(fn.col(column).isNull() | (fn.col(column) > earlier.after))
+        if name in made:
+            made[name] = made[name].filter(fn.col(column).isNull() | (fn.col(column) > earlier.after))
     since = earlier.after - earlier.after % fn.lit(WINDOWS["minute"])
     minutes = earlier.metrics.filter((fn.col("window") == "minute") & (fn.col("start_ms") < since))
     known = earlier.attempts.unionByName(made["attempts"])
     recent = earlier.bronze.filter(fn.col("at_ms") >= since).unionByName(bronze)
     made["queue_metrics"] = queue_metrics(recent, known, counts(recent), before=minutes, since=since)
-    made["failures"] = failures(known)
+    if "failures" not in without:
+        made["failures"] = failures(known)
     return made
 
 
