@@ -95,11 +95,12 @@ class TestAdd:
             "@mail.job\n"
             "def fail(): raise PermanentError('told to')\n"
         )
-        start("work", "app:mail")
+        worker = start("work", "app:mail")
         assert ox("add", "mail", "double", '{"n": 4}', "--wait", "40s").out == '{"n":8}\n'
         failed = ox("add", "mail", "fail", "{}", "--wait", "40s")
         assert failed.code == 1
         assert "told to" in failed.err
+        assert worker.wait_for("failed for good").endswith("attempt 1 of 3, permanent: told to")
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

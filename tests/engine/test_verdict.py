@@ -11,7 +11,7 @@ import pytest
 
 from oxcart.broker.port import Outcome
 from oxcart.engine.running import RunningJob
-from oxcart.engine.verdict import LONGEST_REASON, LONGEST_TRACE, TRACES, Verdict
+from oxcart.engine.verdict import LONGEST_REASON, LONGEST_TRACE, TRACES, Verdict, tell_failure
 from oxcart.model.backoff import Backoff
 from oxcart.model.failure import Category, Classifier, PermanentError, Rule, TemporaryError
 from oxcart.model.outcome import Cancel, Retry, Snooze
@@ -314,3 +314,32 @@ class TestOthers:
         job = make_job(attempts=attempts, fields={"atm": str(made), "stc": str(stalls)})
         outcome: Outcome = verdict.of_error(job, ValueError("x"), category)
         assert (outcome.kind, outcome.attempts) == ("f", allowed)
+
+
+class TestTold:
+    """Every failed attempt is one line of the log: nobody should have to ask the server whether jobs fail."""
+
+    def test_a_final_failure_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        job = make_job(attempts=2, name="charge", fields={"atm": "1"})
+        tell_failure(job, verdict.of_error(job, TemporaryError("the bank said no\nand more")))
+        (said,) = caplog.records
+        assert (said.name, said.levelname) == ("oxcart.worker", "WARNING")
+        assert said.getMessage() == (
+            f"queue {job.queue}: job 1 (charge) failed for good, attempt 2 of 2, temporary: the bank said no"
+        )
+        assert (vars(said)["job_id"], vars(said)["category"]) == ("1", "temporary")
+
+    def test_one_that_is_tried_again_is_information(self, caplog: pytest.LogCaptureFixture) -> None:
+        job = make_job(attempts=2, backoff="1500ms")
+        outcome = verdict.of_error(job, TemporaryError("x" * 1000))
+        tell_failure(job, outcome)
+        assert caplog.records == []
+        with caplog.at_level("INFO", "oxcart.worker"):
+            tell_failure(job, outcome)
+        assert "failed and is tried again in 1.5 s, attempt 1 of 2, temporary: xxx" in caplog.text
+        assert "x" * 301 not in caplog.text
+
+    def test_what_was_cancelled_is_no_failure(self, caplog: pytest.LogCaptureFixture) -> None:
+        job = make_job()
+        tell_failure(job, verdict.of_result(job, Cancel("not wanted")))
+        assert caplog.records == []

@@ -70,7 +70,11 @@ def add(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a job."""
+    """Add a job.
+
+    What a handler says of its jobs (attempts, backoff, timeout) is in its code and not known here: say it
+    again.
+    """
     given = {
         "delay": delay,
         "priority": priority,

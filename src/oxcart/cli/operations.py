@@ -42,7 +42,7 @@ def clean(
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old jobs of a queue, finished ones unless told otherwise."""
+    """Remove old jobs of a queue, completed ones unless told otherwise."""
 
     async def work(source: Queue, told: Told) -> int:
         done = 0

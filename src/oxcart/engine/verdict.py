@@ -40,6 +40,8 @@ log = logging.getLogger("oxcart.worker")
 LONGEST_TRACE = 16_384
 #: The same for a reason: it stands in the job, in an event, and in the memory of whoever lists failed jobs.
 LONGEST_REASON = 16_384
+#: A reason in the log is cut here.
+LONGEST_LINE = 300
 #: The reason that peers write too.
 STARTED_TOO_OFTEN = "job started more than allowable limit"
 #: How many traces are kept where the job does not say.
@@ -290,6 +292,29 @@ class Verdict:
         traces.append(_cut(trace, LONGEST_TRACE))
         kept = traces[-limit:] if limit else []
         return _json.encode([_text(trace).decode() for trace in kept])
+
+
+def tell_failure(job: RunningJob, outcome: Outcome) -> None:
+    """Logs an attempt that failed, in one line; the traces are in the job."""
+    if outcome.category == Category.CANCELLED.value:
+        return  # somebody wanted it so
+    final = outcome.kind == "f"
+    if not log.isEnabledFor(level := logging.WARNING if final else logging.INFO):
+        return
+    first = outcome.value.decode("utf-8", "replace").partition("\n")[0]
+    log.log(
+        level,
+        "queue %s: job %s (%s) failed%s, attempt %d of %d, %s: %s",
+        job.queue,
+        job.id,
+        job.name,
+        " for good" if final else f" and is tried again in {outcome.delay_ms / 1000:,g} s",
+        job.attempt,
+        max(job.options.attempts, 1),
+        outcome.category,
+        first if len(first) <= LONGEST_LINE else first[:LONGEST_LINE] + "…",
+        extra={"job_id": job.id, "worker_id": job.worker_id, "category": outcome.category},
+    )
 
 
 def _is_named(error: BaseException, names: bytes) -> bool:

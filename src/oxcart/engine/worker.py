@@ -36,7 +36,7 @@ from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.running import RunningJob
 from oxcart.engine.scheduler import Scheduler
 from oxcart.engine.source import Source, deliveries_of, make_worker_id
-from oxcart.engine.verdict import REFUSALS, Verdict
+from oxcart.engine.verdict import REFUSALS, Verdict, tell_failure
 from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import Duration, parse_ms
@@ -474,6 +474,8 @@ class Worker:
             )
         if code == 1:
             self.processed += 1
+            if outcome.category:
+                tell_failure(job, outcome)
             if b"ox:callback" in job.claim.fields and outcome.kind in "cf":
                 self._callbacks.ended(station.root.index, job, outcome)
         elif code == 0 and outcome.kind == "h":
@@ -495,11 +497,10 @@ class Worker:
     def _refused(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
         if job.cancel_reason == CANCELLED and outcome.category == CANCELLED:
             return  # by force: the job had ended before its handler did
-        what = {"c": "result", "f": "failure"}.get(outcome.kind, "return")
         log.warning(
             "queue %s: the %s of job %s was refused: %s",
             station.broker.queue,
-            what,
+            {"c": "result", "f": "failure"}.get(outcome.kind, "return"),
             job.id,
             REFUSALS.get(code, code) if isinstance(code, int) else code,
             extra={"job_id": job.id, "worker_id": self.id},
