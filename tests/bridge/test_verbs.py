@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from oxcart.broker.bridge.broker import _packed
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.port import Ask, Lease
-from oxcart.model.errors import JobLocked, JobNotFound, LeaseLost, NotSupported, WrongState
+from oxcart.model.errors import JobLocked, JobNotFound, LeaseLost, NotSupported, ScriptError, WrongState
 from oxcart.model.state import State
 from tests.bridge.conftest import Desk
 
@@ -396,3 +398,47 @@ async def test_a_job_that_is_never_due_lets_nobody_hurry(desk: Desk) -> None:
     claimed = await desk.broker().claim(Ask(1, worker="w1"))
     assert (claimed.jobs, claimed.due_ms) == ([], 0)
     assert await desk.broker().promote() == (0, 0)
+
+
+async def test_a_server_without_memory_renews_leases(desk: Desk) -> None:
+    """Else all of them run out while nothing can be written, and every job runs again when something can."""
+    job = await desk.active()
+    lock, beat = f"bridge:jobs:lock:{job.id}", "bridge:workers:heartbeat:w1"
+    desk.store.sadd("bridge:workers:active", "w1")
+    desk.store.set(beat, 1, ex=5)
+    desk.store.expire(lock, 5)
+    desk.store.config_set("maxmemory", 1)
+    try:
+        async with asyncio.timeout(10):
+            assert await desk.broker().extend([Lease(job.id, job.token, job.starts)], 30_000) == []
+    finally:
+        desk.store.config_set("maxmemory", 0)
+    assert desk.store.ttl(lock) > 20
+    assert desk.store.ttl(beat) > 20
+
+
+async def test_a_server_without_memory_changes_nothing(desk: Desk) -> None:
+    """Scripts run whole or not at all."""
+    job = await desk.active()
+    for _ in range(3):
+        await desk.add()
+    await desk.add(delay="1s")
+    desk.clock.now += 5000
+    before = {key: desk.store.dump(key) for key in desk.store.scan_iter()}
+    broker = desk.broker()
+    calls = {
+        "claim": broker._asked(Ask(9, worker="w1"), 9, desk.clock()),
+        "finish": [*broker._asked(Ask(9, worker="w1"), 9, desk.clock()), 1, _packed(desk.outcome(job), b"")],
+        "promote": [desk.clock(), 100],
+        "lost": [desk.clock(), 2000, "", 100],
+    }
+    desk.store.config_set("maxmemory", 1)
+    try:
+        for verb, args in calls.items():
+            with pytest.raises(ScriptError, match="OOM"):
+                await broker.caller.again(load(verb), broker.keys.waiting(), *args)
+        with pytest.raises(ScriptError, match="OOM"):
+            await desk.add()
+    finally:
+        desk.store.config_set("maxmemory", 0)
+    assert {key: desk.store.dump(key) for key in desk.store.scan_iter()} == before

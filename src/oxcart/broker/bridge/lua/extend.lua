@@ -3,10 +3,11 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now, 4 lock ms, then per lease: id, worker id, starts or ""
 -- Returns  the ids that were refused
--- Keeps    a lease that ran out comes back only while the job is active and was not started by another
+-- Keeps    a lease that ran out comes back only while the job is active and was not started by another; a
+--          server without memory still renews, or it would be full of dead workers when it has some again
 -- include: base
 
-asked_of_slot("SETRANGE", NEVER, 0, "")
+remembered(true)
 local refused, beaten = {}, {}
 for at = 5, #ARGV, 3 do
   local id, worker, starts = ARGV[at], ARGV[at + 1], ARGV[at + 2]
@@ -17,15 +18,17 @@ for at = 5, #ARGV, 3 do
   if ours and holder == worker then
     call("PEXPIRE", lock, ARGV[4])
   elseif ours and not holder and call("SISMEMBER", P .. "jobs:active", id) == 1 then
-    call("SET", lock, worker, "PX", ARGV[4])
+    redis.pcall("SET", lock, worker, "PX", ARGV[4]) -- where that takes too much memory, the next time
   else
     refused[#refused + 1] = id
     worker = nil
   end
   if worker and not beaten[worker] then
     beaten[worker] = true
-    if call("SISMEMBER", P .. "workers:active", worker) == 1 then
-      call("SET", P .. "workers:heartbeat:" .. worker, ARGV[3], "EX", 30)
+    local beat = P .. "workers:heartbeat:" .. worker
+    if call("SISMEMBER", P .. "workers:active", worker) == 1
+      and redis.pcall("SET", beat, ARGV[3], "EX", 30).err then
+      call("EXPIRE", beat, 30)
     end
   end
 end
