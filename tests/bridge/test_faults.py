@@ -338,3 +338,40 @@ async def test_a_place_that_the_facts_do_not_name_is_left_too(desk: Desk) -> Non
         assert len(await desk.claim()) == 1
         assert await desk.claim() == []
     assert desk.store.keys("bridge:ox:lane:*") == []
+
+
+async def test_8_a_dependency_that_is_removed_when_it_completes_has_completed(desk: Desk) -> None:
+    first = await desk.add()
+    after = await desk.add(depends_on=[first])
+    (job,) = await desk.claim()
+    assert job.id == first
+    await desk.end(job, retention="0::")
+    assert [one.id for one in await desk.claim()] == [after]
+    assert [key for key in desk.store.scan_iter() if first in key] == [f"bridge:jobs:status:{first}"]
+    assert 0 < desk.store.ttl(f"bridge:jobs:status:{first}") <= 86_400
+
+
+async def test_runs_that_others_end_leave_nothing_of_ours(desk: Desk) -> None:
+    """What we wrote down of a job goes with it, however another client tidies up."""
+    ids = []
+    for _ in range(4):
+        job = await desk.active()
+        await desk.end(job, "r", value=b"no")
+        desk.store.lrem("bridge:jobs:waiting", 1, job.id)
+        ids.append(job.id)
+    gone, silent, kept, runs = ids
+    desk.store.set(f"bridge:jobs:status:{gone}", "completed")
+    desk.store.delete(f"bridge:jobs:data:{gone}", f"bridge:jobs:data:{silent}")
+    desk.store.set(f"bridge:jobs:status:{kept}", "completed")
+    desk.store.set(f"bridge:jobs:status:{runs}", "active")
+    broker = desk.broker()
+    await Sweeper(broker.keys, broker.caller, slack=0).sweep()
+    left = {key for key in desk.store.scan_iter() if gone in key or silent in key}
+    assert left == {f"bridge:jobs:status:{gone}"}, "the word of the other client"
+    assert 0 < desk.store.ttl(f"bridge:ox:job:{kept}") <= 86_400
+    assert desk.store.hkeys("bridge:ox:facts") == [runs], "it is looked at again"
+    # The other client lets one run again: what is written down of it must last as long as the run.
+    desk.store.rpush("bridge:jobs:waiting", kept)
+    (job,) = await desk.claim()
+    assert desk.store.ttl(f"bridge:ox:job:{kept}") == -1
+    assert await desk.end(job) == 1

@@ -13,6 +13,7 @@ from oxcart.broker.bridge.scripts import load
 from oxcart.broker.port import Ask, Lease
 from oxcart.model.errors import JobLocked, JobNotFound, LeaseLost, NotSupported, ScriptError, WrongState
 from oxcart.model.state import State
+from oxcart.model.target import Target
 from tests.bridge.conftest import Desk
 
 DAY = 86_400
@@ -442,3 +443,41 @@ async def test_a_server_without_memory_changes_nothing(desk: Desk) -> None:
     finally:
         desk.store.config_set("maxmemory", 0)
     assert {key: desk.store.dump(key) for key in desk.store.scan_iter()} == before
+
+
+@pytest.mark.parametrize("category", ["permanent", "cancelled"])
+async def test_a_job_that_is_removed_when_it_fails_leaves_nothing(desk: Desk, category: str) -> None:
+    job = await desk.active()
+    await desk.end(job, "f", value=b"x", category=category, retention="0::")
+    assert (await desk.broker().counts())["failed"] == 0
+    assert [key for key in desk.store.scan_iter() if job.id in key] == []
+
+
+async def test_cancelled_jobs_are_listed_for_a_day(desk: Desk) -> None:
+    dead = await desk.active()
+    await desk.end(dead, "f", value=b"x", category="permanent")
+    ids = []
+    for _ in range(2):
+        desk.clock.now += DAY * 1000 + 1
+        job = await desk.active()
+        await desk.end(job, "f", value=b"x", category="cancelled")
+        ids.append(job.id)
+    assert (await desk.broker().counts())["failed"] == 2, (
+        "the keys of the first are gone, the dead letter is not"
+    )
+    assert [job.id for job in await desk.broker().page("failed", 0, 9)] == [ids[1], dead.id]
+    assert [job.id for job in await desk.broker().page("failed", 0, 0, oldest=True)] == [dead.id]
+    await desk.broker().remove_job(ids[1])
+    assert (await desk.broker().counts())["failed"] == 1
+
+
+async def test_a_page_is_a_part_of_all(desk: Desk) -> None:
+    ids = [await desk.add(priority=priority) for priority in (9, 9, 5, 5, 2)]
+    ids.insert(2, await desk.add(priority=9, target=Target(capabilities="gpu")))
+    broker = desk.broker()
+    for first in range(6):
+        for last in range(first, 7):
+            page = await broker.page("wait", first, last, oldest=True)
+            assert [job.id for job in page] == ids[first : last + 1]
+            page = await broker.page("wait", first, last)
+            assert [job.id for job in page] == ids[::-1][first : last + 1]

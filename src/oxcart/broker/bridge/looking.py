@@ -155,8 +155,9 @@ class Looking:
             ("GET", self.keys.concurrent(self.queue)),
             ("ZCARD", self.keys.ended("completed")),
             ("ZCARD", self.keys.ended("failed")),
+            ("ZCARD", self.keys.ended("cancelled")),
         ]
-        *waiting, running, completed, failed = await self.caller.pipeline(commands)
+        *waiting, running, completed, dead, cancelled = await self.caller.pipeline(commands)
         return {
             "wait": sum(waiting),
             "paused": 0,
@@ -165,34 +166,43 @@ class Looking:
             "delayed": len(await self._of_type(self.keys.delayed())),
             "waiting-children": len(await self._of_type(self.keys.pending())),
             "completed": completed,
-            "failed": failed,
+            "failed": dead + cancelled,
         }
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
-        ids = await self._ids(state)
-        if not oldest:
-            ids.reverse()
+        if state == "wait":
+            lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
+            ids = await self._merged([self.keys.lane(_id(lane)) for lane in lanes], last + 1, oldest)
+        elif state in ("completed", "failed"):
+            ended = [state] if state == "completed" else ["failed", "cancelled"]
+            ids = await self._merged([self.keys.ended(one) for one in ended], last + 1, oldest)
+        else:
+            ids = await self._ids(state)
+            if not oldest:
+                ids.reverse()
         jobs = await self._read(ids[first : last + 1], lenient=True)
         return [job for job in jobs if job is not None]
 
-    async def _ids(self, state: str) -> list[str]:
-        """The ids of the type's jobs of a state, oldest first."""
-        if state == "wait":
-            lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
-            commands = [("ZRANGE", self.keys.lane(_id(lane)), 0, -1, "WITHSCORES") for lane in lanes]
-            scored: list[tuple[float, bytes]] = []
-            for flat in await self.caller.pipeline(commands):
+    async def _merged(self, keys: Sequence[str], most: int, oldest: bool) -> list[str]:
+        """The first members of some sorted sets together, or the last ones first; so many at most."""
+        scored: list[tuple[float, bytes]] = []
+        if most > 0:
+            way = () if oldest else ("REV",)
+            for flat in await self.caller.pipeline(
+                [("ZRANGE", key, 0, most - 1, *way, "WITHSCORES") for key in keys]
+            ):
                 scored += zip(map(float, flat[1::2]), flat[::2], strict=True)
-            return [_id(raw) for _, raw in sorted(scored)]
+        return [_id(raw) for _, raw in sorted(scored, reverse=not oldest)[:most]]
+
+    async def _ids(self, state: str) -> list[str]:
+        """The ids of the type's jobs of some other state, oldest first."""
         if state == "active":
             return [_id(raw) for raw in await self.caller.command("SMEMBERS", self.keys.held_of(self.queue))]
         if state == "delayed":
             return await self._of_type(self.keys.delayed())
         if state == "waiting-children":
             return await self._of_type(self.keys.pending())
-        if state in ("completed", "failed"):
-            return [_id(raw) for raw in await self.caller.command("ZRANGE", self.keys.ended(state), 0, -1)]
         return []
 
     async def _of_type(self, key: str) -> list[str]:

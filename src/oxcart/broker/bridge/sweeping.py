@@ -72,17 +72,12 @@ class Sweeper:
         if not ids:
             return 0
         names = [one.decode("utf-8", "surrogateescape") for one in ids]
-        status = await self._caller.command("MGET", *(self._keys.status(name) for name in names))
-        over = [one for one, state in zip(ids, status, strict=True) if state in _OVER]
-        unknown = [name for name, state in zip(names, status, strict=True) if state is None]
-        if unknown:
-            there = await self._caller.pipeline([("EXISTS", self._keys.data(name)) for name in unknown])
-            over += [
-                name.encode("utf-8", "surrogateescape")
-                for name, known in zip(unknown, there, strict=True)
-                if not known
-            ]
-        return await self._forget(over)
+        commands: list[tuple[str, ...]] = [("MGET", *(self._keys.status(name) for name in names))]
+        commands += [("EXISTS", self._keys.data(name)) for name in names]
+        status, *there = await self._caller.pipeline(commands)
+        return await self._forget(
+            [one for one, state, known in zip(ids, status, there, strict=True) if state in _OVER or not known]
+        )
 
     async def _forget(self, ids: list[bytes]) -> int:
         gone = 0

@@ -68,6 +68,8 @@ function end_as.c(id, o)
   keep_for(id, o[14])
   if o[14] > 0 then
     note_end(id, asked.type, "completed", o[5])
+  elseif call("ZCARD", P .. "ox:pending") > 0 and call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+    call("SET", P .. "jobs:status:" .. id, "completed", "EX", 86400) -- others may wait for it
   end
 end
 
@@ -78,6 +80,7 @@ function end_as.f(id, o)
   if o[14] == 0 then
     keep_for(id, 0)
     call("LREM", P .. "jobs:deadletter", 1, id)
+    call("ZREM", P .. "ox:ended:failed:" .. asked.type, id)
   end
 end
 
@@ -89,7 +92,9 @@ function end_as.x(id, o)
   call("INCR", P .. "metrics:jobs:failed")
   tell(asked.type, "failed", id, "failedReason", o[7], "prev", "active")
   keep_for(id, o[14])
-  note_end(id, asked.type, "failed", o[5])
+  if o[14] > 0 then
+    note_end(id, asked.type, "cancelled", o[5])
+  end
 end
 
 function end_as.r(id, o, facts)

@@ -21,8 +21,9 @@ call("ZREM", P .. "jobs:delayed", id)
 call("ZREM", P .. "jobs:cron", id)
 call("ZREM", P .. "ox:pending", id)
 call("LREM", P .. "jobs:deadletter", 1, id)
-call("ZREM", P .. "ox:ended:completed:" .. ARGV[4], id)
-call("ZREM", P .. "ox:ended:failed:" .. ARGV[4], id)
+for _, state in ipairs({ "completed", "failed", "cancelled" }) do
+  call("ZREM", P .. "ox:ended:" .. state .. ":" .. ARGV[4], id)
+end
 unlist_job(id, facts_of(id))
 call("HDEL", P .. "ox:facts", id)
 call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id, P .. "jobs:result:" .. id,

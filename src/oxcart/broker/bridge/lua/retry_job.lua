@@ -21,8 +21,9 @@ elseif status ~= "dead" and status ~= "failed" and status ~= "completed" then
 end
 call("LREM", P .. "jobs:deadletter", 1, id)
 call("DEL", P .. "jobs:result:" .. id, P .. "jobs:progress:" .. id)
-call("ZREM", P .. "ox:ended:completed:" .. ARGV[4], id)
-call("ZREM", P .. "ox:ended:failed:" .. ARGV[4], id)
+for _, state in ipairs({ "completed", "failed", "cancelled" }) do
+  call("ZREM", P .. "ox:ended:" .. state .. ":" .. ARGV[4], id)
+end
 call("PERSIST", P .. "ox:job:" .. id)
 call("HDEL", P .. "ox:job:" .. id, "finishedOn", "failedReason", "stacktrace", "ox:category", "ox:code", "ox:cancel")
 if ARGV[7] == "" then

@@ -7,6 +7,8 @@ local MOST_LANES = 200
 -- Jobs that a claim lets through whose time has come, and that it puts back into their lanes, at most.
 local MOST_DUE = 25
 local MOST_RELISTED = 25
+-- Where the attempts stand in a record that is to be read anew.
+local UNREAD = -2
 -- A pass over an unchanged list is repeated after so many ms.
 local PASS_AGAIN = 1000
 
@@ -54,7 +56,7 @@ local function scan(asked)
     for i, id in ipairs(ids) do
       if listed[i] == 0 then
         local facts = facts_of(id)
-        if facts then
+        if facts and facts[6] ~= UNREAD then
           list_job(id, facts, false)
           relisted = relisted + 1
           if relisted == MOST_RELISTED then
@@ -110,6 +112,17 @@ local function held_back(facts)
   return nil
 end
 
+-- What was learned of a job holds no more: the scan brings it to be read anew, where it is in the list at all.
+-- A job that has run stays known, so that what is written down of its runs goes when it does (forget.lua).
+local function unlearn(id, facts)
+  if call("EXISTS", P .. "ox:job:" .. id) == 1 then
+    facts[6] = UNREAD
+    call("HSET", P .. "ox:facts", id, cmsgpack.pack(facts))
+  else
+    call("HDEL", P .. "ox:facts", id)
+  end
+end
+
 -- Gives one job to the worker. Returns the job, or nil and whether its place in the lane is to go.
 local function take(asked, id, facts, orphans)
   local raw = call("GET", P .. "jobs:data:" .. id)
@@ -120,9 +133,9 @@ local function take(asked, id, facts, orphans)
     orphans[#orphans + 1] = id
     return nil
   end
-  local counted_raw = counted(raw, facts[6], 1)
+  local counted_raw = facts[6] ~= UNREAD and counted(raw, facts[6], 1)
   if not counted_raw then
-    call("HDEL", P .. "ox:facts", id) -- the scan will bring it to be read anew
+    unlearn(id, facts)
     return nil
   end
   if not call("SET", P .. "jobs:lock:" .. id, asked.worker, "NX", "PX", asked.lock) then
@@ -130,7 +143,7 @@ local function take(asked, id, facts, orphans)
   end
   if not unqueue(id) then
     call("DEL", P .. "jobs:lock:" .. id) -- somebody else has it, or had
-    call("HDEL", P .. "ox:facts", id)
+    unlearn(id, facts)
     return nil
   end
   call("SET", P .. "jobs:data:" .. id, counted_raw)
@@ -149,7 +162,11 @@ local function take(asked, id, facts, orphans)
   call("HSET", P .. "ox:held", id, facts[1])
   call("SADD", P .. "ox:active:" .. facts[1], id)
   tell(facts[1], "active", id, "prev", "waiting")
-  return { id, starts, counted_raw, starts > 1 and call("HGETALL", P .. "ox:job:" .. id) or {} }
+  if starts == 1 then
+    return { id, starts, counted_raw, {} }
+  end
+  call("PERSIST", P .. "ox:job:" .. id) -- others may let a job run again that had ended
+  return { id, starts, counted_raw, call("HGETALL", P .. "ox:job:" .. id) }
 end
 
 -- Returns a table: jobs, limited, due, closed, active, orphans, unknown, more, lanes.

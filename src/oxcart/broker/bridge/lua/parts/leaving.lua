@@ -18,11 +18,12 @@ local function leave(id, job_type)
   call("SREM", P .. "ox:active:" .. job_type, id)
 end
 
--- Notes an ended job for who lists them; completed ones of a day ago are forgotten, as their keys are.
+-- Notes an ended job for who lists them; those of a day ago are forgotten, as their keys are, but for dead
+-- letters, which stay.
 local function note_end(id, job_type, state, now)
   local key = P .. "ox:ended:" .. state .. ":" .. job_type
   call("ZADD", key, now, id)
-  if state == "completed" then
+  if state ~= "failed" then
     call("ZREMRANGEBYSCORE", key, "-inf", tonumber(now) - 86400000)
   end
 end
