@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+
+from oxcart.broker.factory import DEFAULTS
 from oxcart.broker.port import Ask
 from oxcart.model.target import Abilities, Target
 from tests.bridge.conftest import Desk
@@ -68,3 +71,26 @@ async def test_a_job_behind_ten_thousand_of_another_client_is_found(desk: Desk) 
     desk.store.config_resetstat()
     assert [job.id for job in await desk.claim()] == [again]
     assert desk.store.info("commandstats")["cmdstat_mget"]["calls"] == 1
+
+
+async def test_an_end_looks_only_at_those_that_wait_for_it(desk: Desk) -> None:
+    """However many wait for others, and however many workers there are to look at all of them."""
+    broker = desk.broker()
+    never = str(uuid.uuid4())
+    waiting = [broker.encode("email", n, DEFAULTS["bridge"].replace(depends_on=[never])) for n in range(1000)]
+    await broker.add(waiting)
+    first = await desk.add()
+    after = await desk.add(depends_on=[first])
+    (job,) = await desk.claim()
+    desk.store.config_resetstat()
+    await desk.end(job)
+    stats = desk.store.info("commandstats")
+    assert sum(one["calls"] for name, one in stats.items() if name.startswith("cmdstat_eval")) <= 4
+    assert [one.id for one in await desk.claim()] == [after]
+    desk.store.set(f"bridge:jobs:status:{never}", "completed")  # by another client, which tells nobody
+    desk.store.config_resetstat()
+    for worker in ("w1", "w2", "w3"):
+        await desk.broker(worker=worker).promote()
+    assert desk.store.info("commandstats")["cmdstat_zrange"]["calls"] < 40, "one of them looks at all"
+    assert desk.store.zcard("bridge:ox:pending") == 0
+    assert desk.store.llen("bridge:jobs:waiting") == 1000

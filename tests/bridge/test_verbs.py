@@ -427,7 +427,7 @@ async def test_a_server_without_memory_changes_nothing(desk: Desk) -> None:
     desk.clock.now += 5000
     before = {key: desk.store.dump(key) for key in desk.store.scan_iter()}
     broker = desk.broker()
-    calls = {
+    calls: dict[str, list[Any]] = {
         "claim": broker._asked(Ask(9, worker="w1"), 9, desk.clock()),
         "finish": [*broker._asked(Ask(9, worker="w1"), 9, desk.clock()), 1, _packed(desk.outcome(job), b"")],
         "promote": [desk.clock(), 100],

@@ -181,6 +181,7 @@ class BridgeBroker(Looking):
         """Ends attempts and claims into the freed slots."""
         now = self.clock()
         codes: list[Code] = []
+        awaited: list[bytes] = []
         for start in range(0, max(1, len(outcomes)), FINISH):
             part = outcomes[start : start + FINISH]
             args = self._asked(ask, ask.count if start + FINISH >= len(outcomes) else 0, now)
@@ -188,9 +189,10 @@ class BridgeBroker(Looking):
             args += [_packed(outcome, self._rerouted(outcome)) for outcome in part]
             answer = await self.caller.once(load("finish"), self._waiting, *args, patient=True)
             codes += answer[0]
-        if answer[11] and any(outcome.kind in "cf" for outcome in outcomes):
-            with contextlib.suppress(BrokerError):  # the next tick does it; the codes must arrive
-                await self._settle()
+            awaited += answer[11]
+        with contextlib.suppress(BrokerError):  # the next tick does it; the codes must arrive
+            for one in awaited:
+                await self._settle(one)
         return codes, await self._go_on(answer, ask, now)
 
     async def _claim(self, ask: Ask, count: int, now: int) -> Any:
@@ -337,15 +339,22 @@ class BridgeBroker(Looking):
             await self._settle()
         return moved, due
 
-    async def _settle(self) -> int:
-        """Looks at all jobs that wait for others, in steps; returns how many were let through."""
+    async def _settle(self, ended: bytes = b"") -> int:
+        """Looks at the jobs that wait for one that has ended, or at all that wait, in steps; returns how many
+        were let through.
+        """
         at = passed = 0
+        begun = False
         through: int
         looked: int
         while True:
             through, looked = await self.caller.again(
-                load("settle"), self._waiting, self.clock(), at, SETTLE, patient=True
+                load("settle"),
+                self._waiting,
+                *(self.clock(), at if begun else "", SETTLE, ended),
+                patient=True,
             )
+            begun = True
             passed += through
             at += looked - through
             if looked < SETTLE:

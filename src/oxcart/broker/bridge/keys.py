@@ -174,6 +174,14 @@ class BridgeKeys:
         """Sorted set: jobs that wait for others, by the time since when."""
         return self.key("ox:pending")
 
+    def followers(self, job_id: str) -> str:
+        """Set: the jobs that wait for this one; gone after a day, after which a slower look finds them."""
+        return self.key(f"ox:next:{job_id}")
+
+    def settling(self) -> str:
+        """String: the guard that lets one look at all jobs that wait for others run at a time."""
+        return self.key("ox:settling")
+
     def held(self) -> str:
         """Hash: the jobs that workers of ours hold, and of which type they are."""
         return self.key("ox:held")

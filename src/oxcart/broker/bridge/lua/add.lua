@@ -32,7 +32,7 @@ for i = 1, tonumber(ARGV[4]) do
     end
     if #unmet > 0 then
       call("SET", P .. "jobs:status:" .. id, "waiting")
-      call("ZADD", P .. "ox:pending", now, id)
+      make_pending(id, unmet, now)
       call("HSET", P .. "ox:job:" .. id, "depends", cmsgpack.pack(unmet), "due", due)
     elseif tonumber(due) > 0 then
       call("SET", P .. "jobs:status:" .. id, "delayed")

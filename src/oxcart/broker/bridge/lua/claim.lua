@@ -4,10 +4,10 @@
 -- ARGV     1 slot, 2 number of the call, 3 now, 4 how many, 5 worker id, 6 lock ms, 7 type,
 --          8 payload bytes after which to stop, 9 entries of the list to look at for jobs of others,
 --          10 how many lanes the worker serves, their names
--- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated, unknown, more, lanes, pending }: jobs
+-- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated, unknown, more, lanes, awaited }: jobs
 --          is a list of { id, starts, record, fields of earlier runs } in MessagePack; limited and due in ms; unknown
 --          are ids that the caller is to read and `index`; more is 1 while the list was not seen to its end;
---          lanes are those with work that the caller did not name; pending is how many jobs wait for others
+--          lanes are those with work that the caller did not name; awaited is for finish.lua
 -- Events   `active` per claimed job, `waiting` per delayed job whose time had come
 -- Keeps    a claimed id is in `active`, has the worker's lock, and counts for its type; match first, lock once
 -- include: base lanes counting claiming

@@ -7,7 +7,7 @@
 --          kind: c completed, f failed for good, x failed without being a dead letter (cancelled),
 --          r retry now, d delay, w give back, l give back and hold the type
 -- Returns  as claim.lua, with a code per outcome first: 1, -1 no such job, -2 the lease ran out,
---          -3 not active, -6 another worker holds it
+--          -3 not active, -6 another worker holds it; awaited are those that ended and for which others wait
 -- Events   `completed`, `failed`, `delayed` or `waiting` per outcome, and those of claim.lua
 -- Keeps    whoever ends a job gives its slot back; a run that does not count is taken off the record
 -- include: base lanes leaving counting claiming
@@ -56,6 +56,7 @@ local function note_failure(id, o)
   end
 end
 
+local pending = call("ZCARD", P .. "ox:pending")
 local end_as = {}
 
 function end_as.c(id, o)
@@ -68,7 +69,7 @@ function end_as.c(id, o)
   keep_for(id, o[14])
   if o[14] > 0 then
     note_end(id, asked.type, "completed", o[5])
-  elseif call("ZCARD", P .. "ox:pending") > 0 and call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+  elseif pending > 0 and call("EXISTS", P .. "jobs:data:" .. id) == 0 then
     call("SET", P .. "jobs:status:" .. id, "completed", "EX", 86400) -- others may wait for it
   end
 end
@@ -127,7 +128,8 @@ function end_as.l(id, o, facts)
   call("SET", P .. "ox:hold:" .. asked.type, "1", "PX", math.max(1, o[11]))
 end
 
-local codes = {}
+local ENDS = { c = true, f = true, x = true }
+local codes, awaited = {}, {}
 for i = 1, tonumber(ARGV[at]) do
   local o = cmsgpack.unpack(ARGV[at + i])
   local id = o[2]
@@ -139,7 +141,12 @@ for i = 1, tonumber(ARGV[at]) do
     end
     end_as[o[1]](id, o, facts_of(id))
     code = 1
+    if pending > 0 and ENDS[o[1]] and call("EXISTS", P .. "ox:next:" .. id) == 1 then
+      awaited[#awaited + 1] = id
+    end
   end
   codes[i] = code
 end
-return answer_claim(codes, claim_jobs(asked), asked)
+local answer = claim_jobs(asked)
+answer.awaited = awaited
+return answer_claim(codes, answer, asked)

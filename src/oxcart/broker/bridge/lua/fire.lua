@@ -55,7 +55,7 @@ for at = 6, #ARGV do
           tell(facts[1], "waiting", job[1])
         else
           call("SET", P .. "jobs:status:" .. job[1], "waiting")
-          call("ZADD", P .. "ox:pending", ARGV[5], job[1])
+          make_pending(job[1], { last }, ARGV[5])
           call("HSET", P .. "ox:job:" .. job[1], "depends", cmsgpack.pack({ last }), "ended", "1")
         end
         made = made + 1

@@ -56,7 +56,7 @@ for each = at, #ARGV, 3 do
       ready = ready + 1
     else
       call("SADD", P .. "ox:listed", id)
-      call("ZADD", P .. "ox:pending", ARGV[3], id)
+      make_pending(id, unmet, ARGV[3])
       call("HSET", P .. "ox:job:" .. id, "depends", cmsgpack.pack(unmet), "foreign", "1")
     end
   end

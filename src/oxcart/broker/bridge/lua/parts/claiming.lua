@@ -248,7 +248,7 @@ local function tell_claim(codes, answer, asked, repeated)
   return {
     codes, cmsgpack.pack(answer.jobs), answer.limited, answer.due, answer.closed,
     tonumber(call("GET", P .. "ratelimit:concurrent:" .. asked.type) or 0), answer.orphans, repeated,
-    answer.unknown, answer.more, answer.lanes, call("ZCARD", P .. "ox:pending"),
+    answer.unknown, answer.more, answer.lanes, answer.awaited or {},
   }
 end
 

@@ -64,6 +64,16 @@ local function make_ready(id, facts, front)
   end
 end
 
+-- Lets a job wait until others have completed. Each of them knows who waits for it, so that its end need not
+-- look at all that wait; for a day, after which a slower look finds them (settle.lua).
+local function make_pending(id, unmet, now)
+  call("ZADD", P .. "ox:pending", now, id)
+  for _, other in ipairs(unmet) do
+    call("SADD", P .. "ox:next:" .. other, id)
+    call("EXPIRE", P .. "ox:next:" .. other, 86400)
+  end
+end
+
 -- Lets jobs through whose time has come, at most so many; returns how many. Ids of others that nobody has
 -- read yet go to the list alone, and the scan finds them there.
 local function promote_due(now, most)
