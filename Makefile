@@ -123,8 +123,8 @@ bench-bridge: install  ## how long a Bridge claim holds the server with 10 000 a
 	$(BIN)/python -m benchmarks.bridge $(BENCH)
 
 .PHONY: bridge-mesh
-bridge-mesh: install  ## 20 000 Bridge jobs with random targets while workers die and join; a death at full length
-	OXCART_BRIDGE_JOBS=20000 $(BIN)/pytest -q --timeout 3600 tests/bridge/test_routing.py
+bridge-mesh: install  ## 20 000 Bridge jobs with random targets by 50 workers that die and join; a death at full length
+	OXCART_BRIDGE_JOBS=20000 OXCART_BRIDGE_CREW=10 $(BIN)/pytest -q --timeout 3600 tests/bridge/test_routing.py
 	OXCART_CHAOS=full $(BIN)/pytest -q -k dead_workers tests/bridge/test_limits.py
 
 .PHONY: bridge-cron

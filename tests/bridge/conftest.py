@@ -142,18 +142,24 @@ def clock(desk: Desk) -> Clock:
 
 
 class Members:
-    """Workers in processes of their own."""
+    """Workers in processes of their own: one each, or a crew."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self.all: dict[str, subprocess.Popen[str]] = {}
 
     def start(
-        self, name: str, able: Any = None, concurrency: int = 4, lock: str = "1s", nap: float = 0.02
+        self,
+        name: str,
+        able: Any = None,
+        concurrency: int = 4,
+        lock: str = "1s",
+        nap: float = 0.02,
+        crew: dict[str, Any] | None = None,
     ) -> None:
-        command = [sys.executable, "-m", "tests.bridge.member", self._url, name, json.dumps(able or {})]
+        command = [sys.executable, "-m", "tests.bridge.member", self._url]
         self.all[name] = subprocess.Popen(
-            [*command, str(concurrency), lock, str(nap)],
+            [*command, json.dumps(crew or {name: able or {}}), str(concurrency), lock, str(nap)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

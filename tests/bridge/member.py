@@ -1,17 +1,19 @@
-"""A worker of a Bridge namespace in a process of its own, to be killed: `python -m tests.bridge.member`.
+"""Workers of a Bridge namespace in a process of their own, to be killed: `python -m tests.bridge.member`.
 
-Takes the server's URL, its name, its abilities as JSON, its concurrency, how long its leases last, and the
-seconds that a job takes. Says what it runs in sets and lists of the test's own on the same server. Ends when
-its standard input does, so that it never outlives the test.
+Takes the server's URL, the workers as JSON (abilities by name), the concurrency of each, how long its leases
+last, and the seconds that a job takes. Says what each runs in sets and lists of the test's own on the same
+server. Ends when its standard input does, so that it never outlives the test.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import threading
+from typing import Any
 
 from oxcart import Queue, Worker
 from oxcart.engine.running import RunningJob
@@ -23,7 +25,7 @@ def _end_with_parent() -> None:
     os._exit(70)
 
 
-async def main(url: str, name: str, able: str, concurrency: int, lock: str, nap: float) -> None:
+def make_worker(url: str, name: str, able: Any, concurrency: int, lock: str, nap: float) -> Worker:
     queue = Queue("email", url=url, protocol="bridge")
 
     async def run(job: RunningJob) -> str:
@@ -36,14 +38,17 @@ async def main(url: str, name: str, able: str, concurrency: int, lock: str, nap:
         return name
 
     queue.process(run)
-    worker = Worker(queue, name=name, abilities=json.loads(able), concurrency=concurrency, lock_duration=lock)
+    return Worker(queue, name=name, abilities=able, concurrency=concurrency, lock_duration=lock)
+
+
+async def main(url: str, crew: str, concurrency: int, lock: str, nap: float) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    async with worker.running():
+    async with contextlib.AsyncExitStack() as stack:
+        for name, able in json.loads(crew).items():
+            await stack.enter_async_context(make_worker(url, name, able, concurrency, lock, nap).running())
         print("ready", flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5], float(sys.argv[6]))
-    )
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], float(sys.argv[5])))
