@@ -94,3 +94,39 @@ async def test_an_end_looks_only_at_those_that_wait_for_it(desk: Desk) -> None:
     assert desk.store.info("commandstats")["cmdstat_zrange"]["calls"] < 40, "one of them looks at all"
     assert desk.store.zcard("bridge:ox:pending") == 0
     assert desk.store.llen("bridge:jobs:waiting") == 1000
+
+
+async def test_jobs_in_the_midst_of_a_long_list_are_taken_a_few_at_a_time(desk: Desk) -> None:
+    """To take one goes through the list up to it: with thousands of entries a call takes the first alone."""
+    broker = desk.broker()
+    ids = [await desk.add(priority=6) for _ in range(3)]
+    pipe = desk.store.pipeline()
+    for place in ("lpush", "rpush"):
+        for n in range(0, 15_000, 1000):
+            getattr(pipe, place)("bridge:jobs:waiting", *(f"{place}{m}" for m in range(n, n + 1000)))
+    pipe.execute()
+    for n, job_id in enumerate(ids):
+        answer = await broker._claim(Ask(9, worker="w1"), 9, desk.clock())
+        assert [job.id for job in broker._jobs(answer, "w1", 1)] == [job_id]
+        assert answer[9] == 1, "there is more"
+        assert desk.store.zcard("bridge:ox:marker:email") == 1 or n == 2, "for another worker too"
+    assert desk.store.llen("bridge:jobs:waiting") == 30_000
+
+
+async def test_the_scan_goes_on_nearby_in_a_long_list(desk: Desk) -> None:
+    broker = desk.broker()
+    pipe = desk.store.pipeline()
+    for n in range(0, 12_000, 1000):
+        pipe.rpush("bridge:jobs:waiting", *(f"v{m}" for m in range(n, n + 1000)))
+    place = {"at": 10_000, "anchor": "v9999", "head": "v0", "tail": "v11999"}
+    pipe.hset("bridge:ox:scan", mapping=place)
+    pipe.lpop("bridge:jobs:waiting", 100)
+    pipe.lpush("bridge:jobs:waiting", "new")
+    pipe.config_resetstat()
+    pipe.execute()
+    answer = await broker._claim(Ask(1, worker="w1"), 1, desk.clock())
+    assert answer[8][0] == b"v10000"
+    assert "cmdstat_lpos" not in desk.store.info("commandstats")
+    desk.store.lpop("bridge:jobs:waiting", 3000)  # too far for that
+    answer = await broker._claim(Ask(1, worker="w1"), 1, desk.clock())
+    assert answer[8][0] == b"v10050"

@@ -2,6 +2,9 @@
 
 -- Candidates that turn out not to be there, or to be locked, per call at most.
 local MOST_MISSES = 50
+-- Entries of the list that a call goes through for jobs in its midst; 20 000 take the server half a ms. The
+-- first such job is taken in any case.
+local MOST_GONE_THROUGH = 20000
 -- Lanes that a starving worker is told of at most.
 local MOST_LANES = 200
 -- Jobs that a claim lets through whose time has come, and that it puts back into their lanes, at most.
@@ -9,6 +12,9 @@ local MOST_DUE = 25
 local MOST_RELISTED = 25
 -- Where the attempts stand in a record that is to be read anew.
 local UNREAD = -2
+-- How far behind the head of the list an entry is looked for nearby, and how far to both sides.
+local FAR = 5000
+local NEARBY = 250
 -- A pass over an unchanged list is repeated after so many ms.
 local PASS_AGAIN = 1000
 
@@ -23,6 +29,20 @@ local function read_asked(at)
     asked.lanes[i] = ARGV[at + 7 + i]
   end
   return asked, at + 8 + lanes
+end
+
+-- Where an entry of the list is now that was at this place, or -1. In a long list it is looked for nearby before
+-- all that is in front of it is gone through.
+local function place_near(id, place)
+  if place > FAR then
+    local from = place - NEARBY
+    for i, other in ipairs(call("LRANGE", WAITING, from, place + NEARBY)) do
+      if other == id then
+        return from + i - 1
+      end
+    end
+  end
+  return call("LPOS", WAITING, id, "MAXLEN", place + 1000) or -1
 end
 
 -- Looks at the next entries of the list for ids that stand in no lane. The pass is shared by all workers of
@@ -46,8 +66,7 @@ local function scan(asked)
     call("HSET", key, "head", head, "tail", tail)
   elseif at > 0 and call("LINDEX", WAITING, at - 1) ~= state[2] then
     -- Entries before it went or came: go on behind the last one that was seen, or begin anew without it.
-    local found = call("LPOS", WAITING, state[2], "MAXLEN", at + 1000)
-    at = found and found + 1 or 0
+    at = place_near(state[2], at - 1) + 1
   end
   local ids = call("LRANGE", WAITING, at, at + asked.step - 1)
   local unknown, relisted = {}, 0
@@ -189,7 +208,8 @@ local function claim_jobs(asked)
       heads[i] = head_of(asked, lane)
       mine[lane] = true
     end
-    while #answer.jobs < asked.count and bytes < asked.bytes and misses < MOST_MISSES do
+    while #answer.jobs < asked.count and bytes < asked.bytes and misses < MOST_MISSES
+      and gone_through < MOST_GONE_THROUGH do
       local best
       for i = 1, #asked.lanes do
         if heads[i] and (not best or heads[i].score < heads[best].score) then
@@ -222,16 +242,17 @@ local function claim_jobs(asked)
         end
       end
     end
-    if #answer.jobs < asked.count then
+    local is_cut = #answer.jobs >= asked.count or gone_through >= MOST_GONE_THROUGH
+    if is_cut and next(heads) then
+      answer.limited, answer.closed = 0, 0 -- a limit that keeps one lane back says nothing of the others
+      answer.more = 1
+      call("ZADD", P .. "ox:marker:" .. asked.type, 0, "0") -- there is more: wake the next worker
+    elseif #answer.jobs < asked.count then
       for _, lane in ipairs(call("SRANDMEMBER", P .. "ox:lanes:" .. asked.type, MOST_LANES)) do
         if not mine[lane] then
           answer.lanes[#answer.lanes + 1] = lane
         end
       end
-    elseif next(heads) then
-      answer.limited, answer.closed = 0, 0 -- a limit that keeps one lane back says nothing of the others
-      answer.more = 1
-      call("ZADD", P .. "ox:marker:" .. asked.type, 0, "0") -- there is more: wake the next worker
     end
     if misses >= MOST_MISSES then
       answer.more = 1

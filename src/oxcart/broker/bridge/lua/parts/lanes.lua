@@ -44,12 +44,18 @@ end
 local LONG = 2000
 local NEAR = 1000
 
+-- Entries of the list that this call has gone through for jobs far from both ends, some of them for nothing.
+local gone_through = 0
+
 -- Takes a job out of the list; returns whether it was there.
 local function unqueue(id)
-  local from = 1
-  if call("LLEN", WAITING) > LONG and not call("LPOS", WAITING, id, "MAXLEN", NEAR)
-    and call("LPOS", WAITING, id, "RANK", -1, "MAXLEN", NEAR) then
-    from = -1
+  local from, length = 1, call("LLEN", WAITING)
+  if length > LONG and not call("LPOS", WAITING, id, "MAXLEN", NEAR) then
+    if call("LPOS", WAITING, id, "RANK", -1, "MAXLEN", NEAR) then
+      from = -1
+    else
+      gone_through = gone_through + length
+    end
   end
   return call("LREM", WAITING, from, id) == 1
 end
