@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from typing import Any
 
 import pytest
 
 from oxcart.broker.bridge.broker import _packed
 from oxcart.broker.bridge.scripts import load
-from oxcart.broker.port import Ask, Lease
-from oxcart.model.errors import JobLocked, JobNotFound, LeaseLost, NotSupported, ScriptError, WrongState
+from oxcart.broker.factory import DEFAULTS
+from oxcart.broker.port import Added, Ask, Lease
+from oxcart.model.errors import (
+    JobLocked,
+    JobNotFound,
+    LeaseLost,
+    NotSupported,
+    ScriptError,
+    UnknownDependency,
+    WrongState,
+)
 from oxcart.model.state import State
 from oxcart.model.target import Target
 from tests.bridge.conftest import Desk
@@ -481,3 +491,24 @@ async def test_a_page_is_a_part_of_all(desk: Desk) -> None:
             assert [job.id for job in page] == ids[first : last + 1]
             page = await broker.page("wait", first, last)
             assert [job.id for job in page] == ids[::-1][first : last + 1]
+
+
+async def test_a_job_cannot_wait_for_one_that_is_not_there(desk: Desk) -> None:
+    first, own = await desk.add(), str(uuid.uuid4())
+    before = {key: desk.store.dump(key) for key in desk.store.scan_iter() if ":ox:call:" not in key}
+    for job_id, depends in ((None, [first, "nobody"]), (own, [own])):
+        with pytest.raises(UnknownDependency) as refused:
+            await desk.add(depends_on=depends, job_id=job_id)
+        assert refused.value.job_id == depends[-1]
+    after = {key: desk.store.dump(key) for key in desk.store.scan_iter() if ":ox:call:" not in key}
+    assert after == before
+    broker = desk.broker()
+    plain = DEFAULTS["bridge"]
+    jobs = [
+        broker.encode("email", 1, plain.replace(job_id=own)),
+        broker.encode("email", 2, plain.replace(depends_on=["nobody"])),
+        broker.encode("email", 3, plain.replace(depends_on=[own])),
+    ]
+    added = await broker.add_each(jobs)
+    assert [type(one) for one in added] == [Added, UnknownDependency, Added], "each for itself"
+    assert len(desk.store.keys("bridge:jobs:data:*")) == 3

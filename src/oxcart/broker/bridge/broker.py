@@ -37,6 +37,7 @@ from oxcart.model.errors import (
     JobNotFound,
     OxcartError,
     ScriptError,
+    UnknownDependency,
     error_for_code,
 )
 from oxcart.model.options import JobOptions
@@ -155,7 +156,9 @@ class BridgeBroker(Looking):
     async def add_each(
         self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None
     ) -> list[Added | OxcartError]:
-        """As ``add``, with the error of a call that failed in the place of each of its jobs."""
+        """As ``add``, with the error of a call that failed in the place of each of its jobs, and in that of a
+        job that is to wait for one that is not there, why it was refused.
+        """
         added: list[Added | OxcartError] = []
         for part in _parts(jobs):
             args = [arg for _, job in part for arg in job]
@@ -166,7 +169,10 @@ class BridgeBroker(Looking):
             except BrokerError as error:
                 added += [error] * (len(jobs) - len(added))
                 break
-            added += [Added(job_id, code == 1) for (job_id, _), code in zip(part, codes, strict=True)]
+            added += [
+                UnknownDependency(_id(code)) if isinstance(code, bytes) else Added(job_id, code == 1)
+                for (job_id, _), code in zip(part, codes, strict=True)
+            ]
         return added
 
     # -- running

@@ -4,9 +4,10 @@
 -- ARGV     1 slot, 2 number of the call, 3 now, 4 how many jobs, then per job:
 --          id, record, facts (MessagePack), time at which it is due or 0, "L" for the head of the list or "",
 --          how many jobs it waits for, their ids
--- Returns  per job 1, or 0 where a job of this id exists
+-- Returns  per job 1, or 0 where a job of this id exists, or the id of a job that it is to wait for and that is none
 -- Events   `added`, and `waiting` or `delayed` per job
--- Keeps    a job is in one of waiting, delayed and pending, and its status says so
+-- Keeps    a job waits for jobs that are there, so for none that comes after it: there are no rings of them;
+--          a job is in one of waiting, delayed and pending, and its status says so
 -- include: base lanes
 
 local kept = remembered()
@@ -18,7 +19,17 @@ local answer, at = {}, 5
 for i = 1, tonumber(ARGV[4]) do
   local id, record, packed, due, front = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local depends = tonumber(ARGV[at + 5])
-  if call("SET", P .. "jobs:data:" .. id, record, "NX") then
+  local unknown
+  for n = 1, depends do
+    local other = ARGV[at + 5 + n]
+    if call("EXISTS", P .. "jobs:data:" .. other) == 0
+      and call("GET", P .. "jobs:status:" .. other) ~= "completed" then
+      unknown = other
+    end
+  end
+  if unknown and call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+    answer[i] = unknown
+  elseif call("SET", P .. "jobs:data:" .. id, record, "NX") then
     local facts = cmsgpack.unpack(packed)
     call("HSET", P .. "ox:facts", id, packed)
     note_type(facts[1])
