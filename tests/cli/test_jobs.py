@@ -312,6 +312,11 @@ class TestEvents:
         assert rest.lines == ended.lines[2:]
         assert "added" in ox("events", "mail", "--since", "0", "--count", "1").out
 
+    def test_a_since_that_is_no_event_id_is_code_2(self, ox: Commands) -> None:
+        ended = ox("events", "mail", "--since", "yesterday", "--count", "1")
+        assert (ended.code, ended.out) == (2, "")
+        assert "since must be an event id" in ended.err
+
     def test_new_events_as_they_happen(self, ox: Commands, start: Callable[..., Program]) -> None:
         ox("add", "mail", "hello", "--job-id", "old")
         tail = start("events", "mail", "--json", "--name", "completed", "--name", "added")

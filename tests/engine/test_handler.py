@@ -76,6 +76,9 @@ async def keyword_only(*, a: int, b: int = 0) -> None: ...
 async def strange(a: Unknown, b: int) -> None: ...
 
 
+async def optional(n: int = 1) -> None: ...
+
+
 async def starred(*args: Any, a: int) -> None: ...
 
 
@@ -99,6 +102,8 @@ class TestArguments:
             (untyped, {"a": 1}, {"a": 1}),
             (spread, {"a": 1, "b": 2, "c": [3]}, {"a": 1, "b": 2, "c": [3]}),
             (all_spread, {"x": 1}, {"x": 1}),
+            (all_spread, None, {}),
+            (optional, None, {}),
             (keyword_only, {"a": 1}, {"a": 1}),
             (starred, {"a": 1}, {"a": 1}),
         ],
@@ -134,7 +139,7 @@ class TestArguments:
             (welcome, {"to": 5}, "Expected `str`, got `int` - at `$.to`"),
             (welcome, {"to": "a", "name": None}, "at `$.name`"),
             (welcome, [1], "Expected `object`, got `array`"),
-            (welcome, None, "Expected `object`, got `null`"),
+            (welcome, None, "missing required field `to`"),
             (keyword_only, {"a": "1"}, "Expected `int`, got `str`"),
             (all_spread, [1], "the payload is not an object"),
             (all_spread, 5, "the payload is not an object"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oxcart.cli import output, settings
+from oxcart.cli.exits import USAGE, CommandError
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ def events(
     as_json: JsonOption = False,
 ) -> None:
     """Follow the events of a queue until interrupted; with --json one object per line."""
+    if since != "$" and not re.fullmatch(r"[0-9]{1,20}(-[0-9]{1,20})?", since, re.ASCII):
+        raise CommandError(f"since must be an event id such as 1794781479132-0, 0 or $, got {since!r}", USAGE)
 
     async def follow() -> None:
         left = count

@@ -74,6 +74,8 @@ class Handler:
         """
         if not self.takes_data:
             return {}
+        if raw == b"null":
+            raw = b"{}"  # a job that was added without data: every argument is its default
         try:
             if self._spread or b'"$bytes"' in raw:
                 data = payload.decode(raw)
