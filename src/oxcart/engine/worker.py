@@ -36,6 +36,7 @@ from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.running import RunningJob
 from oxcart.engine.scheduler import Scheduler
 from oxcart.engine.source import Source, deliveries_of, make_worker_id
+from oxcart.engine.unknown import UnknownNames
 from oxcart.engine.verdict import REFUSALS, Verdict, tell_failure
 from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.model.backoff import Strategy
@@ -47,11 +48,6 @@ from oxcart.model.retention import Retention
 from oxcart.model.target import Abilities
 
 log = logging.getLogger("oxcart.worker")
-
-#: How long a job without a handler is put off, in ms; doubled with each start, up to the last.
-UNKNOWN_DELAY = (1_000, 60_000)
-#: How many job names without a handler are told of, and remembered for it.
-MOST_UNKNOWN = 1_000
 
 
 class Worker:
@@ -166,7 +162,7 @@ class Worker:
         self.is_paused = False
         self._given_up: set[RunningJob] = set()
         self._failure: BaseException | None = None
-        self._unknown: set[str] = set()
+        self._unknown = UnknownNames(self._verdict)
         #: Set once the worker takes jobs.
         self.started = asyncio.Event()
         #: Whether the server could be reached when last tried.
@@ -433,7 +429,7 @@ class Worker:
         ready = []
         for job in jobs:
             if job.handler is None:
-                self._no_handler(station, job)
+                self._claims.submit(station, job, self._unknown.outcome_of(job, station.broker.queue))
             else:
                 ready.append(job)
                 if self._observer is not None:
@@ -442,20 +438,6 @@ class Worker:
 
     def _put_off(self, station: Station, job: RunningJob, delay_ms: int) -> None:
         self._claims.submit(station, job, self._verdict.snoozed(job, delay_ms))
-
-    def _no_handler(self, station: Station, job: RunningJob) -> None:
-        early = self._verdict.before_start(job)
-        if early is None:
-            if job.name not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
-                self._unknown.add(job.name)
-                log.warning(
-                    "queue %s: no handler for job name %r; its jobs are put off until a worker has one",
-                    station.broker.queue,
-                    job.name,
-                )
-            first, last = UNKNOWN_DELAY
-            early = self._verdict.snoozed(job, min(first * 2 ** min(job.fencing - 1, 30), last))
-        self._claims.submit(station, job, early)
 
     def _job_done(self, job: RunningJob, outcome: Outcome) -> None:
         if job in self._given_up:
