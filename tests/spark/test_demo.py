@@ -15,7 +15,6 @@ from tests.cli.conftest import Program
 from tests.cli.test_demo import left_behind, processes_of
 from tests.cli.test_demo import stage as stage
 from tests.servers import wait_until
-from tests.spark.conftest import slow
 
 #: Seconds that Spark may take on a machine that has other things to do.
 LONG = 400.0
@@ -93,7 +92,6 @@ def test_without_java_it_says_so_in_its_document_too(demos: Demos, tmp_path: Pat
     assert told["report"]["absent"].startswith("Spark needs Java 17 or newer, and there is none")
 
 
-@slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_end_in_the_middle_takes_spark_down(
     demos: Demos, stage: dict[str, str], number: signal.Signals
