@@ -176,6 +176,13 @@ class TestQueues:
         assert ended.err == "oxcart: no such queue: nope\n"
         assert [row["queue"] for row in ended.json] == ["mail"]
 
+    def test_a_pause_of_a_queue_that_was_not_there_says_so(self, ox: Commands) -> None:
+        ox("add", "mail", "hello")
+        assert ox("pause", "mail").err == ""
+        paused = ox("pause", "mail", "mial")
+        assert (paused.code, paused.out) == (0, "mail: paused\nmial: paused\n")
+        assert paused.err == "oxcart: note: there was no queue mial until now\n"
+
     def test_pause_and_resume(self, ox: Commands) -> None:
         ox("add", "mail", "hello")
         assert ox("pause", "mail").out == "mail: paused\n"

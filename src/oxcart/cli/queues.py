@@ -81,12 +81,17 @@ def resume(ctx: typer.Context, names: QueueNames, as_json: JsonOption = False) -
 def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -> None:
     using = settings.of(ctx)
 
-    async def switch() -> None:
+    async def switch() -> set[str]:
+        # A Bridge namespace has its own idea of which types are there.
+        known = names if using.namespace else [row["queue"] for row in await _overview(using, names)]
         for name in names:
             async with using.queue(name) as queue:
                 await (queue.pause() if paused else queue.resume())
+        return set(names) - set(known)
 
-    settings.run(switch())
+    for name in sorted(settings.run(switch())):
+        # It may be meant: a queue can be paused before its first job. More often it is a slip of the pen.
+        typer.echo(f"oxcart: note: there was no queue {name} until now", err=True)
     if as_json:
         output.document([{"queue": name, "paused": paused} for name in names])
     else:

@@ -231,6 +231,7 @@ def _take(renewer: Renewer, said: bytes) -> bytes:
 
 def main() -> None:
     """Entry point of the process."""
+    sys.argv[0] = "oxcart-renewer"  # what an embedded server lists it as
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         # A signal to the group is the worker's to handle; this process ends when the worker does.
         signal.signal(getattr(signal, name), signal.SIG_IGN)
