@@ -379,3 +379,32 @@ def _made(store: redis.Redis) -> Iterator[tuple[str, int]]:
         for raw in any_store.mget(keys):  # type: ignore[attr-defined]
             ox = json.loads(raw)["ox"]
             yield ox["schedule"], ox["due"]
+
+
+async def test_every_run_of_a_schedules_own_id_has_all_its_attempts(desk: Desk) -> None:
+    job_id = await schedule(desk)
+    runs = []
+    for _ in range(4):
+        desk.store.rpush("bridge:jobs:waiting", job_id)
+        desk.clock.now += 2000
+        (job,) = await desk.claim()
+        runs.append(int(job.fields[b"atm"]))
+        await desk.end(job)
+    assert runs == [0] * 4
+    assert await desk.broker().schedulers.remove("s")
+    assert [key for key in desk.store.scan_iter() if job_id in key and "result" not in key] == []
+
+
+async def test_a_dead_run_of_a_schedule_may_go_and_the_schedule_stays(desk: Desk) -> None:
+    job_id = await schedule(desk)
+    desk.store.rpush("bridge:jobs:waiting", job_id)
+    (job,) = await desk.claim()
+    await desk.end(job, "f", value=b"x", category="permanent")
+    assert desk.store.lrange("bridge:jobs:deadletter", 0, -1) == [job_id]
+    await desk.broker().remove_job(job_id)
+    assert desk.store.llen("bridge:jobs:deadletter") == 0
+    assert desk.status(job_id) == "cron"
+    assert desk.record(job_id)["schedule"]["cron"] == "0 * * * *"
+    assert desk.store.zscore("bridge:jobs:cron", job_id) is not None
+    await desk.broker().remove_job(job_id)
+    assert desk.store.zscore("bridge:jobs:cron", job_id) is None

@@ -375,3 +375,29 @@ async def test_runs_that_others_end_leave_nothing_of_ours(desk: Desk) -> None:
     (job,) = await desk.claim()
     assert desk.store.ttl(f"bridge:ox:job:{kept}") == -1
     assert await desk.end(job) == 1
+
+
+async def test_2_the_slot_is_that_of_the_lost_jobs_own_type(desk: Desk) -> None:
+    """Though its record is gone, and a worker of another type finds it."""
+    await desk.active()
+    await desk.add(job_type="video")
+    (video,) = await desk.claim(job_type="video", worker="w2")
+    desk.store.delete(f"bridge:jobs:data:{video.id}", f"bridge:jobs:lock:{video.id}")
+    await desk.broker()._take_back([video.id.encode()])
+    assert (desk.counter(), desk.counter("video")) == (1, 0)
+    assert desk.store.smembers("bridge:ox:active:video") == set()
+
+
+async def test_2_a_counter_that_is_no_number_is_brought_to_the_truth(desk: Desk) -> None:
+    await desk.active()
+    desk.store.set("bridge:ratelimit:concurrent:email", "oops")
+    await desk.broker().recover()
+    assert desk.counter() == 1
+
+
+async def test_an_id_that_is_no_text_is_run(desk: Desk) -> None:
+    desk.store.rpush("bridge:jobs:waiting", b"\xff\xfe")
+    desk.store.set(b"bridge:jobs:data:\xff\xfe", '{"type":"email"}')
+    (job,) = await desk.claim()
+    assert await desk.end(job) == 1
+    assert desk.store.get(b"bridge:jobs:status:\xff\xfe") == "completed"

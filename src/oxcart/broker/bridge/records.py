@@ -54,7 +54,8 @@ _scan = json.JSONDecoder()
 
 def pack(value: Any) -> bytes:
     """A value as scripts read it: their MessagePack knows text, and no bytes beside it."""
-    packed: bytes = msgpack.packb(value, use_bin_type=False)
+    # An id that another client wrote and that is no text goes back as it came.
+    packed: bytes = msgpack.packb(value, use_bin_type=False, unicode_errors="surrogateescape")
     return packed
 
 

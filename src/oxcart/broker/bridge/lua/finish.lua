@@ -36,9 +36,9 @@ local function refusal(id, worker, starts)
   return nil
 end
 
-local function uncount(id, facts)
+local function uncount(id, facts, runs)
   local raw = call("GET", P .. "jobs:data:" .. id)
-  local fewer = raw and counted(raw, facts and facts[6] >= 0 and facts[6] or 12, -1)
+  local fewer = raw and counted(raw, facts and facts[6] >= 0 and facts[6] or 12, -runs)
   if fewer then
     call("SET", P .. "jobs:data:" .. id, fewer)
   end
@@ -59,14 +59,19 @@ end
 local pending = call("ZCARD", P .. "ox:pending")
 local end_as = {}
 
-function end_as.c(id, o)
+-- A schedule that ran itself counts the runs of its next firing from the beginning.
+local ALL_RUNS = 1e9
+
+function end_as.c(id, o, facts)
   call("SET", P .. "jobs:result:" .. id, timed(o[6], id, o[5]), "EX", 86400)
   call("SET", P .. "jobs:status:" .. id, "completed")
   call("HSET", P .. "ox:job:" .. id, "finishedOn", o[5])
   call("HDEL", P .. "ox:job:" .. id, "failedReason")
   call("INCR", P .. "metrics:jobs:processed")
   tell(asked.type, "completed", id, "returnvalue", o[7], "prev", "active")
-  keep_for(id, o[14])
+  if keep_for(id, o[14]) then
+    uncount(id, facts, ALL_RUNS)
+  end
   if o[14] > 0 then
     note_end(id, asked.type, "completed", o[5])
   elseif pending > 0 and call("EXISTS", P .. "jobs:data:" .. id) == 0 then
@@ -107,7 +112,7 @@ end
 function end_as.d(id, o, facts)
   note_failure(id, o)
   if not o[12] then
-    uncount(id, facts)
+    uncount(id, facts, 1)
   end
   local due = string.format("%.0f", o[5] + o[11])
   call("HSET", P .. "ox:job:" .. id, "delay", math.max(1, o[11]))
@@ -118,7 +123,7 @@ function end_as.d(id, o, facts)
 end
 
 function end_as.w(id, _, facts)
-  uncount(id, facts)
+  uncount(id, facts, 1)
   make_ready(id, facts, true)
   tell(asked.type, "waiting", id, "prev", "active")
 end

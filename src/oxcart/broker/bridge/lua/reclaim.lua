@@ -16,7 +16,8 @@ end
 local done = {}
 for at = 4, #ARGV do
   local job = cmsgpack.unpack(ARGV[at])
-  local id, job_type = job[1], job[2]
+  local id = job[1]
+  local job_type = call("HGET", P .. "ox:held", id) or job[2] -- whose slot it has, though its record be gone
   local holder = call("GET", P .. "jobs:lock:" .. id)
   local gone = not holder or (call("SISMEMBER", P .. "workers:active", holder) == 1
     and call("EXISTS", P .. "workers:heartbeat:" .. holder) == 0)

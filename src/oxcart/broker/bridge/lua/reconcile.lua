@@ -21,14 +21,14 @@ for at = 4, #ARGV do
   end
 end
 local key, wrong = P .. "ratelimit:concurrent:" .. job_type, P .. "ox:wrong"
-local counter = tonumber(call("GET", key) or 0)
+local counter = tonumber(call("GET", key) or 0) or "no number"
 if counter == truth then
   call("HDEL", wrong, job_type)
   return 0
 end
 local seen = counter .. ":" .. truth
 local alone = call("SCARD", P .. "jobs:active") == call("HLEN", P .. "ox:held")
-if alone or call("HGET", wrong, job_type) == seen then
+if alone or type(counter) ~= "number" or call("HGET", wrong, job_type) == seen then
   call("SET", key, string.format("%d", truth))
   call("HDEL", wrong, job_type)
   return 1

@@ -12,6 +12,7 @@ end
 local id = ARGV[3]
 local gone = call("ZREM", P .. "jobs:cron", id)
 if gone == 1 then
-  call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id, P .. "ox:schedule:" .. id)
+  call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id, P .. "ox:schedule:" .. id,
+    P .. "ox:job:" .. id)
 end
 return remember({ gone })[1]

@@ -4,6 +4,7 @@
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 type
 -- Returns  1, 0 a worker holds it, -1 no such job
 -- Events   `removed`
+-- Keeps    a schedule whose own id was run, as the document's scheduler does: its run goes, and it stays
 -- include: base lanes
 
 local kept = remembered()
@@ -18,7 +19,10 @@ elseif call("SISMEMBER", P .. "jobs:active", id) == 1 or call("EXISTS", P .. "jo
 end
 unqueue(id)
 call("ZREM", P .. "jobs:delayed", id)
-call("ZREM", P .. "jobs:cron", id)
+local is_run = call("GET", P .. "jobs:status:" .. id) ~= "cron" and call("ZSCORE", P .. "jobs:cron", id)
+if not is_run then
+  call("ZREM", P .. "jobs:cron", id)
+end
 call("ZREM", P .. "ox:pending", id)
 call("LREM", P .. "jobs:deadletter", 1, id)
 for _, state in ipairs({ "completed", "failed", "cancelled" }) do
@@ -26,7 +30,11 @@ for _, state in ipairs({ "completed", "failed", "cancelled" }) do
 end
 unlist_job(id, facts_of(id))
 call("HDEL", P .. "ox:facts", id)
-call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id, P .. "jobs:result:" .. id,
-  P .. "jobs:progress:" .. id, P .. "ox:job:" .. id)
+call("DEL", P .. "jobs:result:" .. id, P .. "jobs:progress:" .. id, P .. "ox:job:" .. id)
+if is_run then
+  call("SET", P .. "jobs:status:" .. id, "cron")
+else
+  call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id)
+end
 tell(ARGV[4], "removed", id)
 return remember({ 1 })[1]

@@ -112,14 +112,14 @@ end
 -- Whether a limit of its type keeps a job back: nil, "closed" or the ms until the minute is over.
 local function held_back(facts)
   if facts[4] > 0 then
-    local running = tonumber(call("GET", P .. "ratelimit:concurrent:" .. facts[1]) or 0)
+    local running = tonumber(call("GET", P .. "ratelimit:concurrent:" .. facts[1]) or 0) or 0
     if running >= facts[4] then
       return "closed"
     end
   end
   if facts[5] > 0 then
     local key = P .. "ratelimit:minute:" .. facts[1]
-    if tonumber(call("GET", key) or 0) >= facts[5] then
+    if (tonumber(call("GET", key) or 0) or 0) >= facts[5] then
       local left = call("PTTL", key)
       if left < 0 then
         call("EXPIRE", key, 60) -- somebody counted without a window
@@ -268,7 +268,7 @@ end
 local function tell_claim(codes, answer, asked, repeated)
   return {
     codes, cmsgpack.pack(answer.jobs), answer.limited, answer.due, answer.closed,
-    tonumber(call("GET", P .. "ratelimit:concurrent:" .. asked.type) or 0), answer.orphans, repeated,
+    tonumber(call("GET", P .. "ratelimit:concurrent:" .. asked.type) or 0) or 0, answer.orphans, repeated,
     answer.unknown, answer.more, answer.lanes, answer.awaited or {},
   }
 end

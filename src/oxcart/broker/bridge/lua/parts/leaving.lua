@@ -29,12 +29,13 @@ local function note_end(id, job_type, state, now)
 end
 
 -- All keys of a job that ended stay as long as its result, then they go together; 0 removes them now.
--- A schedule whose own id was pushed and run, as the document's scheduler does, stays a schedule.
+-- A schedule whose own id was pushed and run, as the document's scheduler does, stays a schedule: returns
+-- whether it is one.
 local function keep_for(id, seconds)
   if call("ZSCORE", P .. "jobs:cron", id) then
     call("SET", P .. "jobs:status:" .. id, "cron")
     call("HDEL", P .. "ox:facts", id)
-    return
+    return true
   end
   for _, kind in ipairs({ "jobs:data:", "jobs:status:", "jobs:result:", "jobs:progress:", "ox:job:" }) do
     if seconds > 0 then
@@ -44,6 +45,7 @@ local function keep_for(id, seconds)
     end
   end
   call("HDEL", P .. "ox:facts", id)
+  return false
 end
 
 -- How long the last run took, behind a result that is JSON.
