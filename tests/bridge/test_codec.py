@@ -197,8 +197,10 @@ def test_anything_is_read(raw: bytes) -> None:
 
 @pytest.mark.parametrize("limit", [2**64, 2**200, 1e300, -(2**70)])
 def test_no_number_is_too_large_for_a_script(limit: float) -> None:
-    raw = json.dumps({"type": "t", "rateLimit": {"maxConcurrent": limit}, "priority": limit}).encode()
-    facts, _ = records.read_facts(raw)
+    given = {"type": "t", "rateLimit": {"maxConcurrent": limit}, "priority": limit, "createdAt": limit}
+    raw = json.dumps(given).encode()
+    facts, _, told = records.read_facts(raw)
+    assert msgpack.unpackb(told)[:2] == ["name", "t"]
     assert facts == records.read_record(raw).facts()
     assert 0 <= msgpack.unpackb(facts.packed())[3] < 2**53
 

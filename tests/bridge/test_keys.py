@@ -47,6 +47,7 @@ OURS = {
     "listed": (),
     "marker": (),
     "pending": (),
+    "reading": (),
     "scan": (),
     "schedule": ("7",),
     "settling": (),

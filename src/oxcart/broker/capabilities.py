@@ -141,5 +141,21 @@ BRIDGE = Capabilities(
     worker_limits=False,
 )
 
+#: Options of a job that need a feature, whatever their value.
+OPTIONS = {
+    "callback_url": "webhooks",
+    "deduplication": "deduplication",
+    "depends_on": "depends_on",
+    "history": "history",
+    "idempotency_key": "idempotency",
+    "idempotency_window": "idempotency",
+    "keep_logs": "logs",
+    "lifetime": "lifetime",
+    "limit_key": "limit_keys",
+    "rate_limit": "type_limits",
+    "reroute_on": "error_names",
+    "skip_on": "error_names",
+}
+
 #: Every feature, by name.
 FEATURES = tuple(field.name for field in fields(Capabilities) if field.name != "protocol")

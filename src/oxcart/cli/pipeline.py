@@ -360,7 +360,7 @@ def _access(ctx: typer.Context, queues: list[str] | None) -> tuple[Access, Choic
         # Spark shows options; the address may hold a password, so it goes by the environment.
         os.environ["OXCART_URL"] = using.url
     choice = Choice(tuple(queues)) if queues else Choice(pattern="*")
-    return Access(prefix=using.prefix), choice
+    return Access(prefix=using.prefix, namespace=using.namespace), choice
 
 
 def _found(access: Access, choice: Choice) -> list[str]:

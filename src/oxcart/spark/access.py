@@ -9,24 +9,21 @@ May touch: the environment; and the server, to read which lanes a queue has.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from oxcart.broker.bullmq.keys import DEFAULT_PREFIX, Keys
-from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.discovery import find_queues
+from oxcart.broker.bullmq.keys import DEFAULT_PREFIX
+from oxcart.broker.connection import Server
+from oxcart.broker.factory import check_place
 from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
 from oxcart.model.target import base_of, parse_lane
-from oxcart.spark.wire import Wire
+from oxcart.spark.layout import BridgeLayout, BullMQLayout, Layout
 
-#: How often a server is tried that does not answer.
-ATTEMPTS = 3
-#: Options that say where the server is.
-ACCESS_OPTIONS = ("url", "urlenv", "passwordenv", "folder", "prefix")
+#: Options that say where the server is, and which queues of it are meant.
+ACCESS_OPTIONS = ("url", "urlEnv", "passwordEnv", "folder", "prefix", "protocol", "namespace")
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,7 @@ class Access:
         password_env: The environment variable that holds the password of ``url``.
         folder: The data folder of an embedded server instead.
         prefix: What stands before queue names in keys.
+        namespace: The Bridge namespace whose job types are meant, in place of BullMQ's queues.
     """
 
     url: str | None = None
@@ -46,6 +44,7 @@ class Access:
     password_env: str | None = None
     folder: str | None = None
     prefix: str = DEFAULT_PREFIX
+    namespace: str | None = None
 
     def __post_init__(self) -> None:
         if self.url is not None:
@@ -62,13 +61,20 @@ class Access:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Access:
-        """From the options of a source or sink."""
+        """From the options of a source or sink.
+
+        Raises:
+            ValidationError: One of them cannot be, or does not go with the protocol.
+        """
+        protocol = options.get("protocol") or "bullmq"
+        place = check_place(protocol, "any", options.get("prefix") or None, options.get("namespace") or None)
         return cls(
             url=options.get("url") or None,
             url_env=options.get("urlEnv") or "OXCART_URL",
             password_env=options.get("passwordEnv") or None,
             folder=options.get("folder") or None,
-            prefix=options.get("prefix") or DEFAULT_PREFIX,
+            prefix=place if protocol == "bullmq" else DEFAULT_PREFIX,
+            namespace=place if protocol == "bridge" else None,
         )
 
     def options(self) -> dict[str, str]:
@@ -78,7 +84,9 @@ class Access:
             "urlEnv": self.url_env,
             "passwordEnv": self.password_env,
             "folder": self.folder,
-            "prefix": self.prefix,
+            "prefix": self.prefix if self.namespace is None else None,
+            "protocol": None if self.namespace is None else "bridge",
+            "namespace": self.namespace,
         }
         return {name: value for name, value in told.items() if value}
 
@@ -104,9 +112,12 @@ class Access:
             location = replace(location, password=password)
         return Server(location.url)
 
-    def keys(self, queue: str, server: Server) -> Keys:
-        """The keys of a queue on that server."""
-        return Keys(queue, self.prefix, server.is_cluster)
+    def layout(self, server: Server | None = None) -> Layout:
+        """Where things lie on that server."""
+        tagged = server is not None and server.is_cluster
+        if self.namespace is not None:
+            return BridgeLayout(self.namespace, tagged)
+        return BullMQLayout(self.prefix, tagged)
 
 
 @dataclass(frozen=True)
@@ -140,8 +151,9 @@ class Choice:
                 None,
                 "say which queues: option queue, queues ('a,b') or pattern ('mail-*')",
             )
+        layout = Access.read(options).layout()
         for name in names:
-            Keys(name)
+            layout.check(name)
         return cls(names, pattern)
 
     def pick(self, found: list[str]) -> list[str]:
@@ -157,16 +169,8 @@ class Choice:
 
 def chosen(access: Access, choice: Choice, server: Server) -> list[str]:
     """The queues of a choice with their lanes, by the names of their streams."""
-    if choice.pattern is None:
-        found = set(choice.names)
-        for name in choice.names:
-            keys = access.keys(name, server)
-            with Wire(server, keys.slot() if server.is_cluster else None) as wire:
-                lanes = wire.call("ZRANGE", keys.lanes(), 0, -1)
-            found.update(f"{name}@{lane.decode('utf-8', 'replace')}" for lane in lanes)
-        return sorted(found)
-    few = Reconnect(attempts=ATTEMPTS)  # whoever runs the pipeline decides how long to wait for a server
-    return choice.pick(asyncio.run(find_queues(server, access.prefix, few, lanes=True)))
+    pick = None if choice.pattern is None else choice.pick
+    return access.layout(server).queues(server, choice.names, pick)
 
 
 def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:

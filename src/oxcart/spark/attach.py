@@ -15,11 +15,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.connection import Server
 from oxcart.model.errors import ValidationError
 from oxcart.spark.access import Access
-from oxcart.spark.wire import Wire
 
 #: Events that an attached queue keeps: about 100 MB at most, and minutes at thousands of jobs a second.
 KEEP = 500_000
@@ -71,10 +69,10 @@ def attach(
     if term_ms < 1:
         raise ValidationError("term_ms", "at least 1", term_ms)
     server = server or access.server()
-    keys = access.keys(queue, server)
+    layout = access.layout(server)
     now = clock()
-    with Wire(server, keys.slot() if server.is_cluster else None) as wire:
-        told = wire.script(load("attach"), keys.meta(), reader, now + term_ms, keep, now, uuid.uuid4().hex)
+    with layout.wire(server, queue) as wire:
+        told = layout.attach(wire, queue, reader, now + term_ms, keep, now, uuid.uuid4().hex)
     return Attached(int(told[0]), int(told[1]), told[2].decode()) if told else None
 
 
@@ -88,15 +86,14 @@ def detach(
 ) -> int:
     """Ends a reader's attachment; returns how many readers the queue has left."""
     server = server or access.server()
-    keys = access.keys(queue, server)
-    with Wire(server, keys.slot() if server.is_cluster else None) as wire:
-        return int(wire.script(load("detach"), keys.meta(), reader, clock()))
+    layout = access.layout(server)
+    with layout.wire(server, queue) as wire:
+        return int(layout.detach(wire, queue, reader, clock()))
 
 
 def readers(access: Access, queue: str, *, server: Server | None = None) -> dict[str, int]:
     """The readers of a queue, each with the time until which it is attached, in ms."""
     server = server or access.server()
-    keys = access.keys(queue, server)
-    with Wire(server, keys.slot() if server.is_cluster else None) as wire:
-        flat = wire.call("ZRANGE", keys.key("ox:readers"), 0, -1, "WITHSCORES")
-    return {flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)}
+    layout = access.layout(server)
+    with layout.wire(server, queue) as wire:
+        return layout.readers(wire, queue)

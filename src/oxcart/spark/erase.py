@@ -27,7 +27,7 @@ from oxcart.spark.delta import Delta, has_logs
 from oxcart.spark.lake import Change, File, Lake, LakeConflict, Version
 from oxcart.spark.position import read_position
 from oxcart.spark.spool import Spool
-from oxcart.spark.stream import ATTEMPTS, EVENTS
+from oxcart.spark.stream import EVENTS
 from oxcart.spark.tables import Tables
 from oxcart.spark.upkeep import forget
 
@@ -95,7 +95,7 @@ def erase(tables: Tables, builder: Builder, correlation_id: str, *, dry_run: boo
 def subject(bronze: DataFrame, correlation_id: str) -> DataFrame:
     """The rows of bronze that are about jobs of a correlation id."""
     told = fn.get_json_object("extra", "$.corr") == correlation_id
-    mine = (fn.col("stream") == ATTEMPTS) & fn.coalesce(told, fn.lit(False))
+    mine = fn.coalesce(told, fn.lit(False))  # Bridge's events carry it themselves
     jobs = bronze.filter(mine).select("queue", "job_id").distinct()
     rows = bronze.join(fn.broadcast(jobs), ["queue", "job_id"], "left_semi")
     # Records stand under the id of their event, so that ids tell the order of both.

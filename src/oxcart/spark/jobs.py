@@ -10,7 +10,7 @@ May touch: the server; reads only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
@@ -145,7 +145,7 @@ class JobReader(DataSourceReader):
         for queue in queues:
             if self._queues is not None and base_of(queue) not in self._queues:
                 continue
-            keys = self._access.keys(queue, server)
+            keys = Keys(queue, self._access.prefix, server.is_cluster)
             with Wire(server, keys.slot() if server.is_cluster else None) as wire:
                 found = self._list(wire, keys)
             for state in dict.fromkeys(PLACES.values()):
@@ -174,14 +174,14 @@ class JobReader(DataSourceReader):
         if not isinstance(partition, JobSlice):
             return  # where there is nothing to read Spark asks all the same, with a partition of its own
         server = self._access.server()
-        keys = self._access.keys(partition.queue, server)
+        keys = Keys(partition.queue, self._access.prefix, server.is_cluster)
         with Wire(server, keys.slot() if server.is_cluster else None) as wire:
             for start in range(0, len(partition.ids), PER_TRIP):
                 ids = partition.ids[start : start + PER_TRIP]
                 answers = wire.pipeline([("HGETALL", _key(keys, job_id)) for job_id in ids])
                 rows = [
-                    _row(
-                        partition.queue,
+                    row_of(
+                        *split_lane(partition.queue),
                         job_id,
                         partition.state,
                         dict(zip(flat[::2], flat[1::2], strict=True)),
@@ -190,7 +190,7 @@ class JobReader(DataSourceReader):
                     if flat
                 ]
                 if rows:
-                    yield _batch(rows)
+                    yield batch_of(rows)
 
 
 def _ids(wire: Wire, key: str, place: str, from_ms: int | None, to_ms: int | None) -> Iterator[bytes]:
@@ -214,14 +214,18 @@ def _key(keys: Keys, job_id: str) -> bytes:
     return keys.job(job_id).encode("utf-8", "surrogateescape")
 
 
-def _row(queue: str, job_id: str, state: str, fields: dict[bytes, bytes]) -> tuple[Any, ...]:
+def row_of(
+    queue: str, lane: str | None, job_id: str, state: str | None, fields: Mapping[bytes, bytes]
+) -> tuple[Any, ...]:
+    """A job as a row, from its hash."""
     get = fields.get
     try:
         stack = json.loads(get(b"stacktrace") or b"[]")
     except ValueError:
         stack = []
     return (
-        *split_lane(queue),
+        queue,
+        lane,
         _clean(job_id),
         state,
         _text(get(b"name")),
@@ -242,13 +246,13 @@ def _row(queue: str, job_id: str, state: str, fields: dict[bytes, bytes]) -> tup
         _text(get(b"progress")),
         _text(get(b"ox:category")),
         _text(get(b"ox:code")),
-        _formal(state, fields),
+        None if state is None else _formal(state, fields),
         _text(get(b"ox:corr")),
         _text(get(b"ox:tags")),
     )
 
 
-def _formal(state: str, fields: dict[bytes, bytes]) -> str:
+def _formal(state: str, fields: Mapping[bytes, bytes]) -> str:
     """The state in the words of the model."""
     get = fields.get
     try:
@@ -267,7 +271,8 @@ def _formal(state: str, fields: dict[bytes, bytes]) -> str:
     )
 
 
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Rows as Spark takes them."""
     import pyarrow as pa
 
     kinds = {

@@ -26,6 +26,7 @@ from oxcart.spark.attach import KEEP
 from oxcart.spark.bronze import BRONZE, files_of
 from oxcart.spark.builder import Builder, Progress
 from oxcart.spark.delta import Delta
+from oxcart.spark.foreign import Foreign
 from oxcart.spark.lake import Change, Lake, LakeConflict, LakeError
 from oxcart.spark.position import read_position
 from oxcart.spark.reader import MAX_ROWS
@@ -95,6 +96,10 @@ class Pipeline:
         self.builder = Builder(spark, self.lake, progress=progress)
         self._delta = Delta(self.lake) if plan.delta else None
         self._refill = Refill(self.tables, plan.access.options(), self._queues)
+        self._foreign = None
+        if plan.access.namespace is not None:
+            options = plan.access.options() | _queue_options(plan)
+            self._foreign = Foreign(self.tables, options, plan.name, self.offsets)
         self._mark = f"ingest:{plan.name}"
         self._checkpoint = self.lake.root / _CHECKPOINTS / plan.name
 
@@ -242,6 +247,8 @@ class Pipeline:
         for left in reversed(range(MOST_CONFLICTS)):
             try:
                 self._refill.run()
+                if self._foreign is not None:
+                    self._foreign.run()
                 days = self.builder.refresh()
                 break
             except LakeConflict:
@@ -315,9 +322,10 @@ def _rows(lake: Lake) -> int:
 
 
 def _options(plan: Plan) -> Mapping[str, str]:
-    told = {
-        "queues": ",".join(plan.choice.names),
-        "pattern": plan.choice.pattern,
-        "spool": None if plan.spool is None else str(Path(plan.spool).absolute()),
-    }
-    return plan.access.options() | {name: value for name, value in told.items() if value}
+    spool = {} if plan.spool is None else {"spool": str(Path(plan.spool).absolute())}
+    return plan.access.options() | _queue_options(plan) | spool
+
+
+def _queue_options(plan: Plan) -> dict[str, str]:
+    told = {"queues": ",".join(plan.choice.names), "pattern": plan.choice.pattern}
+    return {name: value for name, value in told.items() if value}

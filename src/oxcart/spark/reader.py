@@ -1,8 +1,8 @@
 """The event streams of queues as Spark's stream: planned on the driver, read by tasks.
 
-An offset is one position per stream, ``{"emails": {"id": …, "n": …}, "emails:ox:attempts": …}``; a colon
-cannot be part of a queue's name. Planning measures streams where they lie and ships no entries; a task opens
-its own connection and reads one piece. A batch has a bound, shared fairly by all streams.
+An offset is one position per stream, ``{"emails": {"id": …, "n": …}, "emails:ox:attempts": …}``. Planning
+measures streams where they lie and ships no entries; a task opens its own connection and reads one piece. A
+batch has a bound, shared fairly by all streams.
 
 May touch: the server, reads only; and a lake's folder, where the rows shall be written by the tasks.
 """
@@ -33,7 +33,7 @@ from oxcart.spark.entries import counts_row, lost_row, page_rows
 from oxcart.spark.lake import Lake
 from oxcart.spark.position import Position, order, read_position
 from oxcart.spark.spool import Segment, Spool, place, position_of, read_segment
-from oxcart.spark.stream import ATTEMPTS, EVENTS, STRIDE, Lost, Piece
+from oxcart.spark.stream import EVENTS, STRIDE, Lost, Piece
 from oxcart.spark.streams import Streams, split_key, stream_key
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._choice = choice
         self._starting = starting
         self._max_rows = max_rows
-        self._suffixes = (EVENTS, ATTEMPTS) if attempts else (EVENTS,)
+        self._suffixes = access.layout().suffixes if attempts else (EVENTS,)
         self._samples = samples
         self._spool = Spool(spool) if spool else None
         self._lake = lake

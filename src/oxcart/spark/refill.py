@@ -151,7 +151,8 @@ class Refill:
 
         paths = self._lake.paths(head.of(BRONZE, queues=[row["queue"]]))
         wanted = (
-            (pc.field("ordinal") == row["ordinal"] + row["lost"])
+            (pc.field("kind") == ENTRY)
+            & (pc.field("ordinal") == row["ordinal"] + row["lost"])
             & (pc.field("life") == row["life"])
             & (pc.field("stream") == EVENTS)
         )
@@ -164,10 +165,8 @@ class Refill:
         base = self._lake.head()
         told = self._told(hole).persist()
         try:
-            files = self._tables.write(_rows(hole, told.withColumn("extra", fn.lit(None))), BRONZE, True)
-            count = sum(file.rows for file in files)
-            recorded = told.filter(fn.length("extra") > len("{}")).withColumn("ordinal", fn.lit(None))
-            files += self._tables.write(_rows(hole, recorded, ATTEMPTS), BRONZE, True)
+            files = write_told(self._tables, told)
+            count = sum(file.rows for file in files[0])
         finally:
             told.unpersist()
         note = {
@@ -181,24 +180,31 @@ class Refill:
             "lost": count,
         }
         noted = self._tables.spark.createDataFrame(pa.Table.from_batches([rows_of([note])]))
-        files += self._tables.write(noted, BRONZE, True)
+        made = [*files[0], *files[1], *self._tables.write(noted, BRONZE, True)]
         before = base.marks.get(MARK)
         done[hole.key] = count
-        self._lake.publish(Change("refill", add=files, marks={MARK: dict(done)}, expects={MARK: before}))
+        self._lake.publish(Change("refill", add=made, marks={MARK: dict(done)}, expects={MARK: before}))
         return count
 
     def _told(self, hole: Hole) -> DataFrame:
         """What the records tell of a gap."""
         source = self._tables.spark.read.format("oxcart").options(**self._options)
         jobs = source.option("queues", hole.queue).load()
-        jobs = jobs.filter(fn.concat_ws("@", "queue", "lane") == hole.queue)  # not those of its lanes
-        told = jobs.select("job_id", fn.explode(fn.array(*_moments())).alias("_m")).select("job_id", "_m.*")
+        if "namespace" not in self._options:  # a lane of BullMQ's has a stream of its own
+            jobs = jobs.filter(fn.concat_ws("@", "queue", "lane") == hole.queue)
+        told = jobs.select("job_id", fn.explode(fn.array(*moments())).alias("_m")).select("job_id", "_m.*")
         inside = told.filter((fn.col("at_ms") > hole.after_ms) & (fn.col("at_ms") < hole.before_ms))
         unread = inside.join(fn.broadcast(self._read_nearby(hole)), ["job_id", "event"], "left_anti")
         by_time = Window.orderBy("at_ms", "rank", "job_id")
         ordinal = fn.lit(hole.first) + fn.row_number().over(by_time) - 1
         rows = unread.withColumn("ordinal", ordinal).filter(fn.col("ordinal") < hole.first + hole.lost)
-        return rows.withColumn("entry_id", fn.concat_ws("-r", "at_ms", "ordinal"))
+        return rows.withColumns(
+            {
+                "queue": fn.lit(hole.queue),
+                "life": fn.lit(hole.life),
+                "entry_id": fn.concat_ws("-r", "at_ms", "ordinal"),
+            }
+        )
 
     def _read_nearby(self, hole: Hole) -> DataFrame:
         """Job and event of entries just before and just behind a gap."""
@@ -213,14 +219,24 @@ class Refill:
         ).select("job_id", "event")
 
 
-def _rows(hole: Hole, told: DataFrame, stream: str = EVENTS) -> DataFrame:
+def write_told(tables: Tables, told: DataFrame) -> tuple[list[File], list[File]]:
+    """Writes what records of jobs told as bronze: events, and what a worker would have recorded of them.
+
+    Args:
+        tables: The lake's tables.
+        told: Moments of jobs, with queue, life, ordinal and entry id.
+    """
+    events = tables.write(_rows(told.withColumn("extra", fn.lit(None)), EVENTS), BRONZE, True)
+    recorded = told.filter(fn.length("extra") > len("{}")).withColumn("ordinal", fn.lit(None))
+    return events, tables.write(_rows(recorded, ATTEMPTS), BRONZE, True)
+
+
+def _rows(told: DataFrame, stream: str) -> DataFrame:
     """What was told as rows of bronze."""
     known: dict[str, Column] = {
         "day": fn.to_date(fn.timestamp_millis("at_ms")),
-        "queue": fn.lit(hole.queue),
         "stream": fn.lit(stream),
         "kind": fn.lit(REFILL),
-        "life": fn.lit(hole.life),
     }
     columns = (
         known.get(name, fn.col(name) if name in told.columns else fn.lit(None)).cast(kind).alias(name)
@@ -243,8 +259,8 @@ def _may_tell_of_gaps(lake: Lake, file: File) -> bool:
     return False
 
 
-def _moments() -> list[Column]:
-    """The events that a job's record tells of."""
+def moments() -> list[Column]:
+    """The events that a job's record tells of, each with its rank among them."""
     nothing = fn.lit(None).cast("string")
     once = fn.coalesce(fn.col("attempts_started"), fn.lit(0)) <= 1
     # The record's own delay is that of the last retry; the one it was added with stands in its options.

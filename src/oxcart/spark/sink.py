@@ -40,16 +40,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.codec import Encoded
-from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.capabilities import OPTIONS, Capabilities
+from oxcart.broker.connection import Server
+from oxcart.broker.factory import CAPABILITIES, DEFAULTS
 from oxcart.model.errors import OxcartError, ValidationError
-from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, OptionKwargs
+from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.model.payload import decode
 from oxcart.spark.access import Access
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from oxcart.broker.port import ServedBroker
 
 #: Columns that are options of a job.
 OPTION_COLUMNS = frozenset(OptionKwargs.__optional_keys__)
@@ -57,8 +59,6 @@ OPTION_COLUMNS = frozenset(OptionKwargs.__optional_keys__)
 SINK_OPTIONS = ("queue", "key", "name", "quarantine", "path")
 #: Rows that are sent together.
 CHUNK = 1000
-#: Attempts to reach the server before a task fails; Spark then runs it again.
-ATTEMPTS = 5
 
 _PLAIN = (
     StringType,
@@ -94,8 +94,11 @@ class Aim:
 
         Raises:
             ValidationError: Something is missing, or a column's type cannot be a job's.
+            NotSupported: A column is an option that the queue's protocol has no place for.
         """
         names = set(schema.fieldNames())
+        for name in sorted(names & OPTIONS.keys()):
+            CAPABILITIES[options.get("protocol") or "bullmq"].require(OPTIONS[name])
         aim = cls(
             options.get("queue") or None,
             options.get("key") or None,
@@ -173,15 +176,16 @@ class JobStreamWriter(DataSourceStreamArrowWriter):
                 Path(message.file).unlink(missing_ok=True)
 
 
-def job_id_of(key: Any) -> str:
+def job_id_of(key: Any, protocol: Capabilities = CAPABILITIES["bullmq"]) -> str:
     """The id of a row's job: the same key gives the same id, whatever its type and characters."""
     text = json.dumps(key, sort_keys=True, default=str, ensure_ascii=False)
-    return f"k-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+    made = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"k-{made}" if protocol.custom_ids else str(uuid.UUID(made))
 
 
 async def _add(access: Access, aim: Aim, batches: Iterator[pa.RecordBatch]) -> Written:
     server = access.server()
-    brokers: dict[str, BullMQBroker] = {}
+    brokers: dict[str, ServedBroker] = {}
     made = Written()
     refused: list[tuple[str, str]] = []
     options: dict[tuple[Any, ...], JobOptions] = {}
@@ -214,20 +218,18 @@ async def _add_chunk(
     access: Access,
     aim: Aim,
     server: Server,
-    brokers: dict[str, BullMQBroker],
+    brokers: dict[str, ServedBroker],
     rows: Sequence[dict[str, Any]],
     options: dict[tuple[Any, ...], JobOptions],
     made: Written,
     refused: list[tuple[str, str]],
 ) -> None:
-    jobs: dict[str, list[tuple[dict[str, Any], Encoded]]] = {}
+    jobs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
     for row in rows:
         try:
             queue = row.get("queue") or aim.queue or ""
             if queue not in brokers:
-                brokers[queue] = BullMQBroker(
-                    server, queue, prefix=access.prefix, reconnect=Reconnect(attempts=ATTEMPTS)
-                )
+                brokers[queue] = access.layout(server).broker(server, queue)
             jobs.setdefault(queue, []).append((row, _encoded(brokers[queue], aim, row, options)))
         except OxcartError as error:
             refused.append((_shown(row), str(error)))
@@ -245,8 +247,8 @@ async def _add_chunk(
 
 
 def _encoded(
-    broker: BullMQBroker, aim: Aim, row: dict[str, Any], known: dict[tuple[Any, ...], JobOptions]
-) -> Encoded:
+    broker: ServedBroker, aim: Aim, row: dict[str, Any], known: dict[tuple[Any, ...], JobOptions]
+) -> Any:
     given = {
         name: value
         for name, value in row.items()
@@ -255,12 +257,12 @@ def _encoded(
     key = tuple(sorted((name, str(value)) for name, value in given.items()))
     options = known.get(key)
     if options is None:
-        options = known[key] = DEFAULT_OPTIONS.replace(**given)
+        options = known[key] = DEFAULTS[broker.capabilities.protocol].replace(**given)
     job_id = row.get("job_id")
     if job_id is None:
         if aim.key is None or row.get(aim.key) is None:
             raise ValidationError(aim.key or "job_id", "given in every row", None)
-        job_id = job_id_of(row[aim.key])
+        job_id = job_id_of(row[aim.key], broker.capabilities)
     return broker.encode(row.get("name") or aim.name or "", _payload(row), options.replace(job_id=job_id))
 
 

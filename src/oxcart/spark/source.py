@@ -24,28 +24,29 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from oxcart.model.errors import ValidationError
-from oxcart.spark.access import Access, Choice, check_options
+from oxcart.spark.access import ACCESS_OPTIONS, Access, Choice, check_options
 from oxcart.spark.bronze import FILES
 from oxcart.spark.entries import SCHEMA
 from oxcart.spark.jobs import JOB_SCHEMA, JobReader
 from oxcart.spark.reader import MAX_ROWS, EventReader
+from oxcart.spark.records import RecordReader
 from oxcart.spark.sink import SINK_OPTIONS, Aim, JobStreamWriter, JobWriter
 
-_SERVER = ("url", "urlEnv", "passwordEnv", "folder", "prefix")
 _QUEUES = ("queue", "queues", "pattern", "path")
 _STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples", "spool", "lake")
 _KIND = "content"
 
-READ_OPTIONS = (*_SERVER, *_QUEUES, *_STREAM, _KIND)
-WRITE_OPTIONS = (*_SERVER, *SINK_OPTIONS, "checkpointLocation")
+READ_OPTIONS = (*ACCESS_OPTIONS, *_QUEUES, *_STREAM, _KIND)
+WRITE_OPTIONS = (*ACCESS_OPTIONS, *SINK_OPTIONS, "checkpointLocation")
 
 
 class OxcartSource(DataSource):
     """Queues as a source and a sink.
 
     Options for all: ``url`` (without a password), ``urlEnv`` and ``passwordEnv`` (names of environment
-    variables), ``folder`` (an embedded server's), ``prefix``. For reading: ``queue``, ``queues`` or
-    ``pattern``, and ``content``: ``jobs`` (the default) or ``events``. For streams of events:
+    variables), ``folder`` (an embedded server's), ``prefix``; for a Bridge namespace ``protocol``
+    (``bridge``) and ``namespace``, of which the job types are the queues. For reading: ``queue``, ``queues``
+    or ``pattern``, and ``content``: ``jobs`` (the default) or ``events``. For streams of events:
     ``startingOffsets`` (``earliest``, ``latest`` or JSON), ``maxRowsPerBatch``, ``attempts`` and
     ``samples`` (``true`` or ``false``), ``spool`` (a tailer's folder), ``lake`` (tasks write events into
     files of that lake themselves; rows are the files). For writing: ``queue``, ``name``, ``key``,
@@ -71,7 +72,8 @@ class OxcartSource(DataSource):
         check_options(self.options, READ_OPTIONS)
         if self.options.get(_KIND, "jobs") != "jobs":
             raise ValidationError(_KIND, "jobs", "events", "events are a stream: use spark.readStream")
-        return JobReader(Access.read(self.options), Choice.read(self.options))
+        access, choice = Access.read(self.options), Choice.read(self.options)
+        return JobReader(access, choice) if access.namespace is None else RecordReader(access, choice)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """What happens."""

@@ -9,14 +9,15 @@ May touch: the server; reads only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oxcart.broker.bullmq.keys import Keys
-from oxcart.broker.bullmq.scripts import load
 from oxcart.spark.position import START, Facts, Position, before_next, order, settle
 from oxcart.spark.wire import Wire
+
+if TYPE_CHECKING:
+    from oxcart.spark.layout import Layout
 
 #: Entries per page: about 2 ms of the server's time.
 PAGE = 2000
@@ -73,21 +74,21 @@ class Stream:
 
     Args:
         wire: The connection to its server.
-        keys: Its queue's keys.
+        layout: Where streams lie.
+        queue: Its queue.
         suffix: ``events`` or ``ox:attempts``.
     """
 
-    def __init__(self, wire: Wire, keys: Keys, suffix: str = EVENTS) -> None:
+    def __init__(self, wire: Wire, layout: Layout, queue: str, suffix: str = EVENTS) -> None:
         self._wire = wire
-        self._keys = keys
+        self._layout = layout
+        self._queue = queue
         self.suffix = suffix
-        self._key = keys.key(suffix)
+        self._key = layout.stream(queue, suffix)
 
     def measure(self, after: str = START, through: str = "+", most: int = 0) -> tuple[Facts, int, str]:
         """The facts, and how many entries a stride has and where it ends."""
-        told = self._wire.script(
-            load("stride"), self._keys.meta(), self.suffix, after, through, min(most, STRIDE)
-        )
+        told = self._layout.stride(self._wire, self._queue, self.suffix, after, through, min(most, STRIDE))
         facts = Facts(int(told[0]), int(told[1]), *(part.decode() for part in told[2:6]))
         return facts, int(told[6]), told[7].decode()
 

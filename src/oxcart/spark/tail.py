@@ -22,7 +22,7 @@ from oxcart.spark.attach import KEEP, attach
 from oxcart.spark.entries import counts_row, lost_row, page_rows
 from oxcart.spark.position import Position, order, read_position
 from oxcart.spark.spool import Spool
-from oxcart.spark.stream import ATTEMPTS, EVENTS, Lost
+from oxcart.spark.stream import EVENTS, Lost
 from oxcart.spark.streams import Streams, split_key, stream_key
 
 log = logging.getLogger("oxcart.spark.tail")
@@ -89,11 +89,13 @@ class Tailer:
             for queue in self._queues:
                 # Records before their events: whoever finds an event in the spool finds its record there.
                 until = streams.at(queue).end().id
-                records = stream_key(queue, ATTEMPTS)
-                found = self._follow(streams, records)
-                if found >= MOST:
-                    until = min(until, self._position(records).id, key=order)
-                read += found + self._follow(streams, queue, until)
+                for suffix in self._access.layout().suffixes[1:]:
+                    records = stream_key(queue, suffix)
+                    found = self._follow(streams, records)
+                    if found >= MOST:
+                        until = min(until, self._position(records).id, key=order)
+                    read += found
+                read += self._follow(streams, queue, until)
         return read
 
     def _attach(self) -> None:

@@ -41,7 +41,7 @@ class Wire:
 
     def __init__(self, server: Server, slot: int | None = None, *, pauses: Sequence[float] = PAUSES) -> None:
         self._server = server
-        self._slot = slot
+        self.slot = slot
         self._pauses = pauses
         self._socket: socket.socket | None = None
         self._parser: Any = None
@@ -122,7 +122,7 @@ class Wire:
             self._parser.feed(read)
 
     def _connect(self) -> None:
-        self._at = at = asyncio.run(self._server.endpoint(self._slot))
+        self._at = at = asyncio.run(self._server.endpoint(self.slot))
         if at.path:
             made = socket.socket(socket.AF_UNIX)
             made.settimeout(SILENCE)

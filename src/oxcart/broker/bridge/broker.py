@@ -41,6 +41,7 @@ from oxcart.model.errors import (
     error_for_code,
 )
 from oxcart.model.options import JobOptions
+from oxcart.model.state import formal_state
 from oxcart.model.target import Abilities
 
 #: Jobs per add call, and their bytes.
@@ -299,16 +300,16 @@ class BridgeBroker(Looking):
         for one, raw in zip(ids, raws, strict=True):
             if raw is None:
                 continue
-            facts, depends = records.read_facts(raw)
+            facts, depends, told = records.read_facts(raw)
             if depends:
-                waiting += (one, facts.packed(), records.pack(depends))
+                waiting += (one, facts.packed(), told, records.pack(depends))
             else:
-                lanes.setdefault((facts.type, facts.lane), []).extend((one, facts.packed()))
+                lanes.setdefault((facts.type, facts.lane), []).extend((one, facts.packed(), told))
         if not lanes and not waiting:
             return None
         args: list[bytes | str | int] = [self.clock(), len(lanes)]
         for jobs in lanes.values():
-            args += (jobs[1], len(jobs) // 2, *jobs)
+            args += (jobs[1], len(jobs) // 3, *jobs)
         return args + list(waiting)
 
     async def _index(self, args: Sequence[bytes | str | int]) -> None:
@@ -558,8 +559,16 @@ def _packed(o: Outcome, facts: bytes) -> bytes:
             o.lifo,
             codec.retention_seconds(o.retention),
             facts,
+            _failed_into(o, category) if kind in "fx" else "",
+            codec.newest_stack(o.stack),
         )
     )
+
+
+def _failed_into(o: Outcome, category: str) -> str:
+    """The formal state in which a failed job ends."""
+    ended = o.earlier + 1 if o.earlier >= 0 else o.attempts
+    return str(formal_state("failed", attempts_made=ended, attempts=o.attempts, category=category))
 
 
 def _parts(jobs: Sequence[codec.Encoded]) -> Iterable[Sequence[codec.Encoded]]:

@@ -28,6 +28,7 @@ from oxcart.broker.bridge.records import (
     Facts,
     decoded,
     read_backoff,
+    told_of,
 )
 from oxcart.broker.bullmq.codec import new_id
 from oxcart.broker.capabilities import BRIDGE
@@ -53,6 +54,8 @@ FORMAL = {
 }
 #: How long a job's keys stay after its end, in seconds.
 KEPT = 86_400
+#: Characters of a stack that a pipeline is told.
+LONGEST_STACK = 4000
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _json = msgspec.json.Encoder()
@@ -89,6 +92,7 @@ def encode_job(
         facts.packed(),
         due,
         "L" if options.lifo else "",
+        told_of(name, options.correlation_id, options.tags),
         len(options.depends_on),
         *options.depends_on,
     ]
@@ -214,6 +218,12 @@ def retention_seconds(argument: str) -> int:
 def result_of(value: bytes, at_ms: int) -> bytes:
     """The result of a completed job as JSON; the script adds how long it ran."""
     return _json.encode({"success": True, "data": msgspec.Raw(value or b"null"), "completedAt": at_ms})
+
+
+def newest_stack(stack: bytes) -> str:
+    """The last of some stack traces, as a pipeline is told of it: of a long one its end, where it failed."""
+    traces = decoded(stack)
+    return str(traces[-1])[-LONGEST_STACK:] if isinstance(traces, list) and traces else ""
 
 
 def failure_of(reason: str, stack: bytes, name: str, at_ms: int) -> bytes:

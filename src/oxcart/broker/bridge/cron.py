@@ -310,7 +310,8 @@ def _firing(one: str, at: float, raw: bytes, now: int) -> tuple[bytes, int]:
             createdAt=b"%d" % now,
             ox=_json.encode({**ox, "schedule": one, "due": due}),
         )
-        jobs.append((job_id, body, records.read_record(body).facts().packed()))
+        told = records.told_of(record.name, record.ox.get("corr"), record.metadata)
+        jobs.append((job_id, body, records.read_record(body).facts().packed(), told))
     packed = records.pack(
         (one, at, "" if following is None else following, overlap if overlap in OVERLAP else "beside", jobs)
     )

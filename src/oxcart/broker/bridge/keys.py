@@ -218,6 +218,10 @@ class BridgeKeys:
         """Stream: what our brokers did to jobs of the type."""
         return self.key(f"ox:events:{self.queue}")
 
+    def reading(self) -> str:
+        """Hash: how many events of the type pipelines want to be kept, and which pipelines read them."""
+        return self.key(f"ox:reading:{self.queue}")
+
     def call(self, slot: str) -> str:
         """String: the answer to the last call of a caller's slot (short-lived)."""
         return self.key(f"ox:call:{slot}")

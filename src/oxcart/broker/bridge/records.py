@@ -92,6 +92,25 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+def told_of(name: str, corr: Any = None, tags: Any = None, created: int = 0) -> bytes:
+    """What the event of a new job tells besides its id, as scripts read it.
+
+    Args:
+        name: The name of its handler.
+        corr: Its correlation id.
+        tags: Its tags.
+        created: When another client made it, in ms.
+    """
+    fields: list[str | int | bytes] = ["name", name]
+    if isinstance(corr, str):
+        fields += ("corr", corr)
+    if tags:
+        fields += ("tags", _json.encode(tags))
+    if 0 < created < 2**53:
+        fields += ("created", created)
+    return pack(fields)
+
+
 class Record(msgspec.Struct, frozen=True):
     """A job's record, read.
 
@@ -185,6 +204,9 @@ class _Brief(msgspec.Struct):
     priority: int = NORMAL_PRIORITY
     rate: dict[str, int] | None = msgspec.field(default=None, name="rateLimit")
     depends: list[str] = msgspec.field(default_factory=list, name="dependsOn")
+    created: int = msgspec.field(default=0, name="createdAt")
+    runs: int = msgspec.field(default=0, name="attempts")
+    metadata: dict[str, Any] = {}
 
 
 class _Counted(msgspec.Struct):
@@ -197,13 +219,17 @@ _brief = msgspec.json.Decoder(_Brief)
 _counted = msgspec.json.Decoder(_Counted)
 
 
-def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...]]:
-    """What a claim needs to know of a record, and which jobs it waits for; much faster than all of it."""
+def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...], bytes]:
+    """What a claim needs to know of a record, which jobs it waits for, and what is told of it as a new job.
+
+    Much faster than all of it. Of a job that was started before nothing is told: it is not new.
+    """
     try:
         brief = _brief.decode(raw)
     except (msgspec.MsgspecError, UnicodeError):
         record = read_record(raw)
-        return record.facts(), record.depends_on
+        told = told_of(record.type, None, record.metadata, record.created_at)
+        return record.facts(), record.depends_on, b"" if record.runs else told
     rate = brief.rate or {}
     facts = Facts(
         brief.type,
@@ -213,7 +239,8 @@ def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...]]:
         max(0, _number(rate.get("maxPerMinute"), 0)),
         attempts_at(raw),
     )
-    return facts, tuple(brief.depends)
+    told = b"" if brief.runs else told_of(brief.type, None, brief.metadata, brief.created)
+    return facts, tuple(brief.depends), told
 
 
 def attempts_at(raw: bytes) -> int:
@@ -357,7 +384,20 @@ def decode_job(
     pending: bool = False,
 ) -> Job:
     """A snapshot of a job from its keys."""
-    record = read_record(raw)
+    fields = job_fields(read_record(raw), status, run=run, result=result, progress=progress)
+    place = "waiting-children" if pending else PLACES.get(status or "")
+    return hashes.decode_job(queue, job_id, fields, place)
+
+
+def job_fields(
+    record: Record,
+    status: str | None,
+    *,
+    run: Mapping[bytes, bytes] | None = None,
+    result: bytes | None = None,
+    progress: bytes | None = None,
+) -> dict[bytes, bytes]:
+    """All keys of a job in the field names that the engine reads."""
     fields = fields_of(record, run)
     if status == "active":
         fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run under way has not ended
@@ -380,8 +420,7 @@ def decode_job(
         if isinstance(told, dict) and "percent" in told and not (told.keys() - {"percent", "updatedAt"}):
             told = told["percent"]
         fields[b"progress"] = _json.encode(told)
-    place = "waiting-children" if pending else PLACES.get(status or "")
-    return hashes.decode_job(queue, job_id, fields, place)
+    return fields
 
 
 def value_of(result: bytes) -> bytes | None:

@@ -49,7 +49,7 @@ _COLUMNS = (
 #: What an attempt record tells, in the wire's names; all of it is text.
 _RECORD = (
     *("starts", "began", "ended", "worker", "category", "code", "stack", "parent", "rule"),
-    *("corr", "tags", "state"),
+    *("corr", "tags", "state", "created"),
 )
 
 
@@ -76,18 +76,22 @@ def records(bronze: DataFrame) -> DataFrame:
     """The records: what no event tells, each under the id of its event; written while a pipeline is attached.
 
     One per attempt that a worker of ours ended, per job that ended without one, and per job that was added
-    with something to tell of it.
+    with something to tell of it. Bridge's events carry their own, in fields of these names.
     """
-    told = bronze.filter(fn.col("kind").isin(ENTRY, REFILL) & (fn.col("stream") == ATTEMPTS)).withColumn(
-        "told", fn.from_json("extra", "map<string,string>")
+    beside = fn.col("stream") == ATTEMPTS
+    told = (
+        bronze.filter(fn.col("kind").isin(ENTRY, REFILL) & (beside | fn.col("extra").isNotNull()))
+        .withColumn("told", fn.from_json("extra", "map<string,string>"))
+        .withColumn("_outcome", fn.when(beside, fn.col("event")).otherwise(fn.col("told").getItem("outcome")))
+        .filter(beside | fn.col("_outcome").isNotNull() | fn.col("told").getItem("state").isNotNull())
     )
     facts = {name: fn.col("told").getItem(name) for name in _RECORD}
-    numbers = {name: facts[name].cast("bigint") for name in ("starts", "began", "ended")}
+    numbers = {name: facts[name].cast("bigint") for name in ("starts", "began", "ended", "created")}
     found = told.select(
         "queue",
         "job_id",
         "entry_id",
-        fn.col("event").alias("r_outcome"),
+        fn.col("_outcome").alias("r_outcome"),
         fn.col("name").alias("r_name"),
         fn.col("reason").alias("r_reason"),
         *(numbers.get(name, facts[name]).alias(f"r_{name}") for name in _RECORD),
@@ -121,7 +125,8 @@ def lives(bronze: DataFrame) -> DataFrame:
     told = events.join(records(mine), ["queue", "job_id", "entry_id"], "left")
     event, prev = fn.col("event"), fn.col("prev")
 
-    of_job = Window.partitionBy("queue", "job_id").orderBy("life", "ordinal")
+    # What the record of a job tells has the place of the last entry before it.
+    of_job = Window.partitionBy("queue", "job_id").orderBy("life", "ordinal", "at_ms", "entry_id")
     before = of_job.rowsBetween(Window.unboundedPreceding, -1)
 
     def last(value: Column, window: WindowSpec) -> Column:

@@ -37,7 +37,9 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
             fn.max("born").alias("born"),
             fn.max("name").alias("_name"),
             fn.max("r_name").alias("_r_name"),
-            fn.min(fn.when(fn.col("event") == "added", fn.col("at_ms"))).alias("created_ms"),
+            fn.min(fn.when(fn.col("event") == "added", fn.coalesce("r_created", "at_ms"))).alias(
+                "created_ms"
+            ),
             fn.max(state).alias("_last"),
             fn.min(over).alias("_over"),
             fn.max(fn.when(fn.col("event") != "removed", True)).alias("_lived"),

@@ -3,9 +3,9 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now, 4 how many jobs, then per job:
 --          id, record, facts (MessagePack), time at which it is due or 0, "L" for the head of the list or "",
---          how many jobs it waits for, their ids
+--          what the event tells of it (MessagePack), how many jobs it waits for, their ids
 -- Returns  per job 1, or 0 where a job of this id exists, or the id of a job that it is to wait for and that is none
--- Events   `added`, and `waiting` or `delayed` per job
+-- Events   `added`, and `waiting`, `delayed` or `waiting-children` per job
 -- Keeps    a job waits for jobs that are there, so for none that comes after it: there are no rings of them;
 --          a job is in one of waiting, delayed and pending, and its status says so
 -- include: base lanes
@@ -18,10 +18,10 @@ local now = ARGV[3]
 local answer, at = {}, 5
 for i = 1, tonumber(ARGV[4]) do
   local id, record, packed, due, front = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local depends = tonumber(ARGV[at + 5])
+  local depends = tonumber(ARGV[at + 6])
   local unknown
   for n = 1, depends do
-    local other = ARGV[at + 5 + n]
+    local other = ARGV[at + 6 + n]
     if call("EXISTS", P .. "jobs:data:" .. other) == 0
       and call("GET", P .. "jobs:status:" .. other) ~= "completed" then
       unknown = other
@@ -33,10 +33,10 @@ for i = 1, tonumber(ARGV[4]) do
     local facts = cmsgpack.unpack(packed)
     call("HSET", P .. "ox:facts", id, packed)
     note_type(facts[1])
-    tell(facts[1], "added", id, "name", facts[1])
+    tell_added(facts[1], id, ARGV[at + 5])
     local unmet = {}
     for n = 1, depends do
-      local other = ARGV[at + 5 + n]
+      local other = ARGV[at + 6 + n]
       if call("GET", P .. "jobs:status:" .. other) ~= "completed" then
         unmet[#unmet + 1] = other
       end
@@ -45,6 +45,7 @@ for i = 1, tonumber(ARGV[4]) do
       call("SET", P .. "jobs:status:" .. id, "waiting")
       make_pending(id, unmet, now)
       call("HSET", P .. "ox:job:" .. id, "depends", cmsgpack.pack(unmet), "due", due)
+      tell(facts[1], "waiting-children", id)
     elseif tonumber(due) > 0 then
       call("SET", P .. "jobs:status:" .. id, "delayed")
       call("ZADD", P .. "jobs:delayed", due, id)
@@ -58,6 +59,6 @@ for i = 1, tonumber(ARGV[4]) do
   else
     answer[i] = 0
   end
-  at = at + 6 + depends
+  at = at + 7 + depends
 end
 return remember(answer)

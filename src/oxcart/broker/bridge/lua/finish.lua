@@ -3,7 +3,8 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 … as claim.lua, then how many outcomes, and each as MessagePack:
 --          { kind, id, worker id, starts or "", at, result, reason, stack, category, code, delay, counts,
---            front, seconds to keep, other facts (MessagePack) or "" }
+--            front, seconds to keep, other facts (MessagePack) or "", its formal state or "",
+--            the newest stack or "" }
 --          kind: c completed, f failed for good, x failed without being a dead letter (cancelled),
 --          r retry now, d delay, w give back, l give back and hold the type
 -- Returns  as claim.lua, with a code per outcome first: 1, -1 no such job, -2 the lease ran out,
@@ -38,10 +39,14 @@ end
 
 local function uncount(id, facts, runs)
   local raw = call("GET", P .. "jobs:data:" .. id)
-  local fewer = raw and counted(raw, facts and facts[6] >= 0 and facts[6] or 12, -runs)
+  local fewer, left
+  if raw then
+    fewer, left = counted(raw, facts and facts[6] >= 0 and facts[6] or 12, -runs)
+  end
   if fewer then
     call("SET", P .. "jobs:data:" .. id, fewer)
   end
+  return left or 0
 end
 
 local function note_failure(id, o)
@@ -56,6 +61,10 @@ local function note_failure(id, o)
   end
 end
 
+local function told(o, outcome, reason)
+  return told_of_run(o[2], asked.type, outcome, o[5], o[9], o[10], reason, o[17])
+end
+
 local pending = call("ZCARD", P .. "ox:pending")
 local end_as = {}
 
@@ -68,7 +77,7 @@ function end_as.c(id, o, facts)
   call("HSET", P .. "ox:job:" .. id, "finishedOn", o[5])
   call("HDEL", P .. "ox:job:" .. id, "failedReason")
   call("INCR", P .. "metrics:jobs:processed")
-  tell(asked.type, "completed", id, "returnvalue", o[7], "prev", "active")
+  tell(asked.type, "completed", id, "returnvalue", o[7], "prev", "active", told(o, "completed"))
   if keep_for(id, o[14]) then
     uncount(id, facts, ALL_RUNS)
   end
@@ -82,7 +91,7 @@ end
 function end_as.f(id, o)
   note_failure(id, o)
   call("HSET", P .. "ox:job:" .. id, "finishedOn", o[5])
-  bury(id, asked.type, o[6], o[5], o[7])
+  bury(id, asked.type, o[6], o[5], o[7], o[16], told(o, "failed"))
   if o[14] == 0 then
     keep_for(id, 0)
     call("LREM", P .. "jobs:deadletter", 1, id)
@@ -96,7 +105,7 @@ function end_as.x(id, o)
   call("SET", P .. "jobs:result:" .. id, timed(o[6], id, o[5]), "EX", 86400)
   call("SET", P .. "jobs:status:" .. id, "failed")
   call("INCR", P .. "metrics:jobs:failed")
-  tell(asked.type, "failed", id, "failedReason", o[7], "prev", "active")
+  tell(asked.type, "failed", id, "failedReason", o[7], "prev", "active", "state", o[16], told(o, "failed"))
   keep_for(id, o[14])
   if o[14] > 0 then
     note_end(id, asked.type, "cancelled", o[5])
@@ -106,26 +115,25 @@ end
 function end_as.r(id, o, facts)
   note_failure(id, o)
   make_ready(id, facts, o[13])
-  tell(asked.type, "waiting", id, "prev", "active")
+  tell(asked.type, "waiting", id, "prev", "active", told(o, "retried", o[7]))
 end
 
 function end_as.d(id, o, facts)
   note_failure(id, o)
-  if not o[12] then
-    uncount(id, facts, 1)
-  end
+  local runs = o[12] and 1 or uncount(id, facts, 1)
   local due = string.format("%.0f", o[5] + o[11])
   call("HSET", P .. "ox:job:" .. id, "delay", math.max(1, o[11]))
   call("SET", P .. "jobs:status:" .. id, "delayed")
   call("ZADD", P .. "jobs:delayed", due, id)
   call("ZADD", P .. "ox:marker:" .. asked.type, due, "1")
-  tell(asked.type, "delayed", id, "delay", due)
+  tell(asked.type, "delayed", id, "delay", due, "state", runs > 0 and "retrying" or "delayed",
+    told(o, o[12] and "retried" or "snoozed", o[7]))
 end
 
-function end_as.w(id, _, facts)
+function end_as.w(id, o, facts)
   uncount(id, facts, 1)
   make_ready(id, facts, true)
-  tell(asked.type, "waiting", id, "prev", "active")
+  tell(asked.type, "waiting", id, "prev", "active", told(o, "given_back"))
 end
 
 function end_as.l(id, o, facts)

@@ -3,9 +3,9 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 its term, 5 now, then each schedule as MessagePack:
 --          { id, the due time that was read, the next one or "", "beside", "skip" or "queue",
---            { { job id, record, facts (MessagePack) } … } }
+--            { { job id, record, facts, what the event tells of it (both MessagePack) } … } }
 -- Returns  how many jobs were made; -1 where the scheduler leads no more
--- Events   `added` and `waiting` per job
+-- Events   `added`, and `waiting` or `waiting-children` per job
 -- Keeps    a due time fires once: whoever comes second finds the schedule moved on
 -- include: base lanes
 
@@ -49,7 +49,7 @@ for at = 6, #ARGV do
         call("HSET", P .. "ox:facts", job[1], job[3])
         call("HSET", P .. "ox:schedule:" .. id, "last", job[1])
         call("HINCRBY", P .. "ox:schedule:" .. id, "fired", 1)
-        tell(facts[1], "added", job[1], "name", facts[1])
+        tell_added(facts[1], job[1], job[4])
         if when == "now" then
           make_ready(job[1], facts, false)
           tell(facts[1], "waiting", job[1])
@@ -57,6 +57,7 @@ for at = 6, #ARGV do
           call("SET", P .. "jobs:status:" .. job[1], "waiting")
           make_pending(job[1], { last }, ARGV[5])
           call("HSET", P .. "ox:job:" .. job[1], "depends", cmsgpack.pack({ last }), "ended", "1")
+          tell(facts[1], "waiting-children", job[1])
         end
         made = made + 1
       elseif not when then

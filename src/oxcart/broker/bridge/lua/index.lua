@@ -2,35 +2,52 @@
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now, 4 how many lanes, per lane: its first facts (MessagePack),
---          how many jobs, and per job id and facts (MessagePack);
---          then, for each job that waits for others: id, facts, their ids (MessagePack)
+--          how many jobs, and per job id, facts and what is told of it (MessagePack), "" where it ran before;
+--          then, for each job that waits for others: id, facts, what is told of it, their ids (MessagePack)
 -- Returns  how many are ready
+-- Events   `added`, and `waiting` or `waiting-children` per job, while a pipeline reads
 -- Keeps    an id is in one lane at most; one that left the list meanwhile is found out when it is claimed
 -- include: base lanes
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
+
+local function tell_found(job_type, id, told, place)
+  if not is_read(job_type) then
+    return
+  end
+  if told ~= "" then
+    tell_added(job_type, id, told)
+  end
+  if place == "waiting" then
+    tell(job_type, "waiting", id)
+  else
+    tell(job_type, "waiting-children", id)
+  end
+end
+
 local ready, at = 0, 5
 for _ = 1, tonumber(ARGV[4]) do
   local lane, count = cmsgpack.unpack(ARGV[at]), tonumber(ARGV[at + 1])
   at = at + 2
   local ids = {}
   for i = 1, count do
-    ids[i] = ARGV[at + 2 * i - 2]
+    ids[i] = ARGV[at + 3 * i - 3]
   end
   local listed = call("SMISMEMBER", P .. "ox:listed", unpack(ids))
   local last = call("INCRBY", P .. "ox:turns", count)
   local scores, facts, new = {}, {}, {}
   for i = 1, count do
     if listed[i] == 0 then
-      local packed = ARGV[at + 2 * i - 1]
+      local packed = ARGV[at + 3 * i - 2]
       local turn = last - count + i
       new[#new + 1] = ids[i]
       facts[#facts + 1], facts[#facts + 2] = ids[i], packed
       local score = string.format("%.0f", (10 - cmsgpack.unpack(packed)[3]) * 1e14 + 5e13 + turn)
       scores[#scores + 1], scores[#scores + 2] = score, ids[i]
+      tell_found(lane[1], ids[i], ARGV[at + 3 * i - 1], "waiting")
     end
   end
-  at = at + 2 * count
+  at = at + 3 * count
   if #new > 0 then
     note_type(lane[1])
     call("HSET", P .. "ox:facts", unpack(facts))
@@ -41,23 +58,25 @@ for _ = 1, tonumber(ARGV[4]) do
     ready = ready + #new
   end
 end
-for each = at, #ARGV, 3 do
-  local id = ARGV[each]
+for each = at, #ARGV, 4 do
+  local id, job_type = ARGV[each], cmsgpack.unpack(ARGV[each + 1])[1]
   if call("SISMEMBER", P .. "ox:listed", id) == 0 then
     call("HSET", P .. "ox:facts", id, ARGV[each + 1])
     local unmet = {}
-    for _, other in ipairs(cmsgpack.unpack(ARGV[each + 2])) do
+    for _, other in ipairs(cmsgpack.unpack(ARGV[each + 3])) do
       if call("GET", P .. "jobs:status:" .. other) ~= "completed" then
         unmet[#unmet + 1] = other
       end
     end
     if #unmet == 0 then
       list_job(id, cmsgpack.unpack(ARGV[each + 1]), false)
+      tell_found(job_type, id, ARGV[each + 2], "waiting")
       ready = ready + 1
     else
       call("SADD", P .. "ox:listed", id)
       make_pending(id, unmet, ARGV[3])
       call("HSET", P .. "ox:job:" .. id, "depends", cmsgpack.pack(unmet), "foreign", "1")
+      tell_found(job_type, id, ARGV[each + 2], "waiting-children")
     end
   end
 end

@@ -34,7 +34,8 @@ for at = 4, #ARGV do
         tell(job_type, "waiting", id, "prev", "active")
       else
         call("HSET", P .. "ox:job:" .. id, "failedReason", job[5], "ox:category", "system", "finishedOn", ARGV[3])
-        bury(id, job_type, job[4], ARGV[3], job[5])
+        bury(id, job_type, job[4], ARGV[3], job[5], "dead_letter",
+          told_of_run(id, job_type, "stalled", ARGV[3], "system"))
       end
       done[#done + 1] = id
     end

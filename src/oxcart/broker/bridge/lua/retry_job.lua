@@ -33,5 +33,5 @@ else
 end
 call("HSET", P .. "ox:facts", id, ARGV[5])
 make_ready(id, cmsgpack.unpack(ARGV[5]), ARGV[6] == "L")
-tell(ARGV[4], "waiting", id, "prev", status)
+tell(ARGV[4], "waiting", id, "prev", status == "dead" and "failed" or status)
 return remember({ 1 })[1]

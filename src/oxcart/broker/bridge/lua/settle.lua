@@ -62,6 +62,7 @@ for _, id in ipairs(ids) do
     if known[3] then
       if facts then
         list_job(id, facts, false)
+        tell(facts[1], "waiting", id, "prev", "waiting-children")
       else
         call("SREM", P .. "ox:listed", id) -- the scan finds it
       end

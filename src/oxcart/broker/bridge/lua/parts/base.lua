@@ -11,9 +11,19 @@ local WAITING = KEYS[1]
 
 -- include: memory
 
+-- How many events of a type a pipeline wants to be kept, or false while none reads it; asked once per call.
+local read_types = {}
+local function is_read(job_type)
+  if read_types[job_type] == nil then
+    read_types[job_type] = call("HGET", P .. "ox:reading:" .. job_type, "keep")
+  end
+  return read_types[job_type]
+end
+
 -- The events of a type go to a stream of ours; the document has none.
 local function tell(job_type, event, id, ...)
-  call("XADD", P .. "ox:events:" .. job_type, "MAXLEN", "~", "10000", "*", "event", event, "jobId", id, ...)
+  local most = is_read(job_type) or "10000"
+  call("XADD", P .. "ox:events:" .. job_type, "MAXLEN", "~", most, "*", "event", event, "jobId", id, ...)
 end
 
 -- What was learned of a job: { type, lane, priority, max concurrent, max per minute, position }, or nil.

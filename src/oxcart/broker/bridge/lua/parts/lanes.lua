@@ -17,6 +17,16 @@ local function note_type(job_type)
   end
 end
 
+-- Tells of a new job: its handler's name, and while a pipeline reads, all that its record has for it.
+local function tell_added(job_type, id, packed)
+  local told = cmsgpack.unpack(packed)
+  if is_read(job_type) then
+    tell(job_type, "added", id, "outcome", "added", unpack(told))
+  else
+    tell(job_type, "added", id, told[1], told[2])
+  end
+end
+
 -- Puts a job of the list into its lane: behind its equals, or before them.
 local function list_job(id, facts, front)
   note_type(facts[1])

@@ -55,14 +55,36 @@ local function timed(result, id, now)
   return string.format('%s,"processingTime":%.0f}', string.sub(result, 1, -2), took)
 end
 
+-- What a pipeline that reads wants to know of an ended run and events do not carry: fields behind those of the event.
+local function told_of_run(id, job_type, outcome, now, category, code, reason, stack)
+  if not is_read(job_type) then
+    return
+  end
+  local fields = { "outcome", outcome, "ended", now }
+  local function add(name, value)
+    if value and value ~= "" then
+      fields[#fields + 1] = name
+      fields[#fields + 1] = value
+    end
+  end
+  local run = call("HMGET", P .. "ox:job:" .. id, "processedOn", "pb")
+  add("began", run[1])
+  add("worker", run[2])
+  add("category", category)
+  add("code", code)
+  add("failedReason", reason)
+  add("stack", stack)
+  return unpack(fields)
+end
+
 -- To the dead letters: for good, until an operator replays or removes it. Its result goes after a day, its
 -- record stays as long as the list names it.
-local function bury(id, job_type, result, now, reason)
+local function bury(id, job_type, result, now, reason, state, ...)
   call("SET", P .. "jobs:result:" .. id, timed(result, id, now), "EX", 86400)
   call("SET", P .. "jobs:status:" .. id, "dead")
   call("LPUSH", P .. "jobs:deadletter", id)
   call("HDEL", P .. "ox:facts", id)
   call("INCR", P .. "metrics:jobs:failed")
   note_end(id, job_type, "failed", now)
-  tell(job_type, "failed", id, "failedReason", reason, "prev", "active")
+  tell(job_type, "failed", id, "failedReason", reason, "prev", "active", "state", state, ...)
 end

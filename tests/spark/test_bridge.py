@@ -1,0 +1,305 @@
+"""A Bridge namespace through the pipeline: our jobs by their events, those of others by their records."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import redis
+
+from oxcart import PermanentError, Queue, TemporaryError, Worker
+from oxcart.engine.running import RunningJob
+from oxcart.model.errors import NotSupported, ValidationError
+from oxcart.spark.access import Access
+from oxcart.spark.attach import attach, detach, readers
+from oxcart.spark.lake import Lake
+from oxcart.spark.sink import Aim, job_id_of
+from tests.bridge.document import DocumentClient
+from tests.cli.conftest import Commands
+from tests.signals import eventually
+
+pytest.importorskip("pyspark")
+
+from oxcart.spark.pipeline import Pipeline, Plan
+from oxcart.spark.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMESPACE = "mesh"
+LIMIT = 30.0
+#: How the source is told of the namespace.
+BRIDGE = {"protocol": "bridge", "namespace": NAMESPACE}
+
+
+@pytest.fixture
+def access(url: str) -> Access:
+    return Access(url=url, namespace=NAMESPACE)
+
+
+async def handle(job: RunningJob) -> str:
+    if job.name == "broken" or (job.name == "charge" and job.attempt == 1):
+        raise TemporaryError(f"card {job.attempt} refused")
+    if job.name == "wrong":
+        raise PermanentError("no such user")
+    return "done"
+
+
+async def our_jobs(url: str, store: Any, foreign: DocumentClient) -> dict[str, str]:
+    """Jobs of every outcome that a worker of ours runs, one of another client among them; ids by name."""
+    async with Queue("email", protocol="bridge", namespace=NAMESPACE, url=url) as emails:
+        emails.process(handle)
+        soon: Any = {"attempts": 2, "backoff": 10}
+        ids = {
+            "welcome": (await emails.add("welcome", 1, tags={"tenant": "acme"}, correlation_id="o-7")).id,
+            "charge": (await emails.add("charge", 2, **soon)).id,
+            "broken": (await emails.add("broken", 3, **soon)).id,
+            "wrong": (await emails.add("wrong", 4)).id,
+            "later": (await emails.add("later", 5, delay="1h")).id,
+            "found": foreign.dispatch("email", {"n": 6}, metadata={"tenant": "else"}),
+        }
+        ends = {"welcome": "completed", "charge": "completed", "broken": "dead", "wrong": "dead"}
+        ends["found"] = "completed"
+        async with Worker(emails, concurrency=4, name="ours").running():
+            keys = [f"{NAMESPACE}:jobs:status:{ids[name]}" for name in ends]
+            await eventually(lambda: store.mget(keys) == list(ends.values()), "all have ended", LIMIT)
+        return ids
+
+
+async def old_jobs(url: str) -> None:
+    """Jobs of a type of which the stream forgets almost everything."""
+    async with Queue("old", protocol="bridge", namespace=NAMESPACE, url=url) as old:
+        old.process(handle)
+        async with Worker(old).running():
+            for n in range(3):
+                await (await old.add("old", n)).result(LIMIT)
+
+
+async def reports(url: str, foreign: DocumentClient) -> dict[str, str]:
+    """Jobs that a worker of another client runs, one of ours among them."""
+
+    def fail(job: dict[str, Any]) -> None:
+        raise ValueError("no paper")
+
+    async with Queue("report", protocol="bridge", namespace=NAMESPACE, url=url) as queue:
+        ids = {"mine": (await queue.add("monthly", {})).id}
+        assert foreign.work(lambda job: "printed") == ids["mine"]
+    ids["theirs"] = foreign.dispatch("report", {})
+    assert foreign.work(lambda job: "printed") == ids["theirs"]
+    ids["dead"] = foreign.dispatch("report", {}, retry={"attempts": 1})
+    assert foreign.work(fail) == ids["dead"]
+    ids["waits"] = foreign.dispatch("report", {})
+    return ids
+
+
+def by_name(rows: DataFrame, ids: dict[str, str]) -> dict[str, Any]:
+    names = {job_id: name for name, job_id in ids.items()}
+    return {names[row.job_id]: row for row in rows.collect() if row.job_id in names}
+
+
+def test_a_namespace_from_its_keys_to_the_tables(
+    spark: SparkSession,
+    url: str,
+    access: Access,
+    store: redis.Redis,
+    drain: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake = tmp_path / "lake"
+    monkeypatch.setenv("OXCART_LAKE", str(lake))
+    monkeypatch.setenv("OXCART_URL", url)
+    foreign = DocumentClient(store, "elsewhere", namespace=NAMESPACE)
+
+    def pipeline(*words: str) -> str:
+        done = Commands(url)("pipeline", *words, "--namespace", NAMESPACE)
+        assert done.code == 0, done
+        return done.out
+
+    assert attach(access, "email", "main") is not None
+    ids = asyncio.run(our_jobs(url, store, foreign))
+    asyncio.run(old_jobs(url))
+    forgotten = cast(Any, store.xlen(f"{NAMESPACE}:ox:events:old")) - 1
+    store.xtrim(f"{NAMESPACE}:ox:events:old", 1, approximate=False)
+    ids |= asyncio.run(reports(url, foreign))
+
+    # In a process of its own: Spark's processes know the server by the environment of their start.
+    words = ("pipeline", "run", "--once", "--namespace", NAMESPACE, "--master", "local[1]")
+    done = subprocess.run(
+        [sys.executable, "-m", "oxcart.cli", *words], capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr
+    assert "built: " in done.stdout
+    tables = Tables(spark, Lake(lake))
+
+    jobs = by_name(tables.read("jobs"), ids)
+    assert {
+        name: (row.queue, row.name, row.state, row.attempts, row.retries) for name, row in jobs.items()
+    } == {
+        "welcome": ("email", "welcome", "completed", 1, 0),
+        "charge": ("email", "charge", "completed", 2, 1),
+        "broken": ("email", "broken", "dead_letter", 2, 1),
+        "wrong": ("email", "wrong", "failed", 1, 0),
+        "later": ("email", "later", "delayed", 0, 0),
+        "found": ("email", "email", "completed", 1, 0),
+        "mine": ("report", "monthly", "completed", 1, 0),
+        "theirs": ("report", "report", "completed", 1, 0),
+        "dead": ("report", "report", "dead_letter", 1, 0),
+    }, "what waits at another client is a job of the batch source until somebody takes it"
+    told = {name: (row.category, row.code, row.reason, row.worker) for name, row in jobs.items()}
+    assert told["broken"] == ("temporary", "TemporaryError", "card 2 refused", "ours")
+    assert told["wrong"][0] == "permanent"
+    assert told["welcome"] == told["found"] == (None, None, None, "ours")
+    assert told["mine"] == told["theirs"] == (None, None, None, None), "nobody tells who ran it"
+    assert told["dead"] == (None, "ValueError", "no paper", None)
+    assert (jobs["welcome"].correlation_id, jobs["welcome"].tags) == ("o-7", {"tenant": "acme"})
+    assert jobs["found"].tags == {"tenant": "else"}
+    for name in ("found", "theirs"):
+        record = json.loads(cast(str, store.get(f"{NAMESPACE}:jobs:data:{ids[name]}")))
+        assert jobs[name].created_ms == record["createdAt"]
+    assert all(row.born == "added" for row in jobs.values())
+
+    attempts = [row for row in tables.read("attempts").collect() if row.job_id in ids.values()]
+    outcomes = {
+        name: [
+            row.outcome for row in sorted(attempts, key=lambda row: row.attempt) if row.job_id == ids[name]
+        ]
+        for name in ("welcome", "charge", "broken", "wrong", "later", "found", "theirs", "dead")
+    }
+    assert outcomes == {
+        "welcome": ["completed"],
+        "charge": ["retried", "completed"],
+        "broken": ["retried", "failed"],
+        "wrong": ["failed"],
+        "later": [],
+        "found": ["completed"],
+        "theirs": ["completed"],
+        "dead": ["failed"],
+    }
+    broken = [row for row in attempts if row.job_id == ids["broken"]]
+    assert {(row.worker, row.category, row.told_by) for row in broken} == {("ours", "temporary", "record")}
+    assert all("TemporaryError" in row.stack and row.run_ms is not None for row in broken)
+    assert tables.read("transitions").filter("legal = false").collect() == []
+    assert tables.read("quarantine").collect() == []
+
+    (day,) = (
+        tables.read("queue_metrics").filter("window = 'day' AND name = '*' AND queue = 'email'").collect()
+    )
+    assert (day.arrivals, day.completed, day.failed, day.retries) == (6, 3, 2, 2)
+    assert (day.failures_temporary, day.failures_permanent, day.backlog_delayed) == (3, 1, 1)
+    (gap,) = tables.read("gaps").collect()
+    assert (gap["queue"], gap["count"]) == ("old", forgotten)
+    assert 0 < gap["refilled"] <= forgotten, "a moment at the very edge of a gap may be missed"
+    assert [row.state for row in tables.read("jobs", queues=["old"]).collect()] == ["completed"] * 3
+
+    standings = {one["queue"]: one for one in json.loads(pipeline("status", "--json"))}
+    assert standings.keys() == {"email", "old", "report"}
+    assert {(one["stream"], one["lag"], one["kept"]) for one in standings.values()} == {
+        ("events", 0, 500_000)
+    }
+
+    rows = tables.read("events").filter("kind IN ('entry', 'refill')").count()
+    Pipeline(spark, Plan(lake, access, samples=False)).once()
+    assert tables.read("events").filter("kind IN ('entry', 'refill')").count() == rows, "each is told once"
+
+    the_jobs_are_there(spark, url, ids)
+    entries = drain("email", **BRIDGE).rows
+    assert [row["ordinal"] for row in entries] == list(range(1, len(entries) + 1))
+    assert len(entries) == store.xlen(f"{NAMESPACE}:ox:events:email")
+    assert "email: as before" in pipeline("detach")
+    assert not store.exists(f"{NAMESPACE}:ox:reading:email")
+
+
+def the_jobs_are_there(spark: SparkSession, url: str, ids: dict[str, str]) -> None:
+    """The batch source: jobs in any state, whoever made them and whoever ran them."""
+    source = spark.read.format("oxcart").options(url=url, pattern="*", **BRIDGE).load()
+    rows = by_name(source, ids)
+    assert {name: (row.state, row.formal_state, row.attempts_started) for name, row in rows.items()} == {
+        "welcome": ("completed", "completed", 1),
+        "charge": ("completed", "completed", 2),
+        "broken": ("failed", "dead_letter", 2),
+        "wrong": ("failed", "failed", 1),
+        "later": ("delayed", "delayed", 0),
+        "found": ("completed", "completed", 1),
+        "mine": ("completed", "completed", 1),
+        "theirs": ("completed", "completed", 1),
+        "dead": ("failed", "dead_letter", 1),
+        "waits": ("waiting", "scheduled", 0),
+    }
+    assert (rows["theirs"].result, rows["theirs"].worker) == ('"printed"', None)
+    assert rows["theirs"].created_at <= rows["theirs"].started_at <= rows["theirs"].ended_at
+    assert (rows["welcome"].name, rows["welcome"].worker, rows["welcome"].data) == ("welcome", "ours", "1")
+    assert (rows["dead"].reason, rows["dead"].code, rows["dead"].category) == ("no paper", "ValueError", None)
+    assert rows["dead"].stalls is None
+    failed = source.filter("state = 'failed' AND queue = 'report'").collect()
+    assert [row.job_id for row in failed] == [ids["dead"]]
+
+
+def test_rows_become_jobs_of_a_type(spark: SparkSession, url: str, store: redis.Redis) -> None:
+    rows = spark.createDataFrame([("ada", 9), ("bob", 2)], "user string, priority int")
+    writer = (
+        rows.write.format("oxcart").mode("append").options(url=url, queue="email", name="welcome", **BRIDGE)
+    )
+    for _ in range(2):
+        writer.option("key", "user").save()
+    assert store.llen(f"{NAMESPACE}:jobs:waiting") == 2, "the same rows again add nothing"
+    job_id = job_id_of("ada", Queue("email", protocol="bridge", url=url).capabilities)
+    assert uuid.UUID(job_id)
+    record = json.loads(cast(str, store.get(f"{NAMESPACE}:jobs:data:{job_id}")))
+    assert (record["payload"], record["priority"], record["ox"]["name"]) == ({"user": "ada"}, 9, "welcome")
+
+
+def test_what_the_protocol_cannot_express_is_refused_before_anything_is_written(
+    spark: SparkSession, url: str, store: redis.Redis
+) -> None:
+    rows = spark.createDataFrame([("ada", "1h")], "user string, lifetime string")
+    writer = rows.write.format("oxcart").mode("append").options(url=url, queue="email", name="n", key="user")
+    with pytest.raises(NotSupported, match="lifetimes"):
+        Aim.read({"queue": "email", "name": "n", "key": "user", **BRIDGE}, rows.schema)
+    with pytest.raises(Exception, match=r"bridge.*lifetimes"):
+        writer.options(**BRIDGE).save()
+    assert store.keys("*") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"protocol": "bridge", "prefix": "bull"}, "prefix must be left out with protocol='bridge'"),
+        ({"namespace": "mesh"}, "namespace must be left out with protocol='bullmq'"),
+        ({"protocol": "kafka"}, "protocol must be 'bullmq' or 'bridge', got 'kafka'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Access.read(options)
+
+
+def test_access_is_the_same_after_its_way_through_options(access: Access) -> None:
+    assert Access.read(access.options()) == access
+
+
+def test_reading_ends_with_the_last_reader(access: Access, store: redis.Redis) -> None:
+    made = attach(access, "email", "a", keep=20_000)
+    assert made is not None
+    assert (made.kept, made.before) == (20_000, 10_000)
+    again = attach(access, "email", "b", keep=5000)
+    assert again is not None
+    assert (again.kept, again.life) == (20_000, made.life)
+    assert set(readers(access, "email")) == {"a", "b"}
+    assert detach(access, "email", "a") == 1
+    assert detach(access, "email", "b") == 0
+    assert store.keys("*") == []
+
+
+def test_a_reader_that_does_not_renew_is_forgotten(access: Access, store: redis.Redis) -> None:
+    attach(access, "email", "gone", term_ms=1000, clock=lambda: 1_000_000)
+    attach(access, "email", "here")
+    assert set(readers(access, "email")) == {"here"}
+    assert 0 < cast(Any, store.pttl(f"{NAMESPACE}:ox:reading:email")) <= 7 * 86_400_000
