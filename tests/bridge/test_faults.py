@@ -401,3 +401,18 @@ async def test_an_id_that_is_no_text_is_run(desk: Desk) -> None:
     (job,) = await desk.claim()
     assert await desk.end(job) == 1
     assert desk.store.get(b"bridge:jobs:status:\xff\xfe") == "completed"
+
+
+async def test_an_entry_that_is_left_over_does_not_run_a_job_again(desk: Desk) -> None:
+    """A recovery of ours and one of another client put a job into the list twice."""
+    job_id = await desk.add()
+    desk.store.rpush("bridge:jobs:waiting", job_id)
+    (job,) = await desk.claim()
+    assert await desk.claim(worker="w2") == [], "it is locked"
+    await desk.end(job)
+    for _ in range(2):
+        desk.clock.now += 2000
+        assert await desk.claim(worker="w2") == []
+    assert desk.waiting() == []
+    await desk.broker().retry_job(job_id, "completed")  # asked for, it runs
+    assert [one.id for one in await desk.claim()] == [job_id]

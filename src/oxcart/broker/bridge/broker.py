@@ -294,11 +294,17 @@ class BridgeBroker(Looking):
 
     async def _read_foreign(self, ids: Sequence[bytes]) -> list[bytes | str | int] | None:
         """Reads records of other clients; returns what the server is to be told of them, None for nothing."""
-        raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in ids))
+        names = [_id(one) for one in ids]
+        keys = [*map(self.keys.data, names), *map(self.keys.status, names)]
+        answers = await self.caller.command("MGET", *keys)
+        raws, status = answers[: len(ids)], answers[len(ids) :]
+        over = {one for one, state in zip(ids, status, strict=True) if state == b"completed"}
+        if over:
+            over -= set(await self.caller.again(load("drop"), self._waiting, *over, patient=True))
         lanes: dict[tuple[str, str], list[bytes]] = {}
         waiting: list[bytes] = []
         for one, raw in zip(ids, raws, strict=True):
-            if raw is None:
+            if raw is None or one in over:
                 continue
             facts, depends, told = records.read_facts(raw)
             if depends:

@@ -1,0 +1,22 @@
+-- Takes entries out of the list whose jobs have completed: two recoveries at once, ours and another client's,
+-- put a job there twice.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, then the ids
+-- Returns  the ids that stay: schedules, which run again and again, and jobs that wait by now
+-- Keeps    a job that has completed does not run again because of an entry that was left over
+-- include: base lanes
+
+asked_of_slot("SETRANGE", NEVER, 0, "")
+local stay = {}
+for at = 3, #ARGV do
+  local id = ARGV[at]
+  local is_over = call("GET", P .. "jobs:status:" .. id) == "completed"
+    and call("EXISTS", P .. "jobs:result:" .. id) == 1
+  if is_over and not call("ZSCORE", P .. "jobs:cron", id) then
+    unqueue(id)
+  else
+    stay[#stay + 1] = id
+  end
+end
+return stay
