@@ -4,11 +4,13 @@
 -- ARGV     1 slot, 2 number of the call, 3 now, 4 ms that one check is alone, 5 cursor, "" to begin, 6 how many
 -- Returns  { cursor, ids that are lost, ids that no worker of ours holds }; the cursor is "0" at the end, and
 --          "busy" with the ms to wait in place of the ids where another check runs
--- Keeps    a job of another client must be seen so twice, a second apart: that client may be about to end it
+-- Keeps    a job of another client must be seen so twice, a second apart: that client may be about to end it;
+--          by the server's clock, because the two that look may have different ones
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
-local now, cursor = tonumber(ARGV[3]), ARGV[5]
+local time, cursor = call("TIME"), ARGV[5]
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if cursor == "" then
   if not call("SET", P .. "ox:checking", ARGV[3], "NX", "PX", ARGV[4]) then
     return { "busy", math.max(0, call("PTTL", P .. "ox:checking")), {} }
