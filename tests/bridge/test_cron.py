@@ -16,7 +16,7 @@ import redis
 
 from oxcart import Queue, Worker
 from oxcart.broker.bridge.broker import BridgeBroker
-from oxcart.broker.bridge.cron import LATE, CronKeeper, due_times
+from oxcart.broker.bridge.cron import FIRINGS, LATE, CronKeeper, due_times
 from oxcart.broker.connection import Server
 from oxcart.broker.factory import DEFAULTS
 from oxcart.model.errors import NotSupported, ValidationError
@@ -126,11 +126,25 @@ async def test_what_becomes_of_missed_firings(desk: Desk, missed: str, expected:
     assert next_of(desk, job_id) == due + 6 * HOUR > now
 
 
+async def test_all_missed_firings_come_in_one_look(desk: Desk) -> None:
+    """In calls of their own, each of which holds the server but for a moment."""
+    several = [await schedule(desk, f"s{n}", "* * * * *", missed="all") for n in range(3)]
+    due = next_of(desk, several[0])
+    desk.clock.now = due + 99 * MINUTE
+    desk.store.config_resetstat()
+    assert await CronKeeper(desk.broker(), "s1").tick() == 300
+    assert fired(desk) == sorted((one, due + n * MINUTE) for one in several for n in range(100))
+    stats = desk.store.info("commandstats")
+    assert (
+        sum(one["calls"] for name, one in stats.items() if name.startswith("cmdstat_eval")) >= 300 / FIRINGS
+    )
+
+
 def test_many_missed_firings_come_in_parts() -> None:
     every = Schedule.build(cron="* * * * *", tz="UTC")
     start = 1_700_000_040_000
     times, following = due_times(every, start, start + DAY, "all")
-    assert len(times) == 100
+    assert len(times) == FIRINGS
     assert following == times[-1] + MINUTE
     times, following = due_times(every, start, start + DAY, "once")
     assert times == [start, start + DAY]

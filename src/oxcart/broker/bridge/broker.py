@@ -56,10 +56,12 @@ SCAN = 50
 PROMOTE = 100
 #: Active jobs that one step of a check for lost workers looks at.
 CHECK = 100
+#: Lost jobs that one call takes back.
+TAKE_BACK = 25
 #: Pending jobs that one call looks at.
-SETTLE = 100
+SETTLE = 50
 #: Leases per renewal call.
-EXTEND_CHUNK = 300
+EXTEND_CHUNK = 100
 #: Ms that one check for lost workers is alone: with a lock of 30 s a job is back within 35 s.
 CHECK_EVERY = 2_000
 #: Seconds after which a check gives a lost server up.
@@ -396,8 +398,8 @@ class BridgeBroker(Looking):
             )
             if cursor == b"busy":
                 return Recovered(ids, False, lost)
-            if lost:
-                ids += await self._take_back(lost)
+            for start in range(0, len(lost), TAKE_BACK):
+                ids += await self._take_back(lost[start : start + TAKE_BACK])
             foreign += others
         await self._reconcile(foreign)
         await self._sweeper.sweep()
@@ -435,7 +437,9 @@ class BridgeBroker(Looking):
                     by_type.setdefault(records.read_record(raw).type, []).append(one)
         wrong = 0
         for job_type, ids in by_type.items():
-            wrong += await self.caller.again(load("reconcile"), self._waiting, job_type, *ids, patient=True)
+            wrong += await self.caller.again(
+                load("reconcile"), self._waiting, job_type, len(foreign), *ids, patient=True
+            )
         return wrong
 
     # -- the type

@@ -1,7 +1,8 @@
 -- Brings the counter of a type's running jobs to the truth.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 type, then the active jobs of the type that no worker of ours holds
+-- ARGV     1 slot, 2 number of the call, 3 type, 4 how many active jobs no worker of ours holds, then those of them
+--          that are of the type
 -- Returns  1 where the counter was wrong and was set, else 0
 -- Keeps    while workers of others hold jobs, a counter is set only if it was wrong by as much the last time:
 --          they count and move in steps of their own
@@ -10,12 +11,15 @@
 asked_of_slot("SETRANGE", NEVER, 0, "")
 local job_type = ARGV[3]
 local ours = P .. "ox:active:" .. job_type
-for _, id in ipairs(call("SDIFF", ours, P .. "jobs:active")) do
-  call("SREM", ours, id) -- somebody else's recovery took it back
-  call("HDEL", P .. "ox:held", id)
+local held, active = call("HLEN", P .. "ox:held"), call("SCARD", P .. "jobs:active")
+if held + tonumber(ARGV[4]) ~= active then -- else there is nothing to find, and many to go through
+  for _, id in ipairs(call("SDIFF", ours, P .. "jobs:active")) do
+    call("SREM", ours, id) -- somebody else's recovery took it back
+    call("HDEL", P .. "ox:held", id)
+  end
 end
 local truth = call("SCARD", ours)
-for at = 4, #ARGV do
+for at = 5, #ARGV do
   if call("SISMEMBER", P .. "jobs:active", ARGV[at]) == 1 and call("HEXISTS", P .. "ox:held", ARGV[at]) == 0 then
     truth = truth + 1
   end
@@ -27,7 +31,7 @@ if counter == truth then
   return 0
 end
 local seen = counter .. ":" .. truth
-local alone = call("SCARD", P .. "jobs:active") == call("HLEN", P .. "ox:held")
+local alone = active == call("HLEN", P .. "ox:held")
 if alone or type(counter) ~= "number" or call("HGET", wrong, job_type) == seen then
   call("SET", key, string.format("%d", truth))
   call("HDEL", wrong, job_type)
