@@ -25,7 +25,7 @@ for at = 3, #ARGV do
   elseif OVER[call("GET", P .. "jobs:status:" .. id)] then
     call("EXPIRE", runs, 86400)
   end
-  if call("TTL", runs) ~= -1 then
+  if call("PTTL", runs) ~= -1 then
     call("HDEL", P .. "ox:facts", id)
   end
 end
