@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 #: Files that only `make test-spark` runs: what they show is shown in short by the others, or at full size.
-SLOW = ("cluster", "kin_lake", "truth")
+SLOW = ("kin_lake",)
 if not os.environ.get("OXCART_SPARK_ALL"):
     collect_ignore = [f"test_{name}.py" for name in SLOW]
 #: The same for single tests.

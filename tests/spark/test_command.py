@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
-from oxcart.spark.session import SETTINGS
+from oxcart.spark import session
 from tests.cli.conftest import Commands
 
 pytest.importorskip("pyspark")
@@ -59,12 +59,10 @@ def shell(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 @pytest.fixture
-def own_settings(spark: SparkSession) -> Iterator[None]:
-    """Commands that join this process's session bring settings; afterwards it is as before."""
-    before = {name: spark.conf.get(name) for name in SETTINGS if spark.conf.isModifiable(name)}
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, str(value))
+def joined(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The session that commands of this process join: they bring settings, and leave it as it is."""
+    monkeypatch.setattr(session, "SETTINGS", {**session.SETTINGS, **session.QUICK_SETTINGS})
+    return spark
 
 
 def life(job: str) -> list[dict[str, str]]:
@@ -77,7 +75,7 @@ def life(job: str) -> list[dict[str, str]]:
 
 
 def test_from_a_queue_to_a_report(
-    shell: Shell, emit: Emit, store: redis.Redis, own_settings: None, tmp_path: Path
+    shell: Shell, emit: Emit, store: redis.Redis, joined: SparkSession, tmp_path: Path
 ) -> None:
     emit("mail", *life("1"), *life("2"), at=FIRST)
     emit("mail", {"event": "added", "jobId": "1", "corr": "ada"}, suffix="ox:attempts", at=FIRST)
