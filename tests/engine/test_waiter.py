@@ -14,6 +14,7 @@ from oxcart import Queue
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import ServedBroker
+from oxcart.engine import waiter
 from oxcart.engine.waiter import Waiter
 from oxcart.model.errors import BrokerUnavailable
 from tests.conftest import MakeQueue
@@ -214,3 +215,17 @@ async def test_a_wait_begins_only_when_all_queues_are_known_to_be_idle(
     store.zadd("bull:two:marker", {"0": 0})
     assert await desk.next() == 1
     await desk.stop()
+
+
+async def test_where_peers_wake_nobody_a_hanging_claim_holds_up_the_others_no_longer_than_a_look(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Bridge claim may read its way through a long list of other clients' jobs."""
+    monkeypatch.setattr(waiter, "SETTLE", 3600.0)
+    brokers = [make_queue(one, protocol="bridge").open_broker() for one in ("email", "video")]
+    desk = Desk(brokers, is_settled=lambda: False)
+    try:
+        assert await desk.next() is None  # connected
+        assert await desk.next() is None  # it looks, and would be told by a marker
+    finally:
+        await desk.stop()

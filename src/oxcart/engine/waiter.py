@@ -174,7 +174,7 @@ class Waiter:
         if self._is_settled():
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE):
+            async with asyncio.timeout(min(SETTLE, self._poll)):
                 while not self._is_settled():
                     self.needed.clear()
                     await self.needed.wait()
