@@ -1,0 +1,32 @@
+"""``make bench-pipeline`` in short: every figure that has a bound is made, and of rows that are all there.
+
+How fast it is, a test does not say: ``BENCH=--check`` does, at full size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from benchmarks import pipeline as bench
+
+from tests.servers import ValkeyServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_every_figure_with_a_bound_is_made(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "WARM_SECONDS", 0.5)
+    with ValkeyServer() as server:
+        found = bench.measure_ingest(spark, server, tmp_path, 4000)
+        found |= bench.measure_sink(spark, server, 500)
+        found |= bench.measure_live(spark, server, tmp_path, 3.0, 100)
+    assert found.keys() >= bench.FLOORS.keys() | bench.CEILINGS.keys()
+    assert [name for name, value in found.items() if value <= 0] == []
