@@ -12,30 +12,26 @@ pytest.importorskip("pyspark")
 from oxcart import Worker
 from oxcart.model.errors import JobFailed
 from oxcart.spark import maintenance
-from oxcart.spark.builder import Builder
 from oxcart.spark.lake import Change, Lake
 from oxcart.spark.tables import Tables
 from tests.conftest import MakeQueue
-from tests.spark.conftest import slow
-from tests.spark.story import Story, the_day
+from tests.spark.story import MIDNIGHT, Story
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     """A lake whose bronze came in two batches."""
-    made = Tables(spark, Lake(tmp_path_factory.mktemp("lake")))
-    late = Story(at_ms=the_day().now + 1000)
-    late.run("late", ("completed", {}))
-    for story in (the_day(), late):
+    made = Tables(spark, Lake(tmp_path / "lake"))
+    for job, hour in (("early", 9), ("late", 10)):
+        story = Story(at_ms=MIDNIGHT + hour * 3_600_000)
+        story.run(job, ("completed", {}))
         made.lake.publish(Change("ingest", add=made.write(story.bronze(spark), "events")))
-    Builder(spark, made.lake).refresh()
     return made.lake
 
 
-@slow  # two JVMs
 async def test_all_four_as_jobs(make_queue: MakeQueue, lake: Lake, tmp_path: Path) -> None:
     queue = maintenance.register(make_queue("upkeep"))
     page = tmp_path / "report.html"
@@ -58,10 +54,10 @@ async def test_all_four_as_jobs(make_queue: MakeQueue, lake: Lake, tmp_path: Pat
     assert f"Version {after.number} of the lake" in page.read_text()
 
 
-async def test_what_is_written_wrongly_fails_for_good(make_queue: MakeQueue, lake: Lake) -> None:
+async def test_what_is_written_wrongly_fails_for_good(make_queue: MakeQueue, tmp_path: Path) -> None:
     queue = maintenance.register(make_queue("upkeep"))
     async with Worker(queue).running():
-        job = await queue.add("rebuild", {"lake": str(lake.root), "first": "yesterday"})
+        job = await queue.add("rebuild", {"lake": str(tmp_path), "first": "yesterday"})
         with pytest.raises(JobFailed, match="--from must be a day like 2026-11-02, got 'yesterday'"):
             await job.result(timeout=100)
         failed = await queue.get(job.id)
