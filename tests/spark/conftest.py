@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: Files that only `make test-spark` runs: what they show is shown in short by the others.
-SLOW = ("kin_lake",)
-if not os.environ.get("OXCART_SPARK_ALL"):
-    collect_ignore = [f"test_{name}.py" for name in SLOW]
-
 #: Passwords by the variables that hold them. Spark's processes have the environment of their start.
 SECRETS = {"OXCART_TEST_RIGHT": "correct-horse-battery", "OXCART_TEST_WRONG": "hunter2-is-wrong"}
 

@@ -16,7 +16,7 @@ from typing import Self
 
 import pyspark
 
-from oxcart.spark.session import find_java, prepare_environment
+from oxcart.spark.session import QUICK_SETTINGS, find_java, prepare_environment
 from tests.servers import free_port, wait_until
 
 _LIMIT = 120.0
@@ -82,7 +82,12 @@ class Standalone:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def _start(self, name: str, kind: str, *arguments: str) -> None:
-        environ: dict[str, str] = {**os.environ, "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_MEMORY": "256m"}
+        environ: dict[str, str] = {
+            **os.environ,
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_SETTINGS["spark.driver.extraJavaOptions"],
+        }
         prepare_environment(find_java(), environ, local=True)
         home = Path(pyspark.__file__).parent
         with (self._folder / f"{name}.log").open("wb") as log:

@@ -19,6 +19,7 @@ pytest.importorskip("pyspark")
 
 from oxcart.spark.lake import Lake
 from oxcart.spark.pipeline import Pipeline, Plan
+from oxcart.spark.session import QUICK_SETTINGS
 from oxcart.spark.tables import TABLES, Tables
 from tests.spark.standalone import Standalone
 
@@ -90,6 +91,10 @@ def test_a_cluster_that_loses_an_executor_gives_the_rows_of_local_mode(
             "settings": {
                 "spark.driver.host": "127.0.0.1",
                 "spark.executor.memory": "512m",
+                # Five JVMs on few cores: at full size the executors compile, here they would do little else.
+                "spark.executor.extraJavaOptions": QUICK_SETTINGS["spark.driver.extraJavaOptions"]
+                if JOBS <= 10_000
+                else "",
                 "spark.sql.shuffle.partitions": "2",
             },
         }
