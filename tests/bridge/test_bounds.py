@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oxcart.broker.bridge.broker import MOST_JUDGED, SCAN
 from oxcart.broker.factory import DEFAULTS
 from oxcart.broker.port import Ask
 from oxcart.model.target import Abilities, Target
@@ -128,3 +129,28 @@ async def test_the_scan_goes_on_nearby_in_a_long_list(desk: Desk) -> None:
     desk.store.lpop("bridge:jobs:waiting", 3000)  # too far for that
     answer = await broker._claim(Ask(1, worker="w1"), 1, desk.clock())
     assert answer[8][0] == b"v10050"
+
+
+async def test_neither_an_end_nor_a_claim_reads_a_long_list_to_its_end(desk: Desk) -> None:
+    """The worker asks again, and learns meanwhile what has become of its ends."""
+    job = await desk.active()
+    pipe = desk.store.pipeline()
+    for n in range(3000):
+        pipe.set(f"bridge:jobs:data:v{n}", '{"type":"video","attempts":0}')
+        pipe.rpush("bridge:jobs:waiting", f"v{n}")
+    pipe.execute()
+    codes, claimed = await desk.broker().finish([desk.outcome(job)], Ask(1, worker="w1"))
+    assert (codes, claimed.jobs, claimed.more) == ([1], [], True)
+    assert desk.store.scard("bridge:ox:listed") == SCAN, "what it found on the way is noted"
+    claimed = await desk.broker().claim(Ask(1, worker="w1"))
+    assert (claimed.jobs, claimed.more) == ([], True)
+    assert SCAN < desk.store.scard("bridge:ox:listed") < 3000
+    assert await desk.claim() == []
+    assert desk.store.scard("bridge:ox:listed") == 3000
+
+
+def test_what_is_known_of_lanes_does_not_grow_for_ever(desk: Desk) -> None:
+    broker = desk.broker(abilities=Abilities("w1", capabilities="gpu"))
+    for n in range(3 * MOST_JUDGED):
+        broker._judge([f"server=w{n}".encode()])
+    assert len(broker._judged) <= MOST_JUDGED + 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.bridge.broker import _packed
+from oxcart.broker.bridge.codec import outcome_of
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.factory import DEFAULTS
 from oxcart.broker.port import Added, Ask, Lease
@@ -439,7 +439,11 @@ async def test_a_server_without_memory_changes_nothing(desk: Desk) -> None:
     broker = desk.broker()
     calls: dict[str, list[Any]] = {
         "claim": broker._asked(Ask(9, worker="w1"), 9, desk.clock()),
-        "finish": [*broker._asked(Ask(9, worker="w1"), 9, desk.clock()), 1, _packed(desk.outcome(job), b"")],
+        "finish": [
+            *broker._asked(Ask(9, worker="w1"), 9, desk.clock()),
+            1,
+            outcome_of(desk.outcome(job), b""),
+        ],
         "promote": [desk.clock(), 100],
         "lost": [desk.clock(), 2000, "", 100],
     }

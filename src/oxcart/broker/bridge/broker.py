@@ -41,7 +41,6 @@ from oxcart.model.errors import (
     error_for_code,
 )
 from oxcart.model.options import JobOptions
-from oxcart.model.state import formal_state
 from oxcart.model.target import Abilities
 
 #: Jobs per add call, and their bytes.
@@ -68,14 +67,16 @@ CHECK_EVERY = 2_000
 CHECK_TIMEOUT = 1.0
 #: Lanes that a worker names in a claim at most; with more it learns anew which of them have work.
 MOST_LANES = 500
+#: Lanes of which a worker remembers whether it may serve them.
+MOST_JUDGED = 10_000
+#: How often one claim goes on through the list before the worker is told that there may be more.
+ROUNDS = 20
 #: Ms for which a job that goes elsewhere is kept from the worker that failed it: a heartbeat's life.
 REROUTED = 30_000
 #: How often a record is read again that somebody else changes at the same time.
 TRIES = 10
 #: Why a job is a dead letter whose workers were lost too often.
 LOST = "its worker was lost, and no attempt is left: {} of {}"
-#: Why a job fails whose handler asks for what the protocol has not.
-NO_CHILDREN = "the bridge protocol has no place for children, for which the handler wants to wait"
 
 
 class BridgeBroker(Looking):
@@ -181,10 +182,10 @@ class BridgeBroker(Looking):
     # -- running
 
     async def claim(self, ask: Ask) -> Claimed:
-        """Takes ready jobs; goes on through the list until it has been seen once."""
+        """Takes ready jobs; goes on through the list, and says so where that was not seen to its end."""
         now = self.clock()
         answer = await self._claim(ask, ask.count, now)
-        return await self._go_on(answer, ask, now)
+        return await self._go_on(answer, ask, now, ROUNDS)
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
@@ -195,14 +196,14 @@ class BridgeBroker(Looking):
             part = outcomes[start : start + FINISH]
             args = self._asked(ask, ask.count if start + FINISH >= len(outcomes) else 0, now)
             args.append(len(part))
-            args += [_packed(outcome, self._rerouted(outcome)) for outcome in part]
+            args += [codec.outcome_of(outcome, self._rerouted(outcome)) for outcome in part]
             answer = await self.caller.once(load("finish"), self._waiting, *args, patient=True)
             codes += answer[0]
             awaited += answer[11]
         with contextlib.suppress(BrokerError):  # the next tick does it; the codes must arrive
             for one in awaited:
                 await self._settle(one)
-        return codes, await self._go_on(answer, ask, now)
+        return codes, await self._go_on(answer, ask, now, 0)
 
     async def _claim(self, ask: Ask, count: int, now: int) -> Any:
         return await self.caller.once(
@@ -230,7 +231,7 @@ class BridgeBroker(Looking):
     def _worker(self, ask: Ask) -> str:
         return ask.worker or self.caller.client_id
 
-    async def _go_on(self, answer: Any, ask: Ask, now: int) -> Claimed:
+    async def _go_on(self, answer: Any, ask: Ask, now: int, rounds: int) -> Claimed:
         """Reads what others have put into the list, and claims again while there may be more."""
         worker = self._worker(ask)
         jobs = self._jobs(answer, worker, now)
@@ -241,11 +242,12 @@ class BridgeBroker(Looking):
             closed = answer[4] == 1 or answer[2] > 0
             more = not closed and (found or beside or bool(answer[8]) or answer[9] == 1)
             # What was found is not kept waiting: the worker asks again at once.
-            if jobs or not ask.count or not more:
+            if jobs or not ask.count or not more or not rounds:
                 with contextlib.suppress(BrokerError):  # the next pass does it; what was claimed must arrive
                     if answer[8] and (unread := await self._read_foreign(answer[8])):
                         await self._index(unread)
                 break
+            rounds -= 1
             unread = await self._read_foreign(answer[8]) if answer[8] else None
             # One behind the other on one connection, unless the server does not know the script yet: so once
             # more after the last.
@@ -288,6 +290,8 @@ class BridgeBroker(Looking):
         for raw in lanes:
             lane = raw.decode("utf-8", "replace")
             if lane not in self._judged:
+                if len(self._judged) > MOST_JUDGED:
+                    self._judged = {"": True}
                 may = records.matches(lane, self.abilities, self.clock())
                 if may or not lane.startswith(records.AWAY):  # the others will be ours in a while
                     self._judged[lane] = may
@@ -537,48 +541,6 @@ class BridgeBroker(Looking):
         if code < 0:
             raise error_for_code(code, job_id, verb)
         return code
-
-
-def _packed(o: Outcome, facts: bytes) -> bytes:
-    """An outcome as ``finish.lua`` reads it."""
-    kind, value, category = o.kind, o.value, o.category
-    if kind == "h":
-        kind, value, category = "f", NO_CHILDREN.encode(), "permanent"
-    result = b""
-    if kind == "c":
-        result = codec.result_of(value, o.at_ms)
-    elif kind == "f":
-        reason = value.decode("utf-8", "replace")
-        result = codec.failure_of(reason, o.stack, o.code, o.at_ms)
-        if category == "cancelled":
-            kind = "x"
-    return records.pack(
-        (
-            kind,
-            o.id,
-            o.token,
-            o.starts if o.starts >= 0 else "",
-            o.at_ms,
-            result,
-            value,
-            o.stack,
-            category,
-            o.code,
-            o.delay_ms,
-            o.counts,
-            o.lifo,
-            codec.retention_seconds(o.retention),
-            facts,
-            _failed_into(o, category) if kind in "fx" else "",
-            codec.newest_stack(o.stack),
-        )
-    )
-
-
-def _failed_into(o: Outcome, category: str) -> str:
-    """The formal state in which a failed job ends."""
-    ended = o.earlier + 1 if o.earlier >= 0 else o.attempts
-    return str(formal_state("failed", attempts_made=ended, attempts=o.attempts, category=category))
 
 
 def _parts(jobs: Sequence[codec.Encoded]) -> Iterable[Sequence[codec.Encoded]]:

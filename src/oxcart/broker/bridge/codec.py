@@ -27,11 +27,13 @@ from oxcart.broker.bridge.records import (
     NORMAL_PRIORITY,
     Facts,
     decoded,
+    pack,
     read_backoff,
     told_of,
 )
 from oxcart.broker.bullmq.codec import new_id
 from oxcart.broker.capabilities import BRIDGE
+from oxcart.broker.port import Outcome
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.duration import MAX_MS
@@ -39,6 +41,7 @@ from oxcart.model.errors import ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions
 from oxcart.model.priority import Priority
+from oxcart.model.state import formal_state
 from oxcart.model.target import Target
 
 Encoded = tuple[str, list[bytes | str | int]]
@@ -56,6 +59,9 @@ FORMAL = {
 KEPT = 86_400
 #: Characters of a stack that a pipeline is told.
 LONGEST_STACK = 4000
+
+#: Why a job fails whose handler asks for what the protocol has not.
+NO_CHILDREN = "the bridge protocol has no place for children, for which the handler wants to wait"
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _json = msgspec.json.Encoder()
@@ -235,6 +241,48 @@ def failure_of(reason: str, stack: bytes, name: str, at_ms: int) -> bytes:
         "name": name or "Error",
     }
     return _json.encode({"success": False, "error": error, "completedAt": at_ms})
+
+
+def outcome_of(o: Outcome, facts: bytes) -> bytes:
+    """An outcome as ``finish.lua`` reads it; ``facts`` where it goes to another worker."""
+    kind, value, category = o.kind, o.value, o.category
+    if kind == "h":
+        kind, value, category = "f", NO_CHILDREN.encode(), "permanent"
+    result = b""
+    if kind == "c":
+        result = result_of(value, o.at_ms)
+    elif kind == "f":
+        reason = value.decode("utf-8", "replace")
+        result = failure_of(reason, o.stack, o.code, o.at_ms)
+        if category == "cancelled":
+            kind = "x"
+    return pack(
+        (
+            kind,
+            o.id,
+            o.token,
+            o.starts if o.starts >= 0 else "",
+            o.at_ms,
+            result,
+            value,
+            o.stack,
+            category,
+            o.code,
+            o.delay_ms,
+            o.counts,
+            o.lifo,
+            retention_seconds(o.retention),
+            facts,
+            _failed_into(o, category) if kind in "fx" else "",
+            newest_stack(o.stack),
+        )
+    )
+
+
+def _failed_into(o: Outcome, category: str) -> str:
+    """The formal state in which a failed job ends."""
+    ended = o.earlier + 1 if o.earlier >= 0 else o.attempts
+    return str(formal_state("failed", attempts_made=ended, attempts=o.attempts, category=category))
 
 
 def progress_of(progress: Any, now_ms: int) -> bytes:
