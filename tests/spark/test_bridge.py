@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 import redis
 
 from oxcart import PermanentError, Queue, TemporaryError, Worker
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import NotSupported, ValidationError
+from oxcart.spark import sink
 from oxcart.spark.access import Access
 from oxcart.spark.attach import attach, detach, readers
 from oxcart.spark.lake import Lake
@@ -303,3 +305,14 @@ def test_a_reader_that_does_not_renew_is_forgotten(access: Access, store: redis.
     attach(access, "email", "here")
     assert set(readers(access, "email")) == {"here"}
     assert 0 < cast(Any, store.pttl(f"{NAMESPACE}:ox:reading:email")) <= 7 * 86_400_000
+
+
+async def test_a_row_that_waits_for_nobody_is_refused_and_the_others_are_not(
+    url: str, store: redis.Redis
+) -> None:
+    """A task that fails because of it would be tried again, and fail again."""
+    table = pa.table({"job_id": [str(uuid.uuid4()) for _ in range(2)], "depends_on": [["nobody"], []]})
+    access, aim = Access(url=url, namespace="bridge"), Aim("email", None, "email", None)
+    with pytest.raises(ValidationError, match=r"1 rows are refused.*no such job to wait for"):
+        await sink._add(access, aim, iter(table.to_batches()))
+    assert len(store.keys("bridge:jobs:data:*")) == 1

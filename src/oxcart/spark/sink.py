@@ -43,7 +43,7 @@ from pyspark.sql.types import (
 from oxcart.broker.capabilities import OPTIONS, Capabilities
 from oxcart.broker.connection import Server
 from oxcart.broker.factory import CAPABILITIES, DEFAULTS
-from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.errors import OxcartError, UnknownDependency, ValidationError
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.model.payload import decode
 from oxcart.spark.access import Access
@@ -236,7 +236,7 @@ async def _add_chunk(
     for queue, found in jobs.items():
         answers = await brokers[queue].add_each([job for _, job in found])
         for (row, _), answer in zip(found, answers, strict=True):
-            if isinstance(answer, ValidationError):
+            if isinstance(answer, ValidationError | UnknownDependency):
                 refused.append((_shown(row), str(answer)))
             elif isinstance(answer, OxcartError):
                 raise answer
