@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +20,7 @@ from oxcart.spark import sink
 from oxcart.spark.access import Access
 from oxcart.spark.attach import attach, detach, readers
 from oxcart.spark.lake import Lake
+from oxcart.spark.session import SETTINGS
 from oxcart.spark.sink import Aim, job_id_of
 from tests.bridge.document import DocumentClient
 from tests.cli.conftest import Commands
@@ -46,6 +45,15 @@ def access(url: str) -> Access:
     return Access(url=url, namespace=NAMESPACE)
 
 
+@pytest.fixture
+def own_settings(spark: SparkSession) -> Iterator[None]:
+    """A command that joins this process's session brings settings; afterwards it is as before."""
+    before = {name: spark.conf.get(name) for name in SETTINGS if spark.conf.isModifiable(name)}
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, str(value))
+
+
 async def handle(job: RunningJob) -> str:
     if job.name == "broken" or (job.name == "charge" and job.attempt == 1):
         raise TemporaryError(f"card {job.attempt} refused")
@@ -58,7 +66,7 @@ async def our_jobs(url: str, store: Any, foreign: DocumentClient) -> dict[str, s
     """Jobs of every outcome that a worker of ours runs, one of another client among them; ids by name."""
     async with Queue("email", protocol="bridge", namespace=NAMESPACE, url=url) as emails:
         emails.process(handle)
-        soon: Any = {"attempts": 2, "backoff": 10}
+        soon: Any = {"attempts": 2, "backoff": "10ms"}
         ids = {
             "welcome": (await emails.add("welcome", 1, tags={"tenant": "acme"}, correlation_id="o-7")).id,
             "charge": (await emails.add("charge", 2, **soon)).id,
@@ -112,6 +120,7 @@ def test_a_namespace_from_its_keys_to_the_tables(
     access: Access,
     store: redis.Redis,
     drain: Callable[..., Any],
+    own_settings: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -132,13 +141,7 @@ def test_a_namespace_from_its_keys_to_the_tables(
     store.xtrim(f"{NAMESPACE}:ox:events:old", 1, approximate=False)
     ids |= asyncio.run(reports(url, foreign))
 
-    # In a process of its own: Spark's processes know the server by the environment of their start.
-    words = ("pipeline", "run", "--once", "--namespace", NAMESPACE, "--master", "local[1]")
-    done = subprocess.run(
-        [sys.executable, "-m", "oxcart.cli", *words], capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stderr
-    assert "built: " in done.stdout
+    assert "built: " in pipeline("run", "--once", "--master", "local[1]")
     tables = Tables(spark, Lake(lake))
 
     jobs = by_name(tables.read("jobs"), ids)

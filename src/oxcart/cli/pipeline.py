@@ -353,14 +353,18 @@ def _tell(what: str, done: int, whole: int) -> None:
 def _access(ctx: typer.Context, queues: list[str] | None) -> tuple[Access, Choice]:
     import os
 
+    from oxcart.broker.location import Location
     from oxcart.spark.access import Access, Choice
 
     using = settings.of(ctx)
+    url = None
     if using.url:
-        # Spark shows options; the address may hold a password, so it goes by the environment.
+        # Spark shows options: an address with a password in it goes by the environment.
         os.environ["OXCART_URL"] = using.url
+        location = Location.parse(using.url)
+        url = None if location.password or location.sentinel_password else using.url
     choice = Choice(tuple(queues)) if queues else Choice(pattern="*")
-    return Access(prefix=using.prefix, namespace=using.namespace), choice
+    return Access(url, prefix=using.prefix, namespace=using.namespace), choice
 
 
 def _found(access: Access, choice: Choice) -> list[str]:
