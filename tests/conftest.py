@@ -21,8 +21,14 @@ MakeQueue = Callable[..., Queue]
 
 #: Suites that watch the clock. They share one test process, so that only the rest runs beside them.
 CLOCK_WATCHERS = "tests/chaos/"
-#: Suites that share one test process, and with it what is dear to open: a Spark session.
-GROUPS = {CLOCK_WATCHERS: "clock", "tests/spark/": "spark"}
+#: Suites that share one test process, and with it what is dear to open: a Spark session. Files that only
+#: start programs of their own are groups by themselves, for the other process.
+GROUPS = {
+    CLOCK_WATCHERS: "clock",
+    "tests/spark/test_demo.py": "demo",
+    "tests/spark/test_kill.py": "kill",
+    "tests/spark/": "spark",
+}
 #: What takes longest begins first.
 FIRST = ("tests/chaos/", "tests/spark/", "tests/equality/", "tests/interop/")
 

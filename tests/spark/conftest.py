@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+#: Tests that only `make test-spark` runs: what they show, others show in parts.
+long = pytest.mark.skipif(not os.environ.get("OXCART_SPARK_ALL"), reason="make test-spark runs it")
+
 #: Passwords by the variables that hold them. Spark's processes have the environment of their start.
 SECRETS = {"OXCART_TEST_RIGHT": "correct-horse-battery", "OXCART_TEST_WRONG": "hunter2-is-wrong"}
 

@@ -13,6 +13,7 @@ from oxcart import Flow, Queue, RunningJob, Worker
 from oxcart.spark.access import Access, Choice
 from oxcart.spark.attach import attach
 from tests.signals import eventually
+from tests.spark.conftest import long
 from tests.spark.story import DAY_MS, MIDNIGHT, Story
 
 pytest.importorskip("pyspark")
@@ -44,6 +45,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tab
     return made(spark, tmp_path_factory.mktemp("kin") / "lake", all_rows())
 
 
+@long
 def test_spans_and_days_give_the_rows_of_one_build(
     spark: SparkSession, tables: Tables, tmp_path: Path
 ) -> None:
@@ -64,6 +66,7 @@ def test_a_queue_without_kin_has_no_files_of_it(spark: SparkSession, tmp_path: P
         assert tables.read(name).collect() == []
 
 
+@long
 def test_a_child_that_ends_the_next_day(spark: SparkSession, tmp_path: Path) -> None:
     """Its record is of the first day, and nothing of the second tells who its parent is."""
     story = Story("part", TEN)

@@ -15,6 +15,7 @@ from oxcart.spark import maintenance
 from oxcart.spark.lake import Change, Lake
 from oxcart.spark.tables import Tables
 from tests.conftest import MakeQueue
+from tests.spark.conftest import long
 from tests.spark.story import MIDNIGHT, Story
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return made.lake
 
 
+@long
 async def test_all_four_as_jobs(make_queue: MakeQueue, lake: Lake, tmp_path: Path) -> None:
     queue = maintenance.register(make_queue("upkeep"))
     page = tmp_path / "report.html"
