@@ -67,6 +67,8 @@ async def claim_one(broker: BridgeBroker) -> float:
     """Seconds until the job is claimed."""
     began = time.perf_counter()
     claimed = await broker.claim(Ask(1, worker="w1"))
+    while claimed.more and not claimed.jobs:  # as a worker does: a long list is gone through in parts
+        claimed = await broker.claim(Ask(1, worker="w1"))
     took = time.perf_counter() - began
     assert len(claimed.jobs) == 1, "the job was not found"
     return took
