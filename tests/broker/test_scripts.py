@@ -14,6 +14,7 @@ from oxcart.broker.bullmq.scripts import load, verbs
 
 LUA = files("oxcart.broker.bullmq") / "lua"
 PARTS = sorted(item.name for item in (LUA / "parts").iterdir() if item.name.endswith(".lua"))
+SHARED = sorted(item.name for item in (files("oxcart.broker") / "lua").iterdir())
 
 
 def source(verb: str) -> str:
@@ -56,7 +57,7 @@ class TestEveryScript:
         found = re.findall(r"^-- include(?: when needed)?: (.+)$", source(verb), re.MULTILINE)
         assert found
         for part in " ".join(found).split():
-            assert f"{part}.lua" in PARTS
+            assert f"{part}.lua" in [*PARTS, *SHARED]
 
     def test_what_it_seldom_needs_is_there(self, verb: str) -> None:
         text = load(verb).text.decode()
@@ -92,14 +93,14 @@ def test_every_part_is_used_and_says_what_it_is_for(part: str) -> None:
 
 
 def test_protocols_share_parts() -> None:
-    shared = [item for item in (files("oxcart.broker") / "lua").iterdir() if item.name.endswith(".lua")]
-    assert [item.name for item in shared] == ["memory.lua"]
+    takers = {"measuring.lua": "stride.lua", "memory.lua": "parts/base.lua"}
+    assert list(takers) == SHARED
     for protocol in ("bullmq", "bridge"):
-        folder = files(f"oxcart.broker.{protocol}") / "lua" / "parts"
-        for item in shared:
-            assert not (folder / item.name).is_file(), "a part of the same name would hide it"
-            name = item.name.removesuffix(".lua")
-            assert f"\n-- include: {name}\n" in (folder / "base.lua").read_text("utf-8")
+        folder = files(f"oxcart.broker.{protocol}") / "lua"
+        for name, taker in takers.items():
+            assert not (folder / "parts" / name).is_file(), "a part of the same name would hide it"
+            include = rf"^-- include: .*\b{name.removesuffix('.lua')}$"
+            assert re.search(include, (folder / taker).read_text("utf-8"), re.MULTILINE), (protocol, name)
 
 
 def test_the_parts_are_in_the_order_of_the_include_line() -> None:

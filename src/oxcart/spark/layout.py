@@ -115,9 +115,8 @@ class BullMQLayout:
     def queues(self, server: Server, names: Sequence[str], pick: Pick | None) -> list[str]:
         """The queues of these names with their lanes, or those picked of all that there are."""
         if pick is not None:
-            few = Reconnect(
-                attempts=LOOKING
-            )  # whoever runs the pipeline decides how long to wait for a server
+            # Whoever runs the pipeline decides how long to wait for a server.
+            few = Reconnect(attempts=LOOKING)
             return pick(asyncio.run(find_queues(server, self.prefix, few, lanes=True)))
         found = set(names)
         for name in names:

@@ -1,0 +1,21 @@
+-- Measures a stream where it lies.
+
+-- The facts of a stream and of one stride of it: behind an id, up to another, so many entries at most (0 for none).
+-- Returns what both protocols' stride.lua answer; `life` is the mark of the stream's life, or false.
+local function measure_stride(key, life, after, upto, most)
+  local facts = { length = 0, ["entries-added"] = 0, ["last-generated-id"] = "0-0", ["max-deleted-entry-id"] = "0-0" }
+  local told = redis.pcall("XINFO", "STREAM", key)
+  if not told.err then
+    for i = 1, #told, 2 do
+      facts[told[i]] = told[i + 1]
+    end
+  end
+  local first, found = facts["first-entry"], {}
+  if most ~= "0" and facts.length > 0 then
+    found = call("XRANGE", key, "(" .. after, upto, "COUNT", most)
+  end
+  return {
+    facts["entries-added"], facts.length, first and first[1] or "", facts["last-generated-id"],
+    facts["max-deleted-entry-id"], life or "", #found, #found > 0 and found[#found][1] or "",
+  }
+end
