@@ -210,6 +210,13 @@ class TestClaim:
             await q.add(job_id, "x" * 1000)
         assert len(await q.claim(5, max_bytes=1500)) == 2
 
+    async def test_stops_after_a_time_and_says_that_there_is_more(self, q: Q) -> None:
+        jobs = [await q.add(f"job-{number}") for number in range(20)]
+        first = await q.broker.claim(Ask(20, spell_us=1))
+        assert ([job.id for job in first.jobs], first.more) == (jobs[:8], True)
+        rest = await q.broker.claim(Ask(20, spell_us=60_000_000))
+        assert ([job.id for job in rest.jobs], rest.more) == (jobs[8:], False)
+
     async def test_drops_ids_without_a_job(self, q: Q, store: redis.Redis) -> None:
         store.lpush("bull:q:wait", "ghost")
         await q.add("a")
@@ -631,7 +638,7 @@ class TestRepeatable:
         job = await q.active()
         await q.add("b")
         ends = ("c", 1, job.token, q.clock.now, "", "", "a", job.starts, "1")
-        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, 1, *ends)
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "", 1, *ends)
         first = self.call(store, "finish", "s", 1, args)
         after = whole()
         again = self.call(store, "finish", "s", 1, args)
@@ -641,7 +648,7 @@ class TestRepeatable:
 
     async def test_a_claim_that_is_repeated_after_its_lease_ran_out(self, q: Q, store: redis.Redis) -> None:
         await q.add("a")
-        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000)
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "")
         self.call(store, "claim", "s", 1, args)
         store.delete("bull:q:a:lock")
         again = self.call(store, "claim", "s", 1, args)
@@ -652,7 +659,7 @@ class TestRepeatable:
         self, q: Q, store: redis.Redis
     ) -> None:
         await q.add("a")
-        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000)
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "")
         self.call(store, "claim", "s", 1, args)
         store.set("bull:q:a:lock", "other")
         store.hset("bull:q:a", "ats", 2)

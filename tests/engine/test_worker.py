@@ -493,3 +493,21 @@ async def test_a_queue_that_had_work_is_waited_for_again(
     async with Worker(*queues).running():
         for queue in (*queues, *queues, *reversed(queues)):
             assert await (await queue.add("n")).result(20) == queue.name
+
+
+async def test_a_claim_that_stopped_for_its_time_is_followed_by_the_next(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody wakes the worker again, and no job ends before all have started."""
+    monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
+    monkeypatch.setattr("oxcart.engine.worker.SPELL_US", 1)
+    everybody = asyncio.Barrier(30)
+
+    async def meet() -> None:
+        await everybody.wait()
+
+    queue.process(meet)
+    jobs = await queue.add_many([("n", None)] * 30)
+    async with Worker(queue, concurrency=30).running():
+        for job in jobs:
+            await job.result(20)

@@ -47,6 +47,8 @@ class Ask(msgspec.Struct, frozen=True):
         limit_max: At most so many jobs ...
         limit_duration: ... in so many ms over all workers; None for no limit of the worker's own.
         max_bytes: Stop claiming when payloads reach this size.
+        spell_us: Stop claiming when the call has held the server for about so many microseconds; 0 for no
+            limit. Some jobs are claimed in any case.
         metrics: For so many minutes it is kept how many jobs ended in each; 0 counts nothing.
         lanes: Lanes of the queue to choose from, by their names within it, the queue itself as ``base``;
             none to claim from this queue. Those who have the same to offer are taken in this order.
@@ -58,6 +60,7 @@ class Ask(msgspec.Struct, frozen=True):
     limit_max: int | None = None
     limit_duration: int | None = None
     max_bytes: int = 1_048_576
+    spell_us: int = 0
     metrics: int = 0
     lanes: tuple[str, ...] = ()
 
@@ -110,8 +113,8 @@ class Claimed(msgspec.Struct):
         orphans: Ids that stood in a list without a job; they were dropped. Also ids that are no text, whose
             jobs no worker of ours can hold; they stay.
         repeated: The answer came from the server's memory.
-        more: The queue was not seen to its end: ask again, though there were fewer jobs than asked for. Of a
-            choice of lanes: others came first.
+        more: The queue was not seen to its end: ask again, though there were fewer jobs than asked for. The
+            call had taken its time, or of a choice of lanes others came first.
         lane: Where there was a choice of lanes: which it is, by its place in ``Ask.lanes``; None for none.
         shut: All of the lanes are closed, because the queue that they belong to is.
         empty: The lanes that had nothing, by their places, and when their next delayed jobs are due, or 0.

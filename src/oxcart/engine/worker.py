@@ -25,7 +25,7 @@ from oxcart.broker.port import Ask, Claimed, Code, Outcome, ServedBroker
 from oxcart.engine.callbacks import Callbacks
 from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.checks import check_count, read_lease, read_limiter
-from oxcart.engine.claims import Claims, Station
+from oxcart.engine.claims import SPELL_US, Claims, Station
 from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.housekeeping import keep_house
 from oxcart.engine.leases import Leases
@@ -152,6 +152,7 @@ class Worker:
             worker=self.name,
             limit_max=limit_max,
             limit_duration=limit_duration,
+            spell_us=SPELL_US,
             metrics=metrics,
         )
         self._stations: list[Station] = []

@@ -30,6 +30,7 @@ def claim_args(ask: Ask, now: int, token: str, lane: str | None) -> list[bytes |
         "" if ask.limit_max is None else ask.limit_max,
         "" if ask.limit_duration is None else ask.limit_duration,
         ask.max_bytes,
+        ask.spell_us or "",
     ]
 
 
@@ -80,7 +81,7 @@ def read_claim(answer: Any, token: str, now: int) -> Claimed:
         fields = dict(zip(pairs, pairs, strict=True))
         starts = codec.count_of(fields.get(b"ats"))
         # A repeated answer is read after the claim, a first one before it.
-        jobs.append(ClaimedJob(job_id, token, starts if answer[7] else starts + 1, now, fields))
+        jobs.append(ClaimedJob(job_id, token, starts if answer[7] == 1 else starts + 1, now, fields))
     found = Claimed(
         jobs,
         answer[2],
@@ -89,6 +90,7 @@ def read_claim(answer: Any, token: str, now: int) -> Claimed:
         answer[5],
         [orphan.decode("utf-8", "replace") for orphan in answer[6] + aside],
         answer[7] == 1,
+        more=answer[7] == 2,
     )
     if len(answer) > 8:  # there was a choice of lanes, which the script counts from 1
         found.lane = answer[8] - 1 if answer[8] else None

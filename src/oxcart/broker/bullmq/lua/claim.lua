@@ -4,10 +4,12 @@
 -- ARGV     1 slot, 2 number of the call
 --          3 now, 4 how many, and where there is a choice of lanes their names (parts/lanes.lua),
 --          5 token, 6 lock ms, 7 worker name or "",
---          8 limiter max or "", 9 limiter duration or "", 10 payload bytes after which to stop
+--          8 limiter max or "", 9 limiter duration or "", 10 payload bytes after which to stop,
+--          11 microseconds of the server's time after which to stop, or "": eight jobs are claimed in any case
 -- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated }: jobs is a flat list of id and
 --          fields as they were before the claim (the caller adds one to `ats` and sets `processedOn`), in
 --          MessagePack, because each string of an answer costs the server three times as much;
+--          repeated is 1, or 2 where the claim stopped for the time it took;
 --          limited and due in ms, 0 for none; active is the length of the active list. Where there was a choice,
 --          behind them which lane it was, whether it has more, and those that had nothing with their next due times
 -- Events   `waiting` per delayed job whose time had come, `active` per claimed job, `delayed` per job that is held

@@ -1,8 +1,8 @@
 -- Ends attempts, and claims new jobs into the freed slots.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3-10 as in claim (4 may be 0: claim nothing)
---          11 how many attempts end here; then groups of those that have most in common:
+-- ARGV     1 slot, 2 number of the call, 3-11 as in claim (4 may be 0: claim nothing)
+--          12 how many attempts end here; then groups of those that have most in common:
 --          kind, how many, token, time, and for each attempt
 --          id, starts ("" or the `ats` of the claim), and by kind
 --          c completed  value
@@ -37,7 +37,7 @@ if kept then
 end
 
 local events, active_key = P .. "events", P .. "active"
-local count = tonumber(ARGV[11])
+local count = tonumber(ARGV[12])
 if count > MOST then
   error({ err = "ERR at most " .. MOST .. " attempts end in one call" }) -- Lua unpacks about 8000 values
 end
@@ -61,7 +61,7 @@ local minutes
 local categories, failure_codes = {}, {}
 
 local function read_items()
-  local at, index, last = 12, 0, 0
+  local at, index, last = 13, 0, 0
   while index < count do
     local kind, size = ARGV[at], sizes[ARGV[at]]
     local behind = index + tonumber(ARGV[at + 1])
@@ -563,7 +563,7 @@ end
 read_items()
 read_leases()
 find_run()
-local at, index = 12, 0
+local at, index = 13, 0
 while index < count do
   local kind, token, time, shared, earlier = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   if not kinds[kind] then

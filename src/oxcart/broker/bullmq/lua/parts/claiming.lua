@@ -6,6 +6,9 @@ local PROMOTE, PROMOTE_FEW = 25, 10
 -- At most this many jobs are claimed, and as many ids that lead to no job passed over, per call.
 local MOST = 1000
 
+-- Claimed jobs take this many times as long to write as to read.
+local WRITING = 2
+
 -- Whether the server can give several keys a value and a life in one command (Valkey 9.1, Redis 8.4).
 local LEASES_AT_ONCE = (redis.VALKEY_VERSION_NUM or 0) >= 0x090100
   or (not redis.VALKEY_VERSION_NUM and (redis.REDIS_VERSION_NUM or 0) >= 0x080400)
@@ -63,6 +66,7 @@ end
 --   limited ms until the rate limit lets the next job through, or 0
 --   closed  the queue is paused, or at its concurrency now
 --   due     ms time of the next delayed job where nothing more is ready; now, where many are due; or nil
+--   early   the call took as long as it may, and there may be more
 local function claim_jobs(asked, limiting)
   local answer = { jobs = {}, orphans = {}, limited = 0, starts = {} }
   local now, count = asked.now, math.min(asked.count, MOST)
@@ -102,7 +106,7 @@ local function claim_jobs(asked, limiting)
   end
   local limits = gate.limits and count > 0 and limiting(gate, now)
 
-  local taken, keys, histories, bytes, full, passed_over = {}, {}, {}, 0, false, 0
+  local taken, keys, histories, bytes, full, passed_over, reading = {}, {}, {}, 0, false, 0, nil
   local jobs, all_starts = answer.jobs, answer.starts
   local function pass_over()
     passed_over = passed_over + 1
@@ -129,9 +133,15 @@ local function claim_jobs(asked, limiting)
     jobs[2 * last - 1], jobs[2 * last] = id, fields
     bytes = bytes + size
     full = last >= count or bytes >= asked.bytes
+    if asked.spell and last % 8 == 0 and not full then
+      local spent = os.clock()
+      full = spent - asked.began + WRITING * (spent - reading) > asked.spell
+      answer.early = full
+    end
   end
 
   local passed = 0
+  reading = asked.spell and os.clock()
   full = count <= 0
   while not full do
     local ready = call("LRANGE", P .. "wait", -(count - #taken + passed), -(passed + 1))
@@ -243,7 +253,9 @@ local function reread_claim(claim, token, lock)
 end
 
 local function read_asked(at)
+  local spell = rawget(_G, "os") and tonumber(ARGV[at + 8]) -- older servers have no clock of their own time
   return {
+    began = spell and os.clock(), spell = spell and spell / 1000000, -- of the server's own time, in seconds
     stamp = ARGV[at], -- the same as a number costs more at each write
     now = tonumber(ARGV[at]), count = tonumber(ARGV[at + 1]), token = ARGV[at + 2], lock = ARGV[at + 3],
     worker = ARGV[at + 4] ~= "" and ARGV[at + 4] or nil,
@@ -264,7 +276,7 @@ local function answer_claim(codes, claim)
   local closed = claim.closed and 1 or 0
   local active = call("LLEN", P .. "active")
   remember({ codes, kept, claim.limited, due, closed, active, claim.orphans })
-  return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans, 0 }
+  return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans, claim.early and 2 or 0 }
 end
 
 -- Where a claim could choose between lanes, what is remembered tells behind the rest which it took.

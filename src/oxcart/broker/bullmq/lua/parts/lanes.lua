@@ -128,6 +128,7 @@ local function claim_in_lanes(codes, asked, limits_of)
       more = asked.count < count and call("ZCARD", P .. "prioritized") > before and 1 or 0
     end
     claim = claim_jobs(asked, limits_of)
+    more = claim.early and 1 or more
   end
   local kept = {}
   for i = 1, (claim.count or 0) do
