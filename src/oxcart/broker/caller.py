@@ -37,6 +37,9 @@ log = logging.getLogger("oxcart.broker")
 #: Answers that mean "not now": the server is coming up, failing over or busy.
 PASSING = frozenset({"LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNKILLABLE"})
 
+#: How servers say inside of a script that the user may not do something; the second is Redis before 7.
+_DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+
 
 class Caller:
     """Runs scripts and commands of one queue's slot, over one link.
@@ -210,6 +213,6 @@ def script_error(verb: str, text: str) -> AccessDenied | CrossSlotError | Script
     if "CROSSSLOT" in text or "non local key" in text or "same slot" in text:
         hint = "a queue on a cluster needs a redis+cluster:// URL, and jobs of one flow a shared hash tag"
         return CrossSlotError(f"{verb}: {text} ({hint})")
-    if text.startswith("NOPERM") or "ACL failure in script" in text:
+    if text.startswith("NOPERM") or any(refusal in text for refusal in _DENIED_IN_SCRIPT):
         return AccessDenied(f"{verb}: {text} (docs/connections.md lists what each role needs)")
     return ScriptError(f"{verb}: {text}")

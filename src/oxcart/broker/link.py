@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -46,8 +47,15 @@ def pack(command: tuple[Argument, ...]) -> bytes:
     return packed
 
 
+#: What Redis before 7 writes before the refusal that ended a script.
+_WRAPPING = re.compile(r"^ERR Error running script .*user_script: ?\d+: -?(?=[A-Z]{3,} )", re.DOTALL)
+
+
 class ReplyError(Exception):
     """What the server answered instead of a result; ``code`` is its first word (``NOSCRIPT``, ``MOVED``)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(_WRAPPING.sub("", text, count=1) if text.startswith("ERR Error running") else text)
 
     @property
     def code(self) -> str:

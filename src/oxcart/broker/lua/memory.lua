@@ -11,11 +11,16 @@ local slot_key = ARGV[1] ~= "" and (P .. "ox:call:" .. ARGV[1]) or nil
 -- the first key that is missing here, in mid-work; asked for this one it fails before it began.
 local NEVER = P .. "ox:call"
 
+-- Ends the script with an error of the server's form. Before Redis 7 that takes a text (broker/link.py).
+local function refuse(text)
+  error(redis.REDIS_VERSION_NUM and { err = text } or text)
+end
+
 local function asked_of_slot(...)
   local answer = redis.pcall(...)
   if type(answer) == "table" and answer.err then
     local moving = string.find(answer.err, "non local key", 1, true)
-    error({ err = moving and "TRYAGAIN the slot is on its way to another node" or answer.err })
+    refuse(moving and "TRYAGAIN the slot is on its way to another node" or answer.err)
   end
   return answer
 end
@@ -32,7 +37,7 @@ local function recalled()
         asked_of_slot("EXISTS", NEVER)
         return cmsgpack.unpack(string.sub(kept, colon + 1))
       elseif last > this then
-        error({ err = "OXSTALE call " .. ARGV[2] .. " came after call " .. last .. " of its slot" })
+        refuse("OXSTALE call " .. ARGV[2] .. " came after call " .. last .. " of its slot")
       end
     end
   end

@@ -39,7 +39,7 @@ end
 local events, active_key = P .. "events", P .. "active"
 local count = tonumber(ARGV[12])
 if count > MOST then
-  error({ err = "ERR at most " .. MOST .. " attempts end in one call" }) -- Lua unpacks about 8000 values
+  refuse("ERR at most " .. MOST .. " attempts end in one call") -- Lua unpacks about 8000 values
 end
 local codes = {}
 local active = call("LLEN", active_key)

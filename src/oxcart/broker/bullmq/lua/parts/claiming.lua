@@ -40,7 +40,7 @@ local function read_job(key)
   local fields = redis.pcall("HGETALL", key)
   if fields.err then
     if not string.find(fields.err, "WRONGTYPE", 1, true) then
-      error({ err = fields.err }) -- a user who may not read jobs must not drop them
+      refuse(fields.err) -- a user who may not read jobs must not drop them
     end
     return nil
   elseif #fields == 0 then
@@ -77,7 +77,7 @@ local function claim_jobs(asked, limiting)
   local max = tonumber(gate.max or asked.limit_max)
   local used = tonumber(call("GET", limiter) or 0)
   if max and not used then
-    error({ err = "ERR the limiter is no number" }) -- before anything is claimed: it could not be counted
+    refuse("ERR the limiter is no number") -- before anything is claimed: it could not be counted
   end
   used = used or 0
   if max or used >= HELD then
