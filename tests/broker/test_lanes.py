@@ -12,7 +12,7 @@ from oxcart.broker.bullmq import registry
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.cancelling import cancel
 from oxcart.broker.bullmq.registry import WorkerRecord
-from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Outcome
 from oxcart.model.errors import JobNotFound, ScriptError
 from oxcart.model.options import JobOptions
 from tests.broker.mesh import BIG, EU, GPU, Mesh, ids, q
@@ -131,6 +131,21 @@ class TestChoice:
         assert (ids(claimed), claimed.lane, claimed.more) == (["b0", "b1"], 0, False)
         assert ids(await q.choose(10, "base", GPU)) == ["g0", "g1"]
 
+    async def test_no_other_is_looked_at_where_the_first_has_enough_without_priority(self, q: Mesh) -> None:
+        await q.put(GPU, "g0", "g1", "g2", "g3", "g4")
+        await q.put(GPU, "g9", priority=9)
+        await q.put("base", "b0")
+        claimed = await q.choose(2, GPU, EU, "base", own=EU)
+        assert (ids(claimed), claimed.lane, claimed.more, claimed.empty) == (["g0", "g1"], 0, False, [])
+        assert claimed.active == 2
+        claimed = await q.choose(1, GPU, EU, own=GPU)
+        assert (ids(claimed), claimed.lane, claimed.active) == (["g2"], 0, 3)
+        claimed = await q.choose(1, "base", EU, own=GPU)
+        assert (ids(claimed), claimed.lane, claimed.active) == (["b0"], 0, 1)
+        # Where it has fewer, those that have nothing are told.
+        claimed = await q.choose(5, GPU, EU, "base")
+        assert (ids(claimed), claimed.lane, claimed.empty) == (["g3", "g4", "g9"], 0, [(1, 0), (2, 0)])
+
     async def test_delayed_jobs_of_lanes(self, q: Mesh) -> None:
         await q.put(GPU, "later", delay=5)
         await q.put(EU, "latest", delay=50)
@@ -167,9 +182,16 @@ class TestChoice:
         caller._free[-1][1] -= 1  # the answer was lost: the same number again
         q._tokens -= 1
         again = await q.choose(2, "base", EU, GPU)
-        assert (ids(again), again.lane, again.repeated) == (["e0"], 1, True)
+        assert (ids(again), again.lane, again.empty, again.repeated) == (["e0"], 1, [(0, 0)], True)
         assert whole() == after
         assert again.jobs[0].starts == 1
+        first = await q.choose(2, GPU, EU)
+        after = whole()
+        caller._free[-1][1] -= 1
+        q._tokens -= 1
+        again = await q.choose(2, GPU, EU)
+        assert (ids(again), again.lane, again.repeated) == (["g0", "g1"], 0, True)
+        assert (again.active, again.shut, whole()) == (first.active, first.shut, after)
 
 
 class TestBase:
@@ -357,8 +379,8 @@ class TestBase:
 
 
 class TestCost:
-    #: Commands of a claim of one job, counted by the server before there were lanes.
-    CLAIM = "get get hgetall hmget hset llen lpush lrange ltrim psetex set setrange xadd zadd zrangebyscore"
+    #: Commands of a claim of one job, counted by the server: one fewer than before there were lanes.
+    CLAIM = "get get hgetall hmget hset lpush lrange ltrim psetex set setrange xadd zadd zrangebyscore"
 
     async def commands(self, q: Mesh, store: redis.Redis, *lanes: str) -> list[str]:
         store.config_resetstat()
@@ -382,11 +404,38 @@ class TestCost:
         await q.choose(1)
         assert await self.commands(q, store) == self.CLAIM.split()
 
-    async def test_a_choice_costs_one_command_where_all_have_jobs_without_priority(
+    async def test_a_choice_costs_one_command_where_the_first_has_jobs_without_priority(
         self, q: Mesh, store: redis.Redis
     ) -> None:
         await q.put("base", "a", "b", "c")
         for lane in (GPU, EU, BIG):
             await q.put(lane, f"{lane} one", f"{lane} two")
         await q.choose(1, "base", GPU)
-        assert await self.commands(q, store, "base", GPU, EU, BIG) == sorted([*self.CLAIM.split(), "exists"])
+        one_more = sorted([*self.CLAIM.split(), "llen"])
+        assert await self.commands(q, store, "base", GPU, EU, BIG) == one_more
+        # A lane reads what holds for its queue as well, and notes when it gets its first active job.
+        await q.choose(1, EU, "base")
+        assert await self.commands(q, store, EU, GPU, "base") == sorted([*one_more, "hmget"])
+
+    async def test_an_end_looks_at_its_own_lane_only_where_nothing_else_is_active(
+        self, q: Mesh, store: redis.Redis
+    ) -> None:
+        await q.put("base", "a", "b", "c", "d")
+        await q.put(GPU, "g")
+        held = [(await q.choose(1)).jobs for _ in range(3)]
+        await q.finish("base", held[0])
+
+        async def commands(jobs: list[ClaimedJob], *lanes: str) -> dict[str, int]:
+            store.config_resetstat()
+            await q.finish("base", jobs, 1, *lanes)
+            stats: dict[str, dict[str, Any]] = store.info("commandstats")
+            return {name: told["calls"] for name, told in stats.items() if "info" not in name}
+
+        plain = await commands(held[1])
+        chosen = await commands(held[2], GPU, "base")
+        more = {name: calls - plain.get(name, 0) for name, calls in chosen.items()}
+        assert {name: calls for name, calls in more.items() if calls} == {
+            "cmdstat_llen": 1,
+            "cmdstat_hmget": 1,
+            "cmdstat_sadd": 1,
+        }

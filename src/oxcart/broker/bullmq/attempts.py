@@ -94,6 +94,8 @@ def read_claim(answer: Any, token: str, now: int) -> Claimed:
     )
     if len(answer) > 8:  # there was a choice of lanes, which the script counts from 1
         found.lane = answer[8] - 1 if answer[8] else None
-        found.more, found.shut = answer[9] == 1, answer[4] == 2
+        found.shut = answer[4] == 2
+    if len(answer) > 9:  # and the first of them was not enough
+        found.more = found.more or answer[9] == 1
         found.empty = [(i - 1, due) for i, due in zip(answer[10][::2], answer[10][1::2], strict=True)]
     return found

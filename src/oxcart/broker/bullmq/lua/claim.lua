@@ -11,7 +11,8 @@
 --          MessagePack, because each string of an answer costs the server three times as much;
 --          repeated is 1, or 2 where the claim stopped for the time it took;
 --          limited and due in ms, 0 for none; active is the length of the active list. Where there was a choice,
---          behind them which lane it was, whether it has more, and those that had nothing with their next due times
+--          behind them which lane it was, and unless it was the first without a look at the others whether it has more,
+--          and those that had nothing with their next due times
 -- Events   `waiting` per delayed job whose time had come, `active` per claimed job, `delayed` per job that is held
 --          back by the limit of its type or key
 -- Keeps    a claimed id is in `active` and has a lock; wait is served before prioritized; the marker is
@@ -27,7 +28,7 @@ end
 local function limits_of(gate, now)
   return seldom().limiting(gate, now)
 end
-if not asked.count then
+if not asked.count and not goes_to_first(asked) then
   return seldom().claim_in_lanes({}, asked, limits_of)
 end
 return answer_claim({}, claim_jobs(asked, limits_of))

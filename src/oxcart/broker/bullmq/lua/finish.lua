@@ -607,8 +607,11 @@ local function limits_of(gate, now)
   return seldom().limiting(gate, now)
 end
 if not asked.count then
-  if finished > 0 and not next_due(P) then
+  if finished > 0 and active == 0 and not next_due(P) then
     drained()
+  end
+  if goes_to_first(asked) then
+    return answer_claim(codes, claim_jobs(asked, limits_of))
   end
   return seldom().claim_in_lanes(codes, asked, limits_of)
 end

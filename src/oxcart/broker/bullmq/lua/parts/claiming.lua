@@ -65,10 +65,11 @@ end
 --   orphans ids that stood in a list but have no job; they are dropped
 --   limited ms until the rate limit lets the next job through, or 0
 --   closed  the queue is paused, or at its concurrency now
+--   active  how many are active now, where some were claimed
 --   due     ms time of the next delayed job where nothing more is ready; now, where many are due; or nil
 --   early   the call took as long as it may, and there may be more
 local function claim_jobs(asked, limiting)
-  local answer = { jobs = {}, orphans = {}, limited = 0, starts = {} }
+  local answer = { jobs = {}, orphans = {}, limited = 0, starts = {}, lane = asked.lane }
   local now, count = asked.now, math.min(asked.count, MOST)
   local gate = read_gate(P)
   local many_due = promote_due(P, gate, now, PROMOTE, PROMOTE_FEW) >= PROMOTE_FEW
@@ -179,6 +180,7 @@ local function claim_jobs(asked, limiting)
   local active
   if #taken > 0 then
     active = call("LPUSH", P .. "active", unpack(taken))
+    answer.active = active
   end
   if passed > 0 then
     call("LTRIM", P .. "wait", 0, -(passed + 1))
@@ -265,24 +267,46 @@ local function read_asked(at)
   }
 end
 
+-- Where there is a choice of lanes (parts/lanes.lua): whether the claim goes to the first of them, and needs no look at
+-- the others. So it is where the first has as many jobs without priority as are wanted: nothing comes before those,
+-- and of equals it is the first that is taken. From then on `P` is that lane.
+local function goes_to_first(asked)
+  local count, own, first = string.match(ARGV[4], "^(%d+)@([^@]*)@([^@]*)")
+  local prefix = P
+  if first ~= own then
+    prefix = own == "base" and string.sub(P, 1, -2) or string.sub(P, 1, -(#own + 3))
+    prefix = prefix .. (first == "base" and ":" or "@" .. first .. ":")
+  end
+  asked.wanted = tonumber(count)
+  if call("LLEN", prefix .. "wait") < asked.wanted then
+    return false
+  end
+  P, asked.count, asked.lane = prefix, asked.wanted, 1
+  return true
+end
+
 -- What goes to the caller, and what is remembered in case the caller asks again: of claimed jobs only
 -- ids and starts, because their payloads can be read again.
+-- Of a choice of lanes behind the rest: the number of the lane it took (0 for none); and where more than the first were
+-- looked at, 1 where that lane has more though fewer than asked for were claimed, and a flat list of those that have
+-- nothing: number, ms time of the next delayed job or 0. Remembered is also the beginning of the lane's keys.
 local function answer_claim(codes, claim)
   local kept = {}
   for i = 1, (claim.count or 0) do
     kept[2 * i - 1], kept[2 * i] = claim.jobs[2 * i - 1], claim.starts[i]
   end
   local due = claim.due and math.floor(claim.due) or 0
-  local closed = claim.closed and 1 or 0
-  local active = call("LLEN", P .. "active")
-  remember({ codes, kept, claim.limited, due, closed, active, claim.orphans })
-  return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans, claim.early and 2 or 0 }
+  local lane = claim.lane
+  local closed = claim.closed and (lane and claim.shut and 2 or 1) or 0
+  local active = claim.active or call("LLEN", P .. "active")
+  remember({ codes, kept, claim.limited, due, closed, active, claim.orphans, lane and P, lane, claim.more,
+    claim.empty })
+  return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans,
+    claim.early and 2 or 0, lane, claim.more, claim.empty }
 end
 
--- Where a claim could choose between lanes, what is remembered tells behind the rest which it took.
 local function repeat_claim(kept, asked)
-  P = kept[12] or P
-  kept[12] = nil
+  P = kept[8] or P
   kept[2] = cmsgpack.pack(reread_claim(kept[2], asked.token, asked.lock))
   kept[8] = 1
   return kept

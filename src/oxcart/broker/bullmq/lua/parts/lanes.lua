@@ -85,16 +85,12 @@ end
 -- Claims from one of several lanes. They are told in the place of how many jobs are asked for: the number, the lane
 -- of this script's keys, and those to choose from, each behind an "@"; "base" is the queue that they belong to.
 -- Takes the lane whose first job has the lowest priority, the first of them where several have, and of it no jobs
--- that come behind the first of another lane. Answers as `answer_claim`, and then: the number of the lane it took
--- (0 for none), 1 where that lane has more though fewer than asked for were claimed, and a flat list of those that
--- have nothing: number, ms time of the next delayed job or 0.
+-- that come behind the first of another lane. Answers as `answer_claim` of a choice.
 local function claim_in_lanes(codes, asked, limits_of)
-  local named, count = ARGV[4], nil
-  local lanes = {}
-  for lane in string.gmatch(named, "@([^@]*)") do
+  local lanes, count = {}, asked.wanted
+  for lane in string.gmatch(ARGV[4], "@([^@]*)") do
     lanes[#lanes + 1] = lane
   end
-  count = tonumber(string.match(named, "^%d+"))
   local own = table.remove(lanes, 1)
   local base = own == "base" and P or string.sub(P, 1, -(#own + 3)) .. ":"
   local prefixes, waits = {}, {}
@@ -128,16 +124,7 @@ local function claim_in_lanes(codes, asked, limits_of)
       more = asked.count < count and call("ZCARD", P .. "prioritized") > before and 1 or 0
     end
     claim = claim_jobs(asked, limits_of)
-    more = claim.early and 1 or more
   end
-  local kept = {}
-  for i = 1, (claim.count or 0) do
-    kept[2 * i - 1], kept[2 * i] = claim.jobs[2 * i - 1], claim.starts[i]
-  end
-  local due = claim.due and math.floor(claim.due) or 0
-  local closed = claim.closed and (claim.shut and 2 or 1) or 0
-  local active = call("LLEN", P .. "active")
-  remember({ codes, kept, claim.limited, due, closed, active, claim.orphans, 0, best or 0, more, empty, P })
-  return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans, 0, best or 0, more,
-    empty }
+  claim.lane, claim.more, claim.empty = best or 0, more, empty
+  return answer_claim(codes, claim)
 end
