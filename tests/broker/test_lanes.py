@@ -146,6 +146,12 @@ class TestChoice:
         claimed = await q.choose(5, GPU, EU, "base")
         assert (ids(claimed), claimed.lane, claimed.empty) == (["g3", "g4", "g9"], 0, [(1, 0), (2, 0)])
 
+    async def test_a_claim_that_took_its_time_says_that_there_is_more(self, q: Mesh) -> None:
+        await q.put(GPU, *(f"g{number}" for number in range(30)))
+        for count in (20, 50):  # the first has as many, and has not
+            claimed = await q.choose(count, GPU, EU, spell_us=1)
+            assert (len(claimed.jobs), claimed.lane, claimed.more) == (8, 0, True)
+
     async def test_delayed_jobs_of_lanes(self, q: Mesh) -> None:
         await q.put(GPU, "later", delay=5)
         await q.put(EU, "latest", delay=50)
