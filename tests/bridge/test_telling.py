@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from oxcart.broker.bridge.cron import CronKeeper
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.factory import DEFAULTS
+from oxcart.model.schedule import Schedule
 from tests.bridge.conftest import Desk
 
 STREAM = "bridge:ox:events:email"
@@ -106,6 +109,30 @@ async def test_a_new_job_has_its_handler_and_what_hangs_on_it(desk: Desk) -> Non
         "corr": "c",
         "tags": '{"tenant":"acme"}',
     }
+
+
+async def test_a_firing_has_its_rule_and_the_time_for_which_it_was_made(desk: Desk) -> None:
+    broker, keeper = desk.broker(), CronKeeper(desk.broker(), "s1")
+    made = Schedule.build(cron="0 * * * *", tz="Europe/Berlin")
+    schedule = await broker.schedulers.upsert("digest", made, "email", b"1", DEFAULTS["bridge"])
+    assert schedule is not None
+
+    async def fire() -> tuple[int, dict[str, str]]:
+        due = int(desk.store.zscore("bridge:jobs:cron", schedule))
+        desk.clock.now = due + 7
+        assert await keeper.tick() == 1
+        job_id = desk.store.hget(f"bridge:ox:schedule:{schedule}", "last")
+        told = events(desk, job_id)
+        assert [fields["event"] for fields in told] == ["added", "waiting"]
+        return due, told[0]
+
+    _, unread = await fire()
+    assert unread == {"event": "added", "name": "email"}
+    await read_from_now_on(desk)
+    due, read = await fire()
+    rule = {"schedule": "digest", "cron": "0 * * * *", "tz": "Europe/Berlin", "due": due, "count": 2}
+    assert json.loads(read.pop("rule")) == rule
+    assert read == {"event": "added", "outcome": "added", "name": "email"}
 
 
 async def test_a_job_of_another_client_is_told_when_it_is_found(desk: Desk) -> None:

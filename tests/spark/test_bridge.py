@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,6 +93,29 @@ async def old_jobs(url: str) -> None:
                 await (await old.add("old", n)).result(LIMIT)
 
 
+async def digests(url: str, store: Any) -> tuple[str, list[int]]:
+    """A run of a schedule of ours and of one of another client; the id of theirs, and when they were due."""
+    ran: list[str] = []
+    async with Queue("digest", protocol="bridge", namespace=NAMESPACE, url=url) as queue:
+
+        @queue.process
+        async def run(job: RunningJob) -> None:
+            ran.append(job.id)
+
+        await queue.schedulers.upsert("weekly", name="send", cron="0 9 * * 1", tz="Europe/Berlin")
+        (mine,) = cast(list[str], store.zrange(f"{NAMESPACE}:jobs:cron", 0, -1))
+        record = json.loads(store.get(f"{NAMESPACE}:jobs:data:{mine}"))
+        theirs = str(uuid.uuid4())
+        del record["ox"]
+        store.set(f"{NAMESPACE}:jobs:data:{theirs}", json.dumps({**record, "jobId": theirs}))
+        now = int(time.time() * 1000)
+        due = {mine: now - 3000, theirs: now - 2000}
+        store.zadd(f"{NAMESPACE}:jobs:cron", due)
+        async with Worker(queue).running():
+            await eventually(lambda: len(ran) == 2, "both have run", LIMIT)
+        return theirs, sorted(due.values())
+
+
 async def reports(url: str, foreign: DocumentClient) -> dict[str, str]:
     """Jobs that a worker of another client runs, one of ours among them."""
 
@@ -134,12 +158,14 @@ def test_a_namespace_from_its_keys_to_the_tables(
         assert done.code == 0, done
         return done.out
 
-    assert attach(access, "email", "main") is not None
+    for queue in ("email", "digest"):
+        assert attach(access, queue, "main") is not None
     ids = asyncio.run(our_jobs(url, store, foreign))
     asyncio.run(old_jobs(url))
     forgotten = cast(Any, store.xlen(f"{NAMESPACE}:ox:events:old")) - 1
     store.xtrim(f"{NAMESPACE}:ox:events:old", 1, approximate=False)
     ids |= asyncio.run(reports(url, foreign))
+    theirs, due = asyncio.run(digests(url, store))
 
     assert "built: " in pipeline("run", "--once", "--master", "local[1]")
     tables = Tables(spark, Lake(lake))
@@ -204,8 +230,20 @@ def test_a_namespace_from_its_keys_to_the_tables(
     assert 0 < gap["refilled"] <= forgotten, "a moment at the very edge of a gap may be missed"
     assert [row.state for row in tables.read("jobs", queues=["old"]).collect()] == ["completed"] * 3
 
+    runs = tables.read("firings").orderBy("expected_ms").collect()
+    assert [(row.queue, row.schedule, row.name, row.state, row.expected_ms) for row in runs] == [
+        ("digest", "weekly", "send", "completed", due[0]),
+        ("digest", theirs, "digest", "completed", due[1]),
+    ], "a run names its schedule, and that of another client has no name but its id"
+    assert {(row.cron, row.tz, row.every_ms, row.run, row.attempts) for row in runs} == {
+        ("0 9 * * 1", "Europe/Berlin", None, 1, 1)
+    }
+    for row in runs:
+        assert row.expected_ms < row.made_ms <= row.ready_ms <= row.started_ms <= row.ended_ms
+        assert row.late_ms == row.started_ms - row.expected_ms
+
     standings = {one["queue"]: one for one in json.loads(pipeline("status", "--json"))}
-    assert standings.keys() == {"email", "old", "report"}
+    assert standings.keys() == {"digest", "email", "old", "report"}
     assert {(one["stream"], one["lag"], one["kept"]) for one in standings.values()} == {
         ("events", 0, 500_000)
     }

@@ -39,7 +39,7 @@ BUILT = "built:"
 HOLD_MS = 100
 _MADE = (*build.SILVER, *build.GOLD)
 #: What the record of a child's attempt has in it.
-_PARENT = '"parent":'
+_PARENT, _RULE = '"parent":', '"rule":'
 _FOR_EVER = 1 << 62
 
 Progress = Callable[[str, int, int], None]
@@ -287,7 +287,7 @@ def _noted(version: Version) -> dict[str, dict[str, Built]]:
 
 def _look(bronze: DataFrame) -> dict[str, _Facts]:
     """The facts of new bronze, by queue."""
-    kind, at = fn.col("kind"), fn.col("at_ms")
+    kind, at, extra = fn.col("kind"), fn.col("at_ms"), fn.col("extra")
     is_entry = kind == ENTRY
     # What fills a gap is older than all that is settled: the row of the gap is.
     oldest = fn.when(kind.isin(REFILL, REFILLED), 0).when(is_entry | (kind == COUNTS), at)
@@ -302,7 +302,9 @@ def _look(bronze: DataFrame) -> dict[str, _Facts]:
         any_of(kind == COUNTS).alias("counts"),
         any_of(is_entry & events.refusal().isNotNull()).alias("refused"),
         any_of(fn.col("reason").isNotNull()).alias("failed"),
-        any_of(is_entry & (fn.col("job_id").rlike(RUN) | fn.col("extra").contains(_PARENT))).alias("kin"),
+        any_of(
+            is_entry & (fn.col("job_id").rlike(RUN) | extra.contains(_PARENT) | extra.contains(_RULE))
+        ).alias("kin"),
     )
     return {
         row.queue: _Facts(**{name: row[name] for name in _Facts.__struct_fields__}) for row in told.collect()

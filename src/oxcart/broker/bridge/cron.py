@@ -316,11 +316,11 @@ def _firing(one: str, at: float, raw: bytes, now: int, most: int) -> tuple[bytes
             ox=_json.encode({**ox, "schedule": one, "due": due}),
         )
         told = records.told_of(record.name, record.ox.get("corr"), record.metadata)
-        jobs.append((job_id, body, records.read_record(body).facts().packed(), told))
-    packed = records.pack(
-        (one, at, "" if following is None else following, overlap if overlap in OVERLAP else "beside", jobs)
-    )
-    return packed, len(jobs)
+        jobs.append((job_id, body, records.read_record(body).facts().packed(), told, due))
+    after = "" if following is None else following
+    known_overlap = overlap if overlap in OVERLAP else "beside"
+    rule = (_name(one, record), schedule.cron or "", schedule.tz)
+    return records.pack((one, at, after, known_overlap, jobs, *rule)), len(jobs)
 
 
 def _ms(score: float) -> int:
@@ -339,11 +339,16 @@ def _schedule(record: records.Record) -> Schedule:
     )
 
 
+def _name(job_id: str, record: records.Record) -> str:
+    """The name of a schedule; one of another client has none but its id."""
+    name = record.ox.get("scheduler")
+    return name if isinstance(name, str) else job_id
+
+
 def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Scheduler:
     record = records.read_record(raw)
-    name = record.ox.get("scheduler")
     return Scheduler(
-        id=name if isinstance(name, str) else job_id,
+        id=_name(job_id, record),
         name=record.name,
         schedule=_schedule(record),
         next_ms=_ms(float(score)),

@@ -1,8 +1,9 @@
 """Schedules: when their runs were due, when they began, and which were left out.
 
-The id of a run tells its schedule and the time for which it was made: ``repeat:<schedule>:<ms>``. The rule of
-a schedule (interval, or expression and zone) is told by the records of attempts alone; where no record tells,
-it is null, and so is the number of runs that were left out.
+On BullMQ the id of a run tells its schedule and the time for which it was made: ``repeat:<schedule>:<ms>``.
+The rule of a schedule (interval, or expression and zone) is told by the records of attempts alone; where no
+record tells, it is null, and so is the number of runs that were left out. On Bridge ids tell nothing; there
+the rule, with the schedule and the time, is told when a run is made.
 
 ``schedules`` looks over all days, because a run that is left out is seen by the one before it. It is made
 when it is asked for.
@@ -40,13 +41,16 @@ def firings(lives: DataFrame, jobs: DataFrame) -> DataFrame:
     """
     ready = fn.min(fn.when(fn.col("event") == "waiting", fn.col("at_ms")))
     rule = fn.max_by("r_rule", fn.when(fn.col("r_rule").isNotNull(), fn.struct("life", "ordinal")))
-    runs = lives.filter(fn.col("job_id").rlike(RUN))
-    told = runs.groupBy(*_KEY).agg(ready.alias("ready_ms"), rule.alias("_rule"))
-    expected = fn.regexp_extract("job_id", RUN, 2).cast("bigint")
+    expected = fn.coalesce(
+        fn.regexp_extract("job_id", RUN, 2).try_cast("bigint"),
+        _told("due").try_cast("double").try_cast("bigint"),
+    )
+    told = lives.groupBy(*_KEY).agg(ready.alias("ready_ms"), rule.alias("_rule")).filter(expected.isNotNull())
+    named = fn.when(fn.col("job_id").rlike(RUN), fn.regexp_extract("job_id", RUN, 1))
     return jobs.join(told, list(_KEY)).select(
         "day",
         "queue",
-        fn.regexp_extract("job_id", RUN, 1).alias("schedule"),
+        fn.coalesce(named, _told("schedule")).alias("schedule"),
         "job_id",
         "first_id",
         "name",
