@@ -316,11 +316,13 @@ def _firing(one: str, at: float, raw: bytes, now: int, most: int) -> tuple[bytes
             ox=_json.encode({**ox, "schedule": one, "due": due}),
         )
         told = records.told_of(record.name, record.ox.get("corr"), record.metadata)
-        jobs.append((job_id, body, records.read_record(body).facts().packed(), told, due))
-    after = "" if following is None else following
-    known_overlap = overlap if overlap in OVERLAP else "beside"
-    rule = (_name(one, record), schedule.cron or "", schedule.tz)
-    return records.pack((one, at, after, known_overlap, jobs, *rule)), len(jobs)
+        rule = {"schedule": _name(one, record), "cron": schedule.cron, "tz": schedule.tz, "due": due}
+        counted = _json.encode(rule)[:-1] + b',"count":'  # the script knows which run it is
+        jobs.append((job_id, body, records.read_record(body).facts().packed(), told, counted))
+    packed = records.pack(
+        (one, at, "" if following is None else following, overlap if overlap in OVERLAP else "beside", jobs)
+    )
+    return packed, len(jobs)
 
 
 def _ms(score: float) -> int:

@@ -3,8 +3,8 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 its term, 5 now, then each schedule as MessagePack:
 --          { id, the due time that was read, the next one or "", "beside", "skip" or "queue",
---            { { job id, record, facts, what the event tells of it (both MessagePack), due time } … },
---            its name, its expression, its zone }
+--            { { job id, record, facts, what the event tells of it (both MessagePack), the rule that made it (JSON, up
+--                to the number of the run) } … } }
 -- Returns  how many jobs were made; -1 where the scheduler leads no more
 -- Events   `added`, and `waiting` or `waiting-children` per job
 -- Keeps    a due time fires once: whoever comes second finds the schedule moved on
@@ -50,8 +50,7 @@ for at = 6, #ARGV do
         call("HSET", P .. "ox:facts", job[1], job[3])
         call("HSET", P .. "ox:schedule:" .. id, "last", job[1])
         local run = call("HINCRBY", P .. "ox:schedule:" .. id, "fired", 1)
-        tell_added(facts[1], job[1], job[4],
-          { schedule = one[6], cron = one[7], tz = one[8], due = job[5], count = run })
+        tell_added(facts[1], job[1], job[4], job[5] .. run .. "}")
         if when == "now" then
           make_ready(job[1], facts, false)
           tell(facts[1], "waiting", job[1])

@@ -18,13 +18,13 @@ local function note_type(job_type)
 end
 
 -- Tells of a new job: its handler's name, and while a pipeline reads, all that its record has for it and the rule by
--- which a schedule made it.
+-- which a schedule made it, as JSON.
 local function tell_added(job_type, id, packed, rule)
   local told = cmsgpack.unpack(packed)
   if is_read(job_type) then
     if rule then
       told[#told + 1] = "rule"
-      told[#told + 1] = cjson.encode(rule)
+      told[#told + 1] = rule
     end
     tell(job_type, "added", id, "outcome", "added", unpack(told))
   else
