@@ -11,7 +11,7 @@ Everything is measured warm, against the same private server, one after another:
 - sink: ``Queue.add_many`` from plain Python, and ``df.write.format("oxcart")``;
 - live: a producer and a worker at a steady rate on the same machine, and ``pipeline run`` beside them. How
   old the newest row of bronze is, how old the newest settled minute, and the memory of driver, JVM and
-  Python workers, looked at twice a second.
+  Python workers, looked at twice a second, from the first tables on.
 
 Below each part stands where its time went: seconds by the clock for every step, and seconds of CPU for every
 kind of process; a JVM's share of compiling what it has not run often enough stands apart.
@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,8 +57,11 @@ if TYPE_CHECKING:
 #: live part takes over the most of the first.
 FLOORS = {"ingest": 0.60, "sink": 0.75, "live_rate": 0.95}
 CEILINGS = {"day_seconds": 60.0, "bronze_age_s": 5.0, "minute_age_s": 60.0, "memory_growth": 1.25}
-#: The live part is looked at from here on: until then the JVM compiles.
+#: The live part is looked at when so many seconds have passed and the tables have been made once: until then
+#: the JVM compiles. A pipeline that has none after the longer time is looked at all the same, and its newest
+#: minute is as old as the load.
 WARM_SECONDS = 45.0
+WARM_MOST = 240.0
 #: Events that are read, and a day that is built, before anything is measured.
 WARM_EVENTS = 100_000
 
@@ -164,17 +167,19 @@ def measure_sink(spark: SparkSession, server: ValkeyServer, jobs: int) -> dict[s
     return found
 
 
-async def produce(url: str, rate: int, seconds: float) -> None:
-    """Adds jobs at a steady rate; tells how many there were."""
+async def produce(url: str, rate: int) -> None:
+    """Adds jobs at a steady rate until its input ends; tells how many there were, and in how many seconds."""
     began, told = time.monotonic(), 0
     async with Queue("live", url=url) as queue:
-        while (passed := time.monotonic() - began) < seconds:
+        ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+        while not ended.done():
+            passed = time.monotonic() - began
             due = int(passed * rate) - told
             if due:
                 await queue.add_many([("n", {"i": told + i}) for i in range(due)])
                 told += due
             await asyncio.sleep(0.05)
-    print(told, flush=True)
+    print(told, passed, flush=True)
 
 
 async def serve(url: str) -> None:
@@ -215,25 +220,31 @@ def measure_live(
     running = threading.Thread(target=run, name="pipeline")
     bronze, minutes, memory = [], [], []
     producer = subprocess.Popen(
-        [*me, "--role", "produce", "--rate", str(rate), "--seconds", str(seconds + WARM_SECONDS)],
+        [*me, "--role", "produce", "--rate", str(rate)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         running.start()
-        began = time.monotonic()
-        while producer.poll() is None and not failed:
+        began, began_ms = time.monotonic(), time.time() * 1000
+        warm = 0.0
+        while not failed and producer.poll() is None and (not warm or time.monotonic() - warm < seconds):
             time.sleep(0.5)
-            if time.monotonic() - began < WARM_SECONDS:
-                continue
             marks, now = pipeline.lake.head().marks, time.time() * 1000
-            at = marks.get("ingest:main", {}).get("live", {}).get("id", "0-0")
-            bronze.append((now - int(at.partition("-")[0])) / 1000)
             built = marks.get(f"{BUILT}live", {})
+            passed = time.monotonic() - began
+            if not warm and passed >= WARM_SECONDS and (built or passed >= WARM_MOST):
+                warm = time.monotonic()
+            if not warm:
+                continue
+            at = marks.get("ingest:main", {}).get("live", {}).get("id", "0-0")
+            bronze.append((now - max(began_ms, int(at.partition("-")[0]))) / 1000)
             through = max((day["through"] for day in built.values()), default=0)
-            minutes.append((now - through) / 1000)
+            minutes.append((now - max(began_ms, through)) / 1000)
             memory.append(resident_mb())
-        told = int(producer.stdout.read()) if producer.stdout else 0
+        slowest = slowest_batch(spark)
+        told, passed = map(float, producer.communicate(timeout=30)[0].split())
     finally:
         done.set()
         running.join(120)
@@ -248,18 +259,33 @@ def measure_live(
     pipeline.once()
     rows = sum(file.rows for file in pipeline.lake.head().of("events"))
     found = pipeline.query("select count(*) as n from jobs where state = 'completed'").collect()[0].n
-    assert found == told + 1, f"{told} jobs were added and one before, {found} are in the table"
+    assert found == told + 1, f"{told:.0f} jobs were added and one before, {found} are in the table"
     assert rows >= wanted, f"{wanted} events were written, bronze has {rows} rows"
+    print(f"live:\n    slowest batch: {slowest}", flush=True)
     half = len(memory) // 2
     return {
         "live_jobs": told,
-        "live_rate": told / ((seconds + WARM_SECONDS) * rate),
+        "live_rate": told / (passed * rate),
+        "warm_s": warm - began,
         "bronze_age_s": max(bronze),
         "bronze_age_p50_s": sorted(bronze)[len(bronze) // 2],
         "minute_age_s": max(minutes),
         "memory_mb": max(memory),
         "memory_growth": max(memory[half:]) / max(memory[:half]),
     }
+
+
+def slowest_batch(spark: SparkSession) -> str:
+    """Where the time of the slowest of the last hundred batches went."""
+    told = [one for query in spark.streams.active for one in query.recentProgress]
+    slowest = max(told, key=lambda one: one["durationMs"].get("triggerExecution", 0))
+    steps = (f"{name} {millis / 1000:.1f}" for name, millis in slowest["durationMs"].items() if millis >= 50)
+    return f"{', '.join(steps)} s; the median of all {_median(told):.1f} s"
+
+
+def _median(told: Sequence[Any]) -> float:
+    """Seconds of a batch."""
+    return sorted(one["durationMs"].get("triggerExecution", 0) for one in told)[len(told) // 2] / 1000
 
 
 async def _touch(url: str) -> None:
@@ -281,9 +307,7 @@ def main() -> int:
     parser.add_argument("--url")
     asked = parser.parse_args()
     if asked.role:
-        asyncio.run(
-            serve(asked.url) if asked.role == "serve" else produce(asked.url, asked.rate, asked.seconds)
-        )
+        asyncio.run(serve(asked.url) if asked.role == "serve" else produce(asked.url, asked.rate))
         return 0
     found: dict[str, float] = {}
     with ValkeyServer() as server, tempfile.TemporaryDirectory() as scratch:

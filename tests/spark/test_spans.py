@@ -15,7 +15,7 @@ from tests.spark.story import DAY_MS, MIDNIGHT, Story, the_day, the_next_day
 pytest.importorskip("pyspark")
 
 from oxcart.spark.bronze import BRONZE
-from oxcart.spark.builder import HOLD_MS, Builder
+from oxcart.spark.builder import HOLD_MS, Builder, _by_queue
 from oxcart.spark.entries import rows_of
 from oxcart.spark.lake import Change, Lake
 from oxcart.spark.tables import OPEN, Tables
@@ -207,3 +207,21 @@ def test_queues_of_one_day_grow_each_at_its_own_pace(grown: Grown) -> None:
     for queue in ("slow", "quick"):
         (day,) = [row for row in grown.of("queue_metrics", queue) if (row.window, row.name) == ("day", "*")]
         assert (day.arrivals, day.completed) == (2, 2)
+
+
+def test_a_later_span_has_the_code_of_the_one_before(spark: SparkSession) -> None:
+    """Spark keeps what it compiled by its text: times that stood in it would make it anew at every refresh."""
+
+    def code(through: int) -> str:
+        rows = spark.range(1).selectExpr("'q' as queue", "id as at_ms")
+        plan = rows.filter(rows["at_ms"] > _by_queue({"q": through}))._jdf.queryExecution()
+        return str(plan.debug().codegenToSeq().apply(0)._2())
+
+    name = "spark.sql.codegen.wholeStage"
+    before = spark.conf.get(name)
+    assert before is not None
+    spark.conf.set(name, "true")
+    try:
+        assert code(1_000) == code(2_000)
+    finally:
+        spark.conf.set(name, before)

@@ -223,9 +223,13 @@ class Builder:
         return self._tables.load(OPEN, files) if files else None
 
     def _earlier(self, settled: Version, day: str, after: Mapping[str, int]) -> build.Earlier:
+        oldest = min(after.values())
+        minute = oldest - oldest % WINDOWS["minute"]
+
         def read(table: str) -> DataFrame:
             rows = self._tables.load(table, settled.of(table))
-            return rows if table == BRONZE else together(rows)
+            # A plain number lets Parquet leave out what is older, and is the same for a minute.
+            return rows.filter(fn.col("at_ms") >= minute) if table == BRONZE else together(rows)
 
         tables = (read(table) for table in (BRONZE, "attempts", "queue_metrics", "gaps"))
         return build.Earlier(_by_queue(after), *tables)
@@ -361,8 +365,8 @@ def _of_day(rows: DataFrame, day: str, basis: Mapping[str, Basis]) -> DataFrame:
 
 
 def _by_queue(values: Mapping[str, int]) -> Column:
-    """A number for each queue."""
-    if len(set(values.values())) == 1:
-        return fn.lit(next(iter(values.values()))).cast("bigint")
+    """A number for each queue; of one queue too: Spark writes a plain number into the code that it makes, so
+    that every span would have code of its own to compile.
+    """
     pairs = (fn.lit(part) for queue, value in values.items() for part in (queue, value))
     return fn.create_map(*pairs)[fn.col("queue")].cast("bigint")

@@ -46,6 +46,9 @@ SETTINGS: Mapping[str, str] = {
     # A table that is kept for others says how its rows lie, so that they need not be brought together again.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "false",
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # a day has 1440 minutes
+    # A build has 200 pieces of generated code. By default 100 are kept, so that none is there any more when
+    # the next build comes to it, and all of them are written, compiled and warmed up again.
+    "spark.sql.codegen.cache.maxEntries": "2000",
     # To note of every column where our code made it takes as long as to plan, and to look at every plan after
     # every rule is for those who write rules.
     "spark.python.sql.dataFrameDebugging.enabled": "false",

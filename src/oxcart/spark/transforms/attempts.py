@@ -24,27 +24,7 @@ _ENDS = tuple(place for place in PLACES if place != "active")
 def attempts(lives: DataFrame) -> DataFrame:
     """The attempts in the lives of jobs; ``day`` is that of the end, null while it runs."""
     event = fn.col("event")
-    ending = fn.struct(
-        "ordinal",
-        "event",
-        "at_ms",
-        "entry_id",
-        "reason",
-        *(
-            f"r_{name}"
-            for name in (
-                "outcome",
-                "name",
-                "reason",
-                "began",
-                "ended",
-                "worker",
-                "category",
-                "code",
-                "stack",
-            )
-        ),
-    )
+    ending = fn.struct("ordinal", "event", "at_ms", "entry_id", "reason", "r")
     tried = lives.filter(fn.col("attempt") > 0)
     grouped = tried.groupBy("queue", "job_id", "first_id", "attempt").agg(
         fn.max("life_name").alias("_name"),
@@ -61,7 +41,7 @@ def attempts(lives: DataFrame) -> DataFrame:
         .when(end == "waiting-children", "waits_for_children")
     )
     run = fn.coalesce(
-        fn.col("end.r_ended") - fn.col("end.r_began"), fn.col("end.at_ms") - fn.col("started_ms")
+        fn.col("end.r.ended") - fn.col("end.r.began"), fn.col("end.at_ms") - fn.col("started_ms")
     )
     return grouped.select(
         fn.to_date(fn.timestamp_millis("end.at_ms")).alias("day"),
@@ -69,20 +49,20 @@ def attempts(lives: DataFrame) -> DataFrame:
         "job_id",
         "first_id",
         "attempt",
-        fn.coalesce("_name", "end.r_name").alias("name"),
+        fn.coalesce("_name", "end.r.name").alias("name"),
         "queued_ms",
         "started_ms",
         fn.col("end.at_ms").alias("ended_ms"),
         fn.greatest(fn.lit(0), fn.col("started_ms") - fn.col("queued_ms")).alias("wait_ms"),
         run.alias("run_ms"),
-        fn.coalesce("end.r_outcome", concluded).alias("outcome"),
-        fn.when(fn.col("end.r_outcome").isNotNull(), "record")
+        fn.coalesce("end.r.outcome", concluded).alias("outcome"),
+        fn.when(fn.col("end.r.outcome").isNotNull(), "record")
         .when(end.isNotNull(), "events")
         .alias("told_by"),
-        fn.coalesce("end.r_reason", "end.reason").alias("reason"),
-        fn.col("end.r_category").alias("category"),
-        fn.col("end.r_code").alias("code"),
-        fn.col("end.r_worker").alias("worker"),
-        fn.col("end.r_stack").alias("stack"),
+        fn.coalesce("end.r.reason", "end.reason").alias("reason"),
+        fn.col("end.r.category").alias("category"),
+        fn.col("end.r.code").alias("code"),
+        fn.col("end.r.worker").alias("worker"),
+        fn.col("end.r.stack").alias("stack"),
         fn.col("end.entry_id").alias("end_id"),
     )

@@ -43,14 +43,14 @@ _COLUMNS = (
     "job_id",
     "name",
     "prev",
-    "due_ms",
     "reason",
 )
-#: What an attempt record tells, in the wire's names; all of it is text.
+#: What an attempt record tells, in the wire's names; all of it is text, some of it numbers.
 _RECORD = (
-    *("starts", "began", "ended", "worker", "category", "code", "stack", "parent", "rule"),
+    *("began", "ended", "worker", "category", "code", "stack", "parent", "rule"),
     *("corr", "tags", "state", "created"),
 )
+_NUMBERS = ("began", "ended", "created")
 
 
 def refusal() -> Column:
@@ -76,7 +76,9 @@ def records(bronze: DataFrame) -> DataFrame:
     """The records: what no event tells, each under the id of its event; written while a pipeline is attached.
 
     One per attempt that a worker of ours ended, per job that ended without one, and per job that was added
-    with something to tell of it. Bridge's events carry their own, in fields of these names.
+    with something to tell of it. Bridge's events carry their own, in fields of these names. What one tells is
+    in ``r``, as one value: what is done to rows later would else be done to each of many columns, most of
+    them null.
     """
     beside = fn.col("stream") == ATTEMPTS
     told = (
@@ -86,15 +88,17 @@ def records(bronze: DataFrame) -> DataFrame:
         .filter(beside | fn.col("_outcome").isNotNull() | fn.col("told").getItem("state").isNotNull())
     )
     facts = {name: fn.col("told").getItem(name) for name in _RECORD}
-    numbers = {name: facts[name].cast("bigint") for name in ("starts", "began", "ended", "created")}
+    numbers = {name: facts[name].cast("bigint") for name in _NUMBERS}
     found = told.select(
         "queue",
         "job_id",
         "entry_id",
-        fn.col("_outcome").alias("r_outcome"),
-        fn.col("name").alias("r_name"),
-        fn.col("reason").alias("r_reason"),
-        *(numbers.get(name, facts[name]).alias(f"r_{name}") for name in _RECORD),
+        fn.struct(
+            fn.col("_outcome").alias("outcome"),
+            "name",
+            "reason",
+            *(numbers.get(name, facts[name]).alias(name) for name in _RECORD),
+        ).alias("r"),
     )
     return found.repartition("queue", "job_id").dropDuplicates(["queue", "job_id", "entry_id"])
 
@@ -117,7 +121,7 @@ def lives(bronze: DataFrame) -> DataFrame:
     Adds ``first_id`` (names the life), ``born`` (``added``, ``replayed``, or null where the beginning is not
     known), ``attempt`` (0 before the first), ``state`` (null for events that change none), ``from_state``,
     ``from_ordinal``, ``ready_ms`` (when the job last became ready), ``life_name`` (the job's name, as far as
-    it is known by then), and what the attempt record tells (``r_…``).
+    it is known by then), and what the attempt record tells (``r``).
     """
     mine = life_events(bronze)
     # Everything below is by job: rows are brought together once, and sorted once.
@@ -140,22 +144,24 @@ def lives(bronze: DataFrame) -> DataFrame:
 
     replayed = (event == "waiting") & prev.isin("failed", "completed")
     active = fn.when(event == "active", 1).otherwise(0)
-    born = fn.when(event == "added", "added").when(replayed, "replayed").otherwise("unknown")
-    counted = told.withColumns(
-        {"_row": fn.row_number().over(of_job), "_actives": fn.sum(active).over(of_job)}
+    born = fn.when(event == "added", "added").otherwise("replayed")
+    begins = (event == "added") | replayed
+    start = fn.struct("entry_id", born.alias("born"))
+    cut = told.withColumns(
+        {
+            "_actives": fn.sum(active).over(of_job),
+            "_begun": fn.last(fn.when(begins, start), True).over(of_job),
+            "_first": fn.first("entry_id").over(of_job),
+        }
     )
-    begins = (event == "added") | replayed | (fn.col("_row") == 1)
-    start = fn.struct("entry_id", born.alias("born"), (fn.col("_actives") - active).alias("actives"))
-    cut = counted.withColumn("_start", fn.last(fn.when(begins, start), True).over(of_job))
     numbered = cut.withColumns(
         {
-            "first_id": fn.col("_start.entry_id"),
-            "born": fn.when(fn.col("_start.born") != "unknown", fn.col("_start.born")),
-            "attempt": (fn.col("_actives") - fn.col("_start.actives")).cast("int"),
+            "first_id": fn.coalesce("_begun.entry_id", "_first"),
+            "born": fn.col("_begun.born"),
         }
     )
     # The last event other than `delayed`: whether a delay comes after a run, however often it was changed.
-    snoozed = (fn.col("r_outcome") == "snoozed") & ~fn.col("r_state").eqNullSafe("retrying")
+    snoozed = (fn.col("r.outcome") == "snoozed") & ~fn.col("r.state").eqNullSafe("retrying")
     came = fn.when(snoozed, "snoozed").when(event != "delayed", event)
     found = numbered.withColumns(
         {
@@ -163,10 +169,12 @@ def lives(bronze: DataFrame) -> DataFrame:
             "_next": fn.lead(fn.struct("first_id", event.alias("value"))).over(of_job),
             "_ready": last(fn.when(event == "waiting", fn.col("at_ms")), of_job),
             "_name": last(fn.col("name"), of_job),
+            "_before": fn.last(fn.when(begins, fn.col("_actives")), True).over(of_job),
         }
     )
     stated = found.withColumns(
         {
+            "attempt": (fn.col("_actives") - fn.coalesce("_before", fn.lit(0))).cast("int"),
             "state": _state(event, of_life("_came"), of_life("_next")),
             "ready_ms": of_life("_ready"),
             "life_name": of_life("_name"),  # `added` tells it, and begins a life
@@ -183,7 +191,9 @@ def lives(bronze: DataFrame) -> DataFrame:
                 "from_life": fn.col("_from.life"),
             }
         )
-        .drop("_row", "_actives", "_start", "_came", "_next", "_ready", "_name", "_last", "_from")
+        .drop(
+            "_actives", "_begun", "_first", "_came", "_next", "_ready", "_name", "_before", "_last", "_from"
+        )
     )
 
 
@@ -217,9 +227,9 @@ def open_events(
 
 
 def _state(event: Column, came: Column, following: Column) -> Column:
-    category = fn.col("r_category")
+    category = fn.col("r.category")
     return (
-        fn.when(event.isin("failed", "delayed") & fn.col("r_state").isNotNull(), fn.col("r_state"))
+        fn.when(event.isin("failed", "delayed") & fn.col("r.state").isNotNull(), fn.col("r.state"))
         .when(event == "waiting", "scheduled")
         .when(event == "waiting-children", "pending")
         .when(event == "active", "running")
@@ -232,7 +242,7 @@ def _state(event: Column, came: Column, following: Column) -> Column:
             "dead_letter",
         )
         .when(event == "failed", "failed")
-        .when((event == "delayed") & (fn.col("r_outcome") == "snoozed"), "delayed")
+        .when((event == "delayed") & (fn.col("r.outcome") == "snoozed"), "delayed")
         .when((event == "delayed") & (came == "active"), "retrying")
         .when((event == "delayed") & (came == "waiting"), "scheduled")  # a limit holds it back
         .when(event == "delayed", "delayed")

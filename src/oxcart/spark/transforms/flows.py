@@ -34,8 +34,8 @@ PATH_SCHEMA = (
 
 def flows(lives: DataFrame, jobs: DataFrame) -> DataFrame:
     """One row per life of a child: its parent, and what became of it. ``day`` is that of its end."""
-    told = lives.filter(fn.col("r_parent").isNotNull())
-    parent = told.groupBy(*_KEY).agg(fn.max_by("r_parent", fn.struct("life", "ordinal")).alias("_parent"))
+    told = lives.filter(fn.col("r.parent").isNotNull())
+    parent = told.groupBy(*_KEY).agg(fn.max_by("r.parent", fn.struct("life", "ordinal")).alias("_parent"))
     place = fn.regexp_extract(fn.get_json_object("_parent", "$.queueKey"), "[^:]+$", 0)
     # On a cluster the queue's name is a hash tag, unless the user gave it one.
     bare = fn.when(fn.col("queue").contains("{"), place).otherwise(fn.regexp_replace(place, "[{}]", ""))

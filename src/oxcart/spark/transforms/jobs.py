@@ -24,8 +24,8 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
     key = ["queue", "job_id", "first_id"]
     place = ("life", "ordinal", "state", "at_ms")
     state = fn.when(fn.col("state").isNotNull(), fn.struct(*place))
-    said = fn.coalesce("r_reason", "reason").alias("reason")
-    over = fn.when(fn.col("state").isin(*OVER), fn.struct(*place, said, "r_category", "r_code"))
+    said = fn.coalesce("r.reason", "reason").alias("reason")
+    over = fn.when(fn.col("state").isin(*OVER), fn.struct(*place, said, "r.category", "r.code"))
 
     def newest(column: str) -> Column:
         """What was told last; users may change it while the job lives."""
@@ -36,15 +36,15 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
         .agg(
             fn.max("born").alias("born"),
             fn.max("name").alias("_name"),
-            fn.max("r_name").alias("_r_name"),
-            fn.min(fn.when(fn.col("event") == "added", fn.coalesce("r_created", "at_ms"))).alias(
+            fn.max("r.name").alias("_r_name"),
+            fn.min(fn.when(fn.col("event") == "added", fn.coalesce("r.created", "at_ms"))).alias(
                 "created_ms"
             ),
             fn.max(state).alias("_last"),
             fn.min(over).alias("_over"),
             fn.max(fn.when(fn.col("event") != "removed", True)).alias("_lived"),
-            newest("r_corr").alias("correlation_id"),
-            newest("r_tags").alias("_tags"),
+            newest("r.corr").alias("correlation_id"),
+            newest("r.tags").alias("_tags"),
         )
         .filter(fn.col("_lived") & fn.col("_last").isNotNull())
     )
@@ -64,8 +64,8 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
     last = fn.coalesce(fn.col("_over.state"), fn.col("_last.state"))
     ended = fn.col("_over.at_ms")
     # A job may end without an attempt: cancelled, out of its lifetime, or by what became of a dependency.
-    told = fn.col("_over.r_category").isNotNull()
-    code = fn.when(told, fn.col("_over.r_code")).otherwise(fn.col("code"))
+    told = fn.col("_over.category").isNotNull()
+    code = fn.when(told, fn.col("_over.code")).otherwise(fn.col("code"))
     return found.join(tried, key, "left").select(
         fn.to_date(fn.timestamp_millis(ended)).alias("day"),
         *key,
@@ -81,7 +81,7 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
         "wait_ms",
         "run_ms",
         fn.when(last != "completed", fn.coalesce("_over.reason", "_reason")).alias("reason"),
-        fn.when(last != "completed", fn.coalesce("_over.r_category", "category")).alias("category"),
+        fn.when(last != "completed", fn.coalesce("_over.category", "category")).alias("category"),
         fn.when(last != "completed", code).alias("code"),
         "worker",
         "correlation_id",

@@ -40,7 +40,7 @@ def firings(lives: DataFrame, jobs: DataFrame) -> DataFrame:
     A run that has not ended is among them, the next one of each schedule too.
     """
     ready = fn.min(fn.when(fn.col("event") == "waiting", fn.col("at_ms")))
-    rule = fn.max_by("r_rule", fn.when(fn.col("r_rule").isNotNull(), fn.struct("life", "ordinal")))
+    rule = fn.max_by("r.rule", fn.when(fn.col("r.rule").isNotNull(), fn.struct("life", "ordinal")))
     expected = fn.coalesce(
         fn.regexp_extract("job_id", RUN, 2).try_cast("bigint"),
         _told("due").try_cast("double").try_cast("bigint"),
