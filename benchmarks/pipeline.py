@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -277,15 +277,12 @@ def measure_live(
 
 def slowest_batch(spark: SparkSession) -> str:
     """Where the time of the slowest of the last hundred batches went."""
-    told = [one for query in spark.streams.active for one in query.recentProgress]
-    slowest = max(told, key=lambda one: one["durationMs"].get("triggerExecution", 0))
-    steps = (f"{name} {millis / 1000:.1f}" for name, millis in slowest["durationMs"].items() if millis >= 50)
-    return f"{', '.join(steps)} s; the median of all {_median(told):.1f} s"
-
-
-def _median(told: Sequence[Any]) -> float:
-    """Seconds of a batch."""
-    return sorted(one["durationMs"].get("triggerExecution", 0) for one in told)[len(told) // 2] / 1000
+    told = [one["durationMs"] for query in spark.streams.active for one in query.recentProgress]
+    told.sort(key=lambda steps: steps.get("triggerExecution", 0))
+    if not told:
+        return "none"
+    slowest = ", ".join(f"{name} {millis / 1000:.1f}" for name, millis in told[-1].items() if millis >= 50)
+    return f"{slowest} s; the median of all {told[len(told) // 2].get('triggerExecution', 0) / 1000:.1f} s"
 
 
 async def _touch(url: str) -> None:

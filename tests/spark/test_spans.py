@@ -210,18 +210,19 @@ def test_queues_of_one_day_grow_each_at_its_own_pace(grown: Grown) -> None:
 
 
 def test_a_later_span_has_the_code_of_the_one_before(spark: SparkSession) -> None:
-    """Spark keeps what it compiled by its text: times that stood in it would make it anew at every refresh."""
+    """Spark knows code that it compiled by its text: with times in it, each refresh would compile anew."""
 
     def code(through: int) -> str:
-        rows = spark.range(1).selectExpr("'q' as queue", "id as at_ms")
-        plan = rows.filter(rows["at_ms"] > _by_queue({"q": through}))._jdf.queryExecution()
+        rows = spark.range(5_000).selectExpr("cast(id % 2 as string) as queue", "id as at_ms")
+        plan = rows.filter(rows["at_ms"] > _by_queue({"1": through}))._jdf.queryExecution()
         return str(plan.debug().codegenToSeq().apply(0)._2())
 
-    name = "spark.sql.codegen.wholeStage"
-    before = spark.conf.get(name)
-    assert before is not None
-    spark.conf.set(name, "true")
+    wanted = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: str(spark.conf.get(name)) for name in wanted}
     try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
         assert code(1_000) == code(2_000)
     finally:
-        spark.conf.set(name, before)
+        for name, value in before.items():
+            spark.conf.set(name, value)
