@@ -33,6 +33,8 @@ REGISTERED, READY = 1000, 3
 DEARER, SOON = 1.15, 0.1
 #: Jobs that a claim asks for: what a busy worker asks for, and what an idle one does.
 BATCHES = (50, 1)
+#: Parts of a round.
+PARTS = 10
 
 
 class Costs:
@@ -57,15 +59,19 @@ class Costs:
         data = {"text": "x" * 80}
         await broker.add([broker.encode("n", data, JobOptions.build()) for _ in range(count)])
 
-    async def plain(self, batch: int, calls: int) -> float:
+    async def round(self, batch: int, calls: int) -> list[tuple[float, float]]:
+        """Claims all jobs in parts, by turns without lanes and with them, and returns what each part took."""
         # As many as wait in the lanes: the server's caches hold what is small.
-        await self.fill(self._plain, batch * calls * (READY + 1))
+        await self.fill(self._plain, batch * calls * PARTS * (READY + 1))
+        for lane in self._ready:
+            await self.fill(self._mesh.lanes.open(lane), batch * calls * PARTS)
+        await self.fill(self._mesh, batch * calls * PARTS)
+        return [(await self.plain(batch, calls), await self.mesh(batch, calls)) for _ in range(PARTS)]
+
+    async def plain(self, batch: int, calls: int) -> float:
         return await self._timed(self._plain, [()] * calls, batch)
 
     async def mesh(self, batch: int, calls: int) -> float:
-        for lane in self._ready:
-            await self.fill(self._mesh.lanes.open(lane), batch * calls)
-        await self.fill(self._mesh, batch * calls)
         names = ["base", *self._ready]
         asked = []
         for _ in range(calls):
@@ -93,28 +99,26 @@ class Costs:
 
 
 async def measure_costs(server: ValkeyServer, rounds: int) -> dict[int, float]:
-    """How much dearer a claim with lanes is, by how many jobs it asks for: the usual ratio of a round.
+    """How much dearer a claim with lanes is, by how many jobs it asks for: the usual ratio of two parts.
 
-    A round is too short for the machine to change its pace in it.
+    They come one after the other, and are too short for the machine to change its pace in them.
     """
     costs = Costs(server)
     await costs.prepare()
     found: dict[int, float] = {}
     for batch in BATCHES:
-        calls = max(20, 500 // batch)
-        await costs.plain(batch, calls)  # warms up
-        await costs.mesh(batch, calls)
-        plain, mesh = [], []
+        calls = max(2, 20 // batch)
+        await costs.round(batch, calls)  # warms up
+        parts: list[tuple[float, float]] = []
         for _ in range(rounds):
             costs.forget()
-            plain.append(await costs.plain(batch, calls))
-            mesh.append(await costs.mesh(batch, calls))
-        ratios = [one / other for one, other in zip(mesh, plain, strict=True)]
-        found[batch] = statistics.median(ratios)
+            parts += await costs.round(batch, calls)
+        low, found[batch], high = statistics.quantiles((mesh / plain for plain, mesh in parts), n=4)
+        without, with_lanes = (statistics.median(part[at] for part in parts) for at in (0, 1))
         print(
-            f"claim of {batch:2d}: {statistics.median(plain):6.1f} µs a job without lanes, "
-            f"{statistics.median(mesh):6.1f} with {REGISTERED} registered and {READY} ready: "
-            f"x {found[batch]:.3f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            f"claim of {batch:2d}: {without:6.1f} µs a job without lanes, "
+            f"{with_lanes:6.1f} with {REGISTERED} registered and {READY} ready: "
+            f"x {found[batch]:.3f} (half of {len(parts)} between {low:.2f} and {high:.2f})"
         )
     await costs.close()
     return found
