@@ -25,11 +25,11 @@ log = logging.getLogger("oxcart.worker")
 
 #: Attempts ended, and jobs claimed, in one call at most: mostly less than 2 ms of the server's time.
 BATCH = 50
+#: The same while many delayed jobs are due, which such calls let through as well.
+BATCH_DUE = 12
 #: A call that has held the server for about so long claims no more, whatever the reason: a slow server, long
 #: jobs, or a pause of Lua's collector. Other clients wait meanwhile.
 SPELL_US = 2_000
-#: The same while many delayed jobs are due, which such calls let through as well.
-BATCH_DUE = 12
 #: A queue found empty is asked again after so many seconds while others keep the slots busy; with a free
 #: slot its marker is waited for instead.
 ASK_AGAIN = 0.1
