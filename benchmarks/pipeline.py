@@ -44,7 +44,7 @@ from oxcart.spark.bronze import BRONZE, write_rows
 from oxcart.spark.entries import page_rows
 from oxcart.spark.lake import File, Lake
 from oxcart.spark.position import Position
-from oxcart.spark.session import open_session
+from oxcart.spark.session import SETTINGS, open_session
 from oxcart.spark.stream import ATTEMPTS, EVENTS, Page, Piece
 from oxcart.spark.streams import Streams, stream_key
 from oxcart.spark.tables import Tables
@@ -309,7 +309,9 @@ def main() -> int:
     found: dict[str, float] = {}
     with ValkeyServer() as server, tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        spark = open_session(asked.master)
+        # A compiler's thread that ends while it is not needed would take its seconds with it.
+        options = f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:-UseDynamicNumberOfCompilerThreads"
+        spark = open_session(asked.master, settings={"spark.driver.extraJavaOptions": options})
         if asked.events:
             found |= measure_ingest(spark, server, folder, asked.events)
         if asked.jobs:
