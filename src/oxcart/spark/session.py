@@ -45,6 +45,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.cteRecursionRowLimit": "-1",  # the paths of all flows there are
     # A table that is kept for others says how its rows lie, so that they need not be brought together again.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "false",
+    # What is kept serves a few tables and is then freed: to find the best encoding of each column costs more.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # a day has 1440 minutes
     # A build has 200 pieces of generated code. By default 100 are kept, so that none is there any more when
     # the next build comes to it, and all of them are written, compiled and warmed up again.
