@@ -24,6 +24,7 @@ def test_every_figure_with_a_bound_is_made(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "WARM_SECONDS", 0.5)
+    monkeypatch.setattr(bench, "WARM_MOST", 0.5)
     with ValkeyServer() as server:
         found = bench.measure_ingest(spark, server, tmp_path, 4000)
         found |= bench.measure_sink(spark, server, 500)
