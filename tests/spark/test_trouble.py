@@ -52,12 +52,18 @@ def ordinals(pipeline: Pipeline) -> list[int]:
 
 @contextmanager
 def at_most(size: int, pids: Sequence[int] = (0,)) -> Iterator[None]:
-    """No file of some processes may grow beyond so many bytes: the file system is full for them."""
-    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
+    """No file of some processes may grow beyond so many bytes: the file system is full for them.
+
+    Processes that end meanwhile (Spark's idle ones do) are passed over.
+    """
+    before = {}
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        for pid, (_, hard) in before.items():
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, limits[1]))
+                before[pid] = limits
         yield
     finally:
         for pid, limits in before.items():
