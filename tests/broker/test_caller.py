@@ -69,14 +69,15 @@ def add_arguments(job_id: str = "a") -> tuple[Any, ...]:
 
 
 class TestOnce:
-    async def test_runs_by_sha_and_sends_the_text_where_it_is_unknown(
+    async def test_runs_by_sha_and_has_it_compiled_first_where_it_is_unknown(
         self, caller: Caller, store: redis.Redis
     ) -> None:
         store.script_flush()
         assert await caller.once(load("add"), META, *add_arguments("a")) == [1]
         assert await caller.once(load("add"), META, *add_arguments("b")) == [1]
         stats = store.info("commandstats")
-        assert (stats["cmdstat_eval"]["calls"], stats["cmdstat_evalsha"]["calls"]) == (1, 2)
+        assert (stats["cmdstat_eval"]["calls"], stats["cmdstat_evalsha"]["calls"]) == (2, 2)
+        assert stats["cmdstat_lpush"]["calls"] == 2, "each added once"
 
     async def test_a_lost_answer_is_asked_for_again_and_nothing_is_done_twice(
         self, caller: Caller, store: redis.Redis, faults: Faults

@@ -72,6 +72,13 @@ class TestEveryScript:
         script = load(verb)
         assert store.script_load(script.text.decode()) == script.sha.decode()
 
+    def test_without_a_key_it_is_compiled_and_does_nothing(self, verb: str, store: redis.Redis) -> None:
+        script = load(verb)
+        store.script_flush()
+        assert store.eval(script.text.decode(), 0) is None
+        assert store.script_exists(script.sha.decode()) == [True]
+        assert list(store.scan_iter("*")) == []
+
     def test_text_has_no_comments_and_no_globals(self, verb: str) -> None:
         text = load(verb).text.decode()
         assert not re.search(r"^\s*--", text, re.MULTILINE)

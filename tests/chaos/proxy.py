@@ -38,7 +38,8 @@ class Call:
     """A command on its way.
 
     Attributes:
-        verb: The script's verb (``claim``), or the command in lower case (``bzpopmin``).
+        verb: The script's verb (``claim``), ``compile`` for a text sent without a key, or the
+            command in lower case (``bzpopmin``).
         args: The command as it was sent.
         cut: Whether its answer is to be swallowed.
         refused: Whether the server answered with an error.
@@ -56,6 +57,8 @@ def _call(args: Any) -> Call:
     name = bytes(args[0]).upper()
     if name == b"EVALSHA":
         return Call(_VERBS.get(args[1], "?"), args)
+    if name == b"EVAL" and bytes(args[2]) == b"0":
+        return Call("compile", args)
     if name == b"EVAL":
         return Call(_VERBS.get(hashlib.sha1(args[1]).hexdigest().encode(), "?"), args)
     return Call(name.decode().lower(), args)

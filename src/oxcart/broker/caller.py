@@ -139,6 +139,8 @@ class Caller:
             except ReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
+            # Compiled by a call of its own: with the first run it would hold the server for the sum of both.
+            await self.link.call_packed(pack((b"EVAL", script.text, 0)), limit)
             return await self.link.call_packed(pack((b"EVAL", script.text, 1, key, *args)), limit)
 
         answer = await self._repeat(send, script.verb, patient, timeout)

@@ -30,8 +30,8 @@ _SHARED = files(__package__) / "lua"
 #: Every script begins so. Whenever a script makes something new, Lua's collector sweeps some of what calls
 #: before it left: by default all of it within one or two long calls. A quarter of the pace makes that many
 #: short pieces. The setting is the server's own and stays: scripts of others gain by it as well. What waits
-#: to be swept takes a few MB at most.
-_FIRST = 'collectgarbage("setstepmul", 50)\n'
+#: to be swept takes a few MB at most. Called without a key it does nothing: the server has compiled it then.
+_FIRST = 'collectgarbage("setstepmul", 50)\nif not KEYS[1] then return end\n'
 _COMMENT = re.compile(r"^\s*--.*$")
 #: Where a part declares something: a function, one or several values, or the body of a function named before.
 _DECLARED = re.compile(r"^(?:local function|local|function) ([\w, ]+)", re.MULTILINE)
