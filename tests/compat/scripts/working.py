@@ -87,14 +87,18 @@ async def main(bullmq: Any, connection: Any) -> Any:
     found["a wrong state"] = await error(failed.retry("completed"))
     await worker.pause()
     found["paused"] = [worker.paused, await queue.isPaused()]
+    await queue.pause()  # a paused worker may still claim with a call that was under way
     await failed.retry("failed", {"resetAttemptsMade": True})
     found["retried"] = [await failed.getState(), failed.failedReason, failed.attemptsMade]
+    await queue.resume()
     worker.resume()
     await ends.wait(12)
     found["ran again"] = (await queue.getJob(failed.id)).attemptsMade
     await worker.pause(True)
+    await queue.pause()
     await queue.retryJobs({"state": "failed"})
-    found["all retried"] = await queue.getJobCounts("failed", "waiting")
+    found["all retried"] = await queue.getJobCounts("failed", "waiting", "paused")
+    await queue.resume()
     worker.resume()
     await ends.wait(15)
     completed = await queue.getJob(jobs["twice"].id)
