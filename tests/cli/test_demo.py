@@ -78,7 +78,7 @@ def test_the_summary_as_json(start: Start, stage: dict[str, str]) -> None:
 def test_an_interruption_takes_everything_down(
     start: Start, stage: dict[str, str], number: signal.Signals
 ) -> None:
-    program = start("demo", "--no-report", "--jobs", "5000", **stage)
+    program = start("demo", "--no-report", "--jobs", "20000", **stage)  # it must not end by itself
     program.wait_for("worker process 1 is")
     program.wait_for("active")
     assert program.end(number) == 130
@@ -87,11 +87,11 @@ def test_an_interruption_takes_everything_down(
 
 
 def test_a_killed_demo_leaves_no_process(start: Start, stage: dict[str, str]) -> None:
-    program = start("demo", "--no-report", "--jobs", "5000", **stage)
+    program = start("demo", "--no-report", "--jobs", "20000", **stage)  # it must not end by itself
     program.wait_for("worker process 1 is")
     program.wait_for("active")
     program.kill()
-    wait_until(lambda: processes_of(stage) == [], "no process left", 40)
+    wait_until(lambda: processes_of(stage) == [], "no process left")
 
 
 class TestStory:

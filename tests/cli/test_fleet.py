@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 from oxcart.cli.fleet import Fleet
 from oxcart.cli.runner import Plan
 
 
-async def test_a_stop_while_its_processes_start_is_an_orderly_end() -> None:
+async def test_a_stop_while_its_processes_start_is_an_orderly_end(tmp_path: Path) -> None:
     """A process that does not yet listen to signals dies of the one it is sent; it held nothing."""
     started: list[int] = []
+    # However late the stop comes: Python itself gets no further.
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(600)")
 
     def stop(index: int, pid: int) -> None:
         started.append(pid)
         if len(started) == 2:
             fleet.stop()
 
-    fleet = Fleet(Plan(targets=["app:mail"]), 2, started=stop)
-    assert await asyncio.wait_for(fleet.run(), 30) == 0
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    fleet = Fleet(Plan(targets=["app:mail"]), 2, environ=environ, started=stop)
+    async with asyncio.timeout(60):
+        assert await fleet.run() == 0
     assert fleet.pids == {}

@@ -35,7 +35,7 @@ def work_off(server: ValkeyServer, name: str = "mail") -> None:
                     raise PermanentError("told to")
                 return job.data
 
-            async with Worker(queue).running():
+            async with Worker(queue, concurrency=1).running():  # one after the other
                 while _open(await queue.counts()):
                     await asyncio.sleep(0.01)
 
@@ -96,8 +96,8 @@ class TestAdd:
             "def fail(): raise PermanentError('told to')\n"
         )
         worker = start("work", "app:mail")
-        assert ox("add", "mail", "double", '{"n": 4}', "--wait", "40s").out == '{"n":8}\n'
-        failed = ox("add", "mail", "fail", "{}", "--wait", "40s")
+        assert ox("add", "mail", "double", '{"n": 4}', "--wait", "80s").out == '{"n":8}\n'
+        failed = ox("add", "mail", "fail", "{}", "--wait", "80s")
         assert failed.code == 1
         assert "told to" in failed.err
         assert worker.wait_for("failed for good").endswith("attempt 1 of 3, permanent: told to")
@@ -249,7 +249,7 @@ class TestJobs:
 
                 async with Worker(queue).running():
                     with pytest.raises(JobFailed):
-                        await queue.handle("bad").result(timeout=20)
+                        await queue.handle("bad").result(timeout=60)
 
         asyncio.run(work())
         for shown in (ox("job", "mail", "bad").out, ox("dead", "show", "mail", "bad").out):
@@ -325,7 +325,7 @@ class TestEvents:
         ox("add", "mail", "hello", "--job-id", "old")
         tail = start("events", "mail", "--json", "--name", "completed", "--name", "added")
         # Until the first is seen the tail may not have begun; adding an id again adds nothing.
-        for number in range(200):
+        for number in range(600):
             ox("add", "mail", "hello", "--job-id", f"new{number}")
             with contextlib.suppress(AssertionError):
                 assert '"name":"added"' in tail.wait_for("new", 0.1)
@@ -397,7 +397,7 @@ class TestEnds:
         )
         assert program.stdout is not None
         program.stdout.close()
-        assert program.communicate(timeout=40)[1] == b""
+        assert program.communicate(timeout=80)[1] == b""
         assert program.returncode == 0
 
     def test_global_options_may_stand_anywhere(self, clean: ValkeyServer) -> None:

@@ -56,7 +56,7 @@ def test_it_is_started_again_when_its_keeper_is_killed(folder: Path) -> None:
             status is not None and status["keeper_pid"] != first["keeper_pid"] and status["state"] == "ready"
         )
 
-    wait_until(back, "another keeper", 40)
+    wait_until(back, "another keeper")
 
 
 def test_stop_leaves_it_to_other_users(folder: Path, start: Callable[..., Program], tmp_path: Path) -> None:

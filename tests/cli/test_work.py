@@ -19,8 +19,8 @@ import pytest
 from oxcart.cli import apps
 from oxcart.cli.exits import CommandError
 from oxcart.sync import Queue
-from tests.cli.conftest import Commands, Program
-from tests.servers import ValkeyServer, free_port, wait_until
+from tests.cli.conftest import LIMIT, Commands, Program
+from tests.servers import ValkeyServer, free_port, free_ports, wait_until
 
 APP = """
 import asyncio, logging, os
@@ -72,12 +72,12 @@ def mail(clean: ValkeyServer) -> Queue:
 
 def ask(mail: Queue, name: str = "who", **data: Any) -> Any:
     """Has a job done by whatever worker is there."""
-    return mail.add(name, data).result(timeout=40)
+    return mail.add(name, data).result(timeout=LIMIT)
 
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -120,7 +120,7 @@ class TestOneProcess:
         job = mail.add("slow", {"seconds": 1.5})
         program.wait_for("slow begins")
         program.send(signal.SIGINT)
-        assert job.result(timeout=20) == "slept"
+        assert job.result(timeout=LIMIT) == "slept"
         assert program.wait() == 0
 
     def test_a_second_signal_gives_running_jobs_back(self, start: Start, mail: Queue) -> None:
@@ -150,7 +150,7 @@ class TestOneProcess:
         assert get(port, "/live")[0] == 200
         assert "bullmq_redis_connection_status 0.0" in get(port, "/metrics")[1]
         clean.start()
-        wait_until(lambda: get(port, "/ready")[0] == 200, "ready again", 40)
+        wait_until(lambda: get(port, "/ready")[0] == 200, "ready again")
         mail.add("slow", {"seconds": 600})
         program.wait_for("slow begins")
         program.send(signal.SIGTERM)
@@ -220,7 +220,7 @@ async def state(job) -> str:
 @pytest.mark.usefixtures("app")
 class TestSeveralProcesses:
     def test_they_serve_together_and_are_replaced_when_they_die(self, start: Start, mail: Queue) -> None:
-        port = free_port()
+        port = free_ports(2)
         program = start("work", "app:mail", "--processes", "2", "--metrics-port", str(port), "--name", "w")
         for index in range(2):
             wait_until(partial(is_ready, port + index), f"process {index} ready")
@@ -264,12 +264,12 @@ class TestSeveralProcesses:
         pids: set[int] = set()
 
         def two() -> bool:
-            pids.update(job.result(timeout=40)["pid"] for job in mail.add_many([("who", {})] * 40))
+            pids.update(job.result(timeout=LIMIT)["pid"] for job in mail.add_many([("who", {})] * 40))
             alive = {pid for pid in pids if not is_gone(pid)}
             pids.intersection_update(alive)
             return len(pids) == 2
 
-        wait_until(two, "two processes at work", 40)
+        wait_until(two, "two processes at work")
         return pids
 
 
@@ -293,9 +293,12 @@ class TestReload:
 
     @staticmethod
     def _write(app: Path, text: str) -> None:
+        """At once, and with a later time: Python takes what it compiled for the text of its own second."""
         before = app.stat().st_mtime
-        app.write_text(text)
-        os.utime(app, (before + 1, before + 1))  # however coarse the clock of files is
+        made = app.with_suffix(".new")
+        made.write_text(text)
+        os.utime(made, (before + 1, before + 1))  # however coarse the clock of files is
+        made.replace(app)
 
 
 class TestTargets:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import redis
 
-from tests.equality.dump import Dump, difference, take_dump
+from tests.equality.dump import TTL_TOLERANCE_MS, Dump, difference, take_dump
 from tests.equality.ops import PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
 from tests.equality.sequences import Generator
 from tests.nodes import NodeDriver, NodeError
@@ -21,7 +21,7 @@ from tests.nodes import NodeDriver, NodeError
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 # Answers that are the rest of an expiry on the server's clock.
 _TIMES = frozenset({"limited"})
-_TIME_TOLERANCE_MS = 5_000
+_TIME_TOLERANCE_MS = TTL_TOLERANCE_MS
 
 
 class Side(Protocol):

@@ -22,7 +22,7 @@ class Probe:
     async def send(self, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
         writer.write(request)
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         return answer
 

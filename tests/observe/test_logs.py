@@ -99,7 +99,7 @@ async def test_handlers_log_their_job(stream: io.StringIO) -> None:
             async with worker.running():
                 jobs = [await in_loop.enqueue(), await in_thread.enqueue()]
                 for job in jobs:
-                    await job.result(10)
+                    await job.result(60)
                 log.info("outside")
     found = {record["message"]: record for record in records(stream)}
     for job, message in zip(jobs, ("from the loop", "from a thread"), strict=True):
