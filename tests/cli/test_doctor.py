@@ -228,7 +228,7 @@ class TestRescue:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ValkeyCluster]:
-    with ValkeyCluster() as cluster:
+    with ValkeyCluster(node_timeout=15_000) as cluster:
         yield cluster
 
 

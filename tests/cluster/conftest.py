@@ -59,7 +59,7 @@ def _text(raw: str | bytes) -> str:
 
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[ValkeyCluster]:
-    with ValkeyCluster(replicas=1, node_timeout=2000) as cluster:
+    with ValkeyCluster(replicas=1, node_timeout=15_000) as cluster:
         yield cluster
 
 

@@ -34,7 +34,7 @@ def redis_server() -> Iterator[ValkeyServer]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[ValkeyCluster]:
     """Three masters with a replica each."""
-    with ValkeyCluster(replicas=1, node_timeout=2000) as cluster:
+    with ValkeyCluster(replicas=1, node_timeout=15_000) as cluster:
         yield cluster
 
 

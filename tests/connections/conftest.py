@@ -145,13 +145,13 @@ def behind_tls(certificates: Certificates) -> Iterator[str]:
 
 @contextlib.contextmanager
 def behind_sentinels() -> Iterator[str]:
-    with Sentinels(password="secret") as group:
+    with Sentinels(down_after=15_000, password="secret") as group:
         yield group.url
 
 
 @contextlib.contextmanager
 def in_cluster() -> Iterator[str]:
-    with ValkeyCluster(replicas=1, node_timeout=2000, requirepass="secret", masterauth="secret") as cluster:
+    with ValkeyCluster(replicas=1, node_timeout=15_000, requirepass="secret", masterauth="secret") as cluster:
         for node in cluster.all:
             with contextlib.closing(node.client(password="secret")) as client:
                 make_user(client, "app", "worker", "operator")
