@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +14,15 @@ import pytest_asyncio
 import redis
 
 from oxcart import Queue
-from oxcart.broker.port import Ask
+from oxcart.broker.port import Ask, Lease
 from oxcart.engine.leases import Leases
 from oxcart.engine.renewer import Renewer, is_stopped
 from oxcart.engine.running import RunningJob
+from oxcart.model.errors import BrokerUnavailable
 from tests.signals import eventually
 
-LOCK_MS = 1500
+#: So long that no machine is away for it. What is renewed is seen by the pace of ``EVERY``.
+LOCK_MS = 60_000
 EVERY = 0.05
 
 
@@ -46,6 +49,19 @@ class Held:
         claimed = await self.broker.claim(Ask(count, lock_ms))
         return [RunningJob(self.broker, claim, "w", None) for claim in claimed.jobs]
 
+    def stand_in(self) -> None:
+        """Lets the worker renew too."""
+        self.extended: list[list[str]] = []
+        self.refuses = False
+
+        async def extend(station: int, leases: list[Lease]) -> list[str]:
+            self.extended.append([lease.id for lease in leases])
+            if self.refuses:
+                raise BrokerUnavailable("not now")
+            return await self.broker.extend(leases, LOCK_MS)
+
+        self.leases._extend = extend
+
     async def renewals(self, count: int) -> None:
         """Waits for so many more."""
         target = len(self.renewed) + count
@@ -60,7 +76,7 @@ class Held:
 async def held(queue: Queue) -> AsyncIterator[Held]:
     made = Held(queue)
     made.leases.start()
-    await asyncio.wait_for(made.leases.ready.wait(), 20)
+    await asyncio.wait_for(made.leases.ready.wait(), 60)
     yield made
     await made.close()
 
@@ -73,10 +89,10 @@ def lock_of(store: redis.Redis, job: RunningJob) -> int:
 
 class TestRenewal:
     async def test_a_lease_outlives_its_duration(self, held: Held, store: redis.Redis) -> None:
-        jobs = await held.claim(3, lock_ms=300)
+        jobs = await held.claim(3, lock_ms=LOCK_MS // 2)
         held.leases.hold(0, jobs, [None] * 3)
         await held.renewals(3)
-        assert all(lock_of(store, job) > 300 for job in jobs)
+        assert all(lock_of(store, job) > LOCK_MS // 2 for job in jobs)
         assert set(held.renewed) == {3}
         assert held.lost == []
 
@@ -164,7 +180,7 @@ class TestProcess:
         held = Held(queue)
         held.leases.start()
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await held.close()
 
     async def test_signals_to_the_group_are_the_workers_to_handle(self, held: Held) -> None:
@@ -181,8 +197,73 @@ class TestProcess:
         jobs = await held.claim(3000, lock_ms=60_000)
         for _ in range(20):
             held.leases.hold(0, jobs, [None] * len(jobs))
-        await eventually(lambda: len(jobs) in held.renewed, "all of them", limit=40)
+        await eventually(lambda: len(jobs) in held.renewed, "all of them")
         assert held.lost == []
+
+
+class TestStandIn:
+    """While its renewer has not renewed anything, the worker does."""
+
+    @pytest_asyncio.fixture
+    async def alone(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> AsyncIterator[Held]:
+        """Leases whose renewer starts and never says a word."""
+        silent = tmp_path / "silent"
+        silent.write_text("#!/bin/sh\nexec cat > /dev/null\n")
+        silent.chmod(0o755)
+        monkeypatch.setattr("sys.executable", str(silent))
+        held = Held(queue)
+        held.stand_in()
+        held.leases.start()
+        yield held
+        await held.close()
+
+    async def test_a_lease_outlives_its_duration(self, alone: Held, store: redis.Redis) -> None:
+        jobs = await alone.claim(3, lock_ms=LOCK_MS // 2)
+        alone.leases.hold(0, jobs, [None] * 3)
+        await eventually(lambda: all(lock_of(store, job) > LOCK_MS // 2 for job in jobs), "renewed")
+        assert not alone.leases.ready.is_set()
+        assert alone.lost == []
+
+    async def test_nothing_is_renewed_past_the_deadline(self, alone: Held) -> None:
+        mortal, immortal = await alone.claim(2)
+        alone.leases.hold(0, [mortal, immortal], [0.01, None])
+        await eventually(lambda: alone.extended[-1:] == [[immortal.id]], "only the one without a deadline")
+        assert alone.lost == []
+
+    async def test_a_lease_of_somebody_else_is_told(self, alone: Held, store: redis.Redis) -> None:
+        one, two = await alone.claim(2)
+        store.set(f"bull:q:{one.id}:lock", "stolen")
+        alone.leases.hold(0, [one, two], [None] * 2)
+        await eventually(lambda: alone.lost, "told")
+        assert set(alone.lost) == {one.id}
+        assert store.get(f"bull:q:{one.id}:lock") == "stolen"
+
+    async def test_a_server_that_does_not_answer_is_asked_again(self, alone: Held) -> None:
+        alone.leases.hold(0, await alone.claim(), [None])
+        alone.refuses = True
+        before = len(alone.extended)
+        await eventually(lambda: len(alone.extended) > before + 2, "it goes on")
+        assert alone.lost == []
+
+    async def test_it_ends_when_the_renewer_has_renewed_and_begins_when_that_has_died(
+        self, queue: Queue
+    ) -> None:
+        held = Held(queue)
+        held.stand_in()
+        held.leases.start()
+        try:
+            held.leases.hold(0, await held.claim(), [None])
+            await held.renewals(2)
+            before = len(held.extended)
+            await held.renewals(5)
+            assert len(held.extended) == before, "one is enough"
+            assert held.leases.pid is not None
+            os.kill(held.leases.pid, signal.SIGKILL)
+            await eventually(lambda: len(held.extended) > before, "until there is another")
+        finally:
+            await held.close()
 
 
 class TestRenewerAlone:

@@ -3,7 +3,10 @@
 The renewer process is started with the worker and started again should it die; it is told everything that
 is held then. A claim is told before its handlers run, an end before it is sent, in one write per batch.
 
-May touch: the renewer process.
+A process takes its time to start, on a busy machine longer than a short lease. Until the renewer has renewed
+something the worker does so itself, as well as its handlers let it.
+
+May touch: the renewer process, and the server through whoever extends leases.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ import marshal
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from oxcart.broker.port import Lease
 from oxcart.engine import renewer
 from oxcart.engine.running import RunningJob
+from oxcart.model.errors import BrokerError
 
 log = logging.getLogger("oxcart.leases")
 
@@ -28,6 +33,9 @@ log = logging.getLogger("oxcart.leases")
 REMIND = 0.5
 #: How much the pipe to the renewer holds, in bytes: it reads twenty times a second, not with every write.
 PIPE = 1 << 20
+
+#: Renews leases of a station; returns the ids that were refused.
+Extend = Callable[[int, list[Lease]], Awaitable[list[str]]]
 
 
 class Leases:
@@ -40,6 +48,8 @@ class Leases:
         lost: Told station and job id of a lease that somebody else has.
         renewed: Told of each renewal: station, leases, seconds.
         failed: Told of each failed renewal: station, leases, error.
+        extend: Renews leases of a station from within the worker, and returns the ids of those it cannot;
+            None where only the process may.
     """
 
     def __init__(
@@ -51,6 +61,7 @@ class Leases:
         lost: Callable[[int, str], None],
         renewed: Callable[[int, int, float], None],
         failed: Callable[[int, int, str], None],
+        extend: Extend | None = None,
     ) -> None:
         self._lock_ms = lock_ms
         self._every = every
@@ -58,6 +69,7 @@ class Leases:
         self._lost = lost
         self._renewed = renewed
         self._failed = failed
+        self._extend = extend
         self._held: list[dict[str, RunningJob]] = [{} for _ in stations]
         self._deadlines: dict[RunningJob, float] = {}
         self._dropped: list[list[str]] = [[] for _ in stations]
@@ -66,6 +78,9 @@ class Leases:
         self._pipe: int | None = None
         self._behind: list[bytes] = []
         self._keeper: asyncio.Task[None] | None = None
+        self._deputy: asyncio.Task[None] | None = None
+        self._is_renewing = False
+        self._bereft = asyncio.Event()  # the renewer has died
         self._closing = False
         self.ready = asyncio.Event()
 
@@ -82,14 +97,19 @@ class Leases:
         return len(self._stations) - 1
 
     def start(self) -> None:
-        """Starts the renewer process; does not wait for it, a fresh lease lasts long enough."""
+        """Starts the renewer process; does not wait for it, and stands in for it meanwhile."""
         self._keeper = asyncio.create_task(self._keep(), name="oxcart-leases")
+        if self._extend is not None:
+            self._deputy = asyncio.create_task(self._stand_in(self._extend), name="oxcart-deputy")
 
     async def close(self) -> None:
         """Ends the renewer process."""
         self._closing = True
         if self._reminder is not None:
             self._reminder.cancel()
+        if self._deputy is not None:
+            self._deputy.cancel()
+            await asyncio.gather(self._deputy, return_exceptions=True)
         self._hang_up()
         process = self._process
         if process is not None and process.returncode is None:
@@ -204,6 +224,34 @@ class Leases:
                 self._behind.clear()
             os.close(pipe)
 
+    async def _stand_in(self, extend: Extend) -> None:
+        """Renews at the renewer's pace while that has not renewed anything yet, and at once when it dies."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every):
+                    await self._bereft.wait()
+            self._bereft.clear()
+            if self._is_renewing:
+                continue
+            # All at once, as the renewer does: a server that is silent must not cost the leases on another.
+            await asyncio.gather(*(self._renew_at(number, extend) for number in range(len(self._held))))
+
+    async def _renew_at(self, station: int, extend: Extend) -> None:
+        now, held = time.monotonic(), self._held[station]
+        jobs = {job.id: job for job in held.values() if now < self._deadlines.get(job, now + 1)}
+        if not jobs:
+            return
+        leases = [Lease(job.id, job.token, job.fencing) for job in jobs.values()]
+        try:
+            async with asyncio.timeout(self._lock_ms / 3000):
+                refused = await extend(station, leases)
+        except (BrokerError, OSError) as error:  # to be done at the next turn, by whoever it is then
+            log.debug("%d leases could not be extended: %s", len(leases), error)
+            return
+        for job_id in refused:
+            if held.get(job_id) is jobs[job_id]:
+                self._lost(station, job_id)
+
     async def _keep(self) -> None:
         pause = 0.1
         while True:
@@ -257,6 +305,8 @@ class Leases:
             await self._process.wait()
             raise
         finally:
+            self._is_renewing = False
+            self._bereft.set()
             self._hang_up()
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -266,6 +316,7 @@ class Leases:
                 if job_id in self._held[station]:
                     self._lost(station, job_id)
         elif "renewed" in message:
+            self._is_renewing = True
             self._renewed(message["station"], message["renewed"], message["seconds"])
         elif "failed" in message:
             self._failed(message["station"], message["failed"], message["error"])

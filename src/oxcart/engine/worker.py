@@ -281,6 +281,7 @@ class Worker:
             lost=self._lease_lost,
             renewed=self._leases_renewed,
             failed=self._leases_failed,
+            extend=lambda station, leases: self._mesh.stations[station].broker.extend(leases, self._lock_ms),
         )
         self._scheduler = Scheduler(ready=self._dispatch, put_off=self._put_off)
         observer = self._observer
