@@ -16,21 +16,32 @@ class Watch:
         self.expired: list[str] = []
         self.deadlines = Deadlines(self.running, lambda job: self.expired.append(job.id))
 
-    def start(self, job_id: str, seconds: float | None) -> RunningJob:
+    def start(self, job_id: str, seconds: float | None, at: float | None = None) -> RunningJob:
         job = make_job(job_id=job_id)
         self.running.add(job)
         if seconds is not None:
-            job.deadline = asyncio.get_running_loop().time() + seconds
+            job.deadline = (at or asyncio.get_running_loop().time()) + seconds
             self.deadlines.watch(job.deadline)
         return job
 
 
 async def test_in_the_order_of_their_time() -> None:
     watch = Watch()
+    now = asyncio.get_running_loop().time()
     for job_id, seconds in (("late", 0.03), ("soon", 0.01), ("middle", 0.02), ("never", None)):
-        watch.start(job_id, seconds)
+        watch.start(job_id, seconds, now)
     await eventually(lambda: len(watch.expired) == 3, "all expired")
     assert watch.expired == ["soon", "middle", "late"]
+
+
+async def test_also_those_that_are_due_together() -> None:
+    """A loop that was held up finds several at once."""
+    watch = Watch()
+    now = asyncio.get_running_loop().time() - 60
+    for number in (5, 2, 8, 1, 9, 4, 7, 0, 3, 6):
+        watch.start(str(number), number, now)
+    await eventually(lambda: len(watch.expired) == 10, "all expired")
+    assert watch.expired == sorted(watch.expired)
 
 
 async def test_a_nearer_deadline_moves_the_timer() -> None:

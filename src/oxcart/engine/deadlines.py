@@ -50,13 +50,16 @@ class Deadlines:
         now = asyncio.get_running_loop().time()
         self._timer = self._nearest = None
         nearest: float | None = None
-        for job in list(self._running):
+        due: list[tuple[float, RunningJob]] = []
+        for job in self._running:
             if job.deadline is None:
                 continue
             if job.deadline <= now:
-                job.deadline = None
-                self._expire(job)
+                due.append((job.deadline, job))
             elif nearest is None or job.deadline < nearest:
                 nearest = job.deadline
+        for _, job in sorted(due, key=lambda one: one[0]):
+            job.deadline = None
+            self._expire(job)
         if nearest is not None:
             self._set(nearest)
