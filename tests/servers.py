@@ -46,10 +46,11 @@ def wait_until(condition: Callable[[], object], what: str, limit: float = _LIMIT
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that was free a moment ago.
+
+    While a server is away, no connection of those who knock at it is given its port.
+    """
+    return free_ports(1)
 
 
 def free_ports(count: int) -> int:
@@ -117,10 +118,12 @@ class ValkeyServer:
         """Start and wait until the server answers PING."""
         if self.running:
             return self
-        for attempt in range(5):
+        for attempt in range(20):
             # A free port can be taken between the probe and the bind; a chosen or used one is kept.
             if not self.port or (attempt and self._wanted_port is None and not self._used):
                 self.port = free_port()
+            if attempt and not self._used and "cluster_port" in self.options:
+                self.options["cluster_port"] = free_port()
             self._spawn()
             if self._await_ready():
                 self._used = True
@@ -128,7 +131,7 @@ class ValkeyServer:
             self._reap()
             if "Address already in use" not in self.log:
                 break
-            time.sleep(0.05)
+            time.sleep(0.1)
         raise AssertionError(f"valkey-server did not start on port {self.port}:\n{self.log[-2000:]}")
 
     _used = False
