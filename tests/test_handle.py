@@ -104,7 +104,7 @@ class TestResult:
         began = time.monotonic()
         with pytest.raises(ResultTimeout, match=f"job {job.id} has not ended within 0.02 s"):
             await job.result(timeout="20ms")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         assert await job.state() == "waiting"
         with pytest.raises(TimeoutError):
             await job.result(timeout=0.001)

@@ -66,12 +66,16 @@ async def test_the_wait_is_that_of_the_rate_in_force(queue: Queue, store: redis.
 
 async def test_no_more_run_at_once_than_the_queue_allows(queue: Queue) -> None:
     running, most, done = 0, 0, 0
+    full = asyncio.Event()
 
     @queue.job
     async def work() -> None:
         nonlocal running, most, done
         running += 1
         most = max(most, running)
+        if running == 2:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0.01)
         running -= 1
         done += 1

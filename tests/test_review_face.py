@@ -43,7 +43,7 @@ class TestPosition:
             async for event in events:
                 assert event.id > first
                 break
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert [event.name for event in await events.read()] == ["added"]
 
 
@@ -71,7 +71,7 @@ async def test_loops_of_several_threads_keep_their_connections(
 
     async def adds(me: int) -> None:
         for _ in range(10):
-            await asyncio.to_thread(turns[me].wait, 10)
+            await asyncio.to_thread(turns[me].wait, 60)
             turns[me].clear()
             await queue.add("n")
             turns[1 - me].set()
@@ -83,13 +83,18 @@ async def test_loops_of_several_threads_keep_their_connections(
         thread.start()
     turns[0].set()
     for thread in threads:
-        await asyncio.to_thread(thread.join, 20)
+        await asyncio.to_thread(thread.join, 60)
     made = int(store.info("stats")["total_connections_received"]) - before
     assert (await queue.counts())["waiting"] == 20
     assert made <= 4
 
 
-async def test_a_queue_at_its_limit_does_not_keep_others_waiting(make_queue: MakeQueue) -> None:
+async def test_a_queue_at_its_limit_does_not_keep_others_waiting(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Woken by its marker: neither a poll nor the end of the limit comes in time."""
+    monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
+    monkeypatch.setattr("oxcart.engine.claims.LIMITED", 600_000)
     limited, free = make_queue("limited"), make_queue("free")
     started = asyncio.Event()
 
@@ -104,7 +109,8 @@ async def test_a_queue_at_its_limit_does_not_keep_others_waiting(make_queue: Mak
 
     for _ in range(5):
         await slow.enqueue()
-    async with asyncio.timeout(20), Worker(limited, free, limiter=(3, 4), concurrency=1).running():
+    worker = Worker(limited, free, limiter=(3, 600), concurrency=1)
+    async with asyncio.timeout(60), worker.running():
         await started.wait()
-        await asyncio.sleep(0.3)  # the limited queue was asked again, in vain
-        assert await (await quick.enqueue()).result(timeout=1.5) == 1
+        await eventually(lambda: worker._stations[0].until_ms > 0, "the limited queue was asked in vain")
+        assert await (await quick.enqueue()).result(timeout=20) == 1

@@ -47,7 +47,7 @@ def working(queue: sync.Queue) -> Iterator[None]:
     wait_until(worker.started.is_set, "the worker takes jobs")
     yield
     loops[0].call_soon_threadsafe(worker.stop)
-    assert ended.wait(20)
+    assert ended.wait(60)
 
 
 def run_script(code: str, url: str, *, timeout: float = 60) -> str:
@@ -386,8 +386,8 @@ class TestExit:
             from oxcart.sync import Queue
             queue = Queue("q")
             job = queue.add("n")
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
                 job.result()
             except KeyboardInterrupt:
                 print("interrupted", job.state())

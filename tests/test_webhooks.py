@@ -341,7 +341,7 @@ class TestEnds:
         self, told: Queue, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, hangs: bool, why: str
     ) -> None:
         """To a host that redirects to a private address, and to one that hangs."""
-        monkeypatch.setattr(engine, "LIMIT", 0.3)
+        monkeypatch.setattr(engine, "LIMIT", 0.3 if hangs else 60.0)
 
         @told.job
         async def work() -> None: ...

@@ -9,7 +9,7 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Ask, Claimed
 from oxcart.engine.claims import Claims, Station
 
-LIMIT = 5.0
+LIMIT = 30.0
 
 
 class SlowBroker:

@@ -53,7 +53,7 @@ class Bench:
         return jobs
 
     async def until(self, count: int) -> list[Outcome]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.ended) < count:
                 self.news.clear()
                 await self.news.wait()
@@ -89,11 +89,15 @@ class TestSlots:
     async def test_never_more_at_once_than_there_are_slots(self, make_bench: Make, concurrency: int) -> None:
         bench = make_bench(concurrency)
         now, most = 0, 0
+        full = asyncio.Event()
 
         async def handler() -> None:
             nonlocal now, most
             now += 1
             most = max(most, now)
+            if now == concurrency:
+                full.set()
+            await full.wait()
             await asyncio.sleep(0.001)
             now -= 1
 

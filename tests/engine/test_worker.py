@@ -113,11 +113,15 @@ class TestRunning:
     async def test_concurrency_holds_over_queues(self, make_queue: MakeQueue) -> None:
         queues = [make_queue(name) for name in ("one", "two", "three")]
         now = most = 0
+        full = asyncio.Event()
 
         async def handler() -> None:
             nonlocal now, most
             now += 1
             most = max(most, now)
+            if now == 5:
+                full.set()
+            await full.wait()
             await asyncio.sleep(0.002)
             now -= 1
 
@@ -164,24 +168,27 @@ class TestRunning:
             began = time.time()
             job = await queue.add("n", delay="120ms")
             ended = await job.result(timeout=20)
-        assert 0.1 <= ended - began < 5
+        assert ended - began >= 0.1
 
-    async def test_a_job_added_while_idle_runs_at_once(self, queue: Queue) -> None:
+    async def test_a_job_added_while_idle_runs_at_once(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Woken by its marker: there is no poll."""
+        monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
         queue.process(lambda: None)
         async with Worker(queue).running():
             await (await queue.add("warm")).result(timeout=20)
-            began = time.monotonic()
             await (await queue.add("n")).result(timeout=20)
-            assert time.monotonic() - began < 2, "woken by its marker, not by the next poll"
 
     async def test_a_rate_limit(self, queue: Queue) -> None:
-        times: list[float] = []
-        queue.process(lambda: times.append(time.monotonic()))
+        claimed: list[int] = []
+        queue.process(lambda job: claimed.append(job.started_ms))
         await queue.add_many([("n", None)] * 7)
         async with Worker(queue, concurrency=10, limiter=(3, "150ms")).running():
-            await eventually(lambda: len(times) == 7, "all jobs")
-        assert times[3] - times[0] >= 0.1
-        assert times[6] - times[3] >= 0.1
+            await eventually(lambda: len(claimed) == 7, "all jobs")
+        claimed.sort()
+        assert claimed[3] - claimed[0] >= 100
+        assert claimed[6] - claimed[3] >= 100
 
     async def test_pause_and_resume(self, queue: Queue) -> None:
         queue.process(lambda: None)
@@ -197,25 +204,29 @@ class TestRunning:
             await job.result(timeout=20)
             await other.close()
 
-    async def test_global_concurrency_of_the_queue(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_global_concurrency_of_the_queue(
+        self, queue: Queue, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each end makes room for the next: there is no poll."""
+        monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
         now = most = 0
+        full = asyncio.Event()
 
         async def handler() -> None:
             nonlocal now, most
             now += 1
             most = max(most, now)
+            if now == 2:
+                full.set()
+            await full.wait()
             await asyncio.sleep(0.002)
             now -= 1
 
         queue.process(handler)
         store.hset("bull:q:meta", "concurrency", 2)
         await queue.add_many([("n", None)] * 20)
-        began = time.monotonic()
         async with Worker(queue, concurrency=10).running() as worker:
             await eventually(lambda: worker.processed == 20, "all jobs")
-            assert time.monotonic() - began < 3, (
-                "each end makes room for the next, without waiting for a tick"
-            )
         assert most == 2
 
     async def test_retention_of_the_worker(self, queue: Queue, store: redis.Redis) -> None:
@@ -356,7 +367,7 @@ class TestObserver:
         assert [args[0].name for args in noted.of("job_started")] == ["fine", "fails"]
         ended: list[tuple[RunningJob, Outcome, Code, float]] = noted.of("job_ended")
         assert [(outcome.kind, code) for _, outcome, code, _ in ended] == [("c", 1), ("f", 1)]
-        assert all(0 <= seconds < 5 for *_, seconds in ended)
+        assert all(0 <= seconds < 60 for *_, seconds in ended)
         assert noted.of("workers") == [(1,), (-1,)]
         assert noted.of("connection")[0] == (True,)
         assert sum(args[1] for args in noted.of("called")) == 2
@@ -380,7 +391,7 @@ class TestStop:
         worker.stop()
         go.set()
         await asyncio.wait_for(running, 20)
-        assert await job.result(timeout=1) == "ended"
+        assert await job.result(timeout=20) == "ended"
         assert await waiting.state() == "waiting"
 
     async def test_what_does_not_end_is_given_back(self, queue: Queue) -> None:
@@ -472,7 +483,7 @@ class TestRecovery:
         lost = queue.open_broker()
         assert len((await lost.claim(Ask(1, lock_ms=100))).jobs) == 1
         await lost.close()
-        async with Worker(queue, lock_duration="200ms", stalled_interval="50ms").running():
+        async with Worker(queue, stalled_interval="50ms").running():
             assert await job.result(timeout=20) == 2
         now = await job.get()
         assert (now.stalled_count, now.attempts_made, now.attempts_started) == (1, 1, 2)

@@ -131,18 +131,19 @@ class TestCheckpoint:
         assert "secret" not in str(store.hget(f"bull:q:{handle.id}", "ox:checkpoint"))
         assert (await handle.get()).checkpointed == "secret"
 
-    async def test_survives_a_lost_worker(self, queue: Queue) -> None:
+    async def test_survives_a_lost_worker(self, queue: Queue, store: redis.Redis) -> None:
         lost = queue.open_broker()
         handle = await queue.add("n")
-        (claim,) = (await lost.claim(Ask(1, lock_ms=200))).jobs
+        (claim,) = (await lost.claim(Ask(1))).jobs
         await RunningJob(lost, claim, "lost", None).checkpoint("half")
         await lost.close()
+        store.delete(f"bull:q:{handle.id}:lock")  # as its time would have
 
         async def work(job: RunningJob) -> Any:
             return job.checkpointed
 
         queue.job(name="n")(work)
-        async with Worker(queue, lock_duration="300ms", stalled_interval="50ms").running():
+        async with Worker(queue, stalled_interval="50ms").running():
             assert await handle.result(20) == "half"
 
     async def test_only_who_holds_the_job_saves(self, queue: Queue, store: redis.Redis) -> None:

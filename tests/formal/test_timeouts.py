@@ -133,7 +133,7 @@ class TestVisibility:
         lost = queue.open_broker()
         assert len((await lost.claim(Ask(1, lock_ms=50))).jobs) == 1
         await lost.close()
-        async with Worker(queue, lock_duration="200ms", stalled_interval="50ms").running():
+        async with Worker(queue, stalled_interval="50ms").running():
             assert await handle.result(20) == 2
         job = await handle.get()
         check(job)
@@ -148,7 +148,7 @@ class TestVisibility:
         lost = queue.open_broker()
         assert len((await lost.claim(Ask(1, lock_ms=50))).jobs) == 1
         await lost.close()
-        async with Worker(queue, lock_duration="200ms", stalled_interval="50ms").running():
+        async with Worker(queue, stalled_interval="50ms").running():
             await eventually(lambda: ended(queue, handle.id), "it has ended")
         job = await handle.get()
         check(job)
@@ -168,12 +168,13 @@ class TestSubmission:
     async def test_an_add_without_an_answer_may_be_repeated(
         self, valkey: ValkeyServer, make_queue: MakeQueue, store: redis.Redis
     ) -> None:
-        queue = make_queue(add_timeout=0.3)
+        queue, hasty = make_queue(), make_queue(add_timeout=0.3)
         await queue.add("first")
-        store.client_pause(1500)
+        await hasty.counts()  # it is connected
+        store.client_pause(60_000, all=False)
         with pytest.raises(Unacknowledged) as told:
-            await queue.add("n", {"x": 1}, idempotency_key="k")
-        await eventually(lambda: store.ping(), "the server answers again")
+            await hasty.add("n", {"x": 1}, idempotency_key="k")
+        store.client_unpause()
         by_id = await queue.add("n", {"x": 1}, job_id=told.value.job_ids[0], idempotency_key="k")
         by_key = await queue.add("n", {"x": 1}, idempotency_key="k")
         assert by_id.id == by_key.id
@@ -239,8 +240,10 @@ class TestLifetime:
                 cancelled.append(job.cancel_reason)
 
         queue.job(name="n")(hang)
-        handle = await queue.add("n", lifetime="150ms", history=True)
-        async with Worker(queue).running():
+        handle = await queue.add("n", lifetime="1h", history=True)
+        # However long it takes to begin, 150 ms are left then.
+        late = (await handle.get()).timestamp + 3_600_000 - 150
+        async with Worker(queue, clock=lambda: late).running():
             with pytest.raises(JobFailed, match="lifetime is over"):
                 await handle.result(20)
         assert cancelled == ["lifetime over"]
