@@ -59,6 +59,7 @@ def _text(raw: str | bytes) -> str:
 
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[ValkeyCluster]:
+    # No node is killed here: none may be taken for dead while the machine is away.
     with ValkeyCluster(replicas=1, node_timeout=15_000) as cluster:
         yield cluster
 

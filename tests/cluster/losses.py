@@ -19,7 +19,7 @@ from oxcart import Queue, RunningJob, Worker
 from oxcart.model.errors import BrokerError
 from tests.signals import eventually
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 class Losses:

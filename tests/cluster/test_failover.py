@@ -24,8 +24,8 @@ from tests.servers import ValkeyCluster, ValkeyServer, wait_until
 
 #: How often a master is killed.
 KILLS = int(os.environ.get("OXCART_FAILOVERS", "1"))
-#: Seconds in which work must go on.
-GOES_ON = 10.0
+#: Seconds in which work must go on: measured at full length, as a machine of CI may be away for a while.
+GOES_ON = 10.0 if "OXCART_FAILOVERS" in os.environ else 60.0
 
 
 @pytest.fixture
@@ -46,9 +46,11 @@ async def test_a_master_killed_under_load(cluster: ValkeyCluster, protocol: str)
             # Only the first address is told: the others are learnt, and one of them is left.
             url = "redis+cluster://" + f"127.0.0.1:{dead.port}"
             if protocol == "bridge":
-                queue = Queue("load", url=url, protocol="bridge", namespace=name)  # of the same hash tag
+                queue = Queue(
+                    "load", url=url, protocol="bridge", namespace=name, add_timeout=90
+                )  # of the same hash tag
             else:
-                queue = Queue(name, url=url)
+                queue = Queue(name, url=url, add_timeout=90)
             losses = Losses(queue, old, new)
             async with losses.running():
                 await losses.goes_on()
@@ -64,7 +66,7 @@ async def test_a_master_killed_under_load(cluster: ValkeyCluster, protocol: str)
 async def test_idle_workers_and_other_queues(cluster: ValkeyCluster) -> None:
     """Whoever waits for work on the dead master, and whoever has queues elsewhere, goes on too."""
     masters = Masters(cluster)
-    queues = [Queue(masters.queue_on(node), url=cluster.url) for node in cluster.nodes]
+    queues = [Queue(masters.queue_on(node), url=cluster.url, add_timeout=90) for node in cluster.nodes]
 
     async def work() -> str:
         return "done"
@@ -121,7 +123,7 @@ async def test_leases_are_renewed_though_the_only_node_that_was_named_is_dead(cl
             await begun.wait()
             await asyncio.to_thread(named.kill)
             worker._leases._renewed = lambda *told: renewed.set()
-            assert await handle.result(30) == "done"
+            assert await handle.result(60) == "done"
 
 
 def _give_back(cluster: ValkeyCluster, master: ValkeyServer) -> None:

@@ -32,7 +32,7 @@ async def test_children_in_another_slot(masters: Masters) -> None:
         return "nothing was added"
 
     async with Worker(one).running():
-        assert await (await parent.enqueue()).result(10) == "nothing was added"
+        assert await (await parent.enqueue()).result(30) == "nothing was added"
     assert (await one.counts())["waiting"] == 0
     await one.close()
     await other.close()
@@ -61,6 +61,6 @@ async def test_in_one_slot(masters: Masters, prefix: str) -> None:
     assert {one.job.queue for one in seen.children} == {children.name}
     queues = (parents,) if parents is children else (parents, children)
     async with Worker(*queues).running():
-        assert await handle.result(10) == 6
+        assert await handle.result(30) == 6
     for queue in queues:
         await queue.close()

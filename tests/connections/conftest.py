@@ -85,7 +85,7 @@ class TlsProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         listening = asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
-        self._server = listening.result(10)
+        self._server = listening.result(60)
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     async def _listen(self) -> asyncio.Server:
@@ -145,7 +145,8 @@ def behind_tls(certificates: Certificates) -> Iterator[str]:
 
 @contextlib.contextmanager
 def behind_sentinels() -> Iterator[str]:
-    with Sentinels(down_after=15_000, password="secret") as group:
+    # Nobody is killed here: none may be taken for dead while the machine is away.
+    with Sentinels(password="secret", down_after=15_000) as group:
         yield group.url
 
 

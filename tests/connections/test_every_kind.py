@@ -14,7 +14,7 @@ import oxcart.sync
 from oxcart import Queue, RunningJob, Worker
 from tests.cli.conftest import Commands, Program
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 _numbers = itertools.count()
 

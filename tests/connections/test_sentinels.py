@@ -17,7 +17,7 @@ from tests.cluster.losses import Losses
 from tests.servers import Sentinels
 from tests.signals import eventually
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def group() -> Iterator[Sentinels]:
 async def test_a_failover_under_load(group: Sentinels) -> None:
     master, replica = group.servers
     with contextlib.closing(group.client(master)) as old, contextlib.closing(group.client(replica)) as new:
-        losses = Losses(Queue("load", url=group.url), old, new)
+        losses = Losses(Queue("load", url=group.url, add_timeout=60), old, new)
         async with losses.running():
             await losses.goes_on()
             await losses.replicated()
@@ -42,9 +42,9 @@ async def test_a_failover_under_load(group: Sentinels) -> None:
 async def test_a_master_that_comes_back_as_a_replica_is_not_read_from(group: Sentinels) -> None:
     """What a Sentinel names may be a master no more: the greeting finds out, also for readers of events."""
     master, replica = group.servers
-    async with Queue("q", url=group.url) as queue, queue.events(since="0") as events:
+    async with Queue("q", url=group.url, add_timeout=60) as queue, queue.events(since="0") as events:
         first = await queue.add("job")
-        assert (await events.read(block=5))[0].job_id == first.id
+        assert (await events.read(block=30))[0].job_id == first.id
         with contextlib.closing(group.client(replica)) as client:
             await eventually(lambda: client.exists(f"bull:q:{first.id}"), "replicated")
         await asyncio.to_thread(master.kill)

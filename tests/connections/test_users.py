@@ -18,7 +18,7 @@ from tests.cli.conftest import Commands
 from tests.connections.conftest import PASSWORD, login, make_user
 from tests.servers import ValkeyServer
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 #: The scripts that a producer runs; a worker and an operator run all.
 PRODUCED = ("add", "add_flow", "add_graph", "release_window", "job_state")
