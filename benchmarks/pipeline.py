@@ -33,7 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tests.servers import ValkeyServer
+from tests.servers import ValkeyServer, wait_until
 
 from benchmarks.days import fill
 from benchmarks.processes import Profile, resident_mb
@@ -218,7 +218,7 @@ def measure_live(
             failed.append(error)
 
     running = threading.Thread(target=run, name="pipeline")
-    bronze, minutes, memory = [], [], []
+    bronze, minutes, memory = list[float](), list[float](), list[float]()
     producer = subprocess.Popen(
         [*me, "--role", "produce", "--rate", str(rate)],
         stdin=subprocess.PIPE,
@@ -227,9 +227,13 @@ def measure_live(
     )
     try:
         running.start()
+        with server.client() as store:
+            wait_until(lambda: int(store.zcard("bull:live:completed")) > 1, "jobs are added and run", 120)
         began, began_ms = time.monotonic(), time.time() * 1000
         warm = 0.0
-        while not failed and producer.poll() is None and (not warm or time.monotonic() - warm < seconds):
+        while (
+            not failed and producer.poll() is None and (len(memory) < 2 or time.monotonic() - warm < seconds)
+        ):
             time.sleep(0.5)
             marks, now = pipeline.lake.head().marks, time.time() * 1000
             built = marks.get(f"{BUILT}live", {})
@@ -244,14 +248,18 @@ def measure_live(
             minutes.append((now - max(began_ms, through)) / 1000)
             memory.append(resident_mb())
         slowest = slowest_batch(spark)
-        told, passed = map(float, producer.communicate(timeout=30)[0].split())
+        told, passed = map(float, producer.communicate(timeout=120)[0].split())
+        with server.client() as store:
+            wait_until(
+                lambda: not store.exists("bull:live:wait", "bull:live:active"), "all jobs have run", 120
+            )
     finally:
         done.set()
         running.join(120)
         for process in (worker, producer):
             if process.stdin is not None:
                 process.stdin.close()
-            process.wait(30)
+            process.wait(120)
     if failed:
         raise failed[0]
     with server.client() as store:

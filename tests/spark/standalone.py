@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Self
 import pyspark
 
 from oxcart.spark.session import QUICK_SETTINGS, find_java, prepare_environment
-from tests.servers import free_port, wait_until
+from tests.servers import wait_until
 
 _LIMIT = 120.0
 
@@ -38,22 +39,20 @@ class Standalone:
 
     def __enter__(self) -> Self:
         try:
-            port = free_port()
-            self.url = f"spark://127.0.0.1:{port}"
-            host = ("--host", "127.0.0.1")
-            self._start("master", "Master", *host, "--port", str(port), "--webui-port", str(free_port()))
-            self._until("master", "started")
+            # Ports of their own choice: one that is free now may be taken until a JVM stands.
+            host = ("--host", "127.0.0.1", "--webui-port", "0")
+            self._start("master", "Master", *host, "--port", "0")
+            self.url = self._until("master", r"Starting Spark master at (spark://\S+)\n")
             for number in range(self._count):
                 name = f"worker-{number}"
                 self._start(
                     name,
                     "Worker",
                     *host,
-                    *("--cores", "1", "--memory", "700m", "--webui-port", str(free_port())),
-                    *("--work-dir", str(self._folder / name), self.url),
+                    *("--cores", "1", "--memory", "700m", "--work-dir", str(self._folder / name), self.url),
                 )
             for number in range(self._count):
-                self._until(f"worker-{number}", "Successfully registered with master")
+                self._until(f"worker-{number}", "(Successfully registered) with master")
         except BaseException:
             self.__exit__()
             raise
@@ -106,10 +105,19 @@ class Standalone:
                 )
             )
 
-    def _until(self, name: str, words: str) -> None:
-        wait_until(
-            lambda: words in self.log(name), f"{name} says {words!r}: {self.log(name)[-2000:]}", _LIMIT
-        )
+    def _until(self, name: str, words: str) -> str:
+        """Waits for a line in a log; what it captures."""
+        found: list[str] = []
+
+        def said() -> bool:
+            found[:] = re.findall(words, self.log(name))
+            return bool(found)
+
+        try:
+            wait_until(said, f"{name} says {words!r}", _LIMIT)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.log(name)[-2000:]}") from None
+        return found[0]
 
     def _family(self, session: int, words: str = "") -> list[int]:
         return [pid for pid, _, sid, text in _all() if sid == session and words in text]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAMESPACE = "mesh"
-LIMIT = 30.0
+LIMIT = 60.0
 #: How the source is told of the namespace.
 BRIDGE = {"protocol": "bridge", "namespace": NAMESPACE}
 
@@ -138,6 +138,7 @@ def by_name(rows: DataFrame, ids: dict[str, str]) -> dict[str, Any]:
     return {names[row.job_id]: row for row in rows.collect() if row.job_id in names}
 
 
+@pytest.mark.usefixtures("one_day")
 def test_a_namespace_from_its_keys_to_the_tables(
     spark: SparkSession,
     url: str,

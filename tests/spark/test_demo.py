@@ -44,6 +44,7 @@ def demos(tmp_path: Path, stage: dict[str, str]) -> Iterator[Demos]:
         program.kill()
 
 
+@pytest.mark.usefixtures("one_day")
 def test_it_ends_in_the_report(demos: Demos, stage: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     demo = demos.start("--lake", "lake", "--html", "made/report.html")
@@ -100,8 +101,8 @@ def test_an_end_in_the_middle_takes_spark_down(
     demo = demos.start()
     demo.wait_for("Spark is up", LONG)
     demo.send(number)
-    code = demo.wait(60)
+    code = demo.wait(LONG)
     assert code == (130 if number == signal.SIGINT else -number)
-    wait_until(lambda: processes_of(stage) == [], "no process left", 60)
+    wait_until(lambda: processes_of(stage) == [], "no process left", LONG)
     if number == signal.SIGINT:
         assert left_behind(stage) == []

@@ -96,8 +96,8 @@ class Driver:
     def clear(self) -> None:
         """Waits until all of it has gone by itself, as the parts of a killed whole should."""
         try:
-            self._process.wait(60)
-            wait_until(lambda: not self.parts()["all"], "nothing of a killed pipeline is left", 60)
+            self._process.wait(_PATIENCE)
+            wait_until(lambda: not self.parts()["all"], "nothing of a killed pipeline is left", _PATIENCE)
         finally:
             self.kill("all")
             self._process.wait(30)

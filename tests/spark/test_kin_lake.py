@@ -105,6 +105,7 @@ def test_sql(tables: Tables) -> None:
     assert row.n == 3
 
 
+@pytest.mark.usefixtures("one_day")
 def test_from_a_real_flow_and_schedule_to_gold(
     spark: SparkSession, url: str, store: redis.Redis, tmp_path: Path
 ) -> None:
@@ -142,7 +143,7 @@ async def live(url: str, store: redis.Redis) -> None:
         for queue in ("top", "part"):
             await asyncio.to_thread(attach, Access(url=url), queue, "main")
         async with Worker(top, part, concurrency=3).running():
-            await part.handle("quick").result(timeout=20)
+            await part.handle("quick").result(timeout=60)
             first_ended.set()
             await eventually(
                 lambda: int(store.zcard("bull:top:completed")) + int(store.zcard("bull:part:completed")) == 6,

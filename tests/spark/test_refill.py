@@ -38,9 +38,9 @@ async def work(url: str) -> None:
         jobs += [await queue.add("broken", {}) for _ in range(BROKEN)]
         jobs += [await queue.add("welcome", {"to": 1}, remove_on_complete=True) for _ in range(GONE)]
         await queue.add("welcome", {"to": 0}, delay="1h", correlation_id="user-7")
-        await asyncio.gather(*(job.result(timeout=30) for job in jobs), return_exceptions=True)
+        await asyncio.gather(*(job.result(timeout=60) for job in jobs), return_exceptions=True)
         await asyncio.sleep(0.005)  # the entry behind the gap is of a later millisecond
-        await (await queue.add("welcome", {"to": 99})).result(timeout=30)
+        await (await queue.add("welcome", {"to": 99})).result(timeout=60)
 
 
 def table(pipeline: Pipeline, name: str) -> list[dict[str, Any]]:
@@ -52,6 +52,7 @@ def pipeline(spark: SparkSession, url: str, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, Plan(tmp_path / "lake", Access(url=url), Choice(("mail",)), samples=False))
 
 
+@pytest.mark.usefixtures("one_day")
 def test_what_was_lost_is_told_by_records_and_once(pipeline: Pipeline, url: str, store: redis.Redis) -> None:
     asyncio.run(work(url))
     # A claim that was asked for before its job was added: then its record says that it began before.

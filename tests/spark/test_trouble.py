@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -51,25 +51,27 @@ def ordinals(pipeline: Pipeline) -> list[int]:
 
 
 @contextmanager
-def at_most(size: int, pids: Sequence[int] = (0,)) -> Iterator[None]:
+def at_most(size: int, pids: Callable[[], list[int]] = lambda: [0]) -> Iterator[None]:
     """No file of some processes may grow beyond so many bytes: the file system is full for them.
 
-    Processes that end meanwhile (Spark's idle ones do) are passed over.
+    Processes that end meanwhile (Spark's idle ones do) are passed over; those that begin meanwhile have the
+    limit of their parent, and lose it with the others.
     """
-    before = {}
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, limits[1]))
-                before[pid] = limits
+        _limit(pids(), (size, before[1]))
         yield
     finally:
-        for pid, limits in before.items():
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        _limit(pids(), before)
+        _limit(pids(), before)  # who was born of a parent that had it still
         signal.signal(signal.SIGXFSZ, handler)
+
+
+def _limit(pids: list[int], limits: tuple[int, int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
 def children(pid: int) -> list[int]:
@@ -261,7 +263,7 @@ class TestFull:
         version = pipeline.lake.head().number
         write(store, 400, size=500)
         with (
-            at_most(100_000, children(self._jvm(spark))),
+            at_most(100_000, lambda: children(self._jvm(spark))),
             pytest.raises(LakeError, match=r"cannot grow: .*File too large; make room .*nothing is lost"),
         ):
             pipeline.ingest()
@@ -277,7 +279,7 @@ class TestFull:
         pipeline.ingest()
         version = pipeline.lake.head().number
         with (
-            at_most(2000, [self._jvm(spark)]),
+            at_most(2000, lambda: [self._jvm(spark), *children(self._jvm(spark))]),
             pytest.raises(LakeError, match=r"cannot grow: File too large; make room .*nothing is lost"),
         ):
             pipeline.builder.refresh()
@@ -297,7 +299,7 @@ class TestFull:
         spool = Spool(tmp_path / "spool")
         with at_most(10_000):
             tailing = Tailing(Tailer(Access(url=url), Choice(("q",)), spool))
-            tailing._thread.join(30)
+            tailing._thread.join(120)
             with pytest.raises(LakeError, match=r"the spool in .* cannot grow: .*File too large"):
                 tailing.check()
             tailing.stop()
