@@ -106,7 +106,9 @@ class TestSentinel:
     async def test_follows_a_failover(self, watched: Sentinels) -> None:
         master, replica = watched.servers
         dead = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{watched.sentinels[0].port}/main"
-        async with Queue("q", url=dead) as queue:
+        async with Queue(
+            "q", url=dead, add_timeout=90
+        ) as queue:  # a Sentinel that was held up waits for 30 s
             await queue.add("before", job_id="before")
             assert (await queue.server.endpoint()).port == master.port
             wait_until(lambda: bool(replica.client().exists("bull:q:before")), "replicated")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from oxcart.broker.embedded import Embedded, data_folder, status
+from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
 from tests.broker.folder_users import Users, assert_nothing_left, client, is_gone, pids, processes
 from tests.servers import wait_until
@@ -113,14 +114,15 @@ def test_opening_while_the_server_is_stopping_works(folder: Path) -> None:
             time.sleep(0.49 + count / 1000)
     embedded.release(wait=10)
     assert_nothing_left(folder)
-    assert len(seen) > 12
+    assert len(seen) > 6, "at least whoever came after the door was closed found another server"
 
 
 def test_releasing_with_a_wait_stops_the_server_before_it_returns(embedded: Embedded, folder: Path) -> None:
     embedded.ensure()
-    known = pids(folder)
-    embedded.release(wait=10)
-    wait_until(lambda: all(is_gone(pid) for pid in known), "both have ended", 0.5)
+    keeper, server = pids(folder)
+    embedded.release(wait=60)
+    assert is_gone(server)
+    wait_until(lambda: is_gone(keeper), "it was waited for until its own end")
     attached: bool = embedded.is_attached
     assert not attached
 
@@ -131,8 +133,8 @@ def test_releasing_with_a_wait_leaves_the_server_to_others(
     other = users(folder)
     embedded.ensure()
     began = time.monotonic()
-    embedded.release(wait=10)
-    assert time.monotonic() - began < 5
+    embedded.release(wait=100)
+    assert time.monotonic() - began < 50
     assert other.ask("call", "PING") == "PONG" or other.ask("attached")
 
 
@@ -188,19 +190,20 @@ def test_threads_that_open_at_once_share_one_hold(embedded: Embedded, folder: Pa
     assert len(found["users"]) == 1
 
 
-async def test_the_event_loop_goes_on_while_the_server_starts(embedded: Embedded) -> None:
-    ticks = 0
+async def test_the_event_loop_goes_on_while_the_server_starts(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticked = threading.Event()
+    ensure = embedded.ensure
 
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0.005)
+    def start_after_the_tick() -> Location:
+        assert ticked.wait(20), "the loop stands still"
+        return ensure()
 
-    ticker = asyncio.create_task(tick())
-    place = await embedded.ensure_async()
-    ticker.cancel()
-    assert ticks > 3
+    monkeypatch.setattr(embedded, "ensure", start_after_the_tick)
+    starting = asyncio.create_task(embedded.ensure_async())
+    asyncio.get_running_loop().call_later(0.005, ticked.set)
+    place = await starting
     assert await embedded.ensure_async() == place == embedded.ensure()
 
 
@@ -254,6 +257,31 @@ def test_a_fork_in_the_middle_of_a_start_does_not_keep_the_server(folder: Path) 
             os.waitpid(child, 0)
 
 
+def test_a_fork_waits_while_a_keeper_is_started(embedded: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is forked in the midst of it would hold the start up for as long as it lives."""
+    popen = subprocess.Popen
+    forked = threading.Event()
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        forked.set()
+        os.waitpid(child, 0)
+
+    forker = threading.Thread(target=fork)
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        forker.start()
+        assert not forked.wait(0.1)
+        return popen(*args, **options)
+
+    monkeypatch.setattr("oxcart.broker._hold.subprocess.Popen", start)
+    embedded.ensure()
+    forker.join()
+    assert forked.is_set()
+
+
 # --- settings and status --------------------------------------------------------------------------
 
 
@@ -295,7 +323,7 @@ def test_status_tells_what_runs_and_does_not_keep_it(embedded: Embedded, folder:
     assert 0 <= found["uptime"] < 60
     assert found["data_bytes"] > 0
     embedded.release()
-    wait_until(lambda: status(folder) is None, "the server stops although it is looked at", 5)
+    wait_until(lambda: status(folder) is None, "the server stops although it is looked at")
 
 
 def test_the_folder_is_private_and_ignored_by_git(embedded: Embedded, folder: Path) -> None:

@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,10 @@ _SILENCE_LIMIT = 10.0  # seconds; a keeper that is busy says so every second
 
 #: What a forked child must let go of: a copy of a connection looks like a user, or like a living keeper.
 _not_for_children: set[socket.socket | int] = set()
+
+#: Held while a keeper is started, and for a moment by every fork: a child that is forked meanwhile would have
+#: the pipe whose end `Popen` waits for, and the start would last as long as that child.
+_spawning = threading.RLock()
 
 
 class EmbeddedServerError(BrokerUnavailable):
@@ -170,7 +175,7 @@ def start(folder: Path, binary: Path, appendfsync: str) -> Hold:
     hold = Hold(ours, folder)
     _not_for_children.add(theirs)
     try:
-        with (folder / "keeper.log").open("ab") as log:
+        with _spawning, (folder / "keeper.log").open("ab") as log:
             process = subprocess.Popen(
                 [_python(), "-I", "-S", str(_KEEPER), str(folder), str(binary), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -234,6 +239,8 @@ def starting(folder: Path) -> Iterator[None]:
 
 def forget_in_child() -> None:
     """Close, in a forked child, what belongs to its parent."""
+    global _spawning
+    _spawning = threading.RLock()  # whoever held it is not here
     for item in _not_for_children:
         with contextlib.suppress(OSError):
             if isinstance(item, int):
@@ -241,6 +248,18 @@ def forget_in_child() -> None:
             else:
                 item.close()
     _not_for_children.clear()
+
+
+def _before_fork() -> None:
+    _spawning.acquire()
+
+
+def _after_fork() -> None:
+    _spawning.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 def _call(folder: Path) -> tuple[socket.socket, str | None] | None:
