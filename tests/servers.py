@@ -60,7 +60,7 @@ def free_ports(count: int) -> int:
     that was closed keeps its port for a minute more: of two neighbours one is often taken.
     """
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    places = range(10_000, (lowest if lowest > 11_000 else 60_000) - count)
+    places = range(11_000, (lowest if lowest > 12_000 else 60_000) - count)  # browsers refuse 10080
     while True:
         first = random.SystemRandom().choice(places)
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):

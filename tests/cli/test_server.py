@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oxcart.broker import embedded
+from oxcart.cli import server
 from tests.cli.conftest import Commands, Program
 from tests.servers import wait_until
 
@@ -78,6 +82,29 @@ def test_in_the_foreground(folder: Path, start: Callable[..., Program]) -> None:
     assert embedded.status(folder) is not None
     assert program.end(signal.SIGINT) == 0
     wait_until(lambda: embedded.status(folder) is None, "no server left")
+
+
+def test_an_interruption_as_soon_as_it_has_spoken_is_an_orderly_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(sys, "argv", sys.argv[:])  # it takes another name
+    monkeypatch.setattr(server, "_say", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        assert Commands(None)("server", "start", "--foreground", "--folder", str(folder)).code == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_holder_that_has_ended_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    seen: list[dict[str, Any] | None] = [{"users": [{"pid": gone.pid, "name": "oxcart-server"}]}, None]
+    monkeypatch.setattr(server, "_status", lambda _: seen.pop(0))
+    assert Commands(None)("server", "stop", "--folder", str(tmp_path)).out == "stopped\n"
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ It runs by itself as long as somebody uses it; ``start`` keeps it running withou
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -94,7 +95,8 @@ def stop(folder: FolderOption = None, as_json: JsonOption = False) -> None:
     stopped = found is not None
     if found is not None:
         for pid in _holders(found):
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+                os.kill(pid, signal.SIGTERM)
         _await_end(place)
     if as_json:
         output.document({"stopped": stopped, "folder": str(place)})
@@ -149,10 +151,11 @@ def _hold_here(folder: Path, as_json: bool) -> None:
 
     sys.argv[0] = holder.NAME
     embedded = Embedded(folder)
-    _say(embedded.ensure().url, folder, as_json, "runs until interrupted")
+    url = embedded.ensure().url
     done = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM):  # before anybody is told that it stands
         signal.signal(number, lambda *_: done.set())
+    _say(url, folder, as_json, "runs until interrupted")
     while not done.wait(holder.EVERY):
         embedded.ensure()
     embedded.release(wait=10)
