@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import redis
 
-from tests.chaos.lengths import LEASE, LIMIT
+from tests.chaos.lengths import LEASE, LIMIT, RENEW
 
 
 async def eventually(condition: Callable[[], object], what: str, limit: float = LIMIT) -> None:
@@ -103,6 +103,7 @@ class Fleet:
             "queue": self.queue,
             "journal": str(self._journal),
             "lease": LEASE,
+            "renew": RENEW,
             **settings,
         }
         path = self._folder / f"worker-{len(self._workers)}.log"

@@ -105,6 +105,7 @@ async def _main(settings: dict[str, Any]) -> None:
         queue,
         concurrency=settings.get("concurrency", 1),
         lock_duration=settings["lease"],
+        renew_every=settings.get("renew"),
         stalled_interval=settings["lease"],
         max_stalled=settings.get("max_stalled", 1),
         timeout=settings.get("timeout", 1800),

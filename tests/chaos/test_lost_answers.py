@@ -121,8 +121,8 @@ async def test_a_worker_and_its_producer_on_a_link_that_breaks_all_the_time(
                 await asyncio.sleep(0.002)
             return n
 
-        # A lease long enough that a loaded machine cannot lose one, short enough to be renewed.
-        worker = Worker(queue, concurrency=8, lock_duration=4, stalled_interval=1)
+        # A lease long enough that a loaded machine cannot lose one, and renewed all the time.
+        worker = Worker(queue, concurrency=8, lock_duration=20, renew_every=0.5, stalled_interval=1)
         async with worker.running():
             proxy.cut_if(chosen)
             ids: list[str] = []

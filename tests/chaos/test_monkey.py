@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -82,8 +83,9 @@ class Monkey:
     async def kill_renewer(self) -> None:
         known = {line["pid"]: line["renewer"] for line in self._fleet.facts("ready")}
         renewer = known.get(self.dice.choice(self._workers).pid)
-        if renewer is not None and Path(f"/proc/{renewer}").exists():
-            os.kill(renewer, signal.SIGKILL)
+        if renewer is not None:
+            with contextlib.suppress(ProcessLookupError):  # it may have died before
+                os.kill(renewer, signal.SIGKILL)
 
     async def restart_server(self) -> None:
         await asyncio.to_thread(self._server.restart, kill=self.dice.random() < 0.5)

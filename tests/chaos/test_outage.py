@@ -23,12 +23,12 @@ from oxcart.broker.port import Recovered
 from oxcart.engine.recovery import Recovery
 from oxcart.model.errors import BrokerError, BrokerTimeout, BrokerUnavailable, OutcomeUnknown, ScriptError
 from tests.chaos.fleet import Fleet, Store, eventually
-from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT
+from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT, RENEW, RESUMED
 from tests.chaos.proxy import Proxy
 from tests.servers import ValkeyServer, free_port
 
-#: An outage of under ten seconds must be over for everybody five seconds after its end.
-RESUMED = 5.0
+#: An outage of under ten seconds must be over for everybody so many seconds after its end.
+BAR = 5.0
 
 
 class _Load:
@@ -43,7 +43,15 @@ class _Load:
         self._payload = "x" * size
         self._stop = False
         self.queue.process(self._handle)
-        self.worker = Worker(self.queue, concurrency=20, lock_duration=LEASE, stalled_interval=LEASE)
+        # Whoever stalls on a busy machine is to run again, not to be given up.
+        self.worker = Worker(
+            self.queue,
+            concurrency=20,
+            lock_duration=LEASE,
+            renew_every=RENEW,
+            stalled_interval=LEASE,
+            max_stalled=20,
+        )
 
     async def _handle(self, job: RunningJob) -> str:
         self.ran[job.id] += 1
@@ -155,7 +163,7 @@ def test_pauses_between_attempts_leave_nobody_behind(holding: bool, luck: float)
     attempts = list(itertools.takewhile(lambda at: at < 30, itertools.accumulate(pauses)))
     for before, after in itertools.pairwise([0.0, *attempts]):
         if before < 10:
-            assert after - before < RESUMED
+            assert after - before < BAR
     # And a server that is really gone is not knocked at all the time.
     assert len(attempts) < (40 if holding else 15)
 
@@ -196,11 +204,12 @@ async def test_a_call_without_an_answer_ends_even_on_a_link_that_was_refused_bef
     async def here() -> Endpoint:
         return Endpoint(port=port)
 
-    link = Link(here, timeout=1.0)
+    link = Link(here, timeout=LIMIT)
     with pytest.raises(BrokerUnavailable, match="LOADING"):
         await link.call("GET", "a")
+    link._timeout = 1.0
     with pytest.raises(BrokerUnavailable, match="no answer"):
-        await asyncio.wait_for(link.call("GET", "a"), 5)
+        await asyncio.wait_for(link.call("GET", "a"), LIMIT)
     await link.close()
     listener.close()
     for writer in silent:
@@ -269,11 +278,11 @@ async def test_leases_hold_while_memory_is_full(server: ValkeyServer, store: Sto
     """A renewal needs no new memory, so a full server is no reason to lose a lease."""
     async with Queue("chaos", url=server.url) as queue:
         worker = await fleet.start(concurrency=4)
-        handles = await queue.add_many([("nap", {"seconds": 3.5 * LEASE})] * 4)
+        handles = await queue.add_many([("nap", {"seconds": 2.5 * LEASE})] * 4)
         await eventually(lambda: len(fleet.starts()) == 4, "the jobs started")
         try:
             store.client.config_set("maxmemory", 1)
-            end = time.monotonic() + 2.5 * LEASE
+            end = time.monotonic() + 1.5 * LEASE
             while time.monotonic() < end:
                 assert all(store.lock_ms(handle.id) > 0 for handle in handles)
                 await asyncio.sleep(LEASE / 10)
@@ -316,21 +325,24 @@ async def test_a_worker_that_gives_up_while_it_runs_jobs(server: ValkeyServer, s
 
 async def test_adds_say_whether_anything_was_sent(server: ValkeyServer) -> None:
     async with Proxy(server.port) as proxy:
-        queue = Queue("chaos", url=proxy.url, add_timeout=0.5)
-        await queue.add("job")
+        queue, patient = Queue("chaos", url=proxy.url, add_timeout=0.5), Queue("chaos", url=proxy.url)
+        await patient.add("job")
+        await queue.counts()
         await proxy.down()
         await eventually(lambda: not queue.broker.caller.link.is_connected, "the loss is noticed")
         with pytest.raises(BrokerTimeout, match="no connection"):
             await queue.add("job")
         await proxy.up()
-        await queue.add("job")
+        await patient.add("job")
+        await queue.counts()  # it is connected
         proxy.cut_if(lambda call: call.verb == "add")
         with pytest.raises(OutcomeUnknown):
             await queue.add("job", job_id="unknown-fate")
         proxy.cut_if(None)
         # The advice of the error: repeat with the same id.
-        assert not (await queue.add("job", job_id="unknown-fate")).created
+        assert not (await patient.add("job", job_id="unknown-fate")).created
         await queue.close()
+        await patient.close()
 
 
 @pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/main"])
@@ -446,7 +458,7 @@ async def test_no_check_comes_before_the_workers_could_renew() -> None:
         cast(BullMQBroker, Broker()),
         interval=0.05,
         tick=0.02,
-        grace=0.4,
+        grace=1.2,
         max_stalled=1,
         recovered=lambda ids: None,
         skipped=lambda: None,
@@ -454,13 +466,13 @@ async def test_no_check_comes_before_the_workers_could_renew() -> None:
     running = asyncio.create_task(house.run())
     await eventually(lambda: len(checks) > 2, "checks come regularly")
     away.clear()
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(1.4)
     before = len(checks)
     back = time.monotonic()
     away.set()
     await eventually(lambda: len(checks) > before, "and again")
     running.cancel()
-    assert checks[before] - back >= 0.35
+    assert checks[before] - back >= 1.15
     assert len([at for at in ticks if at > back]) > 3, "ticks went on meanwhile"
 
 
