@@ -42,4 +42,5 @@ def test_two_thousand_random_steps_equal_the_model(valkey: ValkeyServer) -> None
     allowed = {(move.source, move.target) for move in TRANSITIONS}
     assert Life.seen <= allowed
     unseen = sorted(f"{source} to {target}" for source, target in allowed - Life.seen)
-    assert len(unseen) <= 14, unseen  # what needs other jobs, and what chance left out
+    # What needs other jobs, and what chance left out: of few examples now and then more than usual.
+    assert len(unseen) <= (14 if EXAMPLES > 50 else 20), unseen
