@@ -79,8 +79,8 @@ async def main(bullmq: Any, connection: Any) -> dict[str, bool]:
     )
     held = await stuck.add("held", {})
     await until(lambda: len(ran) == 3 and bool(ended))
-    try:
-        await until(lambda: state_is(stuck, moved.id, "delayed"), 2)
+    try:  # theirs never is; ours may need a while on a busy machine
+        await until(lambda: state_is(stuck, moved.id, "delayed"), 2 if bullmq.__name__ == "bullmq" else 20)
         found["DelayedError without a move leaves it active"] = False
     except TimeoutError:
         found["DelayedError without a move leaves it active"] = True

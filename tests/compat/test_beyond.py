@@ -34,7 +34,7 @@ class TestWaitUntilFinished:
         waiting = asyncio.ensure_future(job.waitUntilFinished())
         make(Worker, "q", process)
         assert await waiting == {"of": "a"}
-        assert await job.waitUntilFinished(None, 1000) == {"of": "a"}
+        assert await job.waitUntilFinished(None, 20_000) == {"of": "a"}
 
     async def test_of_one_that_is_removed_at_its_end(self, make: Make) -> None:
         """Bullmq #85: there such a wait hangs."""

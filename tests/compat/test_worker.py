@@ -440,7 +440,7 @@ class TestSignals:
             signal.throw_if_aborted()
 
         queue = make(Queue, "q")
-        worker = make(Worker, "q", process, lockDuration=1_000, skipStalledCheck=True)
+        worker = make(Worker, "q", process, lockDuration=30_000, lockRenewTime=100, skipStalledCheck=True)
         lost: list[Any] = []
         worker.on("lockRenewalFailed", lost.append)
         errors: list[Any] = []
@@ -474,7 +474,7 @@ class TestSignals:
             await go.wait()
 
         queue = make(Queue, "q")
-        worker = make(Worker, "q", process, lockDuration=1_000)
+        worker = make(Worker, "q", process, lockDuration=30_000, lockRenewTime=100)
         renewed: list[Any] = []
         worker.on("locksRenewed", renewed.append)
         job = await queue.add("a", {})
@@ -484,7 +484,7 @@ class TestSignals:
 
     async def test_what_is_tracked_by_hand_is_renewed_too(self, make: Make, store: redis.Redis) -> None:
         queue = make(Queue, "q")
-        worker = make(Worker, "q", None, lockDuration=400)
+        worker = make(Worker, "q", None, lockDuration=30_000, lockRenewTime=100)
         renewed: list[Any] = []
         worker.on("locksRenewed", renewed.append)
         await queue.add("a", {})
