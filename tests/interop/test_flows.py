@@ -190,9 +190,20 @@ async def test_a_window_holds_for_both(node: NodeDriver, queue: Queue) -> None:
     assert await node.call("getDeduplicationJobId", queue=queue.name, key="d") == first
     assert await queue.release_deduplication("d") is True
     assert await node.call("getDeduplicationJobId", queue=queue.name, key="d") is None
-    async with obeying(queue), queue.events(names=["deduplicated"]) as events:
-        last = await queue.add("j", {"delay": 50}, deduplication="d")
+    running, release = asyncio.Event(), asyncio.Event()
+
+    async def handler(job: RunningJob) -> None:
+        if job.data == 5:
+            running.set()
+            await release.wait()
+
+    queue.process(handler)
+    async with Worker(queue).running(), queue.events(names=["deduplicated"]) as events:
+        last = await queue.add("j", 5, deduplication="d")
+        async with asyncio.timeout(LIMIT):
+            await running.wait()
         assert await theirs(6) == last.id
+        release.set()
         await last.result(LIMIT)
         (seen,) = await events.read()
         assert seen.job_id == last.id
@@ -203,12 +214,13 @@ async def test_node_makes_a_job_of_what_we_kept(node: NodeDriver, queue: Queue) 
     if tuple(int(part) for part in node.version.split(".")[:2]) < (5, 72):
         pytest.skip(f"BullMQ {node.version} does not know keepLastIfActive")
     rule = {"id": "d", "keep_last_if_active": True}
-    first = await queue.add("j", {"delay": 300, "result": 1}, deduplication=rule)
+    first = await queue.add("j", {"hold": True, "result": 1}, deduplication=rule)
     await node.call("workerStart", handle=queue.name, queue=queue.name)
     await node.call("workerWait", handle=queue.name, runs=1, limit=LIMIT)
     for n in (2, 3):
         kept = await queue.add("j", {"result": n}, deduplication=rule, job_id=f"kept-{n}")
         assert (kept.id, kept.created) == (first.id, False)
+    await node.call("workerRelease", handle=queue.name)
     assert await first.result(LIMIT) == 1
     assert await queue.handle("kept-3").result(LIMIT) == 3
     await node.call("workerStop", handle=queue.name)

@@ -26,6 +26,7 @@ from oxcart.model.graph import Kind, effect
 from oxcart.model.state import TERMINAL, State
 from tests.nodes import NODE_FOLDER, installed, node_missing
 from tests.servers import ValkeyServer
+from tests.signals import eventually
 
 pytestmark = [pytest.mark.node]
 
@@ -207,8 +208,9 @@ def faults(planned: list[Planned], states: list[State], lines: list[dict[str, An
     for place, line in enumerate(lines):
         if line["what"] == "began":
             began.setdefault(line["job"], place)
-        else:
-            done[line["job"]] = place
+        elif line["step"] == OUTCOMES[planned[int(line["job"][1:])].what][0][-1]:
+            # The first end of that kind: a worker that was held up for longer than its lease ends late.
+            done.setdefault(line["job"], place)
     for number, one in enumerate(planned):
         name = f"j{number}"
         bad = {effect(Kind.AFTER, states[other]) for other in one.after} - {None}
@@ -248,8 +250,15 @@ async def test_a_random_graph_ends_as_the_table_says(server: ValkeyServer, tmp_p
         assert TIMED or crew.deaths > 0
         print(f"{JOBS} jobs in {took:.1f} s of {allowed:.1f} s, {crew.deaths} workers died")
         assert took <= allowed or not TIMED
-    client = server.client()
-    left = [key for key in client.scan_iter() if "~gates" in key and not key.endswith((":meta", ":marker"))]
-    assert left == []
+        client = server.client()
+
+        def is_tidy() -> bool:
+            return not [
+                key
+                for key in client.scan_iter()
+                if "~gates" in key and not key.endswith((":meta", ":marker"))
+            ]
+
+        await eventually(is_tidy, "the workers have removed all gates")
     for queue in queues.values():
         await queue.close()

@@ -557,8 +557,9 @@ const ops = {
   //   unrecoverable  throw UnrecoverableError           delay: ms of work before the end
   //   progress: v    report it                          log: a row, or several
   //   result: v      return it                          children: return their values, sorted
+  //   hold: true     do not end before `workerRelease`
   async workerStart({ handle, queue, options = {} }) {
-    const record = { runs: [], completed: [], failed: [], errors: [], waits: [] };
+    const record = { runs: [], completed: [], failed: [], errors: [], waits: [], held: [] };
     const settle = () => {
       record.waits = record.waits.filter(wait => !wait());
     };
@@ -576,6 +577,9 @@ const ops = {
         }
         if (data.delay) {
           await new Promise(done => setTimeout(done, data.delay));
+        }
+        if (data.hold) {
+          await new Promise(done => record.held.push(done));
         }
         if (data.unrecoverable) {
           throw new bullmq.UnrecoverableError(data.message || 'for good');
@@ -623,6 +627,11 @@ const ops = {
     return ops.workerStats({ handle });
   },
 
+  // Lets the jobs end that the worker holds.
+  async workerRelease({ handle }) {
+    running.get(handle).record.held.splice(0).forEach(done => done());
+  },
+
   async workerStats({ handle }) {
     const { runs, completed, failed, errors } = running.get(handle).record;
     return { runs, completed, failed, errors };
@@ -642,8 +651,11 @@ const ops = {
 
   // Collects every event of a queue from `from` on (`$`: from now; `0`: from the first).
   async eventsStart({ handle, queue, from = '$' }) {
+    // The first read comes after the answer to this command: its `$` would be later than now.
+    const [last] = from === '$' ? await raw.xrevrange(`${prefix}:${queue}:events`, '+', '-', 'COUNT', 1) : [];
+    const lastEventId = from === '$' ? (last ? last[0] : '0') : from;
     const events = quiet(
-      new QueueEvents(queue, { connection, prefix, lastEventId: from, autorun: false }),
+      new QueueEvents(queue, { connection, prefix, lastEventId, autorun: false }),
     );
     const record = { seen: [], waits: [] };
     const emit = events.emit.bind(events);

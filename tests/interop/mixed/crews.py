@@ -121,25 +121,23 @@ class Crews:
             assert time.monotonic() < end, f"{name} is not ready within {limit:g} s:\n{self.logs()}"
             time.sleep(0.02)
 
-    def kill(self, name: str, limit: float = 30.0) -> None:
-        """Kills a worker that has a job under way, starts another in its place and waits until that is ready.
+    def kill(self, name: str) -> bool:
+        """Kills a worker if it has a job under way, starts another in its place and waits until it is ready.
 
         It is stopped before one looks, so that the job cannot end meanwhile.
         """
-        process, end = self.running[name], time.monotonic() + limit
-        while True:
-            process.send_signal(signal.SIGSTOP)
-            _until_stopped(process.pid)
-            if self.diary.works(process.pid):
-                process.kill()
-                process.wait()
-                self.killed.add(process.pid)
-                self.start(name)
-                self.ready(name)
-                return
+        process = self.running[name]
+        process.send_signal(signal.SIGSTOP)
+        _until_stopped(process.pid)
+        if not self.diary.works(process.pid):
             process.send_signal(signal.SIGCONT)
-            assert time.monotonic() < end, f"{name} had no job under way within {limit:g} s"
-            time.sleep(0.02)
+            return False
+        process.kill()
+        process.wait()
+        self.killed.add(process.pid)
+        self.start(name)
+        self.ready(name)
+        return True
 
     def died(self) -> list[str]:
         """The workers that ended by themselves."""

@@ -83,6 +83,8 @@ async def run(
         try:
             for name in PEERS if without_us else (*PEERS, *OURS):
                 await asyncio.to_thread(crews.start, name)
+            for name in crews.running:  # else the first have done most of it when the last comes
+                await asyncio.to_thread(crews.ready, name)
             unmet = await Watch(client, crews, losses, producing).phases(gate, kills)
             await producing
         finally:
@@ -147,10 +149,10 @@ class Watch:
     async def phases(self, gate: Gate, kills: int) -> list[str]:
         """In each phase but the last a worker is killed. Returns what did not come about."""
         for turn in range(kills):
-            gate.share = (turn + 1) / (kills + 1)
+            gate.share = max(gate.share, (turn + 1) / (kills + 1))
             mark = int(self._total * (turn + 0.5) / (kills + 1))
             await self._reached(mark)
-            await asyncio.to_thread(self._crews.kill, self._crews.victims[turn % len(self._crews.victims)])
+            await self._kill(self._crews.victims[turn % len(self._crews.victims)], gate)
         gate.share = 1.0
         try:
             await self._reached(self._total)
@@ -158,6 +160,13 @@ class Watch:
             left = self._total - self._ended()
             return [f"{left} of {self._total} jobs were not finished after {self._limit:.0f} s"]
         return []
+
+    async def _kill(self, victim: str, gate: Gate) -> None:
+        """Kills it at work. Where everything that is there was done meanwhile, more may be added."""
+        async with asyncio.timeout(self._limit):
+            while not await asyncio.to_thread(self._crews.kill, victim):
+                gate.share += 0.002
+                await asyncio.sleep(0.02)
 
     def _ended(self) -> int:
         places = [f"bull:{queue}:{end}" for queue in QUEUES for end in ("completed", "failed")]
