@@ -366,7 +366,10 @@ class TestRunning:
             job = await wait.enqueue()
             await run.began.wait()
             # The wait for work is not blocked: there is no room.
-            await eventually(lambda: store.info("clients")["blocked_clients"] == 1, "it listens")
+            await eventually(
+                lambda: any(c["cmd"] == "bzpopmin" and "b" in c["flags"] for c in store.client_list()),
+                "it listens",
+            )
             # A note that was read by nobody: the job alone says it.
             store.hset(f"bull:q:{job.id}", "ox:cancel", "stop it")
             for client in store.client_list():

@@ -239,8 +239,6 @@ def starting(folder: Path) -> Iterator[None]:
 
 def forget_in_child() -> None:
     """Close, in a forked child, what belongs to its parent."""
-    global _spawning
-    _spawning = threading.RLock()  # whoever held it is not here
     for item in _not_for_children:
         with contextlib.suppress(OSError):
             if isinstance(item, int):
