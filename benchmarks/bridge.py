@@ -3,10 +3,10 @@
 Fills a namespace with jobs of another type that some other client added, puts one job for us behind them,
 and claims it: once while nobody has read them, once when all were read, and once with a target that 10 000
 others do not fit. Prints how long each call held the server by its own slow log, and how long it took until
-a worker had the job. The slow log tells time by the clock, in which a virtual machine's host may have been
-busy elsewhere, so each size runs several times: what a call needs, it needs each time. Exits 1 when the least
-of the runs' longest calls was over 2 ms, or a job took longer than a second; the longest of all is printed
-beside it, with how many calls were over the limit.
+a worker had the job. Exits 1 when a call was over 2 ms or a job took longer than a second. The slow log tells
+time by the clock, in which a virtual machine's host may have been busy elsewhere: how much it took, how many
+calls were over the limit and, with several runs, the least of their longest calls explain a figure and excuse
+none.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def run(arguments: argparse.Namespace) -> bool:
         "jobs",
         "usual call ms",
         "longest ms",
-        "of all runs",
+        "least of runs",
         "over 2 ms",
         "until claimed ms",
     )
@@ -149,12 +149,12 @@ async def run(arguments: argparse.Namespace) -> bool:
                 over, calls = sum(one > HELD for seen in each for one in seen.held), [s.usual for s in each]
                 figures = (
                     f"{sum(calls) / len(calls):.2f}",
-                    f"{min(longest):.2f}",
                     f"{max(longest):.2f}",
+                    f"{min(longest):.2f}",
                     f"{over}",
                 )
                 table.add_row(what, f"{jobs:,}", *figures, f"{until * 1000:.0f}")
-                fine = fine and min(longest) <= HELD and (until <= LATE or jobs > 10_000)
+                fine = fine and max(longest) <= HELD and (until <= LATE or jobs > 10_000)
         stolen = cores.stolen_ms() - before
     make_console().print(table)
     make_console().print(f"[dim]{arguments.runs} runs; the host took {stolen:.0f} ms of the cores[/dim]")
@@ -165,7 +165,7 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="+", default=[10_000, 100_000])
-    parser.add_argument("--runs", type=int, default=3, help="runs of each size (3)")
+    parser.add_argument("--runs", type=int, default=1, help="runs of each size (1)")
     return 0 if asyncio.run(run(parser.parse_args())) else 1
 
 

@@ -6,6 +6,8 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 
+import redis
+
 #: A machine that has other things to do may need it; whoever is quicker does not wait for it.
 LIMIT = 60.0
 
@@ -25,3 +27,8 @@ async def eventually(
         if loop.time() > end:
             raise AssertionError(f"not within {limit:g} s: {what}")
         await asyncio.sleep(0.002)
+
+
+def waits_for_marker(store: redis.Redis) -> bool:
+    """Whether some client is blocked in its wait for a marker; one that waits for a result reads events."""
+    return any(one["cmd"] == "bzpopmin" and "b" in one["flags"] for one in store.client_list())

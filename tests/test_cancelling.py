@@ -26,7 +26,7 @@ from oxcart.model.errors import (
 from oxcart.model.state import State
 from tests.conftest import MakeQueue
 from tests.engine import process_handlers
-from tests.signals import eventually
+from tests.signals import eventually, waits_for_marker
 
 #: Leases so long that no renewal tells a worker anything while a test waits.
 LONG = 300
@@ -366,10 +366,7 @@ class TestRunning:
             job = await wait.enqueue()
             await run.began.wait()
             # The wait for work is not blocked: there is no room.
-            await eventually(
-                lambda: any(c["cmd"] == "bzpopmin" and "b" in c["flags"] for c in store.client_list()),
-                "it listens",
-            )
+            await eventually(lambda: waits_for_marker(store), "it listens")
             # A note that was read by nobody: the job alone says it.
             store.hset(f"bull:q:{job.id}", "ox:cancel", "stop it")
             for client in store.client_list():

@@ -35,13 +35,6 @@ class TestEveryScript:
     def test_no_record_is_decoded(self, verb: str) -> None:
         assert "cjson" not in load(verb).text.decode()
 
-    def test_without_a_key_it_is_compiled_and_does_nothing(self, verb: str, store: redis.Redis) -> None:
-        script = load(verb)
-        store.script_flush()
-        assert store.eval(script.text.decode(), 0) is None
-        assert store.script_exists(script.sha.decode()) == [True]
-        assert list(store.scan_iter("*")) == []
-
     def test_the_server_compiles_it_under_the_sha_we_send(self, verb: str, store: redis.Redis) -> None:
         script = load(verb)
         assert store.script_load(script.text.decode()) == script.sha.decode()

@@ -9,8 +9,10 @@ from importlib.resources import files
 import pytest
 import redis
 
+from oxcart.broker.bridge import scripts as bridge
 from oxcart.broker.bullmq import scripts
 from oxcart.broker.bullmq.scripts import load, verbs
+from oxcart.broker.scripts import Script
 
 LUA = files("oxcart.broker.bullmq") / "lua"
 PARTS = sorted(item.name for item in (LUA / "parts").iterdir() if item.name.endswith(".lua"))
@@ -33,6 +35,18 @@ def header(text: str) -> str:
 def test_there_is_a_script_per_transition() -> None:
     assert {"add", "claim", "finish", "extend", "recover", "promote", "pause", "resume"} <= set(verbs())
     assert len(verbs()) >= 18
+
+
+EVERY = [*map(load, verbs()), *map(bridge.load, bridge.verbs())]
+
+
+@pytest.mark.parametrize("script", EVERY, ids=lambda script: script.verb)
+def test_without_a_key_it_is_compiled_and_does_nothing(script: Script, store: redis.Redis) -> None:
+    """Of both protocols: how a caller has a script compiled that the server does not know."""
+    store.script_flush()
+    assert store.eval(script.text.decode(), 0) is None
+    assert store.script_exists(script.sha.decode()) == [True]
+    assert list(store.scan_iter("*")) == []
 
 
 @pytest.mark.parametrize("verb", verbs())
@@ -71,13 +85,6 @@ class TestEveryScript:
     def test_the_server_compiles_it_under_the_sha_we_send(self, verb: str, store: redis.Redis) -> None:
         script = load(verb)
         assert store.script_load(script.text.decode()) == script.sha.decode()
-
-    def test_without_a_key_it_is_compiled_and_does_nothing(self, verb: str, store: redis.Redis) -> None:
-        script = load(verb)
-        store.script_flush()
-        assert store.eval(script.text.decode(), 0) is None
-        assert store.script_exists(script.sha.decode()) == [True]
-        assert list(store.scan_iter("*")) == []
 
     def test_text_has_no_comments_and_no_globals(self, verb: str) -> None:
         text = load(verb).text.decode()

@@ -18,7 +18,7 @@ from oxcart.engine import lanes as engine_lanes
 from oxcart.model.errors import JobFailed, ValidationError
 from oxcart.model.target import Abilities, Target
 from tests.conftest import MakeQueue
-from tests.signals import eventually
+from tests.signals import eventually, waits_for_marker
 
 GPU = Target(capabilities="gpu")
 EU = Target(region="eu")
@@ -185,7 +185,7 @@ class TestChanges:
             await (await queue.add("n", target=GPU)).result(20)
             (lane,) = worker._stations[0].family
             await eventually(lambda: not lane.ready and not worker._stations[0].ready, "both are idle")
-            await eventually(lambda: _is_waited(store), "the wait is under way")
+            await eventually(lambda: waits_for_marker(store), "the wait is under way")
             worker.abilities = Abilities(region="eu")
             gpu = await queue.add("n", target=GPU)
             assert await (await queue.add("n", target=EU)).result(20) == "q"
@@ -452,11 +452,6 @@ async def test_a_lane_whose_name_nobody_can_read_fits_nobody(
         await eventually(lambda: len(worker._mesh._lanes[0]._names) == 3, "it knows all lanes")
         assert [station.lane for station in worker._stations[0].family] == ["all;id=base"]
     assert await queue.unroutable() == {"base": 1, "broken": 1}
-
-
-def _is_waited(store: redis.Redis) -> bool:
-    """Whether somebody waits for a marker; who waits for a result reads events."""
-    return any(one["cmd"] == "bzpopmin" and "b" in one["flags"] for one in store.client_list())
 
 
 async def _is_told(queue: Queue, region: tuple[str, ...], capabilities: tuple[str, ...]) -> bool:

@@ -44,9 +44,8 @@ return reply
 _JSON_FIELDS = frozenset({"opts", "data", "parent", "stacktrace", "returnvalue", "progress"})
 # Of the events' fields, those that readers parse as JSON.
 _JSON_EVENT_FIELDS = frozenset({"data", "returnvalue"})
-# Two servers set an expiry at two moments, and a busy machine lets time pass between them. A real difference
-# is one of arithmetic: the times that operations set are 15 s apart and more.
-TTL_TOLERANCE_MS = 14_000
+# Two servers set an expiry at two moments: a real difference is one of arithmetic, not of milliseconds.
+TTL_TOLERANCE_MS = 5_000
 
 Value: TypeAlias = str | list[Any] | dict[str, Any]
 

@@ -50,11 +50,11 @@ JOBS = int(os.environ.get("OXCART_TRUTH_JOBS", "5000"))
 #: Jobs whose worker is killed, and jobs whose worker is stopped, among them.
 KILLED = STOPPED = max(2, JOBS // 2500)
 #: Handlers, workers and the server read the same clock, one after the other: the order is certain but for
-#: the rounding, the distance is what a busy machine makes of it, up to the lease that would be lost.
+#: the rounding, the distance is what a busy machine makes of it.
 ROUNDING = 2
+TOLERANCE = 3000
 #: Ms that a lease lasts, and between looks for stalled jobs.
 LOCK, CHECK = 8000, 1000
-TOLERANCE = LOCK
 
 #: Queues: one for workers that run several jobs at once, one for workers that may die with their job.
 MANY, SOLO = "many", "solo"
