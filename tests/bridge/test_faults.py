@@ -114,6 +114,21 @@ async def test_6_our_jobs_of_one_priority_keep_their_order(desk: Desk) -> None:
     assert [job.id for job in await desk.claim(9)] == [highest, *high, *normal, low]
 
 
+async def test_6_jobs_of_others_found_together_run_by_priority_and_then_in_their_order(desk: Desk) -> None:
+    given = {f"f{n}": 1 + n * 7 % 10 for n in range(40)}
+    for job_id, priority in given.items():
+        desk.foreign(job_id, priority=priority)
+    found = [job.id for job in await desk.claim(40)]
+    assert found == sorted(given, key=lambda job_id: -given[job_id]), "sorting keeps the order of equals"
+
+
+async def test_jobs_that_fell_out_of_their_lanes_come_back_in_their_order(desk: Desk) -> None:
+    ids = [await desk.add() for _ in range(70)]
+    lanes = desk.store.keys("bridge:ox:lane:*")
+    desk.store.delete("bridge:ox:listed", *lanes)  # what is known of them stays
+    assert [job.id for job in await desk.claim(70)] == ids
+
+
 async def test_8_at_most_so_many_in_a_minute(desk: Desk) -> None:
     ids = [await desk.add(rate_limit={"max_per_minute": 2}) for _ in range(3)]
     claimed = await desk.broker().claim(Ask(9, worker="w1"))

@@ -307,7 +307,7 @@ class BridgeBroker(Looking):
         over = {one for one, state in zip(ids, status, strict=True) if state == b"completed"}
         if over:
             over -= set(await self.caller.again(load("drop"), self._waiting, *over, patient=True))
-        lanes: dict[tuple[str, str], list[bytes]] = {}
+        lanes: dict[tuple[str, str, int], list[bytes]] = {}
         waiting: list[bytes] = []
         for one, raw in zip(ids, raws, strict=True):
             if raw is None or one in over:
@@ -316,7 +316,9 @@ class BridgeBroker(Looking):
             if depends:
                 waiting += (one, facts.packed(), told, records.pack(depends))
             else:
-                lanes.setdefault((facts.type, facts.lane), []).extend((one, facts.packed(), told))
+                lanes.setdefault((facts.type, facts.lane, facts.priority), []).extend(
+                    (one, facts.packed(), told)
+                )
         if not lanes and not waiting:
             return None
         args: list[bytes | str | int] = [self.clock(), len(lanes)]

@@ -1,8 +1,9 @@
 -- Puts jobs of other clients into the side index, after the caller has read their records.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, 4 how many lanes, per lane: its first facts (MessagePack),
---          how many jobs, and per job id, facts and what is told of it (MessagePack), "" where it ran before;
+-- ARGV     1 slot, 2 number of the call, 3 now, 4 how many lanes, per lane and priority: its first facts
+--          (MessagePack), how many jobs, and per job id, facts and what is told of it (MessagePack), "" where it
+--          ran before;
 --          then, for each job that waits for others: id, facts, what is told of it, their ids (MessagePack)
 -- Returns  how many are ready
 -- Events   `added`, and `waiting` or `waiting-children` per job, while a pipeline reads
@@ -35,15 +36,13 @@ for _ = 1, tonumber(ARGV[4]) do
   end
   local listed = call("SMISMEMBER", P .. "ox:listed", unpack(ids))
   local last = call("INCRBY", P .. "ox:turns", count)
+  local first = (10 - lane[3]) * 1e14 + 5e13 + last - count
   local scores, facts, new = {}, {}, {}
   for i = 1, count do
     if listed[i] == 0 then
-      local packed = ARGV[at + 3 * i - 2]
-      local turn = last - count + i
       new[#new + 1] = ids[i]
-      facts[#facts + 1], facts[#facts + 2] = ids[i], packed
-      local score = string.format("%.0f", (10 - cmsgpack.unpack(packed)[3]) * 1e14 + 5e13 + turn)
-      scores[#scores + 1], scores[#scores + 2] = score, ids[i]
+      facts[2 * #new - 1], facts[2 * #new] = ids[i], ARGV[at + 3 * i - 2]
+      scores[2 * #new - 1], scores[2 * #new] = first + i, ids[i]
       tell_found(lane[1], ids[i], ARGV[at + 3 * i - 1], "waiting")
     end
   end

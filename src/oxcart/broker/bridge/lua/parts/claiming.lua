@@ -72,21 +72,26 @@ local function scan(asked)
   local unknown, relisted = {}, 0
   if #ids > 0 then
     local listed = call("SMISMEMBER", P .. "ox:listed", unpack(ids))
+    local unlisted, places = {}, {}
     for i, id in ipairs(ids) do
       if listed[i] == 0 then
-        local facts = facts_of(id)
-        if facts and facts[6] ~= UNREAD then
-          list_job(id, facts, false)
-          relisted = relisted + 1
-          if relisted == MOST_RELISTED then
-            for later = #ids, i + 1, -1 do
-              ids[later] = nil
-            end
-            break
+        unlisted[#unlisted + 1], places[#places + 1] = id, i
+      end
+    end
+    local known = #unlisted > 0 and call("HMGET", P .. "ox:facts", unpack(unlisted))
+    for i, id in ipairs(unlisted) do
+      local facts = known[i] and cmsgpack.unpack(known[i])
+      if facts and facts[6] ~= UNREAD then
+        list_job(id, facts, false)
+        relisted = relisted + 1
+        if relisted == MOST_RELISTED then
+          for later = #ids, places[i] + 1, -1 do
+            ids[later] = nil
           end
-        else
-          unknown[#unknown + 1] = id
+          break
         end
+      else
+        unknown[#unknown + 1] = id
       end
     end
   end
