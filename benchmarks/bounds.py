@@ -36,6 +36,7 @@ from benchmarks.limits import add_jobs, raise_priority
 from benchmarks.peers import role
 from benchmarks.peers.role import percentile
 from benchmarks.report import make_console
+from benchmarks.slowlog import SlowLog
 from oxcart.broker.bullmq import operations, rescue
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
 from oxcart.broker.bullmq.flows import add_tree
@@ -47,8 +48,7 @@ from oxcart.model.options import JobOptions
 #: What one call may take, in ms.
 HELD = 10.0
 
-#: Shorter calls are not logged, in µs: the server logs every command of a script too, which would take longer
-#: than the commands do.
+#: Shorter calls are not logged, in µs (benchmarks/slowlog.py).
 _LOGGED = 250
 
 _HOUR = 3_600_000
@@ -56,7 +56,6 @@ _HOUR = 3_600_000
 _TIMES = 20
 #: Calls that follow each other and so need the same.
 _FIFTY = 50
-_OWN = frozenset({b"CONFIG", b"SLOWLOG"})
 
 # Moves waiting jobs to a sorted set, as if they had ended or been put off; done in parts, before anything is
 # measured. KEYS: from, to. ARGV: prefix, how many, first score.
@@ -97,11 +96,10 @@ class Row:
 class Bounds:
     """Runs operations on a long queue and notes how long each held the server."""
 
-    def __init__(self, server: ValkeyServer, jobs: int, console: Console) -> None:
+    def __init__(self, server: ValkeyServer, jobs: int, console: Console, patience: float) -> None:
         self.client: Any = server.client(decode_responses=False)
         self._console = console
-        self._names = {load(verb).sha: verb for verb in verbs()}
-        self._verbs = frozenset(self._names.values())
+        self._log = SlowLog(self.client, {load(verb).sha: verb for verb in verbs()}, _LOGGED, patience)
         self.jobs = jobs
         self.broker = BullMQBroker(Server(server.url), "bounds")
         self.rows: list[Row] = []
@@ -111,20 +109,22 @@ class Bounds:
         """Does something, or the like several times, and notes how long its calls were."""
         scripts: list[str] = []
         self.broker.caller.on_script = lambda verb, _: scripts.append(verb)
-        self._start()
+        self._log.start()
         stolen = cores.stolen_ms()
         began = time.perf_counter()
         for one in doing:
             answer = await one
         took = time.perf_counter() - began
-        entries = self._end()
+        seen = self._log.stop()
+        entries = [(call.ms, call.name) for call in seen.calls]
         longest, verb = max(entries, default=(_LOGGED / 1000, "-"))
         # The server logs the commands of a script beside the script; they are no calls.
-        spent = [one for one, word in entries if word in self._verbs] or [one for one, _ in entries]
+        kept = [(call.ms, call.name) for call in seen.kept_scripts]
+        spent = [one for one, _ in kept or entries]
         spent += [_LOGGED / 1000] * max(0, len(scripts) - len(spent), 1 - len(spent))
         usual, p99 = percentile(spent, 0.5), percentile(spent, 0.99)
         # Of commands within a script, and of scripts that mostly take less, only what was late is logged.
-        whole = [one for one in entries if one[1] in self._verbs] if scripts else entries
+        whole = kept if scripts else entries
         whole = whole if 2 * len(whole) >= len(scripts) else []
         needs, single = _needed(whole, repeated=len(doing) > 1)
         self.rows.append(Row(what, len(scripts), usual, p99, longest, needs, single, verb, took, excuse))
@@ -135,47 +135,12 @@ class Bounds:
 
     def beside(self, calls: int) -> None:
         """Times a loop of about 2 ms that touches nothing."""
-        turns = 100_000
-        for _ in range(8):  # how many turns that is, is found out here and now
-            usual = percentile(self._loops(turns, 20), 0.5)
-            if 1.5 < usual < 2.5:
-                break
-            turns = round(turns * 2 / usual)
-        self.idle += self._loops(turns, calls)
+        self.idle += self._log.idle(calls)
 
     @property
     def hiccup(self) -> float:
         """By how many ms the loop was late at worst."""
         return max(self.idle) - percentile(self.idle, 0.5)
-
-    def _loops(self, turns: int, calls: int) -> list[float]:
-        self._start()
-        for _ in range(calls):
-            self.client.eval("local x = 0; for i = 1, tonumber(ARGV[1]) do x = x + i end", 0, turns)
-        return [spent for spent, _ in self._end()] or [_LOGGED / 1000]
-
-    def _start(self) -> None:
-        # The last log had many small parts, which the allocator tidies up when a large one is asked for.
-        self.client.eval("return #string.rep('x', 1000000)", 0)
-        self.client.config_set("slowlog-max-len", 1_000_000)
-        self.client.config_set("slowlog-log-slower-than", _LOGGED)
-        self.client.slowlog_reset()
-
-    def _end(self) -> list[tuple[float, str]]:
-        """How long each call was, in ms, and what it was."""
-        self.client.config_set("slowlog-log-slower-than", -1)
-        entries = [
-            (entry[2] / 1000, self._verb(entry[3]))
-            for entry in self.client.execute_command("SLOWLOG", "GET", -1)
-            if entry[3][0].upper() not in _OWN
-        ]
-        self.client.slowlog_reset()
-        return entries[::-1]
-
-    def _verb(self, words: list[bytes]) -> str:
-        if words[0].upper() in (b"EVALSHA", b"EVAL"):
-            return self._names.get(words[1], "a script sent whole")
-        return words[0].decode("utf-8", "replace").upper()
 
     async def fill(self, **options: Any) -> None:
         """An empty server with a queue of so many jobs."""
@@ -397,7 +362,7 @@ async def run(arguments: argparse.Namespace) -> bool:
     console = make_console()
     with ValkeyServer() as server, cores.apart(server.pid):
         raised = raise_priority(server.pid)
-        bounds = Bounds(server, arguments.jobs, console)
+        bounds = Bounds(server, arguments.jobs, console, arguments.patience)
         for part in (waiting, mixed, ended, put_off, all_of_it, trees):
             await part(bounds)
             bounds.beside(arguments.loops)
@@ -413,6 +378,7 @@ async def run(arguments: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.bounds", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1_000_000, help="jobs in the queue (1000000)")
+    parser.add_argument("--patience", type=float, default=600, help="seconds to wait for quiet spells (600)")
     parser.add_argument("--loops", type=int, default=1000, help="loops of the machine, per part (1000)")
     return 0 if asyncio.run(run(parser.parse_args())) else 1
 

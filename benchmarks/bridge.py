@@ -24,8 +24,9 @@ from tests.servers import ValkeyServer
 from benchmarks import cores
 from benchmarks.limits import raise_priority
 from benchmarks.report import make_console
+from benchmarks.slowlog import SlowLog
 from oxcart.broker.bridge.broker import BridgeBroker
-from oxcart.broker.bridge.scripts import load
+from oxcart.broker.bridge.scripts import load, verbs
 from oxcart.broker.connection import Server
 from oxcart.broker.factory import DEFAULTS
 from oxcart.broker.port import Ask
@@ -33,6 +34,8 @@ from oxcart.model.target import Abilities, Target
 
 #: What one call may take, in ms, and the way of a job to its worker, in seconds.
 HELD, LATE = 2.0, 1.0
+#: Shorter calls are not logged, in µs (benchmarks/slowlog.py).
+_LOGGED = 500
 
 
 def fill(client: Any, count: int) -> None:
@@ -48,36 +51,11 @@ def fill(client: Any, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One claim: seconds until the job was there, the average of its calls, and the long ones, in ms."""
+    """One claim: seconds until the job was there, the average of its calls and those logged, in ms."""
 
     until: float
     usual: float
     held: list[float]
-
-
-def usual(client: Any) -> float:
-    """What a script takes on average since the figures were reset, in ms: a busy machine shows here too."""
-    stats = [one for name, one in client.info("commandstats").items() if name.startswith("cmdstat_eval")]
-    calls = sum(one["calls"] for one in stats)
-    return float(sum(one["usec"] for one in stats) / 1000 / max(1, calls))
-
-
-def forget(client: Any) -> None:
-    """What was done so far does not count."""
-    client.slowlog_reset()
-    # The log had many small parts, which the allocator tidies up when a large one is asked for.
-    client.eval("return #string.rep('x', 1000000)", 0)
-    client.slowlog_reset()
-    client.config_resetstat()
-
-
-def held(client: Any) -> list[float]:
-    """The calls of scripts of at least 0.1 ms since the log was emptied, in ms."""
-    shas = {load(verb).sha for verb in ("claim", "finish", "index")}
-    words = (
-        (entry["duration"] / 1000, entry["command"].split(b" ", 2)) for entry in client.slowlog_get(100_000)
-    )
-    return [took for took, command in words if command[0] == b"EVALSHA" and command[1] in shas]
 
 
 async def claim_one(broker: BridgeBroker) -> float:
@@ -91,7 +69,7 @@ async def claim_one(broker: BridgeBroker) -> float:
     return took
 
 
-async def claims(server: ValkeyServer, client: Any, jobs: int) -> dict[str, Seen]:
+async def claims(server: ValkeyServer, client: Any, log: SlowLog, jobs: int) -> dict[str, Seen]:
     """One run with so many jobs in front."""
     client.flushall()
     fill(client, jobs)
@@ -101,9 +79,10 @@ async def claims(server: ValkeyServer, client: Any, jobs: int) -> dict[str, Seen
     seen = {}
 
     async def measure(what: str) -> None:
-        forget(client)
+        log.start()
         until = await claim_one(broker)
-        seen[what] = Seen(until, usual(client), held(client))
+        done = log.stop()
+        seen[what] = Seen(until, done.average, [call.ms for call in done.kept_scripts])
 
     client.rpush("bridge:jobs:waiting", "mine")
     client.set("bridge:jobs:data:mine", json.dumps({"jobId": "mine", "type": "email", "attempts": 0}))
@@ -137,14 +116,13 @@ async def run(arguments: argparse.Namespace) -> bool:
         server.client(decode_responses=False) as client,
     ):
         raise_priority(server.pid)
-        client.config_set("slowlog-log-slower-than", 100)
-        client.config_set("slowlog-max-len", 100_000)
+        log = SlowLog(client, {load(verb).sha: verb for verb in verbs()}, _LOGGED, arguments.patience)
         before = cores.stolen_ms()
         for jobs in arguments.jobs:
-            runs = [await claims(server, client, jobs) for _ in range(arguments.runs)]
+            runs = [await claims(server, client, log, jobs) for _ in range(arguments.runs)]
             for what in runs[0]:
                 each = [seen[what] for seen in runs]
-                longest = [max(seen.held, default=0.0) for seen in each]
+                longest = [max(seen.held, default=_LOGGED / 1000) for seen in each]
                 until = max(seen.until for seen in each)
                 over, calls = sum(one > HELD for seen in each for one in seen.held), [s.usual for s in each]
                 figures = (
@@ -165,6 +143,7 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--patience", type=float, default=600, help="seconds to wait for quiet spells (600)")
     parser.add_argument("--runs", type=int, default=1, help="runs of each size (1)")
     return 0 if asyncio.run(run(parser.parse_args())) else 1
 

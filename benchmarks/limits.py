@@ -34,6 +34,7 @@ from benchmarks import cores
 from benchmarks.peers import role
 from benchmarks.peers.oxcart import look, make_queue
 from benchmarks.report import make_console
+from benchmarks.slowlog import SlowLog
 from benchmarks.systems import SYSTEMS
 from benchmarks.workloads import Bench, Sizes
 from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
@@ -46,6 +47,9 @@ from oxcart.model.options import JobOptions
 READ, LOCK, EVENT, STALLED, HELD = 10.0, 5.0, 5.0, 100.0, 5.0
 #: Two processes may be this part slower than one.
 TWO = 0.9
+
+#: Shorter calls are not logged, in µs (benchmarks/slowlog.py).
+_LOGGED = 500
 
 LEASE_MS = 600_000
 _CLAIM = 50
@@ -119,93 +123,65 @@ async def times(calls: int, call: Callable[[], Awaitable[object]]) -> list[float
 # -- how long a script holds the server
 
 
-class SlowLog:
-    """The server's own record of how long each script ran, while the block lasts."""
+class Held:
+    """How long scripts held the server, by its own log."""
 
-    def __init__(self, client: redis.Redis, console: Console, checks: Checks) -> None:
+    def __init__(self, client: redis.Redis, console: Console, checks: Checks, patience: float) -> None:
         self._client: Any = client
         self._console = console
         self._checks = checks
-        self._names = {load(verb).sha.decode(): verb for verb in verbs()}
+        self.log = SlowLog(client, {load(verb).sha: verb for verb in verbs()}, _LOGGED, patience)
 
-    def first_use(self) -> None:
+    def first_use(self, runs: int) -> None:
         """Sends the text of every script, which the server compiles, and checks how long that takes.
 
         Forgets them again: the pauses of Lua's collector, which count as time of the call they meet, grow
         with all that was ever compiled, and no worker uses every script there is.
         """
-        self.start()
-        for verb in verbs():
-            if self._client.script_load(load(verb).text) != load(verb).sha.decode():
-                raise SystemExit(f"the server knows script {verb} by another name than we do")
-        spent = [entry[2] / 1000 for entry in self._end() if entry[3][0].upper() == b"SCRIPT"]
-        self._client.script_flush()
-        self._checks.ms(f"first use of a script, longest of {len(spent)} (compiled once)", max(spent), HELD)
+        longest = []
+        for _ in range(runs):
+            self.log.start()
+            for verb in verbs():
+                if self._client.script_load(load(verb).text) != load(verb).sha.decode():
+                    raise SystemExit(f"the server knows script {verb} by another name than we do")
+            seen = self.log.stop()
+            longest.append(max((call.ms for call in seen.calls if call.name == "SCRIPT"), default=0.0))
+            self._client.script_flush()
+        what = f"first use of a script, longest of {len(verbs())} (of all {runs} runs {max(longest):.2f} ms)"
+        self._checks.ms(what, min(longest), HELD)
 
     def idle_loop(self, calls: int) -> None:
-        """How long a script of about 2 ms that touches nothing takes at worst, here and now."""
-        turns, usual = 100_000, 0.0
-        while not usual:
-            took = self._loops(turns, 20)
-            turns = round(turns * 2 / took[10])
-            if 1.5 < took[10] < 2.5:
-                usual = took[10]
+        """How long a script that touches nothing takes at worst, here and now."""
         before = cores.stolen_ms()
-        took = self._loops(turns, calls)
+        took = sorted(self.log.idle(calls))
         stolen = cores.stolen_ms() - before
         usual, over = took[calls // 2], sum(one > HELD for one in took)
         what = f"the machine: a loop of {usual:.1f} ms, longest of {calls:,} ({over} over {HELD:g} ms; "
         what += f"{stolen:.0f} ms stolen)"
         self._checks.note(what, f"{took[-1]:.2f} ms")
 
-    def _loops(self, turns: int, calls: int) -> list[float]:
-        self.start()
-        for _ in range(calls):
-            self._client.eval("local x = 0; for i = 1, tonumber(ARGV[1]) do x = x + i end", 0, turns)
-        return sorted(entry[2] / 1000 for entry in self._end() if entry[3][0].upper() == b"EVAL")
-
-    def start(self) -> None:
-        self._client.config_set("slowlog-max-len", 10_000_000)
-        self._client.config_set("slowlog-log-slower-than", 0)
-        self._client.slowlog_reset()
-
-    def _end(self) -> list[Any]:
-        """The entries: number, time, microseconds, words of the command, and more."""
-        self._client.config_set("slowlog-log-slower-than", -1)
-        entries: list[Any] = self._client.execute_command("SLOWLOG", "GET", -1)
-        self._client.slowlog_reset()
-        return entries
-
-    def stop(self) -> dict[str, list[float]]:
-        """The times of each script, in ms."""
-        spent: dict[str, list[float]] = {}
-        for _, _, took, words, *_ in self._end():
-            if words[0].upper() in (b"EVALSHA", b"EVAL"):
-                verb = self._names.get(words[1].decode("utf-8", "replace"), "unknown")
-                spent.setdefault(verb, []).append(took / 1000)
-        return spent
-
     async def check(self, scenario: str, runs: int, run: Callable[[], Awaitable[None]]) -> None:
-        """Runs a scenario several times, prints the times of each script, and checks the longest."""
+        """Runs a scenario several times, prints how long each script took, and checks the longest."""
         found = []
         before = cores.stolen_ms()
         for _ in range(runs):
             await run()
-            found.append(self.stop())
+            found.append(self.log.stop())
         stolen = cores.stolen_ms() - before
-        table = Table(title=f"{scenario}, {runs} runs ({stolen:.0f} ms stolen)", title_justify="left")
+        scripts = sum(seen.scripts for seen in found)
+        average = sum(seen.average for seen in found) / runs
+        title = f"{scenario}, {runs} runs: {scripts:,} scripts of {average:.2f} ms on average"
+        table = Table(title=f"{title} ({stolen:.0f} ms stolen)", title_justify="left")
         table.add_column("script")
-        for column in ("calls", "p50 ms", "p99 ms", f"over {HELD:g} ms", "longest ms", "of all runs"):
+        for column in (f"over {_LOGGED / 1000:g} ms", f"over {HELD:g} ms", "longest ms", "of all runs"):
             table.add_column(column, justify="right")
         longest = {}
-        for verb in sorted({verb for spent in found for verb in spent}):
-            each = [spent[verb] for spent in found if verb in spent]
+        for verb in sorted({call.name for seen in found for call in seen.kept_scripts}):
+            each = [[call.ms for call in seen.kept_scripts if call.name == verb] for seen in found]
             every = [one for values in each for one in values]
-            longest[verb] = min(max(values) for values in each)
-            p50, p99 = role.percentile(every, 0.5), role.percentile(every, 0.99)
+            longest[verb] = min(max(values) for values in each if values)
             over = sum(one > HELD for one in every)
-            longest_ms = f"{longest[verb]:.2f}", f"{max(every):.2f}"
-            table.add_row(verb, f"{len(every):,}", f"{p50:.2f}", f"{p99:.2f}", f"{over}", *longest_ms)
+            table.add_row(verb, f"{len(every):,}", f"{over}", f"{longest[verb]:.2f}", f"{max(every):.2f}")
         self._console.print(table)
         slowest = max(longest, key=lambda verb: longest[verb])
         self._checks.ms(f"{scenario}: longest script ({slowest})", longest[slowest], HELD)
@@ -325,21 +301,23 @@ async def run(arguments: argparse.Namespace) -> bool:
     console = make_console()
     checks = Checks(console)
     with ValkeyServer() as server, cores.apart(server.pid):
-        log = SlowLog(server.client(decode_responses=False), console, checks)
+        held = Held(server.client(decode_responses=False), console, checks, arguments.patience)
         raised = raise_priority(server.pid)
-        log.first_use()
+        held.first_use(arguments.runs)
         await four_limits(server, checks, arguments.calls, arguments.active)
         many, delayed, beside = arguments.active, arguments.delayed, arguments.jobs // 4
         scenarios: dict[str, Callable[[], Awaitable[None]]] = {
-            f"{delayed:,} delayed jobs due at once": lambda: due_at_once(server, log, delayed),
+            f"{delayed:,} delayed jobs due at once": lambda: due_at_once(server, held.log, delayed),
             f"{many:,} jobs active elsewhere, renewed, then recovered": lambda: beside_active(
-                server, log, many, beside
+                server, held.log, many, beside
             ),
-            f"{many:,} jobs active in one worker, ending in no order": lambda: all_active(server, log, many),
+            f"{many:,} jobs active in one worker, ending in no order": lambda: all_active(
+                server, held.log, many
+            ),
         }
         for scenario, run_once in scenarios.items():
-            await log.check(scenario, arguments.runs, run_once)
-        log.idle_loop(arguments.idle)
+            await held.check(scenario, arguments.runs, run_once)
+        held.idle_loop(arguments.idle)
         await two_processes(server, checks, arguments.jobs, arguments.rounds)
     checks.print()
     priority = "raised" if raised else "usual"
@@ -355,8 +333,9 @@ def main() -> int:
     parser.add_argument("--delayed", type=int, default=100_000, help="jobs due at once (100000)")
     parser.add_argument("--jobs", type=int, default=20_000, help="jobs for one and two processes (20000)")
     parser.add_argument("--idle", type=int, default=10_000, help="calls of a loop that does nothing (10000)")
+    parser.add_argument("--patience", type=float, default=600, help="seconds to wait for quiet spells (600)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each scenario (3)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of one and two processes (3)")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of one and two processes (9)")
     return 0 if asyncio.run(run(parser.parse_args())) else 1
 
 
