@@ -69,13 +69,30 @@ class SlowLog:
         self._client = client
         self._names = names
         self._turns = 0
+        self._before: list[Seen] = []
         self.from_us = from_us
         self.patience = patience
 
     def start(self) -> None:
         """Begins with an empty log: in a quiet spell, if there is one before the patience is used up."""
+        self._before = []
+        self._begin(_QUIET)
+
+    def rest(self) -> float:
+        """Waits for a quiet spell in the midst of it; what was kept so far is not lost.
+
+        Returns:
+            How many seconds it took.
+        """
         began = time.monotonic()
-        while time.monotonic() - began < self.patience and max(self.idle(_QUIET)) > _LATE:
+        if self.patience:
+            self._before.append(self._end())
+            self._begin(_QUIET // 3)
+        return time.monotonic() - began
+
+    def _begin(self, loops: int) -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < self.patience and max(self.idle(loops)) > _LATE:
             pass
         self.patience = max(0.0, self.patience - (time.monotonic() - began))
         self._empty()
@@ -92,6 +109,13 @@ class SlowLog:
 
     def stop(self) -> Seen:
         """Ends it; returns what there was."""
+        parts = [*self._before, self._end()]
+        self._before = []
+        scripts = sum(seen.scripts for seen in parts)
+        spent = sum(seen.scripts * seen.average for seen in parts)
+        return Seen([call for seen in parts for call in seen.calls], scripts, spent / max(1, scripts))
+
+    def _end(self) -> Seen:
         self._client.config_set("slowlog-log-slower-than", -1)
         entries: list[Any] = self._client.execute_command("SLOWLOG", "GET", -1)
         self._client.slowlog_reset()
@@ -117,7 +141,7 @@ class SlowLog:
         self._empty()
         for _ in range(calls):
             self._client.eval("local x = 0; for i = 1, tonumber(ARGV[1]) do x = x + i end", 0, turns)
-        took = [call.ms for call in self.stop().kept_scripts]
+        took = [call.ms for call in self._end().kept_scripts]
         return took + [self.from_us / 1000] * (calls - len(took))
 
     def _call(self, took: int, words: list[bytes]) -> Call:
