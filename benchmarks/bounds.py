@@ -108,10 +108,10 @@ class Row:
 class Bounds:
     """Runs operations on a long queue and notes how long each held the server."""
 
-    def __init__(self, server: ValkeyServer, jobs: int, console: Console, patience: float) -> None:
+    def __init__(self, server: ValkeyServer, jobs: int, console: Console) -> None:
         self.client: Any = server.client(decode_responses=False)
         self._console = console
-        self._log = SlowLog(self.client, {load(verb).sha: verb for verb in verbs()}, _LOGGED, patience)
+        self.log = SlowLog(self.client, {load(verb).sha: verb for verb in verbs()}, _LOGGED)
         self.jobs = jobs
         self.broker = BullMQBroker(Server(server.url), "bounds")
         self.rows: dict[str, Row] = {}
@@ -126,17 +126,17 @@ class Bounds:
         def on_script(verb: str, _: float) -> None:
             nonlocal rested
             scripts.append(verb)
-            if len(scripts) % _STRETCH == 0:
-                rested += self._log.rest()
+            if not excuse and len(scripts) % _STRETCH == 0:
+                rested += self.log.rest()
 
         self.broker.caller.on_script = on_script
-        self._log.start()
+        self.log.start()
         stolen = cores.stolen_ms()
         began = time.perf_counter()
         for one in doing:
             answer = await one
         took = time.perf_counter() - began - rested
-        seen = self._log.stop()
+        seen = self.log.stop()
         entries = [(call.ms, call.name) for call in seen.calls]
         longest, verb = max(entries, default=(_LOGGED / 1000, "-"))
         # The server logs the commands of a script beside the script; they are no calls.
@@ -162,7 +162,7 @@ class Bounds:
 
     def beside(self, calls: int) -> None:
         """Times a loop of about 2 ms that touches nothing."""
-        self.idle += self._log.idle(calls)
+        self.idle += self.log.idle(calls)
 
     @property
     def hiccup(self) -> float:
@@ -390,10 +390,10 @@ async def run(arguments: argparse.Namespace) -> bool:
     console = make_console()
     with ValkeyServer() as server, cores.apart(server.pid):
         raised = raise_priority(server.pid)
-        bounds = Bounds(server, arguments.jobs, console, arguments.patience)
+        bounds = Bounds(server, arguments.jobs, console)
         for part in (waiting, mixed, ended, put_off, all_of_it, trees):
             for _ in range(arguments.runs):
-                bounds.measured = []
+                bounds.measured, bounds.log.patience = [], arguments.patience
                 await part(bounds)
                 bounds.beside(arguments.loops)
                 if all(row.fine or row.excuse for row in bounds.measured):
@@ -410,7 +410,9 @@ async def run(arguments: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.bounds", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1_000_000, help="jobs in the queue (1000000)")
-    parser.add_argument("--patience", type=float, default=900, help="seconds to wait for quiet spells (900)")
+    parser.add_argument(
+        "--patience", type=float, default=180, help="seconds to wait for quiet spells, per part (180)"
+    )
     parser.add_argument("--runs", type=int, default=3, help="runs of a part with a call that is too long (3)")
     parser.add_argument("--loops", type=int, default=1000, help="loops of the machine, per part (1000)")
     return 0 if asyncio.run(run(parser.parse_args())) else 1

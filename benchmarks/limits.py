@@ -285,12 +285,13 @@ async def drain(
     await running
 
 
-async def two_processes(server: ValkeyServer, checks: Checks, jobs: int, rounds: int) -> None:
+async def two_processes(server: ValkeyServer, checks: Checks, log: SlowLog, jobs: int, rounds: int) -> None:
     """One worker process against two, in interleaved rounds."""
     bench = Bench(server, Sizes(jobs=jobs))
     rates: dict[str, list[float]] = {"process_c100": [], "process_c100_x2": []}
     for _ in range(rounds):
         for workload, found in rates.items():
+            log.wait()
             found.append((await bench.run(workload, SYSTEMS["oxcart"])).jobs_per_s)
     one, two = (statistics.median(found) for found in rates.values())
     what = f"two processes against one ({two:,.0f} and {one:,.0f} jobs/s)"
@@ -318,7 +319,7 @@ async def run(arguments: argparse.Namespace) -> bool:
         for scenario, run_once in scenarios.items():
             await held.check(scenario, arguments.runs, run_once)
         held.idle_loop(arguments.idle)
-        await two_processes(server, checks, arguments.jobs, arguments.rounds)
+        await two_processes(server, checks, held.log, arguments.jobs, arguments.rounds)
     checks.print()
     priority = "raised" if raised else "usual"
     load_now = os.getloadavg()[0]

@@ -62,7 +62,7 @@ class SlowLog:
         client: A client that does not decode.
         names: What to call scripts, by their SHA1.
         from_us: How long a call is that is kept, in µs.
-        patience: For how many seconds in all `start` may wait until the machine is quiet.
+        patience: For how many seconds in all it may be waited until the machine is quiet.
     """
 
     def __init__(self, client: Any, names: Mapping[bytes, str], from_us: int, patience: float = 0.0) -> None:
@@ -76,7 +76,15 @@ class SlowLog:
     def start(self) -> None:
         """Begins with an empty log: in a quiet spell, if there is one before the patience is used up."""
         self._before = []
-        self._begin(_QUIET)
+        self.wait()
+        self._empty()
+
+    def wait(self, loops: int = _QUIET) -> None:
+        """Waits until so many loops in a row were not late, or the patience is used up."""
+        began = time.monotonic()
+        while time.monotonic() - began < self.patience and max(self.idle(loops)) > _LATE:
+            pass
+        self.patience = max(0.0, self.patience - (time.monotonic() - began))
 
     def rest(self) -> float:
         """Waits for a quiet spell in the midst of it; what was kept so far is not lost.
@@ -87,15 +95,9 @@ class SlowLog:
         began = time.monotonic()
         if self.patience:
             self._before.append(self._end())
-            self._begin(_QUIET // 3)
+            self.wait(_QUIET // 3)
+            self._empty()
         return time.monotonic() - began
-
-    def _begin(self, loops: int) -> None:
-        began = time.monotonic()
-        while time.monotonic() - began < self.patience and max(self.idle(loops)) > _LATE:
-            pass
-        self.patience = max(0.0, self.patience - (time.monotonic() - began))
-        self._empty()
 
     def _empty(self) -> None:
         self._client.slowlog_reset()
