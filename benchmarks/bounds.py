@@ -158,6 +158,7 @@ class Bounds:
         told = f"{len(scripts):,} calls, longest {longest:.2f} ms ({verb})"
         stolen = cores.stolen_ms() - stolen
         self._console.print(f"[dim]{what}: {told}, {stolen:.0f} ms stolen by the host[/dim]")
+        self._console.file.flush()
         return answer
 
     def beside(self, calls: int) -> None:
@@ -386,15 +387,18 @@ def show(bounds: Bounds, console: Console) -> bool:
     return kept
 
 
+_PARTS = {part.__name__: part for part in (waiting, mixed, ended, put_off, all_of_it, trees)}
+
+
 async def run(arguments: argparse.Namespace) -> bool:
     console = make_console()
     with ValkeyServer() as server, cores.apart(server.pid):
         raised = raise_priority(server.pid)
         bounds = Bounds(server, arguments.jobs, console)
-        for part in (waiting, mixed, ended, put_off, all_of_it, trees):
+        for part in arguments.parts:
             for _ in range(arguments.runs):
                 bounds.measured, bounds.log.patience = [], arguments.patience
-                await part(bounds)
+                await _PARTS[part](bounds)
                 bounds.beside(arguments.loops)
                 if all(row.fine or row.excuse for row in bounds.measured):
                     break
@@ -413,6 +417,7 @@ def main() -> int:
     parser.add_argument(
         "--patience", type=float, default=180, help="seconds to wait for quiet spells, per part (180)"
     )
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS), help="what to do (all)")
     parser.add_argument("--runs", type=int, default=3, help="runs of a part with a call that is too long (3)")
     parser.add_argument("--loops", type=int, default=1000, help="loops of the machine, per part (1000)")
     return 0 if asyncio.run(run(parser.parse_args())) else 1
