@@ -22,6 +22,7 @@ import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import redis
@@ -50,6 +51,10 @@ TWO = 0.9
 
 #: Shorter calls are not logged, in µs (benchmarks/slowlog.py).
 _LOGGED = 500
+
+#: What there is to measure: first uses of scripts, the four limits, jobs due at once, jobs active elsewhere
+#: and here, and two processes.
+PARTS = ("first", "four", "due", "elsewhere", "active", "two")
 
 LEASE_MS = 600_000
 _CLAIM = 50
@@ -304,22 +309,36 @@ async def run(arguments: argparse.Namespace) -> bool:
     with ValkeyServer() as server, cores.apart(server.pid):
         held = Held(server.client(decode_responses=False), console, checks, arguments.patience)
         raised = raise_priority(server.pid)
-        held.first_use(arguments.runs)
-        await four_limits(server, checks, arguments.calls, arguments.active)
         many, delayed, beside = arguments.active, arguments.delayed, arguments.jobs // 4
-        scenarios: dict[str, Callable[[], Awaitable[None]]] = {
-            f"{delayed:,} delayed jobs due at once": lambda: due_at_once(server, held.log, delayed),
-            f"{many:,} jobs active elsewhere, renewed, then recovered": lambda: beside_active(
-                server, held.log, many, beside
-            ),
-            f"{many:,} jobs active in one worker, ending in no order": lambda: all_active(
-                server, held.log, many
-            ),
+
+        async def first_use() -> None:
+            held.first_use(arguments.runs)
+
+        async def due() -> None:
+            run_once = partial(due_at_once, server, held.log, delayed)
+            await held.check(f"{delayed:,} delayed jobs due at once", arguments.runs, run_once)
+
+        async def elsewhere() -> None:
+            run_once = partial(beside_active, server, held.log, many, beside)
+            what = f"{many:,} jobs active elsewhere, renewed, then recovered"
+            await held.check(what, arguments.runs, run_once)
+
+        async def active() -> None:
+            run_once = partial(all_active, server, held.log, many)
+            what = f"{many:,} jobs active in one worker, ending in no order"
+            await held.check(what, arguments.runs, run_once)
+
+        parts: dict[str, Callable[[], Awaitable[None]]] = {
+            "first": first_use,
+            "four": lambda: four_limits(server, checks, arguments.calls, many),
+            "due": due,
+            "elsewhere": elsewhere,
+            "active": active,
+            "two": lambda: two_processes(server, checks, held.log, arguments.jobs, arguments.rounds),
         }
-        for scenario, run_once in scenarios.items():
-            await held.check(scenario, arguments.runs, run_once)
+        for part in arguments.parts:
+            await parts[part]()
         held.idle_loop(arguments.idle)
-        await two_processes(server, checks, held.log, arguments.jobs, arguments.rounds)
     checks.print()
     priority = "raised" if raised else "usual"
     load_now = os.getloadavg()[0]
@@ -329,6 +348,7 @@ async def run(arguments: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.limits", description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to do (all)")
     parser.add_argument("--calls", type=int, default=2000, help="calls of the first three limits (2000)")
     parser.add_argument("--active", type=int, default=10_000, help="active jobs (10000)")
     parser.add_argument("--delayed", type=int, default=100_000, help="jobs due at once (100000)")
