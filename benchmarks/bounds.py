@@ -15,9 +15,7 @@ much it is late at worst is the machine's doing. And what a call needs, its neig
 calls of one script that follow each other the one in the middle, and of all fifties the highest, is printed
 as what calls need; one without such neighbours as it was, less the machine's worst. That explains a figure
 and excuses none: what is judged is the longest call. Every so many calls an operation waits for a quiet
-spell, within `--patience`. And a part with a call that is too long runs again, three times at most: what a
-call needs, it needs each time, so that an operation is judged by the run whose longest call was the shortest,
-as in `make bench-limits`. The longest of all runs stands beside it.
+spell, within `--patience`.
 """
 
 from __future__ import annotations
@@ -84,7 +82,6 @@ class Row:
     """One operation: how many scripts it called; the usual, the 99th of 100 and the longest call in ms.
 
     `needs` is what a call took at most that has neighbours, `single` the longest of those that have none.
-    `worst` is the longest call of all runs; the others are of the run whose longest call was the shortest.
     """
 
     what: str
@@ -97,12 +94,6 @@ class Row:
     verb: str
     seconds: float
     excuse: str
-    worst: float
-
-    @property
-    def fine(self) -> bool:
-        """Whether no call was too long."""
-        return self.longest <= HELD
 
 
 class Bounds:
@@ -114,8 +105,7 @@ class Bounds:
         self.log = SlowLog(self.client, {load(verb).sha: verb for verb in verbs()}, _LOGGED)
         self.jobs = jobs
         self.broker = BullMQBroker(Server(server.url), "bounds")
-        self.rows: dict[str, Row] = {}
-        self.measured: list[Row] = []
+        self.rows: list[Row] = []
         self.idle: list[float] = []
 
     async def measure(self, what: str, *doing: Awaitable[Any], excuse: str = "") -> Any:
@@ -148,13 +138,7 @@ class Bounds:
         whole = kept if scripts else entries
         whole = whole if 2 * len(whole) >= len(scripts) else []
         needs, single = _needed(whole, repeated=len(doing) > 1)
-        row = Row(what, len(scripts), usual, p99, longest, needs, single, verb, took, excuse, longest)
-        if what in self.rows:
-            best = min(self.rows[what], row, key=lambda one: one.longest)
-            best.worst = max(self.rows[what].worst, longest)
-            row = best
-        self.rows[what] = row
-        self.measured.append(row)
+        self.rows.append(Row(what, len(scripts), usual, p99, longest, needs, single, verb, took, excuse))
         told = f"{len(scripts):,} calls, longest {longest:.2f} ms ({verb})"
         stolen = cores.stolen_ms() - stolen
         self._console.print(f"[dim]{what}: {told}, {stolen:.0f} ms stolen by the host[/dim]")
@@ -354,19 +338,19 @@ def show(bounds: Bounds, console: Console) -> bool:
         "p99",
         "needs",
         "longest ms",
-        "of all runs",
         "in",
         "whole s",
         "within 10 ms",
     ):
         table.add_column(column, justify="left" if column in ("operation", "in") else "right")
     kept = True
-    for row in bounds.rows.values():
+    for row in bounds.rows:
         needs = max(row.usual, row.needs, row.single - bounds.hiccup)
-        kept = kept and (row.fine or bool(row.excuse))
-        verdict = "[green]yes[/green]" if row.fine else "[red]NO[/red]"
+        fine = row.longest <= HELD
+        kept = kept and (fine or bool(row.excuse))
+        verdict = "[green]yes[/green]" if fine else "[red]NO[/red]"
         if row.excuse:
-            verdict = f"{'yes' if row.fine else 'no'}: {row.excuse}"
+            verdict = f"{'yes' if fine else 'no'}: {row.excuse}"
         table.add_row(
             row.what,
             f"{row.calls:,}",
@@ -374,14 +358,13 @@ def show(bounds: Bounds, console: Console) -> bool:
             f"{row.p99:.2f}",
             f"{needs:.2f}",
             f"{row.longest:.2f}",
-            f"{row.worst:.2f}",
             row.verb,
             f"{row.seconds:.1f}",
             verdict,
         )
     idle = bounds.idle
     middle = percentile(idle, 0.5)
-    figures = (f"{one:.2f}" for one in (middle, percentile(idle, 0.99), middle, max(idle), max(idle)))
+    figures = (f"{one:.2f}" for one in (middle, percentile(idle, 0.99), middle, max(idle)))
     table.add_row("the machine: a loop that touches nothing", f"{len(idle):,}", *figures, "-", "-", "-")
     console.print(table)
     return kept
@@ -396,12 +379,9 @@ async def run(arguments: argparse.Namespace) -> bool:
         raised = raise_priority(server.pid)
         bounds = Bounds(server, arguments.jobs, console)
         for part in arguments.parts:
-            for _ in range(arguments.runs):
-                bounds.measured, bounds.log.patience = [], arguments.patience
-                await _PARTS[part](bounds)
-                bounds.beside(arguments.loops)
-                if all(row.fine or row.excuse for row in bounds.measured):
-                    break
+            bounds.log.patience = arguments.patience
+            await _PARTS[part](bounds)
+            bounds.beside(arguments.loops)
         await bounds.broker.close()
     kept = show(bounds, console)
     priority = "raised" if raised else "usual"
@@ -418,7 +398,6 @@ def main() -> int:
         "--patience", type=float, default=180, help="seconds to wait for quiet spells, per part (180)"
     )
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS), help="what to do (all)")
-    parser.add_argument("--runs", type=int, default=3, help="runs of a part with a call that is too long (3)")
     parser.add_argument("--loops", type=int, default=1000, help="loops of the machine, per part (1000)")
     return 0 if asyncio.run(run(parser.parse_args())) else 1
 
