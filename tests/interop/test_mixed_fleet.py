@@ -11,11 +11,20 @@ from pathlib import Path
 import pytest
 
 from tests.interop.mixed.fleet import run
+from tests.interop.mixed.plan import PLENTY, make_plan
 from tests.nodes import VERSION_VARIABLE, node_missing
 
 pytestmark = [pytest.mark.node]
 
 JOBS = int(os.environ.get("OXCART_MIXED", "2000"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_workers_cannot_use_up_a_job_that_must_complete(seed: int) -> None:
+    """A stall uses up an attempt with us, so a plan asks for nothing that a kill may rightly prevent."""
+    jobs = make_plan(seed, JOBS).jobs().values()
+    few = [job.id for job in jobs if job.fate == "completed" and job.options["attempts"] < PLENTY]
+    assert few == []
 
 
 @pytest.mark.timeout(240)

@@ -156,6 +156,7 @@ class _Maker:
             else:
                 child = self.single()
                 child.steps, child.runs, child.fate = ["ok"], 1, "completed"
+                child.options["attempts"] = PLENTY
             top.children.append(child)
         if depth == 0 and rand.random() < 0.35:
             failing = self._job("bad")
