@@ -183,6 +183,27 @@ class TestProcess:
         async with asyncio.timeout(60):
             await held.close()
 
+    async def test_close_while_another_is_about_to_start(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The one before it has died. What is started meanwhile does not outlive the close."""
+        started = tmp_path / "started"
+        silent = tmp_path / "silent"
+        silent.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec cat > /dev/null\n")
+        silent.chmod(0o755)
+        monkeypatch.setattr("sys.executable", str(silent))
+        held = Held(queue)
+        held.leases.start()
+        await eventually(lambda: started.exists() and held.leases.pid, "one is there")
+        first = held.leases.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: held.leases.pid is None, "it died")
+        await held.close()
+        for pid in started.read_text().split():
+            with pytest.raises(ProcessLookupError):
+                os.kill(int(pid), 0)
+
     async def test_signals_to_the_group_are_the_workers_to_handle(self, held: Held) -> None:
         pid = held.leases.pid
         assert pid is not None

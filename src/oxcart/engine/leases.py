@@ -112,7 +112,7 @@ class Leases:
             await asyncio.gather(self._deputy, return_exceptions=True)
         self._hang_up()
         process = self._process
-        if process is not None and process.returncode is None:
+        if process is not None:
             try:
                 async with asyncio.timeout(2):
                     await process.wait()
@@ -124,6 +124,7 @@ class Leases:
             if process is not None:
                 # It reads to the end of the process's output, so that nothing of it is left to the loop.
                 await asyncio.wait((self._keeper,), timeout=1)
+            # Without a process it is about to start one, which ends with it.
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
 
@@ -273,7 +274,7 @@ class Leases:
         try:
             os.set_blocking(ours, False)
             _widen(ours)
-            self._process = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *renewer.command(),
                 *(str(os.getpid()), str(self._lock_ms), str(self._every)),
                 str(0.0 if any(self._held) else self._every),
@@ -286,25 +287,26 @@ class Leases:
             raise
         finally:
             os.close(theirs)
-        self._pipe = ours
+        self._process, self._pipe = process, ours
         self._say({"path": [str(place) for place in sys.path]})
         for index, station in enumerate(self._stations):
             self._say({"open": index, **station})
             if self._held[index]:
                 self._tell(index, self._held[index].values())
-        assert self._process.stdout is not None
+        assert process.stdout is not None
         try:
             while True:
-                size = int.from_bytes(await self._process.stdout.readexactly(4), "big")
-                self._hear(marshal.loads(await self._process.stdout.readexactly(size)))
+                size = int.from_bytes(await process.stdout.readexactly(4), "big")
+                self._hear(marshal.loads(await process.stdout.readexactly(size)))
         except asyncio.IncompleteReadError:
-            await self._process.wait()
+            await process.wait()
         except Exception:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+                process.kill()
+            await process.wait()
             raise
         finally:
+            self._process = None
             self._is_renewing = False
             self._bereft.set()
             self._hang_up()
