@@ -137,7 +137,7 @@ class Held:
         self._checks = checks
         self.log = SlowLog(client, {load(verb).sha: verb for verb in verbs()}, _LOGGED, patience)
 
-    def first_use(self) -> None:
+    async def first_use(self) -> None:
         """Sends the text of every script, which the server compiles, and checks how long that takes.
 
         Forgets them again: the pauses of Lua's collector, which count as time of the call they meet, grow
@@ -307,29 +307,20 @@ async def run(arguments: argparse.Namespace) -> bool:
         raised = raise_priority(server.pid)
         many, delayed, beside = arguments.active, arguments.delayed, arguments.jobs // 4
 
-        async def first_use() -> None:
-            held.first_use()
-
-        async def due() -> None:
-            run_once = partial(due_at_once, server, held.log, delayed)
-            await held.check(f"{delayed:,} delayed jobs due at once", arguments.runs, run_once)
-
-        async def elsewhere() -> None:
-            run_once = partial(beside_active, server, held.log, many, beside)
-            what = f"{many:,} jobs active elsewhere, renewed, then recovered"
-            await held.check(what, arguments.runs, run_once)
-
-        async def active() -> None:
-            run_once = partial(all_active, server, held.log, many)
-            what = f"{many:,} jobs active in one worker, ending in no order"
-            await held.check(what, arguments.runs, run_once)
-
+        runs = arguments.runs
+        due = partial(due_at_once, server, held.log, delayed)
+        elsewhere = partial(beside_active, server, held.log, many, beside)
+        here = partial(all_active, server, held.log, many)
         parts: dict[str, Callable[[], Awaitable[None]]] = {
-            "first": first_use,
+            "first": held.first_use,
             "four": lambda: four_limits(server, checks, arguments.calls, many),
-            "due": due,
-            "elsewhere": elsewhere,
-            "active": active,
+            "due": lambda: held.check(f"{delayed:,} delayed jobs due at once", runs, due),
+            "elsewhere": lambda: held.check(
+                f"{many:,} jobs active elsewhere, renewed, then recovered", runs, elsewhere
+            ),
+            "active": lambda: held.check(
+                f"{many:,} jobs active in one worker, ending in no order", runs, here
+            ),
             "two": lambda: two_processes(server, checks, held.log, arguments.jobs, arguments.rounds),
         }
         for part in arguments.parts:

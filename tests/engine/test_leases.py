@@ -144,6 +144,15 @@ class TestRenewal:
             await held.close()
 
 
+def silence_renewers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """Lets renewers start and never say a word; returns the file that has their pids."""
+    started, silent = folder / "started", folder / "silent"
+    silent.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec cat > /dev/null\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(silent))
+    return started
+
+
 class TestProcess:
     async def test_a_renewer_that_dies_is_replaced_and_told_everything(
         self, held: Held, store: redis.Redis, caplog: pytest.LogCaptureFixture
@@ -187,11 +196,7 @@ class TestProcess:
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """The one before it has died. What is started meanwhile does not outlive the close."""
-        started = tmp_path / "started"
-        silent = tmp_path / "silent"
-        silent.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec cat > /dev/null\n")
-        silent.chmod(0o755)
-        monkeypatch.setattr("sys.executable", str(silent))
+        started = silence_renewers(monkeypatch, tmp_path)
         held = Held(queue)
         held.leases.start()
         await eventually(lambda: started.exists() and held.leases.pid, "one is there")
@@ -230,10 +235,7 @@ class TestStandIn:
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> AsyncIterator[Held]:
         """Leases whose renewer starts and never says a word."""
-        silent = tmp_path / "silent"
-        silent.write_text("#!/bin/sh\nexec cat > /dev/null\n")
-        silent.chmod(0o755)
-        monkeypatch.setattr("sys.executable", str(silent))
+        silence_renewers(monkeypatch, tmp_path)
         held = Held(queue)
         held.stand_in()
         held.leases.start()
