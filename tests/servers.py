@@ -368,18 +368,20 @@ class ValkeyCluster:
 class Sentinels:
     """A master, a replica, and Sentinels that watch them and know each other when the constructor returns.
 
+    They take a server for dead only within `fail_over()`, however long the machine keeps one from answering:
+    a server that has just come back is empty, and they would promote it.
+
     Args:
         count: How many Sentinels; a majority decides.
-        down_after: After how many ms a master that does not answer is taken for dead.
         password: The password of the servers, and of the Sentinels with `sentinel-` before it.
         **options: Server options of both.
     """
 
     NAME = "main"
+    #: After how many ms without an answer a server is taken for dead: usually, and within `fail_over()`.
+    PATIENT, HASTY = 600_000, 1000
 
-    def __init__(
-        self, count: int = 3, *, down_after: int = 1000, password: str | None = None, **options: Any
-    ) -> None:
+    def __init__(self, count: int = 3, *, password: str | None = None, **options: Any) -> None:
         self.password = password
         self.quorum = count // 2 + 1
         secret: dict[str, Any] = {"requirepass": password, "masterauth": password} if password else {}
@@ -394,7 +396,7 @@ class Sentinels:
                     "the replica is in step",
                 )
             for _ in range(count):
-                self.sentinels.append(_Sentinel(self, down_after))
+                self.sentinels.append(_Sentinel(self))
             for sentinel in self.sentinels:
                 with contextlib.closing(self._asking(sentinel)) as client:
                     wait_until(partial(self._knows_all, client), "the sentinels know each other")
@@ -412,11 +414,24 @@ class Sentinels:
     def client(self, server: ValkeyServer) -> Any:
         return server.client(password=self.password)
 
-    def master(self) -> ValkeyServer:
-        """The master, in the opinion of a Sentinel."""
-        with contextlib.closing(self._asking(self.sentinels[0])) as client:
-            _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.NAME)
-        return next(server for server in self.servers if server.port == int(port))
+    def masters(self) -> set[ValkeyServer]:
+        """The master, in the opinion of each Sentinel: one if they agree."""
+        named = [self._ask(each, "GET-MASTER-ADDR-BY-NAME", self.NAME) for each in self.sentinels]
+        ports = {int(port) for _, port in named}
+        return {server for server in self.servers if server.port in ports}
+
+    def fail_over(self) -> None:
+        """Have the Sentinels find out that the master was killed, until all of them name the other one."""
+        (master,) = self.masters()
+        assert not master.running, "the master lives"
+        self._take_for_dead_after(self.HASTY)
+        # One that was held up does nothing for 30 s.
+        wait_until(lambda: master not in self.masters(), "the sentinels name the other one", 90)
+        self._take_for_dead_after(self.PATIENT)
+
+    def opinions(self) -> list[dict[str, Any]]:
+        """What each Sentinel knows of the master."""
+        return [self._ask(each, "MASTER", self.NAME) for each in self.sentinels]
 
     def stop(self) -> None:
         for server in self.sentinels + self.servers:
@@ -429,6 +444,14 @@ class Sentinels:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _take_for_dead_after(self, ms: int) -> None:
+        for each in self.sentinels:
+            self._ask(each, "SET", self.NAME, "down-after-milliseconds", ms)
+
+    def _ask(self, sentinel: ValkeyServer, *words: Any) -> Any:
+        with contextlib.closing(self._asking(sentinel)) as client:
+            return client.execute_command("SENTINEL", *words)
 
     def _asking(self, sentinel: ValkeyServer) -> Any:
         password = f"sentinel-{self.password}" if self.password else None
@@ -445,9 +468,8 @@ class Sentinels:
 class _Sentinel(ValkeyServer):
     """One Sentinel; its settings are a file, which it writes to."""
 
-    def __init__(self, group: Sentinels, down_after: int) -> None:
+    def __init__(self, group: Sentinels) -> None:
         self._group = group
-        self._down_after = down_after
         super().__init__()
 
     def _command(self) -> list[str]:
@@ -458,7 +480,7 @@ class _Sentinel(ValkeyServer):
             "bind 127.0.0.1",
             f"dir {self.folder}",
             f"sentinel monitor {name} 127.0.0.1 {master.port} {group.quorum}",
-            f"sentinel down-after-milliseconds {name} {self._down_after}",
+            f"sentinel down-after-milliseconds {name} {group.PATIENT}",
             f"sentinel failover-timeout {name} 3000",
         ]
         if group.password:

@@ -113,7 +113,9 @@ class TestSentinel:
             assert (await queue.server.endpoint()).port == master.port
             wait_until(lambda: bool(replica.client().exists("bull:q:before")), "replicated")
             await asyncio.to_thread(master.kill)
+            failing = asyncio.create_task(asyncio.to_thread(watched.fail_over))
             await queue.add("after", job_id="after")
+            await failing
             assert (await queue.server.endpoint()).port == replica.port
             assert (await queue.counts())["waiting"] == 2
 

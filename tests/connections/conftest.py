@@ -145,8 +145,7 @@ def behind_tls(certificates: Certificates) -> Iterator[str]:
 
 @contextlib.contextmanager
 def behind_sentinels() -> Iterator[str]:
-    # Nobody is killed here: none may be taken for dead while the machine is away.
-    with Sentinels(password="secret", down_after=15_000) as group:
+    with Sentinels(password="secret") as group:
         yield group.url
 
 
