@@ -398,8 +398,7 @@ class Sentinels:
             for _ in range(count):
                 self.sentinels.append(_Sentinel(self))
             for sentinel in self.sentinels:
-                with contextlib.closing(self._asking(sentinel)) as client:
-                    wait_until(partial(self._knows_all, client), "the sentinels know each other")
+                wait_until(partial(self._knows_all, sentinel), "the sentinels know each other")
         except BaseException:
             self.stop()
             raise
@@ -450,17 +449,15 @@ class Sentinels:
             self._ask(each, "SET", self.NAME, "down-after-milliseconds", ms)
 
     def _ask(self, sentinel: ValkeyServer, *words: Any) -> Any:
-        with contextlib.closing(self._asking(sentinel)) as client:
+        password = f"sentinel-{self.password}" if self.password else None
+        plain: Any = sentinel.client(password=password)
+        with contextlib.closing(plain) as client:
             return client.execute_command("SENTINEL", *words)
 
-    def _asking(self, sentinel: ValkeyServer) -> Any:
-        password = f"sentinel-{self.password}" if self.password else None
-        return redis.Redis(host="127.0.0.1", port=sentinel.port, password=password, decode_responses=True)
-
-    def _knows_all(self, client: Any) -> bool:
+    def _knows_all(self, sentinel: ValkeyServer) -> bool:
         with contextlib.suppress(redis.RedisError):
-            others = client.execute_command("SENTINEL", "SENTINELS", self.NAME)
-            replicas = client.execute_command("SENTINEL", "REPLICAS", self.NAME)
+            others = self._ask(sentinel, "SENTINELS", self.NAME)
+            replicas = self._ask(sentinel, "REPLICAS", self.NAME)
             return len(others) == len(self.sentinels) - 1 and len(replicas) == 1
         return False
 
