@@ -7,7 +7,7 @@ BULLMQ ?= 5.62.0
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint types check clean bench bench-quick bench-field bench-limits bench-bounds
-.PHONY: bench-formal life soak
+.PHONY: bench-formal bench-instructions life soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -47,6 +47,9 @@ bench-bounds: install  ## how long one call holds the server with 1 000 000 jobs
 
 bench-formal: install  ## what the formal model costs: plain jobs against the commit before it, and jobs that use all
 	$(BIN)/python -m benchmarks.formal $(BENCH)
+
+bench-instructions: install  ## server instructions and client CPU per job; BENCH="--base REV --check" compares
+	$(BIN)/python -m benchmarks.instructions $(BENCH)
 
 life: install  ## 100 000 random steps in the lives of jobs, compared with a reference model
 	OXCART_LIFE=2000 $(BIN)/pytest -q --timeout 7200 tests/formal/test_life.py

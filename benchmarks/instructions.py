@@ -1,0 +1,193 @@
+"""Counts what a job costs in instructions: ``make bench-instructions``.
+
+The server runs under valgrind's callgrind. Counts of instructions repeat on a shared machine, timings do not.
+Each figure is a slope: the instructions of 6 000 jobs less those of 2 000, divided by 4 000. Start-up and
+shutdown cancel out. The figure of ``process`` leaves out the adds that come before it. The client's figure is
+its CPU time per job beside a plain server: a median of interleaved rounds.
+
+    python -m benchmarks.instructions [--base REV] [--kinds add_many add process] [--check]
+
+``--base`` measures another commit as well. ``--check`` fails when this checkout is worse than that commit by
+more than the spread of repeated runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.formal import checkout
+
+ROOT = Path(__file__).parents[1]
+KINDS = ("add_many", "add", "process")
+FEW, MANY = 2_000, 6_000
+CONCURRENCY = 100
+#: By which a count may differ between two runs of the same code: hash seeds and batches differ a little.
+SPREAD = 0.005
+#: By which the client's CPU time may differ between two checkouts.
+CLIENT_SPREAD = 0.05
+
+
+async def work(url: str, kind: str, jobs: int) -> float:
+    """Does the measured work; returns the CPU seconds of this process for the part that is measured."""
+    from oxcart import Queue, Worker
+    from oxcart.engine import worker as engine
+
+    # Under callgrind the server is about fifty times slower: a bound on its time would shrink every batch.
+    engine.SPELL_US = 0  # type: ignore[attr-defined]
+
+    async def nothing() -> None:
+        pass
+
+    data = {"text": "x" * 80, "n": 1}
+    async with Queue("counted", url=url) as queue:
+        queue.process(nothing)
+        before = _cpu()
+        if kind == "add":
+            for _ in range(jobs):
+                await queue.add("job", data)
+        else:
+            await queue.add_many([("job", data) for _ in range(jobs)])
+        if kind != "process":
+            return _cpu() - before
+        before = _cpu()
+        worker = Worker(queue, concurrency=CONCURRENCY)
+        running = asyncio.create_task(worker.run())
+        while worker.processed < jobs and not running.done():
+            await asyncio.wait((running,), timeout=0.02)
+        spent = _cpu() - before
+        worker.stop()
+        await running
+        assert (await queue.counts())["completed"] == jobs
+    return spent
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def run_client(url: str, kind: str, jobs: int, source: Path) -> float:
+    """Runs the work of one checkout in a process of its own; returns its CPU seconds."""
+    environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.instructions", "--work", kind, "--url", url, "--jobs", str(jobs)],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{kind}: {done.stderr}")
+    return float(json.loads(done.stdout))
+
+
+def count(kind: str, jobs: int, source: Path) -> int:
+    """The instructions of a server that serves so many jobs, from its start to its end."""
+    from tests.servers import ValkeyServer
+
+    from oxcart.broker.embedded import binary_path
+
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "callgrind.out"
+        program = Path(folder) / "server"
+        program.write_text(
+            "#!/bin/sh\nexec valgrind --quiet --tool=callgrind "
+            f'--callgrind-out-file={output} {binary_path()} "$@"\n'
+        )
+        program.chmod(0o755)
+        # A slow clock of the server's own: its periodic work depends on time, not on jobs.
+        with ValkeyServer(binary=program, hz=1, dynamic_hz=False) as server:
+            run_client(server.url, kind, jobs, source)
+        for line in output.read_text().splitlines():
+            if line.startswith(("totals:", "summary:")):
+                return int(line.split()[1])
+    raise SystemExit("callgrind wrote no totals")
+
+
+def slopes(kinds: list[str], source: Path) -> dict[str, float]:
+    """Server instructions per job, by kind of work."""
+    per_job: dict[str, float] = {}
+    wanted = list(kinds)
+    if "process" in wanted and "add_many" not in wanted:
+        wanted.insert(0, "add_many")
+    for kind in sorted(wanted, key=KINDS.index):
+        per_job[kind] = (count(kind, MANY, source) - count(kind, FEW, source)) / (MANY - FEW)
+        if kind == "process":
+            per_job[kind] -= per_job["add_many"]
+    return {kind: per_job[kind] for kind in kinds}
+
+
+def client_times(kinds: list[str], sources: dict[str, Path], rounds: int) -> dict[str, dict[str, float]]:
+    """Microseconds of client CPU per job, as medians of interleaved rounds."""
+    from tests.servers import ValkeyServer
+
+    taken: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in kinds} for name in sources}
+    with ValkeyServer() as server:
+        client = server.client()
+        for _ in range(rounds):
+            for kind in kinds:
+                for name, source in sources.items():
+                    client.flushall()
+                    seconds = run_client(server.url, kind, MANY, source)
+                    taken[name][kind].append(seconds * 1e6 / MANY)
+        client.close()
+    return {
+        name: {kind: statistics.median(each) for kind, each in kinds_of.items()}
+        for name, kinds_of in taken.items()
+    }
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--base", help="a commit to compare with")
+    parser.add_argument("--rounds", type=int, default=7, help="of the client's CPU time; 0 leaves it out")
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 when this checkout is worse than the base"
+    )
+    parser.add_argument("--work", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=MANY, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        print(json.dumps(asyncio.run(work(arguments.url, arguments.work, arguments.jobs))))
+        return 0
+    if arguments.check and not arguments.base:
+        parser.error("--check needs --base")
+    sources = {"this": ROOT / "src"}
+    if arguments.base:
+        sources["base"] = checkout(arguments.base)
+    server = {name: slopes(arguments.kinds, source) for name, source in sources.items()}
+    client = client_times(arguments.kinds, sources, arguments.rounds) if arguments.rounds else {}
+    results: dict[str, Any] = {"server instructions per job": server, "client us per job": client}
+    output = ROOT / "build" / "bench-instructions.json"
+    output.parent.mkdir(exist_ok=True)
+    output.write_text(json.dumps(results, indent=2))
+    kept = True
+    for what, figures, spread in (("instructions", server, SPREAD), ("client us", client, CLIENT_SPREAD)):
+        for kind in arguments.kinds if figures else ():
+            line = f"{kind:>9}: {figures['this'][kind]:>10,.1f} {what} per job"
+            if "base" in figures:
+                ratio = figures["this"][kind] / figures["base"][kind]
+                kept = kept and ratio <= 1 + spread
+                line += f", base {figures['base'][kind]:,.1f}, ratio {ratio:.3f} (at most {1 + spread:g})"
+            print(line, flush=True)
+    return 0 if kept or not arguments.check else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
