@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 import redis
 
+from oxcart.broker.bullmq.keys import journal_key
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.connection import Reconnect, Server
@@ -121,6 +122,53 @@ class TestOnce:
             await caller.once(load("add"), META, *add_arguments())
         await caller.once(load("add"), META, *add_arguments())
         assert list(store.scan_iter("bull:q:ox:*")) == ["bull:q:ox:call:me:1"]
+
+
+class TestJournal:
+    """The remembered answers of a caller, which are keys of the queue."""
+
+    @pytest_asyncio.fixture
+    async def caller(self, url: str) -> AsyncIterator[Caller]:
+        made = Caller(Server(url), None, "me", journal=journal_key, reconnect=QUICK)
+        yield made
+        await made.close()
+
+    async def test_close_deletes_the_keys_of_answered_calls(self, caller: Caller, store: redis.Redis) -> None:
+        lane = "bull:q@all;c=gpu:meta"
+        for key in (META, lane):
+            adding = [caller.once(load("add"), key, *add_arguments(job_id)) for job_id in "abc"]
+            assert await asyncio.gather(*adding) == [[1]] * 3
+        assert len(store.keys("*:ox:call:*")) == 6
+        await caller.close()
+        assert store.keys("*:ox:call:*") == []
+
+    async def test_close_leaves_the_key_of_a_call_that_a_dead_connection_may_deliver_late(
+        self, caller: Caller, faults: Faults, store: redis.Redis
+    ) -> None:
+        faults.plan = ["lost answer"]
+        assert await caller.once(load("add"), META, *add_arguments("a")) == [1]
+        await caller.close()
+        (kept,) = store.keys("*:ox:call:*")
+        assert 0 < store.ttl(kept) <= 600
+        store.delete("bull:q:a", "bull:q:wait")
+        late = store.eval(load("add").text.decode(), 1, META, "me:0", 1, *add_arguments("a"))
+        assert (late, store.exists("bull:q:a")) == ([1], 0), "answered, and not applied again"
+
+    async def test_close_leaves_the_key_of_a_call_that_was_given_up(
+        self, caller: Caller, faults: Faults, store: redis.Redis
+    ) -> None:
+        faults.plan = ["lost answer", *[BrokerUnavailable("cannot reach it")] * 1000]
+        with pytest.raises(OutcomeUnknown):
+            await caller.once(load("add"), META, *add_arguments("a"), timeout=0.05)
+        faults.plan = []
+        await caller.close()
+        assert len(store.keys("*:ox:call:*")) == 1
+
+    async def test_close_spends_no_time_on_a_server_that_is_away(self, caller: Caller, url: str) -> None:
+        await caller.once(load("add"), META, *add_arguments("a"))
+        caller.link.drop("cut")
+        await caller.close()
+        assert caller.link.connections_made == 1, "no new connection for it"
 
 
 class TestAgain:

@@ -391,3 +391,19 @@ async def test_dead_letters_are_found_replayed_and_purged(venue: Venue) -> None:
         await queue.dead_letters.replay(jobs[0].id)
     with pytest.raises(JobNotFound):
         await queue.dead_letters.purge(jobs[3].id)
+
+
+async def test_close_leaves_no_key_of_callers_and_workers(venue: Venue) -> None:
+    queue = venue.queue()
+
+    @queue.job
+    async def greet(name: str) -> str:
+        return name
+
+    async with Worker(queue).running():
+        jobs = await asyncio.gather(*(greet.enqueue(name=str(i)) for i in range(10)))
+        assert [await job.result(LIMIT) for job in jobs] == [str(i) for i in range(10)]
+        assert any(":ox:call:" in key for key in venue.all_keys())
+    await queue.close()
+    marks = (":ox:call", ":ox:worker", ":ox:listeners", ":ox:crowded", ":ox:wake", ":ox:cancel:", ":servers:")
+    assert [key for key in venue.all_keys() if any(mark in key for mark in marks)] == []

@@ -3,7 +3,7 @@
 A lost answer does not say whether the call was applied. So every call that changes something carries
 (slot, number): the script remembers its last answer per slot, and the same number gives the same answer
 and does nothing. A slot has one call under way at a time; a caller has as many slots as it has calls in
-flight.
+flight. These remembered answers are the caller's journal: one key per slot, which a clean close deletes.
 
 Connection losses are repeated here, with the pauses of ``Reconnect``. Refusals that pass with time (the
 server loads its data, a failover is going on, the memory is full) are repeated where the caller is
@@ -13,6 +13,7 @@ patient. All else is a typed error.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import CALL_TIMEOUT, Argument, Link, LinkClosed, ReplyError, pack
 from oxcart.model.errors import (
     AccessDenied,
+    BrokerError,
     BrokerTimeout,
     BrokerUnavailable,
     CrossSlotError,
@@ -37,6 +39,11 @@ log = logging.getLogger("oxcart.broker")
 #: Answers that mean "not now": the server is coming up, failing over or busy.
 PASSING = frozenset({"LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNKILLABLE"})
 
+#: Seconds that a close spends at most on deleting the caller's journal.
+FORGET = 1.0
+#: Journal keys that one command deletes.
+FORGET_KEYS = 500
+
 #: How servers say inside of a script that the user may not do something; the second is Redis before 7.
 _DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 
@@ -48,6 +55,8 @@ class Caller:
         server: Where to connect.
         slot: The cluster slot, or None on a single server.
         client_id: Names this caller's memory on the server; unique.
+        journal: Returns the journal key of a slot, from the key that a script is called with and the slot's
+            name. Without it a close leaves the keys to expire.
         reconnect: The pauses between attempts.
         holding: Tells whether leases or outcomes are held, which shortens the pauses.
         on_script: Told the verb and seconds of every answered script call.
@@ -60,6 +69,7 @@ class Caller:
         slot: int | None,
         client_id: str,
         *,
+        journal: Callable[[str, str], str] | None = None,
         reconnect: Reconnect | None = None,
         holding: Callable[[], bool] = lambda: True,
         on_script: Callable[[str, float], None] | None = None,
@@ -75,10 +85,32 @@ class Caller:
         self.link: Link = server.link(slot)
         self._free: list[list[int]] = []  # [slot, number] of slots without a call under way
         self._slots_made = 0
+        self._journal = journal
+        self._written: set[tuple[str, int]] = set()  # (key, slot) of every journal key
+        self._repeated: set[int] = set()  # slots of which a dead connection may still deliver a call
 
     async def close(self) -> None:
-        """Closes the link."""
-        await self.link.close()
+        """Deletes the caller's journal where nothing can need it any more, and closes the link."""
+        try:
+            await self._forget()
+        finally:
+            await self.link.close()
+
+    async def _forget(self) -> None:
+        """Deletes the journal keys of slots whose calls were all answered over the connection that stands.
+
+        A call that was sent over a connection that died may still arrive late: its slot's key refuses it, and
+        stays until it expires. So does the key of a call that was given up or is under way.
+        """
+        written, self._written = self._written, set()
+        if self._journal is None or not self.link.is_connected:
+            return
+        answered = {slot for slot, _ in self._free} - self._repeated
+        keys = [self._journal(key, f"{self.client_id}:{slot}") for key, slot in written if slot in answered]
+        with contextlib.suppress(BrokerError, ReplyError, TimeoutError):
+            async with asyncio.timeout(FORGET):
+                for first in range(0, len(keys), FORGET_KEYS):
+                    await self.link.call("DEL", *keys[first : first + FORGET_KEYS])
 
     async def once(
         self, script: Script, key: str, *args: Argument, patient: bool = False, timeout: float | None = None
@@ -95,7 +127,8 @@ class Caller:
             self._slots_made += 1
         taken[1] += 1
         name = f"{self.client_id}:{taken[0]}"
-        answer = await self._run(script, key, (name, taken[1], *args), patient, timeout)
+        self._written.add((key, taken[0]))
+        answer = await self._run(script, key, (name, taken[1], *args), patient, timeout, taken[0])
         # Only an answered call frees its slot: one that was given up may still reach the server.
         self._free.append(taken)
         return answer
@@ -126,7 +159,13 @@ class Caller:
         return answer
 
     async def _run(
-        self, script: Script, key: str, args: Sequence[Argument], patient: bool, timeout: float | None
+        self,
+        script: Script,
+        key: str,
+        args: Sequence[Argument],
+        patient: bool,
+        timeout: float | None,
+        slot: int | None = None,
     ) -> Any:
         packed = pack((b"EVALSHA", script.sha, 1, key, *args))
         started = time.perf_counter()
@@ -143,12 +182,19 @@ class Caller:
             await self.link.call_packed(pack((b"EVAL", script.text, 0)), limit)
             return await self.link.call_packed(pack((b"EVAL", script.text, 1, key, *args)), limit)
 
-        answer = await self._repeat(send, script.verb, patient, timeout)
+        answer = await self._repeat(send, script.verb, patient, timeout, slot)
         if self.on_script is not None:
             self.on_script(script.verb, time.perf_counter() - started)
         return answer
 
-    async def _repeat(self, send: Callable[[], Any], verb: str, patient: bool, timeout: float | None) -> Any:
+    async def _repeat(
+        self,
+        send: Callable[[], Any],
+        verb: str,
+        patient: bool,
+        timeout: float | None,
+        slot: int | None = None,
+    ) -> Any:
         give_up = None if timeout is None else time.monotonic() + timeout
         try:  # the way of nearly every call, without the cost of a loop
             return await send()
@@ -176,6 +222,8 @@ class Caller:
                 sent = sent or self._was_sent(another)
                 attempt += 1
                 continue
+            if sent and slot is not None:
+                self._repeated.add(slot)
             if attempt > 1:
                 log.info("%s: answered after %d attempts", verb, attempt + 1)
             return answer

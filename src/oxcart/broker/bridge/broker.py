@@ -20,7 +20,7 @@ import msgspec
 
 from oxcart.broker.bridge import codec, records
 from oxcart.broker.bridge.cron import CronStore
-from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys
+from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys, journal_key
 from oxcart.broker.bridge.looking import Looking
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bridge.sweeping import Sweeper
@@ -113,7 +113,9 @@ class BridgeBroker(Looking):
         self.keys = BridgeKeys(queue, namespace, server.is_cluster if tagged is None else tagged)
         self.slot = self.keys.slot() if server.is_cluster else None
         self.clock = clock
-        self.caller = caller or Caller(server, self.slot, uuid.uuid4().hex[:16], reconnect=reconnect)
+        self.caller = caller or Caller(
+            server, self.slot, uuid.uuid4().hex[:16], journal=journal_key, reconnect=reconnect
+        )
         self.next_expiry = 0
         #: Targets are no queues of their own here.
         self.base: str = queue

@@ -25,6 +25,11 @@ DEFAULT_NAMESPACE = "bridge"
 _NAMEABLE = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 
 
+def journal_key(waiting: str, slot: str) -> str:
+    """The key of a caller's slot, from the waiting list that a script was called with."""
+    return f"{waiting.removesuffix('jobs:waiting')}ox:call:{slot}"
+
+
 @dataclass(frozen=True, slots=True)
 class BridgeKeys:
     """The keys of a namespace, as one of its job types uses them: one method per key.
@@ -224,7 +229,7 @@ class BridgeKeys:
 
     def call(self, slot: str) -> str:
         """String: the answer to the last call of a caller's slot (short-lived)."""
-        return self.key(f"ox:call:{slot}")
+        return journal_key(self.waiting(), slot)
 
     def cancellations(self, client_id: str) -> str:
         """Sorted set: the jobs that a worker is asked to cancel."""

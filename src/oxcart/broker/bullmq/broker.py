@@ -15,7 +15,7 @@ from typing import Any
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.attempts import claim_args, end_args, read_claim
-from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.bullmq.keys import Keys, journal_key
 from oxcart.broker.bullmq.lanes import LaneStore
 from oxcart.broker.bullmq.limits import LimitStore
 from oxcart.broker.bullmq.schedulers import SchedulerStore
@@ -133,7 +133,9 @@ class BullMQBroker:
         self.keys = Keys(queue, prefix, server.is_cluster if tagged is None else tagged)
         self.slot = self.keys.slot() if server.is_cluster else None
         self.clock = clock
-        self.caller = caller or Caller(server, self.slot, uuid.uuid4().hex[:16], reconnect=reconnect)
+        self.caller = caller or Caller(
+            server, self.slot, uuid.uuid4().hex[:16], journal=journal_key, reconnect=reconnect
+        )
         self._meta = self.keys.meta()
         #: When the next lifetime is over, in ms, as the last ``promote`` saw it; 0 for none.
         self.next_expiry = 0

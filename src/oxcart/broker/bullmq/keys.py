@@ -39,6 +39,11 @@ def slot_of(key: str) -> int:
     return binascii.crc_hqx(key.encode(), 0) % 16384
 
 
+def journal_key(meta: str, slot: str) -> str:
+    """The key of a caller's slot, from the meta key that a script was called with."""
+    return f"{meta.removesuffix('meta')}ox:call:{slot}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """One queue's keys: one method per key.
@@ -203,7 +208,7 @@ class Keys:
 
     def call(self, slot: str) -> str:
         """String: the answer to the last call of a caller's slot (ours alone, short-lived)."""
-        return self.key(f"ox:call:{slot}")
+        return journal_key(self.meta(), slot)
 
     def held(self) -> str:
         """Sorted set: who holds a place of a limit per type or key, as bucket LF id (ours alone)."""
