@@ -124,10 +124,10 @@ class DocumentClient:
             checks.append(self.stack in target["stack"])
         if target.get("capabilities"):
             wanted = [one in self.capabilities for one in target["capabilities"]]
-            checks.append(any(wanted) if target.get("mode") == "any" else all(wanted))
+            checks.append(all(wanted) if target.get("mode") == "all" else any(wanted))
         if target.get("region"):
             checks.append(self.region in target["region"])
-        return not checks or (any(checks) if target.get("mode") == "any" else all(checks))
+        return not checks or (all(checks) if target.get("mode") == "all" else any(checks))
 
     def work(self, handler: Callable[[dict[str, Any]], Any]) -> str | None:
         """Claims and runs one job; its id, or None where there was none."""

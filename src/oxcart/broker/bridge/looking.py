@@ -125,9 +125,11 @@ class Looking:
         raw, status, result = await self.caller.command(
             "MGET", self.keys.data(job_id), self.keys.status(job_id), self.keys.result(job_id)
         )
-        # A client that does not keep the status still leaves a result.
-        finished = result is not None or _text(status) in ("completed", "dead", "failed")
-        return Ended(raw is not None, finished, records.value_of(result) if result else None)
+        value = records.value_of(result) if result else None
+        # A client that does not keep the status still leaves a result; another leaves one with every failure.
+        place = _text(status)
+        finished = place in records.OVER or value is not None or (bool(result) and place not in records.LIVE)
+        return Ended(raw is not None, finished, value)
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Tells the states of jobs, in the words that both protocols share."""

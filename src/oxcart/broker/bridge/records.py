@@ -23,7 +23,7 @@ from oxcart.broker.bullmq import codec as hashes
 from oxcart.model.backoff import Backoff
 from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
-from oxcart.model.target import Abilities, Target
+from oxcart.model.target import Abilities, Mode, Target
 
 #: The priority of a job that says nothing.
 NORMAL_PRIORITY = 5
@@ -33,6 +33,9 @@ JITTER = 0.25
 MAX_DELAY = 60_000
 #: The lane of jobs whose target nobody can read.
 UNREADABLE = "!"
+
+#: What a target without a mode means: the original client and its script take it so.
+DEFAULT_MODE: Mode = "any"
 
 #: No number of a record is further from 0: scripts read all up to it exactly.
 MOST = 2**53 - 1
@@ -446,6 +449,11 @@ PLACES = {
 }
 
 
+#: The statuses of jobs that have ended, and of jobs that will run.
+OVER = frozenset({"completed", "dead", "failed"})
+LIVE = frozenset({"waiting", "active", "delayed"})
+
+
 def _exact_backoff(given: Any) -> Backoff | None:
     if not isinstance(given, dict):
         return None
@@ -462,7 +470,9 @@ def _lane(target: Any) -> str:
     if not asked:
         return ""
     try:
-        return str(Target(**asked, mode=target.get("mode") or "all"))
+        # A server decides alone, so there is one lane for it, whatever the mode.
+        mode = target.get("mode") or ("all" if "server" in asked else DEFAULT_MODE)
+        return str(Target(**asked, mode=mode))
     except ValidationError:
         return UNREADABLE
 

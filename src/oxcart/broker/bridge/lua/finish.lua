@@ -28,10 +28,13 @@ local function refusal(id, worker, starts)
   if (holder and holder ~= worker) or (starts ~= "" and tonumber(run[1] or 0) ~= starts) then
     return -6
   end
+  if holder then
+    return nil -- the lock suffices: another client may have removed the job from `active`
+  end
   if call("SISMEMBER", P .. "jobs:active", id) == 0 then
     return -3
   end
-  if not holder and (starts == "" or run[2] ~= worker) then
+  if starts == "" or run[2] ~= worker then
     return -2
   end
   return nil

@@ -1,4 +1,4 @@
--- Finds active jobs whose worker is gone: the lock ran out, or its holder's heartbeat did.
+-- Finds active jobs whose worker is gone: the lock ran out, or its holder's last sign of life did.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now, 4 ms that one check is alone, 5 cursor, "" to begin, 6 how many
@@ -6,7 +6,7 @@
 --          "busy" with the ms to wait in place of the ids where another check runs
 -- Keeps    a job of another client must be seen so twice, a second apart: that client may be about to end it;
 --          by the server's clock, because the two that look may have different ones
--- include: base
+-- include: base holders
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
 local time, cursor = call("TIME"), ARGV[5]
@@ -21,9 +21,7 @@ end
 local answer = call("SSCAN", P .. "jobs:active", cursor, "COUNT", ARGV[6])
 local lost, foreign = {}, {}
 for _, id in ipairs(answer[2]) do
-  local holder = call("GET", P .. "jobs:lock:" .. id)
-  local gone = not holder or (call("SISMEMBER", P .. "workers:active", holder) == 1
-    and call("EXISTS", P .. "workers:heartbeat:" .. holder) == 0)
+  local gone = is_abandoned(id, now)
   local ours = call("HEXISTS", P .. "ox:held", id) == 1
   if not ours then
     foreign[#foreign + 1] = id

@@ -7,21 +7,20 @@
 -- Returns  the ids that came back or died
 -- Events   `stalled` and `waiting`, or `failed`, per job
 -- Keeps    the slot of its type comes back with the job
--- include: base lanes leaving
+-- include: base lanes leaving holders
 
 local kept = remembered()
 if kept then
   return kept
 end
+local time = call("TIME")
+local server_now = time[1] * 1000 + math.floor(time[2] / 1000)
 local done = {}
 for at = 4, #ARGV do
   local job = cmsgpack.unpack(ARGV[at])
   local id = job[1]
   local job_type = call("HGET", P .. "ox:held", id) or job[2] -- whose slot it has, though its record be gone
-  local holder = call("GET", P .. "jobs:lock:" .. id)
-  local gone = not holder or (call("SISMEMBER", P .. "workers:active", holder) == 1
-    and call("EXISTS", P .. "workers:heartbeat:" .. holder) == 0)
-  if gone and call("SISMEMBER", P .. "jobs:active", id) == 1 then
+  if is_abandoned(id, server_now) and call("SISMEMBER", P .. "jobs:active", id) == 1 then
     leave(id, job_type)
     call("ZREM", P .. "ox:suspects", id)
     if job[3] == "" then

@@ -4,18 +4,24 @@
 -- ARGV     1 slot, 2 number of the call, 3 type, 4 how many active jobs no worker of ours holds, then those of them
 --          that are of the type
 -- Returns  1 where the counter was wrong and was set, else 0
--- Keeps    while workers of others hold jobs, a counter is set only if it was wrong by as much the last time:
+-- Keeps    a job whose lock its worker of ours holds is in `active`;
+--          while workers of others hold jobs, a counter is set only if it was wrong by as much the last time:
 --          they count and move in steps of their own
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
 local job_type = ARGV[3]
 local ours = P .. "ox:active:" .. job_type
-local held, active = call("HLEN", P .. "ox:held"), call("SCARD", P .. "jobs:active")
-if held + tonumber(ARGV[4]) ~= active then -- else there is nothing to find, and many to go through
+local held = call("HLEN", P .. "ox:held")
+if held + tonumber(ARGV[4]) ~= call("SCARD", P .. "jobs:active") then -- else there is nothing to find, and many to go through
   for _, id in ipairs(call("SDIFF", ours, P .. "jobs:active")) do
-    call("SREM", ours, id) -- somebody else's recovery took it back
-    call("HDEL", P .. "ox:held", id)
+    local holder = call("GET", P .. "jobs:lock:" .. id)
+    if holder and holder == call("HGET", P .. "ox:job:" .. id, "pb") then
+      call("SADD", P .. "jobs:active", id) -- another client removed it while its worker runs it
+    else
+      call("SREM", ours, id) -- another client's recovery took it back
+      call("HDEL", P .. "ox:held", id)
+    end
   end
 end
 local truth = call("SCARD", ours)
@@ -31,7 +37,7 @@ if counter == truth then
   return 0
 end
 local seen = counter .. ":" .. truth
-local alone = active == call("HLEN", P .. "ox:held")
+local alone = call("SCARD", P .. "jobs:active") == call("HLEN", P .. "ox:held")
 if alone or type(counter) ~= "number" or call("HGET", wrong, job_type) == seen then
   call("SET", key, string.format("%d", truth))
   call("HDEL", wrong, job_type)

@@ -11,8 +11,9 @@ end
 -- No longer active: the lock, the place in the set and the slot of its type go back.
 local function leave(id, job_type)
   call("DEL", P .. "jobs:lock:" .. id)
-  call("HDEL", P .. "ox:held", id)
-  if call("SREM", P .. "jobs:active", id) == 1 then
+  local held = call("HDEL", P .. "ox:held", id)
+  -- Another client may have removed a job of ours from the set, without giving the slot back.
+  if call("SREM", P .. "jobs:active", id) + held > 0 then
     give_slot_back(job_type)
   end
   call("SREM", P .. "ox:active:" .. job_type, id)
