@@ -65,7 +65,7 @@ class DeadLetters:
         """
         work = DeadWork("list", self._filter(which), newest=not oldest, limit=_limit(limit))
         found = await self._work_off(work)
-        jobs = await self._queue.broker.look(found.ids)
+        jobs = await self._queue.broker.look(found.ids, lenient=True)
         return [job for job in jobs if job is not None]
 
     async def count(self, **which: Unpack[Which]) -> int:

@@ -109,7 +109,15 @@ class QueueEvents:
         """As ``read``, but events of every name, and the position stays."""
         await self.ready()
         entries = await self._entries(block)
-        return [Event.parse(entry_id, _pairs(fields), self._broker.queue) for entry_id, fields in entries]
+        return [self._event(entry_id, fields) for entry_id, fields in entries]
+
+    def _event(self, entry_id: bytes, flat: list[bytes]) -> Event:
+        """An event with its sealed values opened; one that does not open stays as it is."""
+        fields = _pairs(flat)
+        sealer, job_id = self._broker.sealer, fields.get(b"jobId")
+        if sealer is not None and job_id is not None:
+            fields = sealer.open_event(job_id.decode("utf-8", "surrogateescape"), fields)
+        return Event.parse(entry_id, fields, self._broker.queue)
 
     def _wants(self, event: Event) -> bool:
         """Whether an event is of the names that were asked for."""
@@ -161,6 +169,7 @@ class Results:
             JobFailed: It failed for good.
             ResultTimeout: It has not ended in time.
             JobNotFound: It is gone, and no event tells how it ended.
+            DecryptionError: The queue seals results, and this one does not open.
         """
         future: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_id, []).append(future)
@@ -197,13 +206,13 @@ class Results:
         ended = await self._broker.ended(job_id)
         if ended.finished:
             if await self._broker.states([job_id]) == ["failed"]:
-                job = (await self._broker.get([job_id]))[0]
+                job = (await self._broker.get([job_id], lenient=True))[0]
                 if job is not None:
                     raise JobFailed(
                         job_id, job.failed_reason or "", job.stacktrace, job.extra.get("ox:category")
                     )
             elif ended.value is not None:
-                return True, _value(ended.value)
+                return True, self._opened(job_id, ended.value)
         if not ended.known:
             event = await self._look_back(job_id)
             if event is None:
@@ -228,14 +237,20 @@ class Results:
 
     async def _told(self, event: Event) -> Any:
         if event.name == "completed":
-            return event.return_value
-        job = (await self._broker.get([event.job_id or ""]))[0]
+            if self._broker.sealer is None:
+                return event.return_value
+            return self._opened(event.job_id or "", payload.encode(event.return_value))
+        job = (await self._broker.get([event.job_id or ""], lenient=True))[0]
         raise JobFailed(
             event.job_id or "",
             event.failed_reason or "",
             job.stacktrace if job else [],
             job.extra.get("ox:category") if job else None,
         )
+
+    def _opened(self, job_id: str, raw: bytes) -> Any:
+        sealer = self._broker.sealer
+        return _value(raw if sealer is None else sealer.open("result", job_id, raw))
 
     async def _listen(self) -> None:
         if self._reader is None or self._reader.done():

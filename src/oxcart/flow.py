@@ -120,10 +120,11 @@ class Flow:
             self.queue.name,
             self.queue.prefix,
             self.name,
-            self.queue.seal(self.data),
+            self.data,
             carry(self.options),
             self.policy,
             tuple(child._tree(place) for child in self.children),
+            self.queue.sealer,
         )
 
     async def add(self) -> FlowHandle:

@@ -83,9 +83,10 @@ class GraphJob:
             self.queue.name,
             self.queue.prefix,
             self.name,
-            self.queue.seal(self._data),
+            self._data,
             carry(self._options),
             tuple(dict.fromkeys(edges)),
+            self.queue.sealer,
         )
 
     def _of(self, other: Dependency, numbers: Mapping[int, int]) -> int | Existing:

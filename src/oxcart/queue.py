@@ -31,6 +31,7 @@ from oxcart.broker.factory import (
 )
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import Added, ServedBroker
+from oxcart.broker.sealing import Sealer
 from oxcart.dead_letters import DeadLetters
 from oxcart.deliveries import WebhookQueue
 from oxcart.engine.handler import Handler, Registry, RunKind
@@ -189,7 +190,7 @@ class Queue(Routing):
         encoded, names, watched, routed = [], [], [], []
         for row in jobs:
             own = shared if len(row) == 2 else self.read_options(cast(OptionKwargs, dict(row[2])), shared)
-            encoded.append(encode(row[0], self.seal(row[1]), own))
+            encoded.append(encode(row[0], row[1], own))
             names.append(row[0])
             if own.callback_url is not None:
                 watched.append(encoded[-1][0])
@@ -211,7 +212,7 @@ class Queue(Routing):
     async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
         has_lane = options.target is not None and self.protocol == "bullmq"
         where = self.lane(cast(Target, options.target)) if has_lane else self
-        encoded = self.broker.encode(name, self.seal(data), carry(options))
+        encoded = self.broker.encode(name, data, carry(options))
         if options.callback_url is not None:
             await self.expect_callbacks([encoded[0]])
         added = await where.add_encoded(encoded)
@@ -237,9 +238,10 @@ class Queue(Routing):
             self._deliveries = WebhookQueue(self, self.webhooks)
         return self._deliveries
 
-    def seal(self, data: Any) -> Any:
-        """A payload as it is stored: sealed, where the queue has keys."""
-        return data if self.key_ring is None else self.key_ring.seal(data, base_of(self.name))
+    @property
+    def sealer(self) -> Sealer | None:
+        """Seals and opens the values of the queue's jobs; None where it has no keys."""
+        return Sealer.of(self.key_ring, self.protocol, self.prefix, base_of(self.name))
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own.

@@ -23,7 +23,7 @@ from oxcart.broker.factory import native
 from oxcart.handle import JobHandle
 from oxcart.model import payload
 from oxcart.model.duration import Duration
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import DecryptionError, ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import OptionKwargs
 from oxcart.model.schedule import Instant, Missed, Overlap, Schedule, Scheduler, check_scheduler_id
@@ -109,8 +109,10 @@ class Schedulers:
         own = self._queue.read_options(options)
         if self._queue.protocol == "bullmq":
             own = own.without_target("schedules")
-        body = payload.encode(self._queue.seal({} if data is None else data))
+        body = payload.encode({} if data is None else data)
         store = self._store
+        if (sealer := self._queue.sealer) is not None:
+            body = sealer.seal("schedule", _bound_id(store, scheduler_id), body)
         if isinstance(store, CronStore):
             made = await store.upsert(
                 scheduler_id,
@@ -134,8 +136,13 @@ class Schedulers:
         return JobHandle(self._queue, run[0], called, True)
 
     async def get(self, scheduler_id: str) -> Scheduler | None:
-        """A schedule as it is now, or None."""
-        return await self._store.get(scheduler_id)
+        """A schedule as it is now, or None.
+
+        Raises:
+            DecryptionError: The queue has keys, and the schedule's payload does not open with them.
+        """
+        found = await self._store.get(scheduler_id)
+        return None if found is None else self._opened(found, lenient=False)
 
     async def list(self, *, first: int = 0, limit: int = 100, latest: bool = False) -> Sequence[Scheduler]:
         """A page of schedules, those whose next run is soonest first unless ``latest``.
@@ -144,7 +151,8 @@ class Schedulers:
         """
         if limit < 1:
             return []
-        return await self._store.page(first, first + limit - 1, latest=latest)
+        found = await self._store.page(first, first + limit - 1, latest=latest)
+        return [self._opened(one, lenient=True) for one in found]
 
     async def count(self) -> int:
         """How many schedules there are."""
@@ -157,9 +165,27 @@ class Schedulers:
         """
         return await self._store.remove(scheduler_id)
 
+    def _opened(self, found: Scheduler, *, lenient: bool) -> Scheduler:
+        """A schedule with its payload opened, where the queue has keys."""
+        sealer = self._queue.sealer
+        if sealer is None:
+            return found
+        try:
+            body = sealer.open("schedule", _bound_id(self._store, found.id), payload.encode(found.data))
+        except DecryptionError:
+            if not lenient:
+                raise
+            return found
+        return msgspec.structs.replace(found, data=payload.decode(body))
+
     @property
     def _store(self) -> SchedulerStore | CronStore:
         broker = self._queue.broker
         return (
             broker.schedulers if isinstance(broker, BridgeBroker) else native(broker, "intervals").schedulers
         )
+
+
+def _bound_id(store: SchedulerStore | CronStore, scheduler_id: str) -> str:
+    """What the payload of a schedule is bound to: what its runs say that they are runs of."""
+    return store.id_of(scheduler_id) if isinstance(store, CronStore) else scheduler_id

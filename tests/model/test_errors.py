@@ -19,6 +19,7 @@ from oxcart.model.errors import (
     PendingChildren,
     ResultTimeout,
     SchedulerOwned,
+    SealError,
     ValidationError,
     WrongState,
     error_for_code,
@@ -42,6 +43,8 @@ def test_validation_does_not_print_a_whole_payload() -> None:
     [
         (int(12.3 * 2**20), 10 * 2**20, "Job payload size 12.3 MB exceeds limit of 10.0 MB"),
         (17 * 2**20, 16 * 2**20, "Job payload size 17.0 MB exceeds limit of 16.0 MB"),
+        (10 * 2**20 + 1, 10 * 2**20, "Job payload size 10.000001 MB exceeds limit of 10.000000 MB"),
+        (int(10.02 * 2**20), 10 * 2**20, "Job payload size 10.02 MB exceeds limit of 10.00 MB"),
         (2000, 1000, "Job payload size 2000 bytes exceeds limit of 1000 bytes"),
     ],
 )
@@ -109,6 +112,7 @@ def test_result_timeout_is_a_timeout() -> None:
 EXAMPLES = [
     ValidationError("a", "at least 1", 0),
     PayloadTooLarge(2, 1),
+    SealError("altered", "k1"),
     error_for_code(-6, "j", "finish"),
     JobFailed("j", "boom", ["t"], "system"),
     MissingExtra("x", "y"),

@@ -1,11 +1,15 @@
-"""Payloads that only those who have the key can read: AES-256-GCM, with several keys while one is replaced.
+"""The keys that seal a queue's values: AES-256-GCM, with several keys while one is replaced.
 
-A sealed payload is a JSON object that every peer can carry and none can read:
-``{"$sealed": {"v": 1, "key": "<id>", "nonce": "<base64>", "data": "<base64>"}}``. The queue's name is bound
-to it, so what was sealed for one queue does not open in another.
+A sealed value is a JSON object that every peer can carry and none can read. Its envelope is versioned:
+``{"$sealed": {"v": 2, "for": "payload", "key": "<id>", "check": "<hex>", "nonce": "<base64>", "data":
+"<base64>"}}``. What the value belongs to (``Bond``) is authenticated with it: a value of another job, queue,
+prefix or purpose does not open. ``check`` is derived from the key, and tells another key of the same id from
+an altered value.
 
-To change the key, give the ring the new one beside the old one and make it the current one: new jobs are
-sealed with it, old ones still open. When no job of the old key is left, drop that key.
+Version 1 bound the queue's name alone; only a ring with ``migrating=True`` opens it.
+
+To change the key, give the ring the new one beside the old one and make it the current one: new values are
+sealed with it, old ones still open. ``oxcart keys rotate`` re-seals what is stored; then drop the old key.
 
 Needs the package ``cryptography`` (``pip install 'oxcart[encryption]'``).
 """
@@ -14,38 +18,52 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import hmac
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from oxcart.model import payload
-from oxcart.model.errors import MissingExtra, OxcartError, ValidationError
+from oxcart.model.errors import DecryptionError, MissingExtra, SealError, ValidationError
 
-#: How a sealed payload begins on the wire.
+__all__ = ["SEALED", "Bond", "DecryptionError", "KeyRing", "Purpose", "SealError"]
+
+#: How a sealed value begins on the wire.
 SEALED = b'{"$sealed":'
 
+#: What a sealed value is; ``schedule`` is the payload that all runs of a schedule share.
+Purpose = Literal["payload", "checkpoint", "result", "progress", "schedule"]
+
+VERSION, _FIRST_VERSION = 2, 1
 _KEY_BYTES, _NONCE_BYTES = 32, 12
-_VERSION = 1
 _MAX_ID = 64
+_json = msgspec.json.Encoder()
 
 
-class DecryptionError(OxcartError):
-    """A payload is sealed and cannot be opened here: the key is missing or wrong, or the payload was altered.
+class Bond(msgspec.Struct, frozen=True):
+    """What a sealed value belongs to.
 
     Attributes:
-        reason: What is wrong, without anything of the payload.
-        key_id: The key that it was sealed with, where that could be read.
+        protocol: ``bullmq`` or ``bridge``.
+        prefix: The queue's prefix, or its namespace.
+        queue: The queue; of a lane the queue that the lane belongs to.
+        job_id: The job, or for the purpose ``schedule`` the schedule.
+        purpose: What the value is.
     """
 
-    def __init__(self, reason: str, key_id: str | None = None) -> None:
-        super().__init__(reason, key_id)
-        self.reason = reason
-        self.key_id = key_id
+    protocol: str
+    prefix: str
+    queue: str
+    job_id: str
+    purpose: Purpose
 
-    def __str__(self) -> str:
-        return self.reason
+    def authenticated(self) -> bytes:
+        """The associated data; each part carries its length, so that no two bonds read the same."""
+        parts = (self.protocol, self.prefix, self.queue, self.job_id, self.purpose)
+        encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
+        return b"oxcart:2" + b"".join(b":%d:%b" % (len(part), part) for part in encoded)
 
 
 class _Letter(msgspec.Struct):
@@ -53,19 +71,30 @@ class _Letter(msgspec.Struct):
     key: str
     nonce: str
     data: str
+    purpose: str = msgspec.field(default="", name="for")
+    check: str = ""
 
 
 class _Envelope(msgspec.Struct, rename={"sealed": "$sealed"}):
     sealed: _Letter
 
 
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
 class KeyRing:
-    """The keys of a queue's payloads.
+    """The keys of a queue's values, and which values they seal.
+
+    Payloads and checkpoints are always sealed. A value in plaintext, where a sealed one belongs, is refused.
 
     Args:
         keys: Keys by their ids; a key is 32 bytes, or their base64.
         current: The id of the key that seals; may be left out where there is one.
-        nonce: Makes the nonce of a payload; passed in so that tests can rule it.
+        results: Whether results are sealed too.
+        progress: Whether progress is sealed too.
+        migrating: Whether to read plaintext and version 1 as well, while a queue is moved to this version.
+            As long as it is set, nothing protects the queue from values in plaintext.
+        nonce: Makes the nonce of a value; passed in so that tests can set it.
 
     Raises:
         ValidationError: A key or an id is not what it must be.
@@ -80,6 +109,9 @@ class KeyRing:
         keys: Mapping[str, bytes | str],
         current: str | None = None,
         *,
+        results: bool = False,
+        progress: bool = False,
+        migrating: bool = False,
         nonce: Callable[[int], bytes] = os.urandom,
     ) -> None:
         try:
@@ -97,18 +129,34 @@ class KeyRing:
         if current not in keys:
             raise ValidationError("current", f"one of {', '.join(map(str, keys))}", current)
         self._ciphers: dict[str, Any] = {}
+        self._checks: dict[str, str] = {}
         for key_id, key in keys.items():
             if not isinstance(key_id, str) or not 1 <= len(key_id) <= _MAX_ID or not key_id.isprintable():
                 raise ValidationError("key id", f"text of 1 to {_MAX_ID} printable characters", key_id)
-            self._ciphers[key_id] = AESGCM(_read_key(key, key_id))
+            raw = _read_key(key, key_id)
+            self._ciphers[key_id] = AESGCM(raw)
+            self._checks[key_id] = hmac.new(raw, b"oxcart:key-check", hashlib.sha256).hexdigest()[:16]
         self.current = current
+        self.migrating = migrating
+        self.required: frozenset[str] = frozenset(
+            ("payload", "checkpoint", "schedule")
+            + (("result",) if results else ())
+            + (("progress",) if progress else ())
+        )
         self._nonce = nonce
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(self._ciphers)}; current {self.current})"
 
     @classmethod
-    def from_env(cls, variable: str = "OXCART_KEYS") -> KeyRing | None:
+    def from_env(
+        cls,
+        variable: str = "OXCART_KEYS",
+        *,
+        results: bool = False,
+        progress: bool = False,
+        migrating: bool = False,
+    ) -> KeyRing | None:
         """The keys in an environment variable, ``id:base64`` with commas between; the first one seals.
 
         Returns:
@@ -123,77 +171,96 @@ class KeyRing:
             if not colon:
                 raise ValidationError(variable, "id:key pairs with commas between", "a pair without a colon")
             keys[key_id] = key
-        return cls(keys, next(iter(keys)))
+        return cls(keys, next(iter(keys)), results=results, progress=progress, migrating=migrating)
 
     @staticmethod
     def generate() -> str:
         """A new key, as base64."""
         return base64.b64encode(os.urandom(_KEY_BYTES)).decode()
 
-    def seal(self, data: Any, queue: str) -> dict[str, Any]:
-        """A payload that only this ring opens.
-
-        Raises:
-            PayloadError: The data cannot travel as JSON.
-        """
+    def seal(self, body: bytes, bond: Bond) -> bytes:
+        """Seals JSON under the current key; returns the envelope as JSON."""
         nonce = self._nonce(_NONCE_BYTES)
-        body = self._ciphers[self.current].encrypt(nonce, payload.encode(data), _about(queue))
+        sealed = self._ciphers[self.current].encrypt(nonce, body, bond.authenticated())
         letter = {
-            "v": _VERSION,
+            "v": VERSION,
+            "for": bond.purpose,
             "key": self.current,
+            "check": self._checks[self.current],
             "nonce": base64.b64encode(nonce).decode(),
-            "data": base64.b64encode(body).decode(),
+            "data": base64.b64encode(sealed).decode(),
         }
-        return {"$sealed": letter}
+        return _json.encode({"$sealed": letter})
 
-    def open(self, raw: bytes, queue: str) -> bytes:
-        """What is in a sealed payload, as JSON.
+    def open(self, raw: bytes, bond: Bond) -> bytes:
+        """The JSON in an envelope.
 
         Raises:
-            DecryptionError: It cannot be opened.
+            SealError: It was altered, or sealed for something else.
+            DecryptionError: The ring lacks its key, or does not read its version.
         """
-        from cryptography.exceptions import InvalidTag
-
         letter = _read(raw)
+        if letter.v != VERSION and not (letter.v == _FIRST_VERSION and self.migrating):
+            raise DecryptionError(_of_version(letter.v), letter.key)
         cipher = self._ciphers.get(letter.key)
         if cipher is None:
             known = ", ".join(self._ciphers)
-            told = f"the payload is sealed with key {letter.key!r}; this queue has {known}"
-            raise DecryptionError(told, letter.key)
-        try:
-            nonce = base64.b64decode(letter.nonce, validate=True)
-            opened: bytes = cipher.decrypt(nonce, base64.b64decode(letter.data, validate=True), _about(queue))
-        except (InvalidTag, ValueError) as error:
-            told = f"the payload does not open with key {letter.key!r}: it is another key, or it was altered"
-            raise DecryptionError(told, letter.key) from error
-        return opened
+            raise DecryptionError(
+                f"the {bond.purpose} is sealed with key {letter.key!r}; this queue has {known}", letter.key
+            )
+        if letter.v == _FIRST_VERSION:
+            return _decrypt(cipher, letter, b"oxcart:1:" + bond.queue.encode(), bond)
+        if letter.check != self._checks[letter.key]:
+            raise DecryptionError(
+                f"the {bond.purpose} does not open with key {letter.key!r}: another key of this id sealed it",
+                letter.key,
+            )
+        if letter.purpose != bond.purpose:
+            raise SealError(
+                f"the {bond.purpose} of job {bond.job_id} was sealed as a {letter.purpose[:20] or 'nothing'}",
+                letter.key,
+            )
+        return _decrypt(cipher, letter, bond.authenticated(), bond)
+
+    def is_current(self, raw: bytes) -> bool:
+        """Whether an envelope is of this version and sealed with the current key."""
+        letter = _read(raw)
+        return (letter.v, letter.key, letter.check) == (VERSION, self.current, self._checks[self.current])
 
 
-def open_sealed(raw: bytes, ring: KeyRing | None, queue: str) -> bytes:
-    """A payload as JSON, opened where it is sealed.
-
-    Raises:
-        DecryptionError: It is sealed and cannot be opened.
-    """
-    if not raw.startswith(SEALED):
-        return raw
-    if ring is None:
-        raise DecryptionError("the payload is sealed, and this queue was given no keys: Queue(…, key_ring=…)")
-    return ring.open(raw, queue)
+def purpose_of(raw: bytes) -> str:
+    """What an envelope says that it holds; empty where it does not say."""
+    return _read(raw).purpose
 
 
-def _about(queue: str) -> bytes:
-    return b"oxcart:1:" + queue.encode()
+def _decrypt(cipher: Any, letter: _Letter, about: bytes, bond: Bond) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        nonce = base64.b64decode(letter.nonce, validate=True)
+        opened: bytes = cipher.decrypt(nonce, base64.b64decode(letter.data, validate=True), about)
+    except (InvalidTag, ValueError) as error:
+        raise SealError(
+            f"the {bond.purpose} of job {bond.job_id} was altered, or sealed for another job or queue",
+            letter.key,
+        ) from error
+    return opened
+
+
+def _of_version(version: int) -> str:
+    if version == _FIRST_VERSION:
+        return (
+            "the value is sealed in version 1, which does not name its job: "
+            "read it with KeyRing(…, migrating=True), and re-seal it with `oxcart keys rotate`"
+        )
+    return f"the value is sealed in version {version}, which this version of Oxcart does not know"
 
 
 def _read(raw: bytes) -> _Letter:
     try:
-        letter = msgspec.json.decode(raw, type=_Envelope).sealed
+        return _envelope.decode(raw).sealed
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise DecryptionError("the payload looks sealed, but is no envelope of ours") from error
-    if letter.v != _VERSION:
-        raise DecryptionError(f"the payload is sealed in version {letter.v}, of which nothing is known here")
-    return letter
+        raise SealError("the value begins like an envelope of Oxcart, and is none") from error
 
 
 def _read_key(key: bytes | str, key_id: str) -> bytes:

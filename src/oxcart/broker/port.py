@@ -27,7 +27,7 @@ from oxcart.model.options import JobOptions
 if TYPE_CHECKING:
     from oxcart.broker.caller import Caller
     from oxcart.broker.connection import Server
-    from oxcart.broker.keyring import KeyRing
+    from oxcart.broker.sealing import Sealer
 
 Code = int | str
 
@@ -287,11 +287,11 @@ class Broker(Protocol):
     async def remove_job(self, job_id: str, *, children: bool = False) -> None:
         """Removes a job."""
 
-    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
-        """Reads jobs."""
+    async def get(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
+        """Reads jobs; sealed values that do not open raise, or stay sealed where ``lenient``."""
 
-    async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
-        """Reads jobs with their formal states."""
+    async def look(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
+        """As ``get``, with the jobs' formal states."""
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Tells the wire states of jobs."""
@@ -380,8 +380,8 @@ class ServedBroker(Broker, Protocol):
         """The queue's keys."""
 
     @property
-    def key_ring(self) -> KeyRing | None:
-        """Opens payloads that are sealed."""
+    def sealer(self) -> Sealer | None:
+        """Seals and opens values; None where the queue has no keys."""
 
     def clock(self) -> int:
         """The time in ms."""

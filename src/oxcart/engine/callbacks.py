@@ -87,7 +87,8 @@ class Callbacks:
             cursor, flat = answer[0].decode(), answer[1]
             ids = [raw.decode("utf-8", "surrogateescape") for raw in flat[::2]]
             added = [float(score) for score in flat[1::2]]
-            for job_id, at, job in zip(ids, added, await broker.look(ids) if ids else [], strict=True):
+            jobs = await broker.look(ids, lenient=True) if ids else []
+            for job_id, at, job in zip(ids, added, jobs, strict=True):
                 if job is None:
                     if at < broker.clock() - LOST:
                         await broker.caller.command("ZREM", place, job_id)

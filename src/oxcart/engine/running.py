@@ -17,8 +17,9 @@ from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
 from oxcart.broker.factory import native
-from oxcart.broker.keyring import SEALED, open_sealed
+from oxcart.broker.keyring import SEALED
 from oxcart.broker.port import Broker, ClaimedJob
+from oxcart.broker.sealing import Sealer, open_value, schedule_field
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.failure import JobCancelled
@@ -57,6 +58,7 @@ class RunningJob(Parent):
         "_flag",
         "_loop",
         "_loop_thread",
+        "_opened",
         "_options",
         "cancel_reason",
         "cancel_text",
@@ -104,6 +106,7 @@ class RunningJob(Parent):
         #: Stops the attempt; set by the executor while it runs.
         self.stop: Callable[[], object] | None = None
         self._data: Any = _MISSING
+        self._opened: bytes | None = None
         self._options: JobOptions | None = None
         self._cancelled: asyncio.Event | None = None
         self._flag: threading.Event | None = None
@@ -122,12 +125,22 @@ class RunningJob(Parent):
         """The payload as JSON.
 
         Raises:
-            DecryptionError: It is sealed, and the worker's queue cannot open it.
+            SealError: The queue is sealed, and the payload is not what was sealed for this job.
+            DecryptionError: It is sealed, and the worker's queue lacks its key.
         """
-        raw = self.claim.fields.get(b"data", b"null")
-        if raw.startswith(SEALED):
-            return open_sealed(raw, getattr(self._broker, "key_ring", None), self.queue)
-        return raw
+        fields = self.claim.fields
+        raw = fields.get(b"data", b"null")
+        sealer = self.sealer
+        if sealer is None and not raw.startswith(SEALED):
+            return raw
+        if self._opened is None:
+            self._opened = open_value(sealer, "payload", self.id, raw, schedule_field(fields))
+        return self._opened
+
+    @property
+    def sealer(self) -> Sealer | None:
+        """Seals and opens the job's values; None where its queue has no keys."""
+        return getattr(self._broker, "sealer", None)
 
     @property
     def data(self) -> Any:
@@ -262,19 +275,25 @@ class RunningJob(Parent):
         Raises:
             LeaseLost: Another worker runs this job by now; nothing was written.
         """
-        ring = getattr(self._broker, "key_ring", None)
-        body = payload.encode(data if ring is None else ring.seal(data, self.queue), field="checkpoint")
+        body = payload.encode(data, field="checkpoint")
+        if (sealer := self.sealer) is not None:
+            body = sealer.seal("checkpoint", self.id, body)
         payload.check_size(body, b"")
         await self._broker.set_checkpoint(self.id, self.token, body)
         self.claim.fields[b"ox:checkpoint"] = body
 
     @property
     def checkpointed(self) -> Any:
-        """What ``checkpoint`` saved last, in this attempt or one before; None for nothing."""
+        """What ``checkpoint`` saved last, in this attempt or one before; None for nothing.
+
+        Raises:
+            SealError: The queue is sealed, and this is not what was sealed for this job.
+            DecryptionError: It is sealed, and the worker's queue lacks its key.
+        """
         raw = self.claim.fields.get(b"ox:checkpoint")
         if raw is None:
             return None
-        return payload.decode(open_sealed(raw, getattr(self._broker, "key_ring", None), self.queue))
+        return payload.decode(open_value(self.sealer, "checkpoint", self.id, raw))
 
     def limit_to(self, timeout: Duration) -> None:
         """Asks for less time than the attempt has, counted from now; more than it has is not to be had.
@@ -321,7 +340,10 @@ class RunningJob(Parent):
         fields[b"ats"] = str(self.fencing).encode()
         fields[b"processedOn"] = str(self.started_ms).encode()
         fields[b"pb"] = self.worker_id.encode()
-        fields[b"data"] = self.raw_data
+        if (sealer := self.sealer) is not None:
+            fields = sealer.open_fields(self.id, fields)
+        else:
+            fields[b"data"] = self.raw_data
         return codec.decode_job(self._broker.queue, self.id, fields, "active")
 
 

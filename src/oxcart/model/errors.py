@@ -63,7 +63,10 @@ class PayloadTooLarge(PayloadError):
 
     def __init__(self, size: int, limit: int) -> None:
         if limit >= _MIB:
-            text = f"{size / _MIB:.1f} MB exceeds limit of {limit / _MIB:.1f} MB"
+            # As many digits as tell the two apart; a byte more shows in the sixth or seventh.
+            shown = (tuple(f"{n / _MIB:.{digits}f}" for n in (size, limit)) for digits in range(1, 8))
+            large, bound = next((pair for pair in shown if pair[0] != pair[1]), (str(size), str(limit)))
+            text = f"{large} MB exceeds limit of {bound} MB"
         else:  # "0.0 MB exceeds limit of 0.0 MB" would help nobody
             text = f"{size} bytes exceeds limit of {limit} bytes"
         super().__init__("data", f"at most {limit} bytes", size, f"Job payload size {text}")
@@ -313,6 +316,30 @@ class ScriptError(BrokerError):
 
 class ResultTimeout(OxcartError, TimeoutError):
     """The job did not end within the time the caller wanted to wait; the job itself goes on."""
+
+
+class DecryptionError(OxcartError):
+    """A sealed value cannot be opened here: its key is missing or another one. Another worker may have it.
+
+    Attributes:
+        reason: What is wrong, without anything of the value.
+        key_id: The id of the key that sealed the value, where the envelope names one.
+    """
+
+    def __init__(self, reason: str, key_id: str | None = None) -> None:
+        super().__init__(reason, key_id)
+        self.reason = reason
+        self.key_id = key_id
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class SealError(DecryptionError):
+    """A stored value is not what was sealed for this job: plaintext, altered, or another job's.
+
+    No retry mends that: the job fails for good, and its handler never sees the value.
+    """
 
 
 class JobFailed(OxcartError):

@@ -23,6 +23,7 @@ from oxcart.model.errors import (
     MissingExtra,
     OxcartError,
     ScriptError,
+    SealError,
     ValidationError,
 )
 
@@ -175,6 +176,11 @@ DEFAULT_RULES: tuple[Rule, ...] = (
             "pydantic_core.ValidationError",
         ),
         why="the same payload is invalid the next time too",
+    ),
+    Rule(
+        category=Category.PERMANENT,
+        types=(SealError,),
+        why="the stored value is not what was sealed for this job, and stays so",
     ),
     Rule(
         category=Category.PERMANENT,

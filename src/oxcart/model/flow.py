@@ -62,6 +62,7 @@ class Tree(msgspec.Struct, frozen=True):
         options: How it is to be run and kept.
         on_failure: What its failure means for its parent; nothing for the job at the top.
         children: The jobs it waits for.
+        sealer: Seals its payload when it is encoded; None where its queue has no keys.
     """
 
     queue: str
@@ -71,6 +72,7 @@ class Tree(msgspec.Struct, frozen=True):
     options: JobOptions = JobOptions()
     on_failure: OnFailure = OnFailure.FAIL
     children: tuple[Tree, ...] = ()
+    sealer: Any = None
 
     def __repr__(self) -> str:
         return masked(self, "data")

@@ -61,6 +61,7 @@ class Node(msgspec.Struct, frozen=True):
         data: Its payload.
         options: How it is to be run and kept.
         edges: What it waits for.
+        sealer: Seals its payload when it is encoded; None where its queue has no keys.
     """
 
     queue: str
@@ -69,6 +70,7 @@ class Node(msgspec.Struct, frozen=True):
     data: Any = None
     options: JobOptions = JobOptions()
     edges: tuple[Edge, ...] = ()
+    sealer: Any = None
 
     def __repr__(self) -> str:
         return masked(self, "data")

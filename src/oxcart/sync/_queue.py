@@ -16,6 +16,7 @@ from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.factory import ProtocolName
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import ServedBroker
+from oxcart.broker.sealing import Sealer
 from oxcart.deliveries import WebhookQueue
 from oxcart.engine.handler import Registry, RunKind
 from oxcart.engine.running import RunningJob
@@ -139,9 +140,10 @@ class Queue(Routing):
         """Notes jobs that somebody is to be told of when they have ended."""
         self.run(self.asynchronous.expect_callbacks(ids))
 
-    def seal(self, data: Any) -> Any:
-        """A payload as it is stored: sealed, where the queue has keys."""
-        return self.asynchronous.seal(data)
+    @property
+    def sealer(self) -> Sealer | None:
+        """Seals and opens the values of the queue's jobs; None where it has no keys."""
+        return self.asynchronous.sealer
 
     def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own."""

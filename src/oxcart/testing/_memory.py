@@ -15,8 +15,8 @@ from typing import Any
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import STATES, now_ms
-from oxcart.broker.keyring import KeyRing, open_sealed
 from oxcart.broker.port import Added, ClaimedJob, Code, Outcome
+from oxcart.broker.sealing import Sealer, open_value
 from oxcart.engine.handler import Handler, Registry
 from oxcart.engine.running import RunningJob
 from oxcart.model import payload
@@ -59,7 +59,7 @@ class MemoryBroker:
         settings: How to run jobs.
         at_once: Whether a job runs as soon as it is added.
         ended: Told of every ended attempt, as a worker's observer is.
-        key_ring: Opens payloads that are sealed.
+        sealer: Seals and opens values, where the queue has keys.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class MemoryBroker:
         settings: Settings,
         at_once: bool,
         ended: Callable[[RunningJob, Outcome, Code, float], None],
-        key_ring: KeyRing | None = None,
+        sealer: Sealer | None = None,
     ) -> None:
         self.queue = queue
-        self.key_ring = key_ring
+        self.sealer = sealer
         self.at_once = at_once
         self.added: list[Job] = []
         self.records: dict[str, Record] = {}
@@ -91,7 +91,7 @@ class MemoryBroker:
 
     def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
         """Checks and encodes a job for ``add``."""
-        return codec.encode_job(name, data, options, now_ms())
+        return codec.encode_job(name, data, options, now_ms(), sealer=self.sealer)
 
     async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
         """Adds encoded jobs and, unless they are to wait, runs them in that order."""
@@ -117,7 +117,7 @@ class MemoryBroker:
             self._keys[key] = (job_id, now_ms() + int(str(args[codec.FLAGS]).partition("I")[2]))
         state = "delayed" if args[5] else "prioritized" if args[6] else "wait"
         self.records[job_id] = Record(job_id, fields, state)
-        self.added.append(codec.decode_job(self.queue, job_id, self._opened(fields)))
+        self.added.append(codec.decode_job(self.queue, job_id, self._opened(job_id, fields)))
         return Added(job_id, True)
 
     @property
@@ -189,7 +189,9 @@ class MemoryBroker:
         if kind != "w" and outcome.counts:
             fields[b"atm"] = b"%d" % (int(fields.get(b"atm", 0)) + 1)
         if kind == "c":
-            fields[b"returnvalue"] = outcome.value
+            fields[b"returnvalue"] = (
+                outcome if self.sealer is None else self.sealer.seal_result(outcome)
+            ).value
         elif outcome.value or outcome.stack:
             fields[b"failedReason"], fields[b"stacktrace"] = outcome.value, outcome.stack
         if kind in "cf":
@@ -230,7 +232,10 @@ class MemoryBroker:
 
     async def set_progress(self, job_id: str, progress: Any) -> None:
         """Writes a job's progress."""
-        self._find(job_id, "set_progress").fields[b"progress"] = payload.encode(progress, field="progress")
+        body = payload.encode(progress, field="progress")
+        if self.sealer is not None:
+            body = self.sealer.seal("progress", job_id, body)
+        self._find(job_id, "set_progress").fields[b"progress"] = body
 
     async def add_log(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
         """Appends to a job's log; returns its length."""
@@ -252,7 +257,9 @@ class MemoryBroker:
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
-        body = payload.encode(data if self.key_ring is None else self.key_ring.seal(data, self.queue))
+        body = payload.encode(data)
+        if self.sealer is not None:
+            body = self.sealer.seal("payload", job_id, body)
         payload.check_size(body, b"")
         self._find(job_id, "update_data").fields[b"data"] = body
 
@@ -323,14 +330,14 @@ class MemoryBroker:
 
     # -- looking
 
-    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
         """Reads jobs."""
         found = [self.records.get(job_id) for job_id in job_ids]
-        return [None if record is None else self._job(record) for record in found]
+        return [None if record is None else self._job(record, lenient=lenient) for record in found]
 
-    async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
+    async def look(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
         """Reads jobs with their formal states."""
-        return await self.get(job_ids)
+        return await self.get(job_ids, lenient=lenient)
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Tells the wire states of jobs."""
@@ -340,16 +347,17 @@ class MemoryBroker:
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state."""
-        found = [self._job(record) for record in self.records.values() if record.state == state]
+        found = [self._job(record, lenient=True) for record in self.records.values() if record.state == state]
         return (found if oldest else found[::-1])[first : last + 1]
 
-    def _job(self, record: Record) -> Job:
-        return codec.decode_job(self.queue, record.id, self._opened(record.fields), record.state)
+    def _job(self, record: Record, *, lenient: bool = False) -> Job:
+        fields = self._opened(record.id, record.fields, lenient=lenient)
+        return codec.decode_job(self.queue, record.id, fields, record.state)
 
-    def _opened(self, fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        if self.key_ring is None:
-            return fields
-        return {**fields, b"data": open_sealed(fields[b"data"], self.key_ring, self.queue)}
+    def _opened(
+        self, job_id: str, fields: dict[bytes, bytes], *, lenient: bool = False
+    ) -> dict[bytes, bytes]:
+        return fields if self.sealer is None else self.sealer.open_fields(job_id, fields, lenient=lenient)
 
     # -- results
 
@@ -369,9 +377,9 @@ class MemoryBroker:
         while record.state == "active" and (end is None or time.monotonic() < end):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         if record.state == "completed":
-            return payload.decode(record.fields[b"returnvalue"])
+            return payload.decode(open_value(self.sealer, "result", job_id, record.fields[b"returnvalue"]))
         if record.state == "failed":
-            job = self._job(record)
+            job = self._job(record, lenient=True)
             category = job.extra.get(codec.FIELD_CATEGORY)
             raise JobFailed(job_id, job.failed_reason or "", job.stacktrace, category) from record.error
         raise ResultTimeout(f"job {job_id} is {record.state} and nothing runs it: {self._why(record)}")

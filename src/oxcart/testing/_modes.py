@@ -100,7 +100,7 @@ def _standing_in(queues: Sequence[AnyQueue], settings: Settings, *, at_once: boo
     with contextlib.ExitStack() as stack:
         for queue in queues:
             inner = unwrap(queue)
-            broker = MemoryBroker(inner.name, inner.registry, settings, at_once, report.note, inner.key_ring)
+            broker = MemoryBroker(inner.name, inner.registry, settings, at_once, report.note, inner.sealer)
             stand_in = StandIn(broker)
             stack.enter_context(_replaced(inner, "_bind", _constant(stand_in)))
             stack.enter_context(_replaced(inner, "open_broker", _no_server(inner.name)))

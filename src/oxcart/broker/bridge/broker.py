@@ -30,6 +30,7 @@ from oxcart.broker.capabilities import BRIDGE
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import NOTHING, Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
+from oxcart.broker.sealing import Sealer
 from oxcart.model import payload
 from oxcart.model.errors import (
     BrokerError,
@@ -109,8 +110,8 @@ class BridgeBroker(Looking):
         abilities: Abilities | None = None,
     ) -> None:
         self.server = server
-        self.key_ring = key_ring
         self.keys = BridgeKeys(queue, namespace, server.is_cluster if tagged is None else tagged)
+        self.sealer = Sealer.of(key_ring, "bridge", self.keys.namespace, queue)
         self.slot = self.keys.slot() if server.is_cluster else None
         self.clock = clock
         self.caller = caller or Caller(
@@ -148,7 +149,9 @@ class BridgeBroker(Looking):
 
     def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
         """Checks and encodes a job for ``add``; raises before anything is written."""
-        return codec.encode_job(self.queue, name, data, options, self.clock(), formal=self.formal)
+        return codec.encode_job(
+            self.queue, name, data, options, self.clock(), formal=self.formal, sealer=self.sealer
+        )
 
     async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
         """Adds encoded jobs, in order; long lists go in several calls."""
@@ -192,6 +195,8 @@ class BridgeBroker(Looking):
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
         now = self.clock()
+        if self.sealer is not None and self.sealer.seals("result"):
+            outcomes = [self.sealer.seal_result(outcome) for outcome in outcomes]
         codes: list[Code] = []
         awaited: list[bytes] = []
         for start in range(0, max(1, len(outcomes)), FINISH):
@@ -469,6 +474,9 @@ class BridgeBroker(Looking):
 
     async def set_progress(self, job_id: str, progress: Any) -> None:
         """Writes a job's progress."""
+        if self.sealer is not None and self.sealer.seals("progress"):
+            body = self.sealer.seal("progress", job_id, payload.encode(progress, field="progress"))
+            progress = payload.decode(body)
         body = codec.progress_of(progress, self.clock())
         await self._change("set_progress", job_id, self.queue, body)
 
@@ -478,7 +486,9 @@ class BridgeBroker(Looking):
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
-        body = payload.encode(data if self.key_ring is None else self.key_ring.seal(data, self.queue))
+        body = payload.encode(data)
+        if self.sealer is not None:
+            body = self.sealer.seal("payload", job_id, body)
         for _ in range(TRIES):
             raw = await self._raw(job_id)
             new = codec.with_parts(raw, payload=body)

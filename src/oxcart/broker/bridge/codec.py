@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -44,6 +44,9 @@ from oxcart.model.priority import Priority
 from oxcart.model.state import formal_state
 from oxcart.model.target import Target
 
+if TYPE_CHECKING:
+    from oxcart.broker.sealing import Sealer
+
 Encoded = tuple[str, list[bytes | str | int]]
 """A job ready to be sent: its id, and its arguments for ``add.lua``."""
 
@@ -68,7 +71,14 @@ _json = msgspec.json.Encoder()
 
 
 def encode_job(
-    job_type: str, name: str, data: Any, options: JobOptions, now_ms: int, *, formal: bool = False
+    job_type: str,
+    name: str,
+    data: Any,
+    options: JobOptions,
+    now_ms: int,
+    *,
+    formal: bool = False,
+    sealer: Sealer | None = None,
 ) -> Encoded:
     """Checks and encodes a job.
 
@@ -79,6 +89,7 @@ def encode_job(
         options: Its options.
         now_ms: The time.
         formal: Whether its priority is one of the formal ones.
+        sealer: Seals the payload for this job.
 
     Raises:
         ValidationError: Something of it cannot be stored.
@@ -89,6 +100,8 @@ def encode_job(
     check_options(options)
     body = payload.encode({} if data is None else data)
     job_id = options.job_id or new_id()
+    if sealer is not None:
+        body = sealer.seal("payload", job_id, body)
     record, facts = make_record(job_type, name, body, options, now_ms, job_id, formal=formal)
     payload.check_size(record, b"", options.size_limit)
     due = (now_ms if options.timestamp is None else options.timestamp) + options.delay if options.delay else 0

@@ -64,7 +64,7 @@ async def _of_type(broker: BridgeBroker, ids: Sequence[str]) -> list[Job]:
         for one, raw in zip(ids, raws, strict=True)
         if raw is not None and records.read_record(raw).type == broker.queue
     ]
-    return [job for job in await broker.look(mine) if job is not None] if mine else []
+    return [job for job in await broker.look(mine, lenient=True) if job is not None] if mine else []
 
 
 async def _do(broker: BridgeBroker, doing: Doing, job_id: str, reset: bool) -> int:

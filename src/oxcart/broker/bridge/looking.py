@@ -14,8 +14,8 @@ import msgspec
 from oxcart.broker.bridge import records
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.caller import Caller
-from oxcart.broker.keyring import DecryptionError, KeyRing, open_sealed
 from oxcart.broker.port import Ended
+from oxcart.broker.sealing import Sealer
 from oxcart.model.job import Job
 
 #: Ids that one read of a long set takes.
@@ -55,7 +55,7 @@ class Looking:
 
     keys: BridgeKeys
     caller: Caller
-    key_ring: KeyRing | None
+    sealer: Sealer | None
     clock: Callable[[], int]
 
     @property
@@ -63,19 +63,16 @@ class Looking:
         """The job type."""
         raise NotImplementedError
 
-    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
         """Reads jobs."""
-        return await self.look(job_ids)
+        return await self.look(job_ids, lenient=lenient)
 
-    async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
+    async def look(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
         """Reads jobs with their formal states.
 
         Raises:
-            DecryptionError: The queue has keys, and a payload does not open with them.
+            DecryptionError: The queue has keys, and a value does not open with them.
         """
-        return await self._read(job_ids, lenient=False)
-
-    async def _read(self, job_ids: Sequence[str], *, lenient: bool) -> list[Job | None]:
         commands: list[tuple[str, str]] = []
         for job_id in job_ids:
             commands += [
@@ -105,20 +102,11 @@ class Looking:
                 result=result,
                 progress=progress,
                 pending=depends is not None,
+                sealer=self.sealer,
+                lenient=lenient,
             )
-            found.append(self._opened(job, raw, lenient=lenient))
+            found.append(job)
         return found
-
-    def _opened(self, job: Job, raw: bytes, *, lenient: bool) -> Job:
-        if self.key_ring is None:
-            return job
-        try:
-            opened = open_sealed(records.read_record(raw).payload, self.key_ring, self.queue)
-        except DecryptionError:
-            if not lenient:  # in a list one job that cannot be opened must not hide the others
-                raise
-            return job
-        return msgspec.structs.replace(job, data=msgspec.json.decode(opened))
 
     async def ended(self, job_id: str) -> Ended:
         """What is known of a job's end."""
@@ -183,7 +171,7 @@ class Looking:
             ids = await self._ids(state)
             if not oldest:
                 ids.reverse()
-        jobs = await self._read(ids[first : last + 1], lenient=True)
+        jobs = await self.look(ids[first : last + 1], lenient=True)
         return [job for job in jobs if job is not None]
 
     async def _merged(self, keys: Sequence[str], most: int, oldest: bool) -> list[str]:

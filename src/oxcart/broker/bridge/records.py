@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import msgpack
@@ -24,6 +24,9 @@ from oxcart.model.backoff import Backoff
 from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
 from oxcart.model.target import Abilities, Mode, Target
+
+if TYPE_CHECKING:
+    from oxcart.broker.sealing import Sealer
 
 #: The priority of a job that says nothing.
 NORMAL_PRIORITY = 5
@@ -385,9 +388,17 @@ def decode_job(
     result: bytes | None = None,
     progress: bytes | None = None,
     pending: bool = False,
+    sealer: Sealer | None = None,
+    lenient: bool = False,
 ) -> Job:
-    """A snapshot of a job from its keys."""
+    """A snapshot of a job from its keys, with its sealed values opened.
+
+    Raises:
+        DecryptionError: A sealed value does not open; not where ``lenient`` leaves it as it is.
+    """
     fields = job_fields(read_record(raw), status, run=run, result=result, progress=progress)
+    if sealer is not None:
+        fields = sealer.open_fields(job_id, fields, lenient=lenient)
     place = "waiting-children" if pending else PLACES.get(status or "")
     return hashes.decode_job(queue, job_id, fields, place)
 
@@ -422,8 +433,14 @@ def job_fields(
         told = decoded(progress)
         if isinstance(told, dict) and "percent" in told and not (told.keys() - {"percent", "updatedAt"}):
             told = told["percent"]
+        elif isinstance(told, dict) and _is_sealed(told.get("data")):
+            told = told["data"]
         fields[b"progress"] = _json.encode(told)
     return fields
+
+
+def _is_sealed(value: Any) -> bool:
+    return isinstance(value, dict) and list(value) == ["$sealed"]
 
 
 def value_of(result: bytes) -> bytes | None:

@@ -23,7 +23,7 @@ from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.keyring import DecryptionError, KeyRing, open_sealed
+from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import (
     LIFETIME_OVER,
     NOTHING,
@@ -36,6 +36,7 @@ from oxcart.broker.port import (
     Outcome,
     Recovered,
 )
+from oxcart.broker.sealing import Sealer
 from oxcart.model import payload
 from oxcart.model.errors import BrokerError, JobLocked, OxcartError, error_for_code
 from oxcart.model.job import Job
@@ -129,7 +130,6 @@ class BullMQBroker:
         key_ring: KeyRing | None = None,
     ) -> None:
         self.server = server
-        self.key_ring = key_ring
         self.keys = Keys(queue, prefix, server.is_cluster if tagged is None else tagged)
         self.slot = self.keys.slot() if server.is_cluster else None
         self.clock = clock
@@ -145,6 +145,7 @@ class BullMQBroker:
         self.limits = LimitStore(self)
         #: The queue that this one is a lane of, and its name within it; itself and None where it is none.
         self.base, self.lane = split_lane(queue)
+        self.sealer = Sealer.of(key_ring, "bullmq", self.keys.prefix, self.base)
         self.lanes = LaneStore(self)
 
     @property
@@ -166,7 +167,7 @@ class BullMQBroker:
             new_token=self._new_token,  # a token is new for every claim, whichever lane it comes from
             caller=self.caller,
             tagged=self.keys.tagged,
-            key_ring=self.key_ring,
+            key_ring=None if self.sealer is None else self.sealer.ring,
         )
 
     def _next_token(self) -> str:
@@ -177,7 +178,7 @@ class BullMQBroker:
 
     def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
         """Checks and encodes a job for ``add``."""
-        return codec.encode_job(name, data, options, self.clock())
+        return codec.encode_job(name, data, options, self.clock(), sealer=self.sealer)
 
     async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
         """Adds encoded jobs, in order; long lists go in several calls.
@@ -260,6 +261,8 @@ class BullMQBroker:
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
         now, token = self.clock(), self._new_token()
+        if self.sealer is not None and self.sealer.seals("result"):
+            outcomes = [self.sealer.seal_result(outcome) for outcome in outcomes]
         args = claim_args(ask, now, token, self.lane) + end_args(outcomes, ask.metrics)
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
@@ -370,7 +373,10 @@ class BullMQBroker:
 
     async def set_progress(self, job_id: str, progress: Any) -> None:
         """Writes a job's progress."""
-        await self._change("set_progress", job_id, payload.encode(progress, field="progress"))
+        body = payload.encode(progress, field="progress")
+        if self.sealer is not None:
+            body = self.sealer.seal("progress", job_id, body)
+        await self._change("set_progress", job_id, body)
 
     async def add_log(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
         """Appends to a job's log; returns its length."""
@@ -389,7 +395,9 @@ class BullMQBroker:
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
-        body = payload.encode(data if self.key_ring is None else self.key_ring.seal(data, self.base))
+        body = payload.encode(data)
+        if self.sealer is not None:
+            body = self.sealer.seal("payload", job_id, body)
         payload.check_size(body, b"")
         await self._change("update_data", job_id, body, harmless=True)
 
@@ -455,14 +463,14 @@ class BullMQBroker:
 
     # -- looking
 
-    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
         """Reads jobs.
 
         Raises:
-            DecryptionError: The queue has keys, and a payload does not open with them.
+            DecryptionError: The queue has keys, and a value does not open with them.
         """
         found = zip(job_ids, await self.records(job_ids), strict=True)
-        return [self._job(job_id, fields) for job_id, fields in found]
+        return [self._job(job_id, fields, lenient=lenient) for job_id, fields in found]
 
     async def records(self, job_ids: Sequence[str]) -> list[dict[bytes, bytes]]:
         """Reads jobs as they are stored; one that is not there has no fields."""
@@ -476,7 +484,7 @@ class BullMQBroker:
         )
         return Ended(added is not None or finished is not None, finished is not None, value)
 
-    async def look(self, job_ids: Sequence[str]) -> list[Job | None]:
+    async def look(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
         """Reads jobs with their formal states."""
         found: list[Job | None] = []
         lost: list[int] = []
@@ -484,10 +492,11 @@ class BullMQBroker:
             part = job_ids[start : start + PAGE_PART]
             answers = await self.caller.again(load("look"), self._meta, *part)
             for job_id, place, flat in zip(part, answers[::2], answers[1::2], strict=True):
-                found.append(self._job(job_id, _fields(flat), place.decode()))
+                found.append(self._job(job_id, _fields(flat), place.decode(), lenient=lenient))
                 lost += [len(found) - 1] if place == ELSEWHERE else []
         for lane, places in (await self.lanes.holding(job_ids, lost)).items():
-            for place, job in zip(places, await lane.look([job_ids[i] for i in places]), strict=True):
+            there = await lane.look([job_ids[i] for i in places], lenient=lenient)
+            for place, job in zip(places, there, strict=True):
                 found[place] = job
         return found
 
@@ -530,14 +539,8 @@ class BullMQBroker:
     ) -> Job | None:
         if not fields:
             return None
-        if self.key_ring is not None:
-            try:
-                for name in (b"data", b"ox:checkpoint"):
-                    if name in fields:
-                        fields = {**fields, name: open_sealed(fields[name], self.key_ring, self.base)}
-            except DecryptionError:
-                if not lenient:  # in a list one job that cannot be opened must not hide the others
-                    raise
+        if self.sealer is not None:
+            fields = self.sealer.open_fields(job_id, fields, lenient=lenient)
         return codec.decode_job(self.queue, job_id, fields, place)
 
 

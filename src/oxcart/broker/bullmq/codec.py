@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -29,6 +29,9 @@ from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 from oxcart.model.retention import Retention
 from oxcart.model.state import State, WireState, formal_state
 from oxcart.model.target import split_lane
+
+if TYPE_CHECKING:
+    from oxcart.broker.sealing import Sealer
 
 #: The exact retry policy, where ``opts.backoff`` can only hold the nearest.
 FIELD_BACKOFF = "ox:backoff"
@@ -242,6 +245,7 @@ def encode_job(
     parent: ParentLink | None = None,
     waits: bool = False,
     counted: bool = False,
+    sealer: Sealer | None = None,
 ) -> Encoded:
     """Checks and encodes a job.
 
@@ -254,6 +258,7 @@ def encode_job(
         waits: Whether it waits for children that are added with it.
         counted: Whether a job without an id gets the next number of the queue, as peers have it. Such an id
             is known only when the job is added.
+        sealer: Seals the payload for this job.
 
     Raises:
         ValidationError: Name or data cannot be stored.
@@ -273,6 +278,8 @@ def encode_job(
     job_id = options.job_id
     if job_id is None:
         job_id = "" if counted else new_id()
+    if sealer is not None:
+        body = sealer.seal("payload", job_id, body)
     if parent is not None or waits or options.deduplication is not None:
         if options.idempotency_key is not None:
             raise ValidationError(

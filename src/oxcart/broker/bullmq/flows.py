@@ -16,6 +16,8 @@ from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.keys import Keys, has_tag
 from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.keyring import SEALED
+from oxcart.broker.sealing import Sealer
 from oxcart.model import payload
 from oxcart.model.errors import CrossSlotError, PayloadError, ValidationError, error_for_code
 from oxcart.model.flow import (
@@ -28,6 +30,7 @@ from oxcart.model.flow import (
     Tree,
     arrange,
 )
+from oxcart.model.target import base_of
 
 #: Jobs per call when a running job adds children: each tree as a whole, so a call may carry more.
 CHUNK = 250
@@ -166,7 +169,13 @@ async def _add(
         elif parent_id is not None:
             link = codec.ParentLink(parent_id, broker.keys.base, _FLAGS[tree.on_failure])
         job_id, job = codec.encode_job(
-            tree.name, tree.data, tree.options, now, parent=link, waits=bool(tree.children)
+            tree.name,
+            tree.data,
+            tree.options,
+            now,
+            parent=link,
+            waits=bool(tree.children),
+            sealer=tree.sealer,
         )
         ids.append(job_id)
         args.append(numbers[tree.prefix, tree.queue])
@@ -347,14 +356,25 @@ def _child(
     broker: BullMQBroker, raw: bytes, processed: bytes | None = None, ignored: bytes | None = None
 ) -> Child:
     key = _text(raw)
-    _, queue, job_id = split(broker, key)
+    base, queue, job_id = split(broker, key)
     value: Any = None
     if processed is not None:
+        if broker.sealer is not None:
+            processed = _opened(broker.sealer, base, queue, job_id, processed)
         try:
             value = payload.decode(processed)
         except PayloadError:
             value = _text(processed)
     return Child(key, queue, job_id, value, None if ignored is None else _text(ignored))
+
+
+def _opened(sealer: Sealer, base: str, queue: str, job_id: str, value: bytes) -> bytes:
+    """The result of a child; another queue than the parent's need not be sealed."""
+    prefix, named = base.rpartition(":")[0], base_of(queue)
+    is_own = (prefix, named) == (sealer.prefix, sealer.queue)
+    if not is_own and not value.startswith(SEALED):
+        return value
+    return sealer.beside(prefix, named).open("result", job_id, value)
 
 
 def _text(raw: bytes) -> str:

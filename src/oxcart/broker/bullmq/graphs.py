@@ -59,7 +59,9 @@ async def add_graph(
     turn = {number: at for at, number in enumerate(order, 1)}
     for number in order:
         node = nodes[number]
-        ids[number], job = codec.encode_job(node.name, node.data, node.options, now, waits=True)
+        ids[number], job = codec.encode_job(
+            node.name, node.data, node.options, now, waits=True, sealer=node.sealer
+        )
         jobs += [queues.number(node.prefix, node.queue), *job]
         weight += len(job[2]) + len(job[3])  # type: ignore[arg-type]
         for edge in node.edges:

@@ -1,0 +1,180 @@
+"""Seals the values of one queue's jobs when they are written, and opens them when they are read.
+
+A broker has a ``Sealer`` where its queue has keys. Each value is bound to its protocol, prefix, queue, job id
+and purpose. Ids of single jobs are made before the write, so a payload is bound to its job. The runs of a
+schedule get their ids from the server: they share a payload that is bound to the schedule.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from oxcart.broker.keyring import SEALED, Bond, KeyRing, Purpose, purpose_of
+from oxcart.broker.port import Outcome
+from oxcart.model.errors import DecryptionError, SealError
+
+#: The fields of a job's hash that may be sealed, and what each of them is.
+FIELDS: Mapping[bytes, Purpose] = {
+    b"data": "payload",
+    b"ox:checkpoint": "checkpoint",
+    b"returnvalue": "result",
+    b"progress": "progress",
+}
+
+_RUN = re.compile(r"repeat:(.+):\d+", re.DOTALL)
+
+
+class Sealer:
+    """Seals and opens values of one queue.
+
+    Args:
+        ring: The queue's keys.
+        protocol: ``bullmq`` or ``bridge``.
+        prefix: The queue's prefix, or its namespace.
+        queue: The queue; of a lane the queue that the lane belongs to.
+    """
+
+    __slots__ = ("_protocol", "prefix", "queue", "ring")
+
+    def __init__(self, ring: KeyRing, protocol: str, prefix: str, queue: str) -> None:
+        self.ring = ring
+        self._protocol = protocol
+        self.prefix = prefix
+        self.queue = queue
+
+    @classmethod
+    def of(cls, ring: KeyRing | None, protocol: str, prefix: str, queue: str) -> Sealer | None:
+        """The sealer of a queue; None where it has no keys."""
+        return None if ring is None else cls(ring, protocol, prefix, queue)
+
+    def beside(self, prefix: str, queue: str) -> Sealer:
+        """The sealer of another queue with the same keys."""
+        return Sealer(self.ring, self._protocol, prefix, queue)
+
+    def seals(self, purpose: Purpose) -> bool:
+        """Whether values of this kind are sealed in this queue."""
+        return purpose in self.ring.required
+
+    def seal(self, purpose: Purpose, job_id: str, body: bytes) -> bytes:
+        """Seals a value, as JSON, where the queue seals values of this kind."""
+        if purpose not in self.ring.required:
+            return body
+        return self.ring.seal(body, self.bond(purpose, job_id))
+
+    def open(self, purpose: Purpose, job_id: str, raw: bytes, schedule: str | None = None) -> bytes:
+        """Opens a value.
+
+        Args:
+            purpose: What it must be.
+            job_id: The job that it must belong to.
+            raw: The value as it is stored.
+            schedule: The schedule that the job is a run of; a payload may be bound to it instead.
+
+        Raises:
+            SealError: It is in plaintext, was altered, or belongs to something else.
+            DecryptionError: The ring lacks its key.
+        """
+        if not raw.startswith(SEALED):
+            if purpose in self.ring.required and not self.ring.migrating:
+                raise SealError(f"the {purpose} of job {job_id} is in plaintext, and this queue is sealed")
+            return raw
+        if purpose == "payload" and purpose_of(raw) == "schedule":
+            of = schedule if self._protocol == "bridge" else _schedule_of(job_id)
+            if of is None:
+                raise SealError(f"the payload of job {job_id} is that of a schedule, and it is no run of one")
+            return self.ring.open(raw, self.bond("schedule", of))
+        return self.ring.open(raw, self.bond(purpose, job_id))
+
+    def open_fields(
+        self, job_id: str, fields: Mapping[bytes, bytes], *, lenient: bool = False
+    ) -> dict[bytes, bytes]:
+        """The fields of a job with its sealed values opened.
+
+        Args:
+            job_id: The job.
+            fields: Its hash.
+            lenient: Whether a value that does not open stays as it is. In a list one such job must not hide
+                the others.
+
+        Raises:
+            DecryptionError: A value does not open.
+        """
+        opened = dict(fields)
+        for name, purpose in FIELDS.items():
+            raw = fields.get(name)
+            if raw is None:
+                continue
+            try:
+                opened[name] = self.open(purpose, job_id, raw, schedule_field(fields))
+            except DecryptionError:
+                if not lenient:
+                    raise
+        return opened
+
+    def open_event(self, job_id: str, fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """The fields of an event with its sealed values opened; what does not open stays as it is."""
+        opened = dict(fields)
+        sealed: dict[bytes, Purpose] = {b"returnvalue": "result"}
+        if fields.get(b"event") == b"progress":
+            sealed[b"data"] = "progress"
+        for name, purpose in sealed.items():
+            raw = fields.get(name, b"")
+            if self._protocol == "bridge" and purpose == "progress":
+                raw = _data_of(raw)
+            if raw.startswith(SEALED):
+                with contextlib.suppress(DecryptionError):
+                    opened[name] = self.open(purpose, job_id, raw)
+        return opened
+
+    def seal_result(self, outcome: Outcome) -> Outcome:
+        """An outcome whose result is sealed; others stay as they are."""
+        if outcome.kind != "c":
+            return outcome
+        return msgspec.structs.replace(outcome, value=self.seal("result", outcome.id, outcome.value))
+
+    def bond(self, purpose: Purpose, job_id: str) -> Bond:
+        """What a value of this queue is bound to."""
+        return Bond(self._protocol, self.prefix, self.queue, job_id, purpose)
+
+
+def open_value(
+    sealer: Sealer | None, purpose: Purpose, job_id: str, raw: bytes, schedule: str | None = None
+) -> bytes:
+    """Opens a value of a queue that may have keys; without keys a plain value stays as it is.
+
+    Raises:
+        DecryptionError: It does not open, or it is sealed and the queue has no keys.
+    """
+    if sealer is not None:
+        return sealer.open(purpose, job_id, raw, schedule)
+    if raw.startswith(SEALED):
+        raise DecryptionError(
+            f"the {purpose} is sealed, and this queue was given no keys: Queue(…, key_ring=…)"
+        )
+    return raw
+
+
+def schedule_field(fields: Mapping[bytes, bytes]) -> str | None:
+    """The schedule that a job of Bridge is a run of, as its record says."""
+    raw = fields.get(b"ox:schedule")
+    return None if raw is None else raw.decode("utf-8", "surrogateescape")
+
+
+def _data_of(progress: bytes) -> bytes:
+    """What the progress of a job of Bridge holds beside its percentage."""
+    try:
+        return bytes(msgspec.json.decode(progress, type=dict[str, msgspec.Raw]).get("data", b""))
+    except (msgspec.MsgspecError, UnicodeError):
+        return b""
+
+
+def _schedule_of(job_id: str) -> str | None:
+    """The schedule that a job of BullMQ is a run of, as its id says."""
+    found = _RUN.fullmatch(job_id)
+    return found[1] if found else None
