@@ -88,7 +88,7 @@ class Fleet:
             print("--- journal", *self.lines(), sep="\n")
 
     async def start(self, *, url: str | None = None, **settings: Any) -> WorkerProcess:
-        """Starts a worker and waits until it takes jobs and its renewer is up."""
+        """Starts a worker and waits until it takes jobs."""
         worker = self.launch(url=url, **settings)
         await eventually(
             lambda: worker.process.poll() is not None or self.of(worker, "ready"), "the worker is ready"
@@ -136,6 +136,11 @@ class Fleet:
 
     def of(self, worker: WorkerProcess, what: str) -> list[dict[str, Any]]:
         return [line for line in self.facts(what) if line["pid"] == worker.pid]
+
+    def renewer_of(self, worker: WorkerProcess) -> int:
+        """The process that renewed for a worker when it last started a job."""
+        pid: int = self.of(worker, "start")[-1]["renewer"]
+        return pid
 
     def starts(self) -> Counter[str]:
         """How often each job was started."""

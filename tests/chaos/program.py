@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from oxcart import Queue, RunningJob, WaitForChildren, Worker
@@ -38,9 +39,9 @@ def _end_with_parent() -> None:
     os._exit(70)
 
 
-def _register(queue: Queue, journal: Journal) -> None:
+def _register(queue: Queue, journal: Journal, renewer: Callable[[], int | None]) -> None:
     def start(job: RunningJob) -> None:
-        journal.write("start", id=job.id, fencing=job.fencing, attempt=job.attempt)
+        journal.write("start", id=job.id, fencing=job.fencing, attempt=job.attempt, renewer=renewer())
 
     def end(job: RunningJob) -> dict[str, Any]:
         journal.write("end", id=job.id, fencing=job.fencing, cancelled=job.cancel_reason)
@@ -99,14 +100,14 @@ def _register(queue: Queue, journal: Journal) -> None:
 
 async def _main(settings: dict[str, Any]) -> None:
     journal = Journal(settings["journal"])
-    queue = Queue(settings["queue"], url=settings["url"])
-    _register(queue, journal)
+    queue = Queue(settings["queue"], url=settings["url"], **settings.get("options", {}))
+    _register(queue, journal, lambda: worker._leases.pid)
     worker = Worker(
         queue,
         concurrency=settings.get("concurrency", 1),
         lock_duration=settings["lease"],
         renew_every=settings.get("renew"),
-        stalled_interval=settings["lease"],
+        stalled_interval=settings.get("stalled_interval", settings["lease"]),
         max_stalled=settings.get("max_stalled", 1),
         timeout=settings.get("timeout", 1800),
         shutdown_timeout=settings.get("shutdown_timeout", 30),
@@ -117,8 +118,7 @@ async def _main(settings: dict[str, Any]) -> None:
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
     running = asyncio.create_task(worker.run())
     await worker.started.wait()
-    await worker._leases.ready.wait()
-    journal.write("ready", renewer=worker._leases.pid)
+    journal.write("ready")
     try:
         await running
     except Exception as error:

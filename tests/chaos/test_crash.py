@@ -8,6 +8,8 @@ import itertools
 import os
 import signal
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,8 +163,7 @@ async def test_a_killed_renewer_is_replaced_and_leases_survive(
         worker = await fleet.start(concurrency=4)
         handles = await queue.add_many([("nap", {"seconds": 2 * LEASE})] * 4)
         await _started(fleet, 4)
-        renewer = fleet.of(worker, "ready")[0]["renewer"]
-        os.kill(renewer, signal.SIGKILL)
+        os.kill(fleet.renewer_of(worker), signal.SIGKILL)
         await fleet.start()
         results = [await handle.result(3 * LEASE + LIMIT) for handle in handles]
         assert all(result["fencing"] == 1 for result in results)
@@ -182,7 +183,7 @@ async def test_no_lease_lapses_while_a_renewer_is_replaced(
         await eventually(lambda: 0 < store.lock_ms(handle.id) < 550 * lease, "half of the lease is over")
         await eventually(lambda: store.lock_ms(handle.id) > 900 * lease, "renewed")
         await asyncio.sleep(0.45 * lease)
-        os.kill(fleet.of(worker, "ready")[0]["renewer"], signal.SIGKILL)
+        os.kill(fleet.renewer_of(worker), signal.SIGKILL)
         end = time.monotonic() + 0.9 * lease
         while time.monotonic() < end:
             assert store.lock_ms(handle.id) > 0
@@ -207,9 +208,9 @@ async def test_the_renewer_ends_with_its_worker_even_where_a_fork_lives_on(
     """A child that a handler forked holds the worker's end of the pipe: its end alone says nothing then."""
     async with Queue("chaos", url=server.url) as queue:
         victim = await fleet.start()
-        renewer = fleet.of(victim, "ready")[0]["renewer"]
         handle = await queue.add("fork", {"seconds": 3600.0})
         await eventually(lambda: fleet.facts("forked"), "the fork")
+        renewer = fleet.renewer_of(victim)
         child = fleet.facts("forked")[0]["child"]
         try:
             victim.kill()
@@ -248,6 +249,24 @@ async def _restart_renewer(server: ValkeyServer, store: Store, fleet: Fleet) -> 
         worker = await fleet.start(timeout=0.5 * LEASE, recover=False)
         await queue.add("deaf", {})
         await eventually(lambda: fleet.of(worker, "start"), "the deaf one started")
-        os.kill(fleet.of(worker, "ready")[0]["renewer"], signal.SIGKILL)
+        os.kill(fleet.renewer_of(worker), signal.SIGKILL)
         await eventually(lambda: "starting another" in worker.log, "another renewer")
     return worker
+
+
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+async def test_a_first_job_that_blocks_the_loop_at_once_runs_once(
+    server: ValkeyServer, tmp_path: Path, protocol: str
+) -> None:
+    """Both workers start on a backlog: the first claim comes while the renewer process is still to start."""
+    options: dict[str, Any] = {} if protocol == "bullmq" else {"protocol": "bridge", "namespace": "first"}
+    lease = max(LEASE, 3.0)
+    for turn in range(5 if FULL else 2):
+        (folder := tmp_path / str(turn)).mkdir()
+        with Fleet(server.url, f"chaos{turn}", folder) as fleet:
+            async with Queue(fleet.queue, url=server.url, **options) as queue:
+                handle = await queue.add("hold_gil", {"seconds": 2.5 * lease})
+                for _ in range(2):
+                    fleet.launch(lease=lease, renew=None, stalled_interval=lease / 2, options=options)
+                assert (await handle.result(3 * lease + LIMIT))["fencing"] == 1
+                assert fleet.starts() == {handle.id: 1}

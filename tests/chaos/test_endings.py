@@ -139,12 +139,11 @@ async def test_sigterm_to_a_worker_process(server: ValkeyServer, store: Store, f
     """As a deploy does it: stop, and the next one goes on; no attempt is used, nothing stalls."""
     async with Queue("chaos", url=server.url) as queue:
         first = await fleet.start(concurrency=2, shutdown_timeout=0.3)
-        renewer = fleet.of(first, "ready")[0]["renewer"]
         handles = await queue.add_many([("nap", {"seconds": 3600})] * 2 + [("nap", {"seconds": 0})] * 6)
         await eventually(lambda: len(fleet.starts()) == 2, "two run")
         first.signal(signal.SIGTERM)
         assert await first.ended() == 0, first.log
-        await eventually(lambda: _gone(renewer), "its renewer is gone")
+        await eventually(lambda: _gone(fleet.renewer_of(first)), "its renewer is gone")
         assert store.lengths() == {"wait": 8}
         for handle in handles:
             await handle.update_data({"seconds": 0})

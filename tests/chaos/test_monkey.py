@@ -81,7 +81,7 @@ class Monkey:
         victim.signal(signal.SIGCONT)
 
     async def kill_renewer(self) -> None:
-        known = {line["pid"]: line["renewer"] for line in self._fleet.facts("ready")}
+        known = {line["pid"]: line["renewer"] for line in self._fleet.facts("start")}
         renewer = known.get(self.dice.choice(self._workers).pid)
         if renewer is not None:
             with contextlib.suppress(ProcessLookupError):  # it may have died before

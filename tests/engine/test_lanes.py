@@ -240,7 +240,6 @@ class TestHolding:
             lock = f"bull:q@all;c=gpu:{handle.id}:lock"
             first = store.object("idletime", lock)  # the lock is there
             assert first is not None
-            await worker._leases.ready.wait()
             store.pexpire(lock, 60_000)
             await eventually(lambda: store.pttl(lock) <= 30_000, "somebody renewed it")
             runs.gate.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class Held:
         self.broker = queue.open_broker()
         self.lost: list[str] = []
         self.renewed: list[int] = []
-        self.failed: list[tuple[int, str]] = []
+        self.failed: list[tuple[list[str], str]] = []
         self.leases = Leases(
             lock_ms,
             every,
@@ -76,7 +77,6 @@ class Held:
 async def held(queue: Queue) -> AsyncIterator[Held]:
     made = Held(queue)
     made.leases.start()
-    await asyncio.wait_for(made.leases.ready.wait(), 60)
     yield made
     await made.close()
 
@@ -134,10 +134,11 @@ class TestRenewal:
         held = Held(queue, url="redis://127.0.0.1:1/0")
         held.leases.start()
         try:
-            held.leases.hold(0, await held.claim(2), [None] * 2)
+            jobs = await held.claim(2)
+            held.leases.hold(0, jobs, [None] * 2)
             await eventually(lambda: held.failed, "told")
-            leases, error = held.failed[0]
-            assert leases == 2
+            ids, error = held.failed[0]
+            assert ids == [job.id for job in jobs]
             assert "cannot reach" in error
             assert held.lost == []
         finally:
@@ -147,7 +148,7 @@ class TestRenewal:
 def silence_renewers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     """Lets renewers start and never say a word; returns the file that has their pids."""
     started, silent = folder / "started", folder / "silent"
-    silent.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec cat > /dev/null\n")
+    silent.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec 3>&1\nexec cat > /dev/null\n")
     silent.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(silent))
     return started
@@ -177,7 +178,46 @@ class TestProcess:
         assert set(held.renewed) == {2}
         await held.close()
 
+    async def test_the_first_claim_spawns_it_and_no_start_does(self, held: Held) -> None:
+        assert held.leases.pid is None
+        jobs = await held.claim()
+        held.leases.hold(0, jobs, [None])
+        assert held.leases.pid is not None, "before hold returns, so before a handler runs"
+
+    async def test_it_renews_what_it_was_spawned_for_though_the_loop_is_blocked(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
+        """The handler of the first claim may block the event loop before the process is up."""
+        held = Held(queue, every=0.5)
+        held.leases.start()
+        try:
+            jobs = await held.claim(2, lock_ms=LOCK_MS // 2)
+            held.leases.hold(0, jobs, [None] * 2)
+            until = time.monotonic() + 60
+            while min(lock_of(store, job) for job in jobs) <= LOCK_MS // 2:
+                assert time.monotonic() < until, "not renewed"
+                time.sleep(0.01)  # the loop does not run
+        finally:
+            await held.close()
+
+    async def test_it_renews_soon_after_the_server_is_back(self, queue: Queue) -> None:
+        """A renewal that failed is not put off until the next one is due."""
+        held = Held(queue, every=20.0, url="redis://127.0.0.1:1")
+        held.leases._spawned_at = 1.0  # as after another renewer, so that this one renews at once
+        held.leases.start()
+        try:
+            held.leases.hold(0, await held.claim(), [None])
+            await eventually(lambda: held.failed, "the server is away")
+            held.leases.find_at(0, held.queue.station_facts()["url"])
+            started = time.monotonic()
+            await held.renewals(1)
+            assert time.monotonic() - started < 15
+            assert len(held.failed) == 1, "repeats are not reported"
+        finally:
+            await held.close()
+
     async def test_close_ends_it(self, held: Held) -> None:
+        held.leases.hold(0, await held.claim(), [None])
         pid = held.leases.pid
         assert pid is not None
         await held.leases.close()
@@ -188,7 +228,7 @@ class TestProcess:
     async def test_close_at_once(self, queue: Queue) -> None:
         held = Held(queue)
         held.leases.start()
-        await asyncio.sleep(0)
+        held.leases.hold(0, await held.claim(), [None])
         async with asyncio.timeout(60):
             await held.close()
 
@@ -199,6 +239,7 @@ class TestProcess:
         started = silence_renewers(monkeypatch, tmp_path)
         held = Held(queue)
         held.leases.start()
+        held.leases.hold(0, await held.claim(), [None])
         await eventually(lambda: started.exists() and held.leases.pid, "one is there")
         first = held.leases.pid
         assert first is not None
@@ -210,6 +251,8 @@ class TestProcess:
                 os.kill(int(pid), 0)
 
     async def test_signals_to_the_group_are_the_workers_to_handle(self, held: Held) -> None:
+        held.leases.hold(0, await held.claim(), [None])
+        await held.renewals(1)
         pid = held.leases.pid
         assert pid is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -302,7 +345,7 @@ class TestRenewerAlone:
         assert said == []
         monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: False)
         renewer.beat()
-        assert said[0]["failed"] == 1
+        assert said[0]["failed"] == ["a"]
         assert renewer._loop is not None
         renewer._loop.close()
 

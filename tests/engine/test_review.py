@@ -223,6 +223,7 @@ class TestLeases:
 
         monkeypatch.setattr(Leases, "_hear", hear)
         leases = self.make(lambda *_: None)
+        leases.hold(0, [make_job()], [None])
         leases.start()
         try:
             await eventually(lambda: len(heard) >= 2, "another renewer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from oxcart import Queue, Worker
+from oxcart.model.errors import JobFailed
 from oxcart.observe import logs
+from tests.chaos.proxy import Proxy
 from tests.servers import ValkeyServer
+from tests.signals import eventually
 
 log = logging.getLogger("app")
 
@@ -109,3 +113,59 @@ async def test_handlers_log_their_job(stream: io.StringIO) -> None:
         assert record["attempt"] == 1
     assert "job_id" not in found["outside"]
     assert found["outside"]["worker_id"] == worker.id
+
+
+async def test_the_worker_logs_a_failure_with_the_facts_of_its_job_as_fields(stream: io.StringIO) -> None:
+    logs.configure("json", stream=stream)
+    with ValkeyServer() as server:
+        async with Queue("q", url=server.url) as queue:
+
+            @queue.job
+            async def charge() -> None:
+                raise RuntimeError("the bank is closed")
+
+            async with Worker(queue, name="cashier").running() as worker:
+                options: Any = {"attempts": 2, "backoff": 0.01, "correlation_id": "order-7"}
+                handle = await queue.add("charge", **options)
+                with pytest.raises(JobFailed):
+                    await handle.result(60)
+    failures = [one for one in records(stream, "oxcart.worker") if "failed" in one["message"]]
+    assert [one["attempt"] for one in failures] == [1, 2]
+    for one in failures:
+        assert {name: one[name] for name in ("queue", "job_id", "job_name", "correlation_id")} == {
+            "queue": "q",
+            "job_id": handle.id,
+            "job_name": "charge",
+            "correlation_id": "order-7",
+        }
+        assert one["worker_id"] == worker.id
+        assert one["traceback"].startswith("Traceback")
+        assert one["traceback"].endswith("RuntimeError: the bank is closed")
+
+
+async def test_a_failed_renewal_names_its_job(stream: io.StringIO) -> None:
+    logs.configure("json", stream=stream)
+    ended = asyncio.Event()
+
+    def renewals() -> list[dict[str, Any]]:
+        return [one for one in records(stream, "oxcart.worker") if "could not renew" in one["message"]]
+
+    with ValkeyServer() as server:
+        async with Proxy(server.port) as proxy, Queue("q", url=proxy.url) as queue:
+
+            @queue.job
+            async def charge() -> None:
+                await ended.wait()
+
+            async with Worker(queue, lock_duration=60, renew_every=0.3).running():
+                handle = await queue.add("charge", correlation_id="order-7")
+                await eventually(lambda: proxy.calls["extend"], "the renewer renews")
+                await proxy.down()
+                await eventually(renewals, "a renewal fails")
+                await proxy.up()
+                ended.set()
+                await handle.result(60)
+    one = renewals()[0]
+    assert f"could not renew the lease of job {handle.id} (attempt 1): " in one["message"]
+    assert (one["queue"], one["job_id"], one["job_name"]) == ("q", handle.id, "charge")
+    assert (one["attempt"], one["correlation_id"]) == (1, "order-7")

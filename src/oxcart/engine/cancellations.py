@@ -110,7 +110,7 @@ class Cancellations:
             job.queue,
             job.id,
             request.reason,
-            extra={"job_id": job.id, "worker_id": job.worker_id},
+            extra=job.log_fields(),
         )
         self._stop(job, request.reason, request.force)
 

@@ -212,7 +212,9 @@ class Executor:
                 outcome = await self._attempt(job, me)
             except Exception:
                 # Else its lease would be renewed for ever, and nobody would run it.
-                log.exception("job %s: its end could not be judged; it is put off", job.id)
+                log.exception(
+                    "job %s: its end could not be judged; it is put off", job.id, extra=job.log_fields()
+                )
                 outcome = self._verdict.snoozed(job, UNJUDGED_DELAY)
             place.job = None
             if outcome is not None:

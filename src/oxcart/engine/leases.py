@@ -1,12 +1,13 @@
-"""The worker's side of its leases: tells the renewer what is held, and the handlers what is lost.
+"""The worker's side of its leases: what it holds, and the process that renews it.
 
-The renewer process is started with the worker and started again should it die; it is told everything that
-is held then. A claim is told before its handlers run, an end before it is sent, in one write per batch.
+The worker spawns the renewer process with its first claim, before a handler of that claim runs. The claim is
+in the pipe by then, so a handler that blocks the event loop at once cannot keep the process from renewing. A
+worker without jobs has no such process. A renewer that dies is replaced and receives all held leases.
 
-A process takes its time to start, on a busy machine longer than a short lease. Until the renewer has renewed
-something the worker does so itself, as well as its handlers let it.
+On a busy machine a process can take longer to start than a short lease lasts. Until the renewer has renewed
+something the worker does so itself, as far as its handlers let the event loop run.
 
-May touch: the renewer process, and the server through whoever extends leases.
+May touch: the renewer process, and the server through ``extend``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import marshal
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -31,8 +32,15 @@ log = logging.getLogger("oxcart.leases")
 
 #: Seconds after which ended jobs are told of where no claim takes them along.
 REMIND = 0.5
+#: Seconds before a renewer that died is replaced: at first, and at most where none lives for long.
+FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
+#: Seconds after which a renewer counts as one that started well.
+LONG_LIFE = 30.0
 #: How much the pipe to the renewer holds, in bytes: it reads twenty times a second, not with every write.
 PIPE = 1 << 20
+
+#: Seconds after which a renewal by the worker itself that failed is tried again.
+RETRY = renewer.RETRY
 
 #: Renews leases of a station; returns the ids that were refused.
 Extend = Callable[[int, list[Lease]], Awaitable[list[str]]]
@@ -47,7 +55,7 @@ class Leases:
         stations: Per queue: url, folder, queue, prefix, protocol.
         lost: Told station and job id of a lease that somebody else has.
         renewed: Told of each renewal: station, leases, seconds.
-        failed: Told of each failed renewal: station, leases, error.
+        failed: Called after a failed renewal with the station, the ids of its jobs and the error.
         extend: Renews leases of a station from within the worker, and returns the ids of those it cannot;
             None where only the process may.
     """
@@ -60,7 +68,7 @@ class Leases:
         *,
         lost: Callable[[int, str], None],
         renewed: Callable[[int, int, float], None],
-        failed: Callable[[int, int, str], None],
+        failed: Callable[[int, list[str], str], None],
         extend: Extend | None = None,
     ) -> None:
         self._lock_ms = lock_ms
@@ -74,14 +82,17 @@ class Leases:
         self._deadlines: dict[RunningJob, float] = {}
         self._dropped: list[list[str]] = [[] for _ in stations]
         self._reminder: asyncio.TimerHandle | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         self._behind: list[bytes] = []
-        self._keeper: asyncio.Task[None] | None = None
+        self._heard = b""  # the beginning of a message whose rest is still to come
+        self._spawned_at = 0.0
+        self._pause = FIRST_PAUSE
+        self._respawn: asyncio.TimerHandle | None = None
         self._deputy: asyncio.Task[None] | None = None
         self._is_renewing = False
         self._bereft = asyncio.Event()  # the renewer has died
-        self._closing = False
+        self._is_open = False
         self.ready = asyncio.Event()
 
     def add_station(self, facts: dict[str, Any]) -> int:
@@ -97,36 +108,28 @@ class Leases:
         return len(self._stations) - 1
 
     def start(self) -> None:
-        """Starts the renewer process; does not wait for it, and stands in for it meanwhile."""
-        self._keeper = asyncio.create_task(self._keep(), name="oxcart-leases")
+        """Lets ``hold`` spawn the renewer process; spawns it now where jobs are held already."""
+        self._is_open = True
         if self._extend is not None:
             self._deputy = asyncio.create_task(self._stand_in(self._extend), name="oxcart-deputy")
+        if any(self._held):
+            self._spawn()
 
     async def close(self) -> None:
         """Ends the renewer process."""
-        self._closing = True
-        if self._reminder is not None:
-            self._reminder.cancel()
+        self._is_open = False
+        for timer in (self._reminder, self._respawn):
+            if timer is not None:
+                timer.cancel()
         if self._deputy is not None:
             self._deputy.cancel()
             await asyncio.gather(self._deputy, return_exceptions=True)
-        self._hang_up()
         process = self._process
         if process is not None:
-            try:
-                async with asyncio.timeout(2):
-                    await process.wait()
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if self._keeper is not None:
-            if process is not None:
-                # It reads to the end of the process's output, so that nothing of it is left to the loop.
-                await asyncio.wait((self._keeper,), timeout=1)
-            # Without a process it is about to start one, which ends with it.
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._release(process)
+            # It holds nothing that must be put in order, and may still be busy with its own start.
+            process.kill()
+            await asyncio.to_thread(process.wait)
 
     def find_at(self, station: int, url: str) -> None:
         """Tells the renewer that a queue's server is to be found by another URL."""
@@ -138,7 +141,7 @@ class Leases:
     @property
     def pid(self) -> int | None:
         """The renewer's process id, while it runs."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        return None if self._process is None else self._process.pid
 
     def held(self, station: int) -> dict[str, RunningJob]:
         """The jobs held of a queue, by id."""
@@ -153,7 +156,10 @@ class Leases:
             if timeout is not None:
                 # Some grace: the worker ends the attempt at its deadline, and then has to say so.
                 self._deadlines[job] = now + timeout + 2 * self._every
-        self._tell(station, jobs)
+        if self._pipe is None and jobs and self._is_open and self._respawn is None:
+            self._spawn()
+        else:
+            self._tell(station, jobs)
 
     def drop(self, station: int, ids: list[str]) -> None:
         """Forgets jobs whose end is being sent."""
@@ -182,7 +188,7 @@ class Leases:
 
     def _say(self, message: dict[str, Any]) -> None:
         if self._pipe is None:
-            return  # the next renewer is told everything when it starts
+            return  # the next renewer receives everything when it is spawned
         line = renewer.frame(message)
         if self._behind:
             self._behind.append(line)
@@ -192,8 +198,7 @@ class Leases:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self._hang_up()
-            return
+            return  # it has died, which the end of its output will show
         if sent < len(line):
             self._behind.append(line[sent:])
             asyncio.get_running_loop().add_writer(self._pipe, self._catch_up)
@@ -213,103 +218,126 @@ class Leases:
         except BlockingIOError:
             return
         except OSError:
-            self._hang_up()
-            return
+            self._behind.clear()  # it has died, which the end of its output will show
         asyncio.get_running_loop().remove_writer(pipe)
-
-    def _hang_up(self) -> None:
-        pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            if self._behind:
-                asyncio.get_running_loop().remove_writer(pipe)
-                self._behind.clear()
-            os.close(pipe)
 
     async def _stand_in(self, extend: Extend) -> None:
         """Renews at the renewer's pace while that has not renewed anything yet, and at once when it dies."""
+        wait = self._every
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._every):
+                async with asyncio.timeout(wait):
                     await self._bereft.wait()
             self._bereft.clear()
+            wait = self._every
             if self._is_renewing:
                 continue
             # All at once, as the renewer does: a server that is silent must not cost the leases on another.
-            await asyncio.gather(*(self._renew_at(number, extend) for number in range(len(self._held))))
+            renewals = [self._renew_at(number, extend) for number in range(len(self._held))]
+            if not all(await asyncio.gather(*renewals)):
+                wait = min(RETRY, self._every)
 
-    async def _renew_at(self, station: int, extend: Extend) -> None:
+    async def _renew_at(self, station: int, extend: Extend) -> bool:
         now, held = time.monotonic(), self._held[station]
         jobs = {job.id: job for job in held.values() if now < self._deadlines.get(job, now + 1)}
         if not jobs:
-            return
+            return True
         leases = [Lease(job.id, job.token, job.fencing) for job in jobs.values()]
         try:
             async with asyncio.timeout(self._lock_ms / 3000):
                 refused = await extend(station, leases)
-        except (BrokerError, OSError) as error:  # to be done at the next turn, by whoever it is then
-            log.debug("%d leases could not be extended: %s", len(leases), error)
-            return
+        except (BrokerError, OSError) as error:
+            log.debug("could not renew %d leases: %s", len(leases), error)
+            return False
         for job_id in refused:
             if held.get(job_id) is jobs[job_id]:
                 self._lost(station, job_id)
+        return True
 
-    async def _keep(self) -> None:
-        pause = 0.1
-        while True:
-            started = time.monotonic()
-            try:
-                await self._run()
-            except OSError as error:
-                log.error("the renewer process cannot be started: %s", error)
-            except Exception:  # whatever it was: without a renewer every lease would run out
-                log.exception("the renewer process cannot be understood")
-            if self._closing:
-                return
-            pause = 0.1 if time.monotonic() - started > 30 else min(pause * 2, 5.0)
-            log.warning("the renewer process ended; starting another in %.1f s", pause)
-            await asyncio.sleep(pause)
+    # -- the process
 
-    async def _run(self) -> None:
+    def _spawn(self) -> None:
+        """Starts the renewer process and writes everything held into its pipe, without waiting for either."""
+        now = time.monotonic()
+        # The leases of a renewer that died may be about to run out; those of a first claim are new.
+        first = now if self._spawned_at else now + self._every
+        self._spawned_at = now
         theirs, ours = os.pipe()
         try:
             os.set_blocking(ours, False)
             _widen(ours)
-            process = await asyncio.create_subprocess_exec(
-                *renewer.command(),
-                *(str(os.getpid()), str(self._lock_ms), str(self._every)),
-                str(0.0 if any(self._held) else self._every),
+            process = subprocess.Popen(
+                [
+                    *renewer.command(),
+                    *(str(os.getpid()), str(self._lock_ms), str(self._every), str(first)),
+                ],
                 stdin=theirs,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
                 start_new_session=True,
             )
-        except BaseException:
+        except OSError as error:
             os.close(ours)
-            raise
+            log.error("could not start the renewer process: %s", error)
+            self._spawn_later()
+            return
         finally:
             os.close(theirs)
-        self._process, self._pipe = process, ours
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        asyncio.get_running_loop().add_reader(process.stdout.fileno(), self._read, process)
+        self._process, self._pipe, self._heard = process, ours, b""
         self._say({"path": [str(place) for place in sys.path]})
         for index, station in enumerate(self._stations):
             self._say({"open": index, **station})
             if self._held[index]:
                 self._tell(index, self._held[index].values())
+
+    def _spawn_later(self) -> None:
+        lived = time.monotonic() - self._spawned_at
+        self._pause = FIRST_PAUSE if lived > LONG_LIFE else min(self._pause * 2, LAST_PAUSE)
+        log.warning("the renewer process ended; starting another in %.1f s", self._pause)
+        self._respawn = asyncio.get_running_loop().call_later(self._pause, self._spawn_again)
+
+    def _spawn_again(self) -> None:
+        self._respawn = None
+        if any(self._held):
+            self._spawn()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         try:
-            while True:
-                size = int.from_bytes(await process.stdout.readexactly(4), "big")
-                self._hear(marshal.loads(await process.stdout.readexactly(size)))
-        except asyncio.IncompleteReadError:
-            await process.wait()
-        except Exception:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            raise
-        finally:
-            self._process = None
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        try:
+            self._heard = renewer.read_frames(self._heard + chunk, self._hear)
+        except Exception:  # without a renewer every lease would run out
+            log.exception("could not read what the renewer process reports")
+            chunk = b""
+        if not chunk:
+            process.kill()
+            process.wait()
+            self._release(process)
             self._is_renewing = False
             self._bereft.set()
-            self._hang_up()
+            if self._is_open:
+                self._spawn_later()
+
+    def _release(self, process: subprocess.Popen[bytes]) -> None:
+        """Closes the pipes to and from a process."""
+        loop = asyncio.get_running_loop()
+        assert process.stdout is not None
+        loop.remove_reader(process.stdout.fileno())
+        process.stdout.close()
+        assert self._pipe is not None
+        if self._behind:
+            loop.remove_writer(self._pipe)
+            self._behind.clear()
+        os.close(self._pipe)
+        self._process = self._pipe = None
 
     def _hear(self, message: dict[str, Any]) -> None:
         if "refused" in message:

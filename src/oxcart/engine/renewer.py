@@ -12,7 +12,7 @@ in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue"
      {"open": station, "of": station of its queue, "lane"},
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "ids": [...]},
-     {"renewed": n, "seconds": s, "station"}, {"failed": n, "error": text, "station"}
+     {"renewed": n, "seconds": s, "station"}, {"failed": [ids], "error": text, "station"}
 Deadlines are seconds of the machine's monotonic clock, or null.
 
 May touch: the server. Imports almost nothing until there is something to renew: most jobs end long before,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 LOOK = 1.0
 #: How long to let messages gather before they are read, in seconds.
 GATHER = 0.05
+#: Seconds after a failed renewal until it is tried again: a server that is back must hear of the leases soon.
+RETRY = 1.0
 
 
 def command() -> list[str]:
@@ -61,6 +63,18 @@ def frame(message: dict[str, Any]) -> bytes:
     """A message as it goes over the pipe."""
     body = marshal.dumps(message)
     return len(body).to_bytes(4, "big") + body
+
+
+def read_frames(received: bytes, take: Callable[[dict[str, Any]], None]) -> bytes:
+    """Passes each complete message on; returns the rest."""
+    at = 0
+    while len(received) >= at + 4:
+        end = at + 4 + int.from_bytes(received[at : at + 4], "big")
+        if end > len(received):
+            break
+        take(marshal.loads(received[at + 4 : end]))
+        at = end
+    return received[at:]
 
 
 def is_stopped(pid: int) -> bool:
@@ -89,6 +103,7 @@ class Renewer:
         self._held: dict[int, dict[str, tuple[str, int, float | None]]] = {}
         self._brokers: dict[int, ServedBroker] = {}
         self._left: list[ServedBroker] = []  # of stations that are to be found elsewhere
+        self._failed: set[int] = set()  # stations whose last renewal had no answer
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self, message: dict[str, Any]) -> None:
@@ -111,25 +126,36 @@ class Renewer:
                 if facts.get("of") == station:
                     self._brokers.pop(number, None)
 
-    def beat(self) -> None:
-        """Renews everything once."""
+    def beat(self, *, again: bool = False) -> bool:
+        """Renews everything once, or what the last renewal failed to renew.
+
+        Args:
+            again: Whether this repeats a failed renewal, whose failure the worker knows of.
+
+        Returns:
+            Whether every server answered.
+        """
         if is_stopped(self._parent) or not any(self._held.values()):
-            return
+            return True
         import asyncio
 
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-        self._loop.run_until_complete(self._renew())
+        stations = self._failed if again else set(self._held)
+        self._failed = self._loop.run_until_complete(self._renew(stations, again))
+        return not self._failed
 
-    async def _renew(self) -> None:
+    async def _renew(self, stations: set[int], again: bool) -> set[int]:
         import asyncio
 
         while self._left:
             await self._left.pop().close()
         # All at once, and not for long: a server that is silent must not cost the leases on another.
-        await asyncio.gather(*(self._renew_at(station) for station in self._held))
+        renewals = [self._renew_at(station, again) for station in stations]
+        answered = await asyncio.gather(*renewals)
+        return {station for station, is_well in zip(stations, answered, strict=True) if not is_well}
 
-    async def _renew_at(self, station: int) -> None:
+    async def _renew_at(self, station: int, again: bool) -> bool:
         import asyncio
 
         from oxcart.broker.port import Lease
@@ -142,22 +168,24 @@ class Renewer:
             if deadline is None or now < deadline
         ]
         if not leases:
-            return
+            return True
         broker = self._broker(station)
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._lock_ms / 3000):
                 refused = await broker.extend(leases, self._lock_ms)
         except (BrokerError, OSError) as error:
-            reason = str(error) or "no answer in time"
-            self._report({"failed": len(leases), "error": reason, "station": station})
-            return
+            if not again:
+                reason = str(error) or "no answer in time"
+                self._report({"failed": [lease.id for lease in leases], "error": reason, "station": station})
+            return False
         for job_id in refused:
             held.pop(job_id, None)
         if refused:
             self._report({"refused": station, "ids": refused})
         spent = time.perf_counter() - started
         self._report({"renewed": len(leases) - len(refused), "seconds": spent, "station": station})
+        return True
 
     def _broker(self, station: int) -> ServedBroker:
         broker = self._brokers.get(station)
@@ -189,7 +217,7 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
         parent: The worker's process id.
         lock_ms: How long a renewed lease lasts.
         every: Seconds between renewals.
-        first: Seconds until the first one; none where leases are taken over from a renewer that died.
+        first: When to renew first, by the machine's monotonic clock.
     """
     out = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not come between our messages
@@ -203,30 +231,21 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
     renewer = Renewer(parent, lock_ms, report)
     report({"ready": True})
     rest = b""
-    next_beat = time.monotonic() + first
+    next_beat, retry = first, None
     while os.getppid() == parent:
-        ready, _, _ = select.select([0], [], [], min(LOOK, max(0.0, next_beat - time.monotonic())))
+        wake = next_beat if retry is None else min(retry, next_beat)
+        ready, _, _ = select.select([0], [], [], min(LOOK, max(0.0, wake - time.monotonic())))
         if ready:
             chunk = os.read(0, 1 << 20)
             if not chunk:
                 return
-            rest = _take(renewer, rest + chunk)
+            rest = read_frames(rest + chunk, renewer.take)
             time.sleep(GATHER)  # a busy worker says much; to be woken by each word would slow it down
-        if time.monotonic() >= next_beat:
-            renewer.beat()
-            next_beat = max(next_beat + every, time.monotonic())
-
-
-def _take(renewer: Renewer, said: bytes) -> bytes:
-    """Hands over the messages that are whole; returns the rest."""
-    at = 0
-    while len(said) >= at + 4:
-        end = at + 4 + int.from_bytes(said[at : at + 4], "big")
-        if end > len(said):
-            break
-        renewer.take(marshal.loads(said[at + 4 : end]))
-        at = end
-    return said[at:]
+        if (now := time.monotonic()) >= wake:
+            is_well = renewer.beat(again=now < next_beat)
+            if now >= next_beat:
+                next_beat = max(next_beat + every, time.monotonic())
+            retry = None if is_well else time.monotonic() + min(RETRY, every)
 
 
 def main() -> None:

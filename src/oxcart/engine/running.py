@@ -334,6 +334,19 @@ class RunningJob(Parent):
         without = "children need a server: oxcart.testing runs single jobs in memory; use drain"
         return native(self._broker, "flows", without)
 
+    def log_fields(self) -> dict[str, Any]:
+        """The fields of a log line about this attempt."""
+        fields = {
+            "worker_id": self.worker_id,
+            "job_id": self.id,
+            "queue": self.queue,
+            "job_name": self.name,
+            "attempt": self.attempt,
+        }
+        if (correlation := self.correlation_id) is not None:
+            fields["correlation_id"] = correlation
+        return fields
+
     def snapshot(self) -> Job:
         """The job as a value of the model."""
         fields = dict(self.claim.fields)

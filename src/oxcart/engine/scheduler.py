@@ -89,7 +89,7 @@ class Scheduler:
                     job.id,
                     delay // 1000,
                     run,
-                    extra={"job_id": job.id},
+                    extra=job.log_fields(),
                 )
                 self._put_off(station, job, delay)
             else:

@@ -203,7 +203,7 @@ class Verdict:
 
     def limited(self, job: RunningJob, limit: RateLimited) -> Outcome:
         """Back to the front of the queue, which is held for a while."""
-        log.info("queue %s is held for %d ms: %s", job.queue, limit.after_ms, limit, extra={"job_id": job.id})
+        log.info("queue %s is held for %d ms: %s", job.queue, limit.after_ms, limit, extra=job.log_fields())
         at_ms = self._clock()
         return Outcome("l", job.id, job.token, job.fencing, at_ms, delay_ms=limit.after_ms, counts=False)
 
@@ -295,7 +295,7 @@ class Verdict:
 
 
 def tell_failure(job: RunningJob, outcome: Outcome) -> None:
-    """Logs an attempt that failed, in one line; the traces are in the job."""
+    """Logs a failed attempt in one line, with its traceback and the facts of its job as fields."""
     if outcome.category == Category.CANCELLED.value:
         return  # somebody wanted it so
     final = outcome.kind == "f"
@@ -313,8 +313,13 @@ def tell_failure(job: RunningJob, outcome: Outcome) -> None:
         max(job.options.attempts, 1),
         outcome.category,
         first if len(first) <= LONGEST_LINE else first[:LONGEST_LINE] + "…",
-        extra={"job_id": job.id, "worker_id": job.worker_id, "category": outcome.category},
+        extra={**job.log_fields(), "category": outcome.category, "traceback": _last_trace(outcome)},
     )
+
+
+def _last_trace(outcome: Outcome) -> str:
+    traces = msgspec.json.decode(outcome.stack) if outcome.stack else []
+    return traces[-1] if traces else ""
 
 
 def _is_named(error: BaseException, names: bytes) -> bool:

@@ -49,6 +49,9 @@ from oxcart.model.target import Abilities
 
 log = logging.getLogger("oxcart.worker")
 
+#: Jobs that a log line about many names.
+NAMED = 10
+
 
 class Worker:
     """Runs the jobs of queues.
@@ -454,7 +457,7 @@ class Worker:
                 "queue %s: job %s has ended, but its parent could not be told and waits for it",
                 station.broker.queue,
                 job.id,
-                extra={"job_id": job.id, "worker_id": self.id},
+                extra=job.log_fields(),
             )
         if code == 1:
             self.processed += 1
@@ -487,7 +490,7 @@ class Worker:
             {"c": "result", "f": "failure"}.get(outcome.kind, "return"),
             job.id,
             REFUSALS.get(code, code) if isinstance(code, int) else code,
-            extra={"job_id": job.id, "worker_id": self.id},
+            extra=job.log_fields(),
         )
 
     def _starved(self) -> None:
@@ -504,7 +507,7 @@ class Worker:
                 "queue %s: the lease of job %s is lost; its result will be refused",
                 job.queue,
                 job_id,
-                extra={"job_id": job_id, "worker_id": self.id},
+                extra=job.log_fields(),
             )
             job.cancel(LEASE_LOST)
             self._cancellations.look_soon(self._mesh.stations[station].root.index, job)
@@ -515,10 +518,23 @@ class Worker:
         if self._observer is not None:
             self._observer.renewed(self._base_of(station), leases, seconds)
 
-    def _leases_failed(self, station: int, leases: int, error: str) -> None:
-        log.error("queue %s: failed to extend %d leases: %s", self._base_of(station), leases, error)
+    def _leases_failed(self, station: int, ids: list[str], error: str) -> None:
+        held = self._leases.held(station)
+        jobs = [job for job_id in ids if (job := held.get(job_id)) is not None]
+        if jobs:
+            named = ", ".join(f"{job.id} (attempt {job.attempt})" for job in jobs[:NAMED])
+            fields = jobs[0].log_fields() if len(jobs) == 1 else {"queue": jobs[0].queue}
+            log.error(
+                "queue %s: could not renew the lease%s of job%s %s%s: %s",
+                jobs[0].queue,
+                *(("", "") if len(jobs) == 1 else ("s", "s")),
+                named,
+                f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else "",
+                error,
+                extra={**fields, "worker_id": self.id, "job_ids": [job.id for job in jobs[:100]]},
+            )
         if self._observer is not None:
-            self._observer.renewal_failed(self._base_of(station), leases)
+            self._observer.renewal_failed(self._base_of(station), len(ids))
 
     def _base_of(self, station: int) -> str:
         return self._mesh.stations[station].broker.base

@@ -38,13 +38,8 @@ class JobContext(logging.Filter):
         fields = vars(record)
         job = current_job()
         if job is not None:
-            fields.setdefault("worker_id", job.worker_id)
-            fields.setdefault("job_id", job.id)
-            fields.setdefault("queue", job.queue)
-            fields.setdefault("job_name", job.name)
-            fields.setdefault("attempt", job.attempt)
-            if (correlation := job.correlation_id) is not None:
-                fields.setdefault("correlation_id", correlation)
+            for name, value in job.log_fields().items():
+                fields.setdefault(name, value)
         elif self.worker_id:
             fields.setdefault("worker_id", self.worker_id)
         return True
