@@ -85,4 +85,4 @@ class Routing(Cancelling):
 
     async def unroutable(self) -> dict[str, int]:
         """How many jobs wait in lanes that no living worker can take from, by what they ask for."""
-        return await registry.unroutable(self._store)
+        return await self.broker.unroutable()

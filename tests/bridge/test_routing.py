@@ -8,6 +8,10 @@ import os
 import random
 from typing import Any
 
+import pytest
+
+from oxcart import Worker
+from oxcart.engine import unroutable
 from oxcart.model.target import Abilities, Target
 from tests.bridge.conftest import Members
 from tests.conftest import MakeQueue
@@ -83,3 +87,23 @@ async def test_every_routable_job_runs_where_it_may(
     # A job of a killed worker may stand as running when another takes it; nobody else's.
     killed = {job_id for job_id, name in ran if name in crews[first[0]] or name in crews[first[1]]}
     assert set(store.lrange("test:twice", 0, -1)) <= killed
+
+
+async def test_a_job_that_no_worker_of_the_namespace_fits_is_unroutable(
+    make_queue: MakeQueue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unroutable, "LOOK", 0.05)
+    queue = make_queue("email", protocol="bridge", namespace="b1")
+
+    @queue.process
+    async def run() -> str:
+        return "done"
+
+    job = await queue.add("n", target=Target(capabilities="gpu"))
+    assert await queue.unroutable() == {"all;c=gpu": 1}
+    async with Worker(queue).running():
+        await eventually(lambda: "take the jobs of lane all;c=gpu (1 wait)" in caplog.text, "a warning")
+        assert await queue.unroutable() == {"all;c=gpu": 1}
+        async with Worker(queue, abilities={"capabilities": "gpu"}).running():
+            assert await job.result(20) == "done"
+            assert await queue.unroutable() == {}

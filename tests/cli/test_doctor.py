@@ -51,6 +51,12 @@ class TestFindings:
         assert levels(ended.json)["maxmemory-policy"] == "problem"
         assert ended.json["healthy"] is False
 
+    def test_jobs_that_no_worker_fits_are_a_warning(self, ox: Commands) -> None:
+        ox("add", "video", "render", "--target", "all;c=gpu")
+        ended = ox("doctor", "--json")
+        assert levels(ended.json)["unroutable in video"] == "warning"
+        assert "1 jobs ask for all;c=gpu" in ox("doctor").out
+
     def test_no_persistence_is_a_warning(self, ox: Commands) -> None:
         ended = ox("doctor", "--json")
         assert ended.code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from typing import Any
@@ -15,6 +16,7 @@ from oxcart.broker.bullmq import registry
 from oxcart.broker.factory import is_native
 from oxcart.broker.port import Ask
 from oxcart.engine import lanes as engine_lanes
+from oxcart.engine import unroutable as engine_unroutable
 from oxcart.model.errors import JobFailed, ValidationError
 from oxcart.model.target import Abilities, Target
 from tests.conftest import MakeQueue
@@ -384,7 +386,7 @@ class TestUnroutable:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         caplog.set_level(logging.WARNING, "oxcart.lanes")
-        monkeypatch.setattr(engine_lanes, "LOOK", 0.1)
+        monkeypatch.setattr(engine_unroutable, "LOOK", 0.1)
         gpu = await queue.add("n", target=GPU)
         eu = await queue.add("n", target=EU, delay=0.01)
         assert await queue.unroutable() == {"all;c=gpu": 1, "all;r=eu": 1}
@@ -397,6 +399,53 @@ class TestUnroutable:
             async with Worker(queue, abilities=Abilities(region="eu")).running():
                 assert await eu.result(20) == "q"
                 assert await queue.unroutable() == {}
+
+    async def test_plain_workers_warn_of_a_job_that_none_of_them_can_take(
+        self, queue: Queue, runs: Runs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        caplog.set_level(logging.WARNING, "oxcart.lanes")
+        monkeypatch.setattr(engine_unroutable, "LOOK", 0.05)
+        monkeypatch.setattr(engine_unroutable, "TURN", 1.0)
+        warning = "queue q: no registered worker can take the jobs of lane all;c=gpu (1 wait)"
+
+        def warnings() -> int:
+            return caplog.text.count(warning)
+
+        await queue.add("n", target=GPU)
+        async with contextlib.AsyncExitStack() as stack:
+            async with Worker(queue).running():
+                await eventually(lambda: warnings() == 1, "a warning")
+                await stack.enter_async_context(Worker(queue).running())
+                # The next look finds the same, and the other worker leaves it to the first.
+                await queue.add("n", target=EU)
+                await eventually(lambda: "lane all;r=eu" in caplog.text, "another look")
+                assert warnings() == 1
+            await eventually(lambda: warnings() == 2, "the other worker takes its turn")
+
+    async def test_a_worker_that_consumes_a_lane_by_its_name_counts(self, queue: Queue, runs: Runs) -> None:
+        job = await queue.add("n", target=GPU, delay="1h")
+        assert await queue.unroutable() == {"all;c=gpu": 1}
+        lane = queue.lane(GPU)
+        async with Worker(lane).running():
+
+            async def is_served() -> bool:
+                return await queue.unroutable() == {}
+
+            await eventually(is_served, "the worker's connection is seen")
+        await job.remove()
+
+    async def test_a_server_that_lists_no_connections_is_asked_for_active_jobs(
+        self, url: str, queue: Queue, store: redis.Redis
+    ) -> None:
+        await queue.add("n", target=GPU)
+        await queue.add("n", target=EU)
+        store.lpush("bull:q@all;r=eu:active", "held")
+        store.acl_setuser("bare", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-client|list"])
+        try:
+            async with Queue("q", url=url.replace("://", "://bare:x@")) as bare:
+                assert await bare.unroutable() == {"all;c=gpu": 1}
+        finally:
+            store.acl_deluser("bare")
 
     async def test_a_worker_without_abilities_counts_for_nothing(self, queue: Queue, runs: Runs) -> None:
         await queue.add("n", target=Target(stack="python"))

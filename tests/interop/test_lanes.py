@@ -55,3 +55,25 @@ async def test_lanes_outlive_the_base_queue_that_node_obliterates(node: NodeDriv
     async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
         assert await handle.result(LIMIT) == "done"
         await eventually(is_found, "the tick marks the queue as one with lanes again", LIMIT)
+
+
+async def test_a_lane_that_node_serves_is_not_unroutable(node: NodeDriver, queue: Queue) -> None:
+    target = Target(capabilities="gpu")
+    handle = await queue.add("n", {"hold": True}, target=target)
+    waits = await queue.add("n", {"result": 7}, target=target)
+    assert await queue.unroutable() == {"all;c=gpu": 2}
+    await node.call("workerStart", handle="w", queue=handle.queue.name, options={"name": "wk"})
+    try:
+        await node.call("workerWait", handle="w", runs=1)
+        assert await queue.state(waits.id) == "waiting"
+        assert await queue.unroutable() == {}
+    finally:
+        await node.call("workerRelease", handle="w")
+        assert await waits.result(LIMIT) == 7
+        await node.call("workerStop", handle="w")
+    await queue.add("n", target=target)
+
+    async def is_unserved() -> bool:
+        return await queue.unroutable() == {"all;c=gpu": 1}
+
+    await eventually(is_unserved, "its connection is gone", LIMIT)

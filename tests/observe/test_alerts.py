@@ -54,13 +54,18 @@ RULES = {rule["alert"]: rule for rule in parse(ALERTS.read_text())}
 
 
 def test_the_two_thresholds_of_the_specification_are_there() -> None:
-    assert set(RULES) == {"OxcartHeartbeatsFail", "OxcartJobsStall"}
+    assert {"OxcartHeartbeatsFail", "OxcartJobsStall"} <= set(RULES)
     assert RULES["OxcartHeartbeatsFail"]["expr"].rstrip().endswith("> 0.05")
     assert "> 0.10 * max by (queue)" in RULES["OxcartJobsStall"]["expr"]
     for rule in RULES.values():
         assert rule["for"] == "2m"
         assert rule["labels"] == {"severity": "warning"}
         assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_unroutable_jobs_raise_an_alert() -> None:
+    assert RULES["OxcartJobsUnroutable"]["expr"].strip() == "max by (queue) (bullmq_unroutable_jobs) > 0"
+    assert set(RULES) == {"OxcartHeartbeatsFail", "OxcartJobsStall", "OxcartJobsUnroutable"}
 
 
 def test_every_metric_that_a_rule_names_exists() -> None:

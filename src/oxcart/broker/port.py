@@ -341,6 +341,12 @@ class QueueKeys(Protocol):
     def job(self, job_id: str) -> str:
         """Hash: what a worker of ours writes down of a job."""
 
+    def lanes(self) -> str:
+        """The targets of the queue's jobs, as their lanes are named; absent where none has one."""
+
+    def watcher(self) -> str:
+        """String: the worker that looks for jobs that no worker can take."""
+
     def cancellations(self, client_id: str) -> str:
         """Sorted set: the jobs that a worker is asked to cancel."""
 
@@ -396,6 +402,9 @@ class ServedBroker(Broker, Protocol):
 
     async def counts_over_lanes(self) -> dict[str, int]:
         """How many jobs of the queue and of its lanes are in each wire state."""
+
+    async def unroutable(self) -> dict[str, int]:
+        """How many jobs wait whose targets no living worker fits, by what they ask for."""
 
     async def ended(self, job_id: str) -> Ended:
         """What is known of a job's end."""

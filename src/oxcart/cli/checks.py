@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -70,10 +71,14 @@ async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Fin
             clients += await _clients(caller)
         finally:
             await caller.close()
+    lost: dict[str, dict[str, int]] = {}
     for name in names:
-        if version := await _written_by(server, name, prefix, reconnect):
+        version, unroutable = await _of_queue(server, name, prefix, reconnect)
+        if version:
             versions[name] = version
-    return [*findings, *peers(names, versions), *connections(clients, prefix)]
+        if unroutable:
+            lost[name] = unroutable
+    return [*findings, *peers(names, versions), *routes(lost), *connections(clients, prefix)]
 
 
 def _ourselves() -> Finding:
@@ -194,15 +199,32 @@ async def _clients(caller: Any) -> list[dict[str, str]]:
     ]
 
 
-async def _written_by(server: Server, name: str, prefix: str, reconnect: Reconnect) -> str | None:
+async def _of_queue(
+    server: Server, name: str, prefix: str, reconnect: Reconnect
+) -> tuple[str | None, dict[str, int]]:
+    """The version that a peer left in a queue, and the queue's unroutable jobs."""
     from oxcart.broker.bullmq.broker import BullMQBroker
 
     broker = BullMQBroker(server, name, prefix=prefix, reconnect=reconnect)
     try:
         version = await broker.caller.command("HGET", broker.keys.meta(), "version")
+        unroutable = await broker.unroutable()
     finally:
         await broker.close()
-    return version.decode("utf-8", "replace") if version else None
+    return version.decode("utf-8", "replace") if version else None, unroutable
+
+
+def routes(lost: Mapping[str, Mapping[str, int]]) -> list[Finding]:
+    """Jobs that wait for workers that are not there, by queue and target."""
+    return [
+        Finding(
+            f"unroutable in {name}",
+            "warning",
+            f"{count:,} jobs ask for {target}, and no registered or connected worker fits",
+        )
+        for name, targets in sorted(lost.items())
+        for target, count in sorted(targets.items())
+    ]
 
 
 def peers(names: list[str], versions: dict[str, str]) -> list[Finding]:

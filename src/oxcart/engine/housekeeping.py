@@ -15,6 +15,7 @@ from oxcart.broker.port import ServedBroker
 from oxcart.engine.gates import Gates
 from oxcart.engine.observer import Observer
 from oxcart.engine.recovery import Recovery, check_interval
+from oxcart.engine.unroutable import Unroutable
 from oxcart.engine.waiter import by_slot
 
 
@@ -26,6 +27,7 @@ def keep_house(
     grace: float,
     observer: Observer | None,
     reconnect: Reconnect,
+    worker_id: str,
 ) -> list[asyncio.Task[None]]:
     """Starts what goes on until the worker ends.
 
@@ -36,6 +38,7 @@ def keep_house(
         grace: Seconds without such looks after the server was away.
         observer: Told what came back.
         reconnect: Pauses and limit of attempts to reach a lost server.
+        worker_id: The worker's id.
     """
     keepers = [GateKeeper(broker) if is_native(broker) else None for broker in brokers]
     loops: list[asyncio.Task[None]] = []
@@ -45,6 +48,8 @@ def keep_house(
         if kept:
             gates = Gates(first.server, first.slot, kept, reconnect=reconnect)
             loops.append(asyncio.create_task(gates.run(), name="oxcart-gates"))
+    watch = Unroutable(brokers, worker_id)
+    loops.append(asyncio.create_task(watch.run(), name="oxcart-unroutable"))
     if interval is not None:
         for broker, keeper in zip(brokers, keepers, strict=True):
             recovery = _recovery(broker, keeper, interval, max_stalled, grace, observer)

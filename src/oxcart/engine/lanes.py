@@ -38,8 +38,6 @@ MARKERS = 32
 SCANS = 20
 #: Steps of the sweep of notes of custom ids per tick, each of about a hundred.
 SWEEPS = 10
-#: Seconds between two looks for jobs that no worker can take.
-LOOK = 10.0
 
 
 class Lanes:
@@ -107,8 +105,6 @@ class Lanes:
         self._gates: dict[str, GateKeeper] = {}
         self._checks: dict[str, float] = {}
         self._cursor = self._notes_cursor = "0"
-        self._next_look = 0.0
-        self._told: set[str] = set()
         self._changed = asyncio.Event()
         #: Whether more lanes fit the worker than it can wait for.
         self.is_crowded = False
@@ -272,9 +268,6 @@ class Lanes:
             await self._repair(lane, gates, now)
         await self._sweep_notes()
         await self._scan()
-        if now >= self._next_look:
-            self._next_look = now + LOOK
-            await self._look_for_unroutable(ready)
 
     async def _sweep_notes(self) -> None:
         for _ in range(SWEEPS):
@@ -321,16 +314,3 @@ class Lanes:
                     extra={"job_ids": found.ids[:100]},
                 )
                 self._recovered(self._broker.queue, found.ids)
-
-    async def _look_for_unroutable(self, ready: list[str]) -> None:
-        """Tells once of each lane whose jobs no living worker can take."""
-        strange = [lane for lane in ready if not self._is_fit(lane)]
-        if strange:
-            strange = await registry.lanes_without_workers(self._broker, strange)
-        self._told.intersection_update(strange)
-        for lane in strange:
-            if lane not in self._told:
-                self._told.add(lane)
-                log.warning(
-                    "queue %s: no registered worker can take the jobs of lane %s", self._broker.queue, lane
-                )

@@ -349,6 +349,7 @@ class Worker:
             grace=self._lock_ms / 1000,
             observer=observer,
             reconnect=self._reconnect,
+            worker_id=self.id,
         )
         loops += self._mesh.loops()
         for loop_task in loops:

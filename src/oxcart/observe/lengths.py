@@ -11,8 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oxcart.broker.bridge.broker import BridgeBroker
-from oxcart.broker.bullmq import registry
-from oxcart.broker.factory import is_native
 from oxcart.queue import LISTABLE
 
 if TYPE_CHECKING:
@@ -49,10 +47,10 @@ class QueueLengths:
         return None
 
     async def unroutable(self) -> dict[str, int]:
-        """How many jobs wait that no living worker can take, by what they ask for; none on Bridge."""
+        """How many jobs wait that no living worker can take, by what they ask for."""
         if self._broker is None:
             self._broker = self._queue.open_broker()
-        return await registry.unroutable(self._broker) if is_native(self._broker) else {}
+        return await self._broker.unroutable()
 
     async def close(self) -> None:
         """Closes the connection."""

@@ -228,6 +228,10 @@ class MemoryBroker:
         """The same: in memory a job with a target waits among the others."""
         return await self.counts()
 
+    async def unroutable(self) -> dict[str, int]:
+        """None: in memory every job runs here."""
+        return {}
+
     # -- jobs
 
     async def set_progress(self, job_id: str, progress: Any) -> None:

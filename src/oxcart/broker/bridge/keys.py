@@ -159,6 +159,10 @@ class BridgeKeys:
         """Set: the targets of the type's jobs that wait, as their lanes are named."""
         return self.key(f"ox:lanes:{self.queue}")
 
+    def watcher(self) -> str:
+        """String: the worker that looks for jobs of the type that no worker can take (short-lived)."""
+        return self.key(f"ox:watcher:{self.queue}")
+
     def lane(self, name: str) -> str:
         """Sorted set: the type's jobs of one target that wait, by priority and turn."""
         return self.key(f"ox:lane:{len(self.queue.encode())}:{self.queue}:{name}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from oxcart.broker.bridge import records
 from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.model.errors import ValidationError
 from oxcart.model.target import Abilities
@@ -117,6 +118,32 @@ async def registered(broker: BridgeBroker) -> list[WorkerEntry]:
     return [
         _entry(name, record, alive == 1) for name, record, alive in zip(names, answers, answers, strict=True)
     ]
+
+
+async def unroutable(broker: BridgeBroker) -> dict[str, int]:
+    """How many jobs of a type wait whose targets no living worker of the namespace fits, by the targets.
+
+    A worker of another client does not say which types it takes: it may take any.
+    """
+    lanes = [
+        raw.decode("utf-8", "surrogateescape")
+        for raw in await broker.caller.command("SMEMBERS", broker.keys.lanes())
+    ]
+    asked = [lane for lane in lanes if lane]
+    if not asked:
+        return {}
+    waiting = await broker.caller.pipeline([("ZCARD", broker.keys.lane(lane)) for lane in asked])
+    able = [
+        Abilities(one.id, one.stack, one.capabilities, one.region)
+        for one in await registered(broker)
+        if one.alive and (not one.queues or broker.queue in one.queues)
+    ]
+    now = broker.clock()
+    return {
+        lane: count
+        for lane, count in sorted(zip(asked, waiting, strict=True))
+        if count and not any(records.matches(lane, one, now) for one in able)
+    }
 
 
 async def sweep(broker: BridgeBroker) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from oxcart.broker.bullmq import codec
+from oxcart.broker.bullmq import codec, registry
 from oxcart.broker.bullmq.attempts import claim_args, end_args, read_claim
 from oxcart.broker.bullmq.keys import Keys, journal_key
 from oxcart.broker.bullmq.lanes import LaneStore
@@ -358,6 +358,10 @@ class BullMQBroker:
                 for state in STATES:
                     counted[state] += row[state]
         return counted
+
+    async def unroutable(self) -> dict[str, int]:
+        """How many jobs wait in lanes that no living worker fits, by the lanes' names."""
+        return await registry.unroutable(self)
 
     # -- jobs
 

@@ -270,6 +270,10 @@ class Keys:
         """String: what a worker says of itself, as long as it is believed to live (ours alone)."""
         return self.key(f"ox:worker:{worker_id}")
 
+    def watcher(self) -> str:
+        """String: the worker that looks for jobs that no worker can take (ours alone, short-lived)."""
+        return self.key("ox:watcher")
+
     def listeners(self) -> str:
         """Sorted set: workers that are told of new lanes, by their last heartbeat (ours alone)."""
         return self.key("ox:listeners")
@@ -286,6 +290,11 @@ class Keys:
         """The connection name by which Node's ``getWorkers`` finds a worker of this queue."""
         encoded = base64.b64encode(self._named().encode()).decode()
         return quote(f"{self.prefix}:{encoded}{suffix}", safe=_NAMEABLE)
+
+    def consumer_names(self) -> tuple[str, str]:
+        """The names of connections of this queue's workers: Node's and ours, and PyPI's, which is plain."""
+        plain = quote(f"{self.prefix}:{self._named()}", safe=_NAMEABLE)
+        return self.client_name(), plain
 
     def _named(self) -> str:
         # A Node peer on the same keys was given the tag as part of its queue's name.

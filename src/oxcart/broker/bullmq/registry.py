@@ -7,12 +7,14 @@ May touch: the server, through a queue's broker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from oxcart.broker.bullmq.scripts import load
+from oxcart.model.errors import AccessDenied, ScriptError
 from oxcart.model.target import Abilities, Target, parse_lane
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ LIFE = 30.0
 
 #: The wire states in which a job waits for a worker, now or later.
 WAITING = ("wait", "paused", "prioritized", "delayed")
+
+_NAME = re.compile(rb" name=(\S+)")
 
 #: What a worker is told of lanes: nothing, new ones, or every add.
 Told = Literal["", "1", "2"]
@@ -114,9 +118,34 @@ def fits(broker: BullMQBroker, lane: str, abilities: Abilities) -> bool:
 
 
 async def lanes_without_workers(broker: BullMQBroker, lanes: Iterable[str]) -> list[str]:
-    """Those lanes of a queue that no living worker fits."""
+    """Those lanes of a queue that no living worker fits, and that no connected worker consumes by name."""
     abilities = [one.abilities for one in await workers(broker) if one.routed]
-    return [lane for lane in lanes if not any(fits(broker, lane, one) for one in abilities)]
+    left = [lane for lane in lanes if not any(fits(broker, lane, one) for one in abilities)]
+    if not left:
+        return []
+    consumed = await _consumed(broker, left)
+    return [lane for lane in left if lane not in consumed]
+
+
+async def _consumed(broker: BullMQBroker, lanes: Sequence[str]) -> set[str]:
+    """The lanes that a worker consumes as a queue of its own, as Node's workers do.
+
+    Such a worker has no record here. BullMQ finds it by the name of its connection, and so do we. Where the
+    server refuses to list connections, a lane with active jobs counts as consumed.
+    """
+    keys = {lane: broker.lanes.open(lane).keys for lane in lanes}
+    try:
+        listed: bytes = await broker.caller.command("CLIENT", "LIST", "TYPE", "normal")
+    except (ScriptError, AccessDenied):
+        lengths = await broker.caller.pipeline([("LLEN", one.active()) for one in keys.values()])
+        return {lane for lane, length in zip(keys, lengths, strict=True) if length}
+    names = {_worker_queue(raw.decode("utf-8", "replace")) for raw in _NAME.findall(listed)}
+    return {lane for lane, one in keys.items() if names.intersection(one.consumer_names())}
+
+
+def _worker_queue(name: str) -> str:
+    """A connection's name without the worker's own; that of a listener to events matches no queue."""
+    return name.partition(":w:")[0]
 
 
 async def unroutable(broker: BullMQBroker) -> dict[str, int]:
