@@ -54,6 +54,7 @@ OURS = {
     "turned_back": (),
     "turns": (),
     "types": (),
+    "watcher": (),
 }
 
 

@@ -59,6 +59,7 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("workers", (), "ox:workers"),
     ("worker", ("w",), "ox:worker:w"),
     ("listeners", (), "ox:listeners"),
+    ("watcher", (), "ox:watcher"),
     ("crowded", (), "ox:crowded"),
     ("wake", ("w",), "ox:wake:w"),
     ("key", ("other",), "other"),
@@ -94,7 +95,7 @@ def test_names(
 
 def test_every_key_has_a_row() -> None:
     methods = {name for name, value in vars(Keys).items() if callable(value) and not name.startswith("_")}
-    assert methods - {"client_name", "slot"} == {row[0] for row in NAMES}
+    assert methods - {"client_name", "consumer_names", "slot"} == {row[0] for row in NAMES}
 
 
 @pytest.mark.parametrize(("queue", "prefix", "tagged"), [row[:3] for row in LAYOUTS if has_tag(row[3])])
