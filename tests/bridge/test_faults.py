@@ -403,7 +403,7 @@ async def test_2_the_slot_is_that_of_the_lost_jobs_own_type(desk: Desk) -> None:
     await desk.add(job_type="video")
     (video,) = await desk.claim(job_type="video", worker="w2")
     desk.store.delete(f"bridge:jobs:data:{video.id}", f"bridge:jobs:lock:{video.id}")
-    await desk.broker()._take_back([video.id.encode()])
+    await desk.broker().take_back([video.id.encode()])
     assert (desk.counter(), desk.counter("video")) == (1, 0)
     assert desk.store.smembers("bridge:ox:active:video") == set()
 

@@ -19,9 +19,11 @@ import msgpack
 import msgspec
 
 from oxcart.broker.bridge import codec, records
+from oxcart.broker.bridge.census import Census
 from oxcart.broker.bridge.cron import CronStore
 from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys, journal_key
 from oxcart.broker.bridge.looking import Looking
+from oxcart.broker.bridge.rescue import Rescuer
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bridge.sweeping import Sweeper
 from oxcart.broker.bullmq.broker import now_ms
@@ -126,7 +128,9 @@ class BridgeBroker(Looking):
         self.abilities = abilities or Abilities()
         self._judged: dict[str, bool] = {"": True}
         self.schedulers = CronStore(self)
+        self.census = Census(self.keys, self.caller)
         self._sweeper = Sweeper(self.keys, self.caller)
+        self._rescuer = Rescuer(self)
         #: Held jobs that go to another worker after some errors: their names, and the jobs' facts.
         self._reroutes: dict[str, tuple[tuple[str, ...], records.Facts]] = {}
 
@@ -311,7 +315,11 @@ class BridgeBroker(Looking):
         keys = [*map(self.keys.data, names), *map(self.keys.status, names)]
         answers = await self.caller.command("MGET", *keys)
         raws, status = answers[: len(ids)], answers[len(ids) :]
-        over = {one for one, state in zip(ids, status, strict=True) if state == b"completed"}
+        over = {
+            one
+            for one, raw, state in zip(ids, raws, status, strict=True)
+            if raw is None or state == b"completed"
+        }
         if over:
             over -= set(await self.caller.again(load("drop"), self._waiting, *over, patient=True))
         lanes: dict[tuple[str, str, int], list[bytes]] = {}
@@ -411,14 +419,26 @@ class BridgeBroker(Looking):
             )
             if cursor == b"busy":
                 return Recovered(ids, False, lost)
-            for start in range(0, len(lost), TAKE_BACK):
-                ids += await self._take_back(lost[start : start + TAKE_BACK])
+            ids += await self.take_back(lost)
             foreign += others
         await self._reconcile(foreign)
         await self._sweeper.sweep()
+        ids += await self._rescuer.step()
         return Recovered(ids, True)
 
-    async def _take_back(self, lost: Sequence[bytes]) -> list[str]:
+    async def take_back(self, lost: Sequence[bytes], rescued: Mapping[bytes, int] | None = None) -> list[str]:
+        """Brings active jobs back whose workers are gone; returns those that wait or are dead letters now.
+
+        Args:
+            lost: The jobs.
+            rescued: How often jobs were found in no list, which counts as an attempt each.
+        """
+        back: list[str] = []
+        for start in range(0, len(lost), TAKE_BACK):
+            back += await self._take_some_back(lost[start : start + TAKE_BACK], rescued or {})
+        return back
+
+    async def _take_some_back(self, lost: Sequence[bytes], rescued: Mapping[bytes, int]) -> list[str]:
         raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in lost))
         now, jobs = self.clock(), []
         for one, raw in zip(lost, raws, strict=True):
@@ -427,8 +447,9 @@ class BridgeBroker(Looking):
                 continue
             record = records.read_record(raw)
             result, reason = b"", ""
-            if record.runs >= record.attempts:
-                reason = LOST.format(record.runs, record.attempts)
+            used = max(record.runs, rescued.get(one, 0))
+            if used >= record.attempts:
+                reason = LOST.format(used, record.attempts)
                 result = codec.failure_of(reason, b"", "WorkerLost", now)
             jobs.append(records.pack((one, record.type, record.facts().packed(), result, reason)))
         return [

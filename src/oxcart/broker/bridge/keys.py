@@ -207,13 +207,25 @@ class BridgeKeys:
         """Hash: what our workers write down of a job's runs."""
         return self.key(f"ox:job:{job_id}")
 
-    def ended(self, state: str) -> str:
-        """Sorted set: the type's jobs that ended within a day, by the time they did."""
-        return self.key(f"ox:ended:{state}:{self.queue}")
+    def ended(self, state: str, job_type: str | None = None) -> str:
+        """Sorted set: the jobs of a type (this one unless given) that ended within a day, by the time."""
+        return self.key(f"ox:ended:{state}:{self.queue if job_type is None else job_type}")
 
     def hold(self) -> str:
         """String: no job of the type is claimed while it is there."""
         return self.key(f"ox:hold:{self.queue}")
+
+    def survey(self) -> str:
+        """Hash: how far the search for jobs in no list has come, and when its last pass ended."""
+        return self.key("ox:survey")
+
+    def missing(self) -> str:
+        """Sorted set: jobs that were found in no list, by the time of the first sight."""
+        return self.key("ox:missing")
+
+    def rescued(self, job_id: str) -> str:
+        """String: how often a job was lost while it ran in no list; gone after a day."""
+        return self.key(f"ox:rescued:{job_id}")
 
     def checking(self) -> str:
         """String: the guard that lets one check for lost workers run per interval."""

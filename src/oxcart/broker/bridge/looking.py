@@ -5,21 +5,19 @@ May touch: the server; reads only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgpack
 import msgspec
 
 from oxcart.broker.bridge import records
+from oxcart.broker.bridge.census import SHORT, Census
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.caller import Caller
 from oxcart.broker.port import Ended
 from oxcart.broker.sealing import Sealer
 from oxcart.model.job import Job
-
-#: Ids that one read of a long set takes.
-PAGE = 1000
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 
@@ -57,6 +55,7 @@ class Looking:
     caller: Caller
     sealer: Sealer | None
     clock: Callable[[], int]
+    census: Census
 
     @property
     def queue(self) -> str:
@@ -135,44 +134,91 @@ class Looking:
         return await self.counts()
 
     async def counts(self) -> dict[str, int]:
-        """How many jobs of the type are in each state.
+        """How many jobs of the type are in each state, whoever put them there.
 
-        Waiting jobs of other clients are counted once a worker of ours has found them in the list.
+        Jobs that other clients have completed count once a worker of ours has noted them.
         """
-        lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
-        commands = [("ZCARD", self.keys.lane(_id(lane))) for lane in lanes]
-        commands += [
-            ("GET", self.keys.concurrent(self.queue)),
-            ("ZCARD", self.keys.ended("completed")),
-            ("ZCARD", self.keys.ended("failed")),
-            ("ZCARD", self.keys.ended("cancelled")),
-        ]
-        *waiting, running, completed, dead, cancelled = await self.caller.pipeline(commands)
+        completed, cancelled = await self.caller.pipeline(
+            [("ZCARD", self.keys.ended("completed")), ("ZCARD", self.keys.ended("cancelled"))]
+        )
+        pending = await self.census.of_type("pending", self.queue)
         return {
-            "wait": sum(waiting),
+            "wait": await self._waiting_count(set(pending)),
             "paused": 0,
-            "active": max(0, int(running or 0)),
+            "active": len(await self._active()),
             "prioritized": 0,
-            "delayed": len(await self._of_type(self.keys.delayed())),
-            "waiting-children": len(await self._of_type(self.keys.pending())),
+            "delayed": len(await self.census.of_type("delayed", self.queue)),
+            "waiting-children": len(pending),
             "completed": completed,
-            "failed": dead + cancelled,
+            "failed": len(await self.census.of_type("dead", self.queue)) + cancelled,
         }
+
+    async def _waiting_count(self, pending: set[str]) -> int:
+        if await self.census.is_indexed():
+            lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
+            return sum(await self.caller.pipeline([("ZCARD", self.keys.lane(_id(lane))) for lane in lanes]))
+        return len(set(await self.census.of_type("waiting", self.queue)) - pending)
+
+    async def _active(self) -> list[str]:
+        held, all_held, active = await self.caller.pipeline(
+            [
+                ("SMEMBERS", self.keys.held_of(self.queue)),
+                ("HLEN", self.keys.held()),
+                ("SCARD", self.keys.active()),
+            ]
+        )
+        ours = [_id(raw) for raw in held]
+        if active == all_held:
+            return ours
+        return list(dict.fromkeys([*ours, *await self.census.of_type("active", self.queue)]))
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
         if state == "wait":
-            lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
-            ids = await self._merged([self.keys.lane(_id(lane)) for lane in lanes], last + 1, oldest)
-        elif state in ("completed", "failed"):
-            ended = [state] if state == "completed" else ["failed", "cancelled"]
-            ids = await self._merged([self.keys.ended(one) for one in ended], last + 1, oldest)
+            ids = await self._waiting_ids(last + 1, oldest)
+        elif state == "completed":
+            ids = await self._merged([self.keys.ended("completed")], last + 1, oldest)
+        elif state == "failed":
+            ids = await self._failed(oldest)
         else:
             ids = await self._ids(state)
             if not oldest:
                 ids.reverse()
-        jobs = await self.look(ids[first : last + 1], lenient=True)
-        return [job for job in jobs if job is not None]
+        return await self.read_jobs(ids[first : last + 1])
+
+    async def read_jobs(self, ids: Sequence[str]) -> list[Job]:
+        """Reads jobs for a list: what is gone is left out, and what cannot be opened stays sealed."""
+        return [job for job in await self.look(ids, lenient=True) if job is not None]
+
+    async def _waiting_ids(self, most: int, oldest: bool) -> list[str]:
+        """Waiting jobs of the type, the next one first, or the last one."""
+        lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
+        keys = [self.keys.lane(_id(lane)) for lane in lanes]
+        if await self.census.is_indexed():
+            return await self._merged(keys, most, oldest)
+        # What the index knows stands in the order in which our workers take it; the rest comes behind.
+        listed = await self.census.of_type("waiting", self.queue)
+        there = set(listed)
+        there.difference_update(await self.census.of_type("pending", self.queue))
+        ids = [one for one in await self._merged(keys, len(listed) + 10 * SHORT, True) if one in there]
+        there.difference_update(ids)
+        ids += [one for one in listed if one in there]
+        return ids if oldest else ids[::-1]
+
+    async def _failed(self, oldest: bool) -> list[str]:
+        """Dead letters and cancelled jobs of the type, by the time of their end."""
+        dead = await self.census.of_type("dead", self.queue)
+        scores = await self.caller.command("ZMSCORE", self.keys.ended("failed"), *dead) if dead else []
+        ends: list[tuple[float, str]] = []
+        at = math.inf
+        for one, score in zip(dead, scores, strict=True):  # the newest is at the head of the list
+            at = min(at, float(score)) if score is not None else at
+            ends.append((at, one))
+        flat = await self.caller.command("ZRANGE", self.keys.ended("cancelled"), 0, -1, "REV", "WITHSCORES")
+        ends += zip(map(float, flat[1::2]), map(_id, flat[::2]), strict=True)
+        ends.sort(key=lambda end: -end[0])
+        ids = list(dict.fromkeys(one for _, one in ends))
+        return ids[::-1] if oldest else ids
 
     async def _merged(self, keys: Sequence[str], most: int, oldest: bool) -> list[str]:
         """The first members of some sorted sets together, or the last ones first; so many at most."""
@@ -188,36 +234,12 @@ class Looking:
     async def _ids(self, state: str) -> list[str]:
         """The ids of the type's jobs of some other state, oldest first."""
         if state == "active":
-            return [_id(raw) for raw in await self.caller.command("SMEMBERS", self.keys.held_of(self.queue))]
+            return await self._active()
         if state == "delayed":
-            return await self._of_type(self.keys.delayed())
+            return await self.census.of_type("delayed", self.queue)
         if state == "waiting-children":
-            return await self._of_type(self.keys.pending())
+            return await self.census.of_type("pending", self.queue)
         return []
-
-    async def _of_type(self, key: str) -> list[str]:
-        """The members of a sorted set of all types that are of this one, in steps."""
-        found: list[str] = []
-        at = 0
-        while True:
-            ids = await self.caller.command("ZRANGE", key, at, at + PAGE - 1)
-            if not ids:
-                return found
-            facts = await self.caller.command("HMGET", self.keys.facts(), *ids)
-            unread = [one for one, packed in zip(ids, facts, strict=True) if packed is None]
-            raws: list[bytes | None] = []
-            if unread:
-                raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in unread))
-            types = {
-                one: records.read_record(raw).type
-                for one, raw in zip(unread, raws, strict=True)
-                if raw is not None
-            }
-            for one, packed in zip(ids, facts, strict=True):
-                kind = types.get(one) if packed is None else msgpack.unpackb(packed)[0]
-                if kind == self.queue:
-                    found.append(_id(one))
-            at += len(ids)
 
     async def namespace(self) -> Namespace:
         """The document's monitoring list, and nothing that would have to be looked for."""

@@ -454,6 +454,11 @@ def value_of(result: bytes) -> bytes | None:
     return bytes(parts["data"]) if "data" in parts else b"null"
 
 
+def ended_at(result: bytes) -> int:
+    """When a job ended, in ms, as its result says; 0 where it does not."""
+    return _number(_object(decoded(result)).get("completedAt"), 0)
+
+
 #: Where a job of each status is, in the words that both protocols share.
 PLACES = {
     "waiting": "waiting",

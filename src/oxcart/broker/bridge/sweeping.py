@@ -5,12 +5,17 @@ May touch: the server, through a caller.
 
 from __future__ import annotations
 
+import asyncio
+
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.caller import Caller
 
-#: By how many entries the index may be longer than the list before it is swept.
+#: By how many entries the index may be longer than the list before it is swept at once. With fewer it is
+#: swept after so many seconds, or so many times as long as the last sweep took.
 SLACK = 1000
+PAUSE = 30.0
+PAUSES = 20
 #: Ids that one read takes, and that one call forgets.
 PAGE = 1000
 FORGET = 100
@@ -34,19 +39,19 @@ class Sweeper:
         self._caller = caller
         self._slack = slack
         self._cursor = b"0"
+        self._next = 0.0
 
     async def sweep(self) -> int:
         """Drops what is in the index alone; returns how much that was."""
-        listed, waiting, pending = await self._caller.pipeline(
-            [
-                ("SCARD", self._keys.listed()),
-                ("LLEN", self._keys.waiting()),
-                ("ZCARD", self._keys.pending()),
-            ]
+        listed, waiting = await self._caller.pipeline(
+            [("SCARD", self._keys.listed()), ("LLEN", self._keys.waiting())]
         )
         gone = await self._sweep_facts()
-        if listed > waiting + pending + self._slack:
+        began = asyncio.get_running_loop().time()
+        if listed > waiting + self._slack or (listed > waiting and began >= self._next):
             gone += await self._sweep_index()
+            ended = asyncio.get_running_loop().time()
+            self._next = ended + max(PAUSE, PAUSES * (ended - began))
         return gone
 
     async def _sweep_index(self) -> int:

@@ -1,5 +1,5 @@
--- Takes entries out of the list whose jobs have completed: two recoveries at once, ours and another client's,
--- put a job there twice.
+-- Takes entries out of the list whose jobs have completed or are gone. Two recoveries at once, ours and another
+-- client's, put a job there twice; a client that removes a job may leave its entry.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, then the ids
@@ -13,7 +13,12 @@ for at = 3, #ARGV do
   local id = ARGV[at]
   local is_over = call("GET", P .. "jobs:status:" .. id) == "completed"
     and call("EXISTS", P .. "jobs:result:" .. id) == 1
-  if is_over and not call("ZSCORE", P .. "jobs:cron", id) then
+  if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+    unqueue(id)
+    unlist_job(id, facts_of(id))
+    call("HDEL", P .. "ox:facts", id)
+    call("DEL", P .. "ox:job:" .. id)
+  elseif is_over and not call("ZSCORE", P .. "jobs:cron", id) then
     unqueue(id)
   else
     stay[#stay + 1] = id

@@ -1,0 +1,20 @@
+-- Notes jobs that other clients have ended and that our index never knew.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 slot, 2 number of the call, then per job: id, type
+-- Returns  how many were noted
+-- Keeps    the record of a completed job goes with its result
+-- include: base lanes leaving forgetting
+
+asked_of_slot("SETRANGE", NEVER, 0, "")
+local time = call("TIME")
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local noted = 0
+for at = 3, #ARGV, 2 do
+  local status = call("GET", P .. "jobs:status:" .. ARGV[at])
+  if OVER[status] and call("HEXISTS", P .. "ox:facts", ARGV[at]) == 0 then
+    note_type(ARGV[at + 1])
+    noted = noted + note_foreign_end(ARGV[at], ARGV[at + 1], status, now)
+  end
+end
+return noted

@@ -1,0 +1,282 @@
+"""Finds jobs of a Bridge namespace that are in no list, and brings them back.
+
+A record whose id is in none of ``waiting``, ``active``, ``delayed``, ``cron`` and ``deadletter`` is a job
+that nobody will ever run. The TypeScript client leaves one behind whenever it dies: it takes an id out of the
+list and puts it nowhere.
+
+The search goes through all records in bounded steps. What is in no list and not locked is a suspect. The
+script that brings a job back decides whether it is really lost, in the same step. On its way the search notes
+jobs that other clients have ended.
+
+May touch: the server, through a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from oxcart.broker.bridge import records
+from oxcart.broker.bridge.scripts import load
+from oxcart.broker.bullmq.rescue import Progress, Rescued
+from oxcart.broker.discovery import glob_escape
+from oxcart.model.errors import AccessDenied
+
+if TYPE_CHECKING:
+    from oxcart.broker.bridge.broker import BridgeBroker
+
+log = logging.getLogger("oxcart.recovery")
+
+#: Keys that one step looks at, records that one question is about, and steps of one check.
+STEP = 1000
+PAGE = 200
+STEPS = 10
+#: Ms between the end of one pass of maintenance and the next.
+REST = 10_000
+#: Ms that a job must be in no list before maintenance brings it back. A client that takes a job in steps, or
+#: runs it for longer than its lock lasts, has the time of two locks.
+GRACE = 60_000
+#: Seconds between the two looks of a rescue that an operator asks for.
+SECOND_LOOK = 1.0
+#: Suspects per call, and entries of lists that one call may go through: about 5 ms of the server's time.
+FEW = 50
+WALK = 500_000
+#: Types by whose notes an ended job is looked up; with more of them the ends of other clients are not noted.
+MOST_TYPES = 50
+
+
+class Rescuer:
+    """The rescue that maintenance does, a bounded step per check.
+
+    All workers of a namespace go on where the last one stopped.
+
+    Args:
+        broker: Any broker of the namespace.
+        grace_ms: For how long a job must be in no list.
+        rest_ms: Time between two passes.
+    """
+
+    def __init__(self, broker: BridgeBroker, *, grace_ms: int = GRACE, rest_ms: int = REST) -> None:
+        self._broker = broker
+        self._grace_ms = grace_ms
+        self._rest_ms = rest_ms
+        self._denied = False
+
+    async def step(self) -> list[str]:
+        """Looks at some records; returns the jobs that were brought back."""
+        if self._denied:
+            return []
+        try:
+            await self._look()
+            return await self._bring_back()
+        except AccessDenied as error:
+            self._denied = True
+            log.warning("namespace %s: no search for lost jobs: %s", self._broker.keys.namespace, error)
+            return []
+
+    async def _look(self) -> None:
+        keys, command = self._broker.keys, self._broker.caller.command
+        cursor, done = await command("HMGET", keys.survey(), "cursor", "done")
+        if not cursor and done and await _now(self._broker) - int(done) < self._rest_ms:
+            return
+        cursor = cursor or b"0"
+        for _ in range(STEPS):
+            cursor, ids = await _scan(self._broker, cursor)
+            for start in range(0, len(ids), PAGE):
+                suspects, ended = await _sort(self._broker, ids[start : start + PAGE])
+                await _note(self._broker, ended)
+                if suspects:
+                    now = await _now(self._broker)
+                    scored = [part for one in suspects for part in (now, one)]
+                    await command("ZADD", keys.missing(), "NX", *scored)
+            if cursor == b"0":
+                await command("HDEL", keys.survey(), "cursor")
+                await command("HSET", keys.survey(), "done", await _now(self._broker))
+                return
+        await command("HSET", keys.survey(), "cursor", cursor)
+
+    async def _bring_back(self) -> list[str]:
+        before = await _now(self._broker) - self._grace_ms
+        ids = await self._broker.caller.command(
+            "ZRANGEBYSCORE", self._broker.keys.missing(), "-inf", before, "LIMIT", 0, FEW
+        )
+        back: list[str] = []
+        async for job_id, _, code in _rescue(self._broker, ids):
+            if code > 0:
+                back.append(job_id)
+        if back:
+            log.warning(
+                "namespace %s: %d jobs were in no list and are back: %s",
+                self._broker.keys.namespace,
+                len(back),
+                ", ".join(back[:10]),
+                extra={"job_ids": back[:100]},
+            )
+        return back
+
+
+async def rescue(
+    broker: BridgeBroker,
+    types: Iterable[str] = (),
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> dict[str, Rescued]:
+    """Brings back every lost job of a namespace; returns what was found, by job type.
+
+    Entries of the list without a record are taken out.
+
+    Args:
+        broker: Any broker of the namespace.
+        types: Only jobs of these types; of all unless given.
+        dry_run: Only say what would be brought back.
+        progress: Called after every step.
+    """
+    wanted = set(types)
+    found: dict[str, Rescued] = {name: Rescued() for name in wanted}
+    suspects: list[bytes] = []
+    waiting: set[bytes] = set()
+    async for page in broker.census.pages("waiting"):
+        waiting.update(page)
+    total, seen, cursor = int(await broker.caller.command("DBSIZE")), 0, b""
+    while cursor != b"0":
+        cursor, ids = await _scan(broker, cursor or b"0")
+        for start in range(0, len(ids), PAGE):
+            part = ids[start : start + PAGE]
+            for kind in await broker.census.kinds(part):
+                if kind is not None and (not wanted or kind[0] in wanted):
+                    found.setdefault(kind[0], Rescued()).looked_at += 1
+            unsure, ended = await _sort(broker, part, waiting)
+            suspects += unsure
+            if not dry_run:
+                await _note(broker, ended)
+        seen += STEP
+        progress(Progress("looking for jobs", min(seen, total), total, len(suspects)))
+    if not dry_run:
+        await _drop_entries(broker)
+    if suspects:
+        await asyncio.sleep(SECOND_LOOK)
+    async for job_id, job_type, code in _rescue(broker, suspects, wanted=wanted, dry_run=dry_run):
+        of_type = found.setdefault(job_type, Rescued())
+        if code > 0:
+            of_type.rescued.append(job_id)
+        elif code == -2:
+            of_type.leased.append(job_id)
+    return dict(sorted(found.items()))
+
+
+async def _rescue(
+    broker: BridgeBroker, ids: Sequence[bytes], *, wanted: Iterable[str] = (), dry_run: bool = False
+) -> AsyncIterator[tuple[str, str, int]]:
+    """Asks the script about suspects, and takes back what ran: id, type and code of each."""
+    keys, caller, only = broker.keys, broker.caller, set(wanted)
+    start = 0
+    while start < len(ids):
+        lengths = await caller.pipeline([("LLEN", keys.waiting()), ("LLEN", keys.dead_letters())])
+        part = ids[start : start + max(1, min(FEW, WALK // (sum(lengths) + 1)))]
+        start += len(part)
+        raws = await caller.command("MGET", *(keys.data(_id(one)) for one in part))
+        asked: list[tuple[bytes, str, int]] = []
+        for one, raw in zip(part, raws, strict=True):
+            record = records.read_record(raw or b"")
+            # A schedule that is in no list was removed, and what has no type is nobody's job.
+            if record.type and not record.schedule.get("cron") and (not only or record.type in only):
+                asked.append((one, record.type, record.created_at + record.delay if record.delay else 0))
+            elif not dry_run:
+                await caller.command("ZREM", keys.missing(), one)
+        if not asked:
+            continue
+        args = [part for job in asked for part in job]
+        codes = await caller.once(load("rescue"), keys.waiting(), "1" if dry_run else "", *args, patient=True)
+        ran = {one: code - 1 for (one, _, _), code in zip(asked, codes, strict=True) if code > 1}
+        if ran:
+            await broker.take_back(list(ran), ran)
+        for (one, job_type, _), code in zip(asked, codes, strict=True):
+            yield _id(one), job_type, code
+
+
+async def _scan(broker: BridgeBroker, cursor: bytes) -> tuple[bytes, list[bytes]]:
+    """The ids of some records."""
+    base = broker.keys.data("").encode()
+    pattern = glob_escape(base.decode()) + "*"
+    cursor, keys = await broker.caller.command("SCAN", cursor, "MATCH", pattern, "COUNT", STEP)
+    return cursor, [key[len(base) :] for key in keys]
+
+
+async def _sort(
+    broker: BridgeBroker, ids: Sequence[bytes], waiting: Container[bytes] | None = None
+) -> tuple[list[bytes], list[bytes]]:
+    """Of some jobs those that are in no list, and those that have ended.
+
+    Args:
+        broker: Any broker of the namespace.
+        ids: The jobs.
+        waiting: The ids of the list; jobs that a worker holds are then among the first. Unless given the
+            index tells what waits, and held jobs are left out.
+    """
+    if not ids:
+        return [], []
+    keys = broker.keys
+    names = [_id(one) for one in ids]
+    answers = await broker.caller.pipeline(
+        [
+            ("MGET", *map(keys.status, names)),
+            ("MGET", *map(keys.lock, names)),
+            ("SMISMEMBER", keys.listed(), *ids),
+            ("ZMSCORE", keys.delayed(), *ids),
+            ("ZMSCORE", keys.cron(), *ids),
+            ("ZMSCORE", keys.pending(), *ids),
+            ("SMISMEMBER", keys.active(), *ids),
+        ]
+    )
+    suspects: list[bytes] = []
+    ended: list[bytes] = []
+    for one, status, lock, listed, *places in zip(ids, *answers, strict=True):
+        if (status or b"").decode("utf-8", "replace") in records.OVER:
+            ended.append(one)
+            continue
+        waits = one in waiting if waiting is not None else listed and status != b"active"
+        held = waiting is None and lock is not None
+        if not waits and not held and not any(place is not None and place != 0 for place in places):
+            suspects.append(one)
+    return suspects, ended
+
+
+async def _note(broker: BridgeBroker, ended: Sequence[bytes]) -> None:
+    """Notes jobs that another client has ended, where nobody has."""
+    keys, caller = broker.keys, broker.caller
+    types = [_id(raw) for raw in await caller.command("SMEMBERS", keys.types())] if ended else []
+    if not ended or len(types) > MOST_TYPES:
+        return
+    notes = [keys.ended(state, of) for of in types for state in ("completed", "failed", "cancelled")]
+    known = await caller.pipeline([("ZMSCORE", note, *ended) for note in notes])
+    strange = [one for one, *scores in zip(ended, *known, strict=True) if not any(scores)]
+    args: list[bytes | str] = []
+    for one, kind in zip(strange, await broker.census.kinds(strange), strict=True):
+        if kind is not None and kind[0]:
+            args += (one, kind[0])
+    if args:
+        await caller.again(load("note"), keys.waiting(), *args, patient=True)
+
+
+async def _drop_entries(broker: BridgeBroker) -> None:
+    """Takes entries out of the list whose records are gone."""
+    at = 0
+    while ids := await broker.caller.command("LRANGE", broker.keys.waiting(), at, at + PAGE - 1):
+        raws = await broker.caller.pipeline([("EXISTS", broker.keys.data(_id(one))) for one in ids])
+        gone = [one for one, known in zip(ids, raws, strict=True) if not known]
+        if gone:
+            await broker.caller.again(load("drop"), broker.keys.waiting(), *gone, patient=True)
+        at += len(ids) - len(gone)
+
+
+async def _now(broker: BridgeBroker) -> int:
+    """The server's time in ms."""
+    seconds, micros = await broker.caller.command("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _id(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
