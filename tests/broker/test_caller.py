@@ -195,7 +195,9 @@ class TestReads:
 
 
 class TestPatience:
-    @pytest.mark.parametrize("code", ["LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY"])
+    @pytest.mark.parametrize(
+        "code", ["LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS"]
+    )
     async def test_refusals_that_pass_are_waited_out(
         self, caller: Caller, faults: Faults, store: redis.Redis, code: str
     ) -> None:
@@ -204,11 +206,14 @@ class TestPatience:
         assert await caller.once(load("add"), META, *add_arguments()) == [1]
         assert faults.sent == 4
 
-    async def test_memory_is_waited_for_only_by_the_patient(self, caller: Caller, faults: Faults) -> None:
-        faults.plan = [ReplyError("OOM command not allowed")]
-        with pytest.raises(ScriptError, match="OOM"):
+    @pytest.mark.parametrize("code", ["OOM", "MISCONF"])
+    async def test_memory_and_disk_are_waited_for_only_by_the_patient(
+        self, caller: Caller, faults: Faults, code: str
+    ) -> None:
+        faults.plan = [ReplyError(f"{code} command not allowed")]
+        with pytest.raises(ScriptError, match=code):
             await caller.once(load("add"), META, *add_arguments())
-        faults.plan = [ReplyError("OOM command not allowed")] * 2
+        faults.plan = [ReplyError(f"{code} command not allowed")] * 2
         assert await caller.once(load("add"), META, *add_arguments(), patient=True) == [1]
 
     async def test_a_moved_slot_is_followed(

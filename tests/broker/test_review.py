@@ -142,7 +142,7 @@ class TestFindingTheMaster:
                 assert (await server.endpoint(7)).port == 6391
 
     async def test_whoever_said_nothing_is_asked_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("oxcart.broker.connection.ASK_TIMEOUT", 0.3)
+        monkeypatch.setattr("oxcart.broker.masters.ASK_TIMEOUT", 0.3)
         named = b"*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6390\r\n"
         async with fake_server(answering()) as dead, fake_server(answering(PONG, named)) as living:
             hosts = ",".join(f"127.0.0.1:{port}" for port in [dead] * 5 + [living])

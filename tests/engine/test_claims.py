@@ -36,6 +36,10 @@ class Scripted:
     def __init__(self, queue: str, calls: asyncio.Queue[Call]) -> None:
         self.queue = queue
         self.lane: str | None = None
+        self.caller = self
+        #: What fails together with the queue: "node" of "name@node".
+        self.place = queue.rpartition("@")[2]
+        self.waits_for_slot = False
         self._calls = calls
 
     async def claim(self, ask: Ask) -> Claimed:
@@ -336,6 +340,36 @@ class TestWhenToAsk:
         desk.claims.wake(None)
         await desk.quiet()
         assert not desk.claims.has_room
+
+
+class TestEndpoints:
+    @pytest.fixture(autouse=True)
+    def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("oxcart.engine.claims.STUCK", 0.05)
+
+    async def test_one_call_hangs_for_all_queues_of_a_dead_endpoint(self) -> None:
+        desk = Desk(*(f"q{number}@dead" for number in range(20)), "q@live", concurrency=5)
+        desk.claims.wake(None)
+        hanging = await desk.next()
+        assert hanging.queue == "q0@dead"
+        assert (await desk.next()).queue == "q@live"
+        await desk.quiet()
+
+    async def test_the_queues_of_an_endpoint_go_on_once_it_answers(self) -> None:
+        desk = Desk("a@dead", "b@dead", "c@live", concurrency=5)
+        desk.claims.wake(None)
+        hanging = await desk.next()
+        (await desk.next()).reply()
+        await desk.quiet()
+        hanging.reply()
+        assert (await desk.next()).queue == "b@dead"
+
+    async def test_a_slot_that_moves_holds_only_its_queue(self) -> None:
+        desk = Desk("a@node", "b@node", concurrency=5)
+        cast(Any, desk.stations[0].broker).waits_for_slot = True
+        desk.claims.wake(None)
+        await desk.next()
+        assert (await desk.next()).queue == "b@node"
 
 
 class TestLanes:

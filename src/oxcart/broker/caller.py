@@ -5,9 +5,9 @@ A lost answer does not say whether the call was applied. So every call that chan
 and does nothing. A slot has one call under way at a time; a caller has as many slots as it has calls in
 flight. These remembered answers are the caller's journal: one key per slot, which a clean close deletes.
 
-Connection losses are repeated here, with the pauses of ``Reconnect``. Refusals that pass with time (the
-server loads its data, a failover is going on, the memory is full) are repeated where the caller is
-patient. All else is a typed error.
+Connection losses are repeated here, with the pauses of ``Reconnect``, and so are refusals that pass with time
+(the server loads its data, a failover is going on, too few replicas listen). Where memory or disk are full,
+only patient calls are repeated. All else is a typed error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.connection import Reconnect, Server
@@ -36,8 +36,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oxcart.broker")
 
-#: Answers that mean "not now": the server is coming up, failing over or busy.
-PASSING = frozenset({"LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNKILLABLE"})
+#: Answers that mean "not now": the server is coming up, failing over, busy or without its replicas.
+PASSING = frozenset(
+    {"LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNKILLABLE", "NOREPLICAS"}
+)
+#: Answers that pass only once an operator has made room, in memory or on the disk.
+FULL = frozenset({"OOM", "MISCONF"})
+#: Answers that concern one slot of a cluster, not the node.
+_OF_SLOT = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 
 #: Seconds that a close spends at most on deleting the caller's journal.
 FORGET = 1.0
@@ -83,11 +89,18 @@ class Caller:
         self.on_script = on_script
         self.on_reconnect = on_reconnect
         self.link: Link = server.link(slot)
+        #: Whether the last refusal concerned the queue's slot alone, and not its node.
+        self.waits_for_slot = False
         self._free: list[list[int]] = []  # [slot, number] of slots without a call under way
         self._slots_made = 0
         self._journal = journal
         self._written: set[tuple[str, int]] = set()  # (key, slot) of every journal key
         self._repeated: set[int] = set()  # slots of which a dead connection may still deliver a call
+
+    @property
+    def place(self) -> Hashable:
+        """Identifies the endpoint that the queue is on, as last known; equal places fail together."""
+        return self._server.place(self._slot)
 
     async def close(self) -> None:
         """Deletes the caller's journal where nothing can need it any more, and closes the link."""
@@ -237,12 +250,14 @@ class Caller:
         if isinstance(error, LinkClosed):
             raise error
         if isinstance(error, BrokerUnavailable):
+            self.waits_for_slot = False
             self._server.forget_slots()
             if attempt == 1 and self._was_sent(error):
                 return 0.0  # most often the connection alone was cut: knock again at once
             return self.reconnect.pause(attempt, holding=self.holding())
         assert isinstance(error, ReplyError)
         code = error.code
+        self.waits_for_slot = code in _OF_SLOT
         if code in ("MOVED", "ASK"):
             # A slot on its way is asked for at its new home; its old one answers MOVED soon.
             host, _, port = str(error).split(" ")[2].rpartition(":")
@@ -251,7 +266,7 @@ class Caller:
             self._server.moved(self._slot or 0, host, int(port))
             self.link.drop("the slot moved")
             return 0.0 if attempt < 4 else self.reconnect.pause(attempt, holding=True)
-        if code in PASSING or (patient and code == "OOM"):
+        if code in PASSING or (patient and code in FULL):
             if code in ("READONLY", "MASTERDOWN"):
                 self.link.drop("the server is no master any more")
             return self.reconnect.pause(attempt, holding=True)

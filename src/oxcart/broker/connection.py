@@ -1,36 +1,31 @@
 """Which server a queue lives on: a URL, or the embedded Valkey; and who its master is right now.
 
 ``Server`` answers one question, ``endpoint(slot)``, anew for every connection: the address of the process
-that owns a slot at this moment. For the embedded server that may mean to start it, for Sentinel to ask
-the sentinels, for a cluster to read its slot map. The reconnect policy lives here too.
+that owns a slot at this moment. For the embedded server that may mean to start it; for Sentinels and clusters
+``masters`` asks them. The reconnect policy lives here too.
 
 May touch: sockets, and through ``embedded`` processes and files.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from oxcart.broker.embedded import Embedded, data_folder
-from oxcart.broker.link import DENIALS, Endpoint, Link, ReplyError
+from oxcart.broker.link import Endpoint, Link
 from oxcart.broker.location import Location, location_from_env
-from oxcart.model.errors import AccessDenied, BrokerUnavailable, ValidationError
+from oxcart.broker.masters import Masters
+from oxcart.model.errors import ValidationError
 
 #: While an outage is young no pause is longer than this many seconds; with the pauses of `Reconnect` so many
 #: attempts take more than ten seconds.
 YOUNG_PAUSE = 4.0
 YOUNG_ATTEMPTS = 8
-
-#: Seconds that one sentinel or node has to tell where the master is. Less than a link has to connect in all,
-#: so that one that is dead without a word does not hide the others.
-ASK_TIMEOUT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +68,7 @@ class Server:
         location = Location.parse(url) if url else None if folder else location_from_env()
         self.location = location
         self._embedded = None if location else Embedded(Path(folder) if folder else data_folder())
-        self._slots: list[tuple[int, int, str, int]] = []
-        self._nodes: tuple[tuple[str, int], ...] = ()  # of a cluster, as its nodes told
-        self._first = 0  # whom to ask first: whoever did not answer is asked last the next time
+        self._nodes: tuple[tuple[str, int], ...] = ()  # of a cluster; they outlive the event loop
         self._tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
@@ -112,16 +105,24 @@ class Server:
             return self._plain(await self._embedded.ensure_async())
         location = self.location
         assert location is not None
-        if location.kind == "sentinel":
-            return await self._ask_sentinels(location)
-        if location.kind == "cluster":
-            return await self._ask_cluster(location, slot or 0)
+        if location.kind in ("sentinel", "cluster"):
+            masters = self._masters
+            found = await masters.find(self._plain(location), slot)
+            self._nodes = masters.nodes
+            return found
         return replace(self._plain(location), alone=True)
 
+    def place(self, slot: int | None = None) -> Hashable:
+        """Identifies the endpoint that serves a slot, as last known; equal places fail together."""
+        if self.location is None:
+            return self.folder
+        owner = self._masters.owner(slot or 0) if self.is_cluster else None
+        return self.location, owner
+
     def moved(self, slot: int, host: str, port: int) -> None:
-        """Notes that the cluster told of another owner of a slot."""
-        self._slots = [entry for entry in self._slots if not entry[0] <= slot <= entry[1]]
-        self._slots.append((slot, slot, host, port))
+        """Notes the new owner of a slot of a cluster."""
+        if self.location is not None:
+            self._masters.moved(slot, host, port)
 
     @property
     def known_url(self) -> str:
@@ -129,7 +130,7 @@ class Server:
         location = self.location
         if location is None:
             return ""
-        hosts = dict.fromkeys((*location.hosts, *sorted(self._nodes)))
+        hosts = dict.fromkeys((*location.hosts, *sorted(self._masters.nodes)))
         return replace(location, hosts=tuple(hosts)).url
 
     async def master_slots(self) -> list[int | None]:
@@ -143,18 +144,26 @@ class Server:
         self.forget_slots()
         await self.endpoint(0)
         first: dict[tuple[str, int], int] = {}
-        for start, _, host, port in self._slots:
-            first.setdefault((host, port), start)
+        for start, owner in self._masters.owners():
+            first.setdefault(owner, start)
         return list(first.values())
 
     def forget_slots(self) -> None:
-        """Drops what is known of the cluster's slots, so that it is read again."""
-        self._slots = []
+        """Drops the slot map of a cluster, so that the next connection reads it again."""
+        if self.is_cluster:
+            self._masters.forget()
 
     def release(self) -> None:
         """Lets go of the embedded server, if this is one."""
         if self._embedded is not None:
             self._embedded.release()
+
+    @property
+    def _masters(self) -> Masters:
+        assert self.location is not None
+        masters = Masters.of(self.location)
+        masters.nodes = masters.nodes or self._nodes
+        return masters
 
     def _plain(self, location: Location) -> Endpoint:
         host, port = location.hosts[0] if location.hosts else ("127.0.0.1", 6379)
@@ -185,69 +194,6 @@ class Server:
             self._tls = context
         return self._tls
 
-    async def _ask_sentinels(self, location: Location) -> Endpoint:
-        failures = []
-        base = self._plain(location)
-        for host, port in self._hosts(location):
-            at = replace(
-                base,
-                host=host,
-                port=port,
-                db=0,
-                username=location.sentinel_username,
-                password=location.sentinel_password,
-            )
-            try:
-                found = await _ask(at, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", location.sentinel_master or "")
-            except (BrokerUnavailable, ReplyError) as error:
-                failures.append(str(error))
-                self._first += 1
-                continue
-            if found:
-                return replace(base, host=found[0].decode(), port=int(found[1]), master=True)
-            failures.append(f"{host}:{port} knows no master {location.sentinel_master!r}")
-            self._first += 1
-        raise BrokerUnavailable("no sentinel named a master: " + "; ".join(failures))
-
-    async def _ask_cluster(self, location: Location, slot: int) -> Endpoint:
-        base = self._plain(location)
-        found = self._owner(slot)
-        failures = []
-        if found is None:
-            for host, port in self._hosts(location):
-                try:
-                    answer = await _ask(replace(base, host=host, port=port), "CLUSTER", "SLOTS")
-                except (BrokerUnavailable, ReplyError) as error:
-                    failures.append(str(error))
-                    self._first += 1
-                    continue
-                self._slots = [
-                    (int(entry[0]), int(entry[1]), _named(entry[2][0]) or host, int(entry[2][1]))
-                    for entry in answer
-                ]
-                nodes = ((_named(node[0]) or host, int(node[1])) for entry in answer for node in entry[2:])
-                self._nodes = tuple(dict.fromkeys(nodes))
-                found = self._owner(slot)
-                if found is not None:
-                    break
-                failures.append(f"{host}:{port} knows no owner of slot {slot}")
-                self._first += 1
-        if found is None:
-            raise BrokerUnavailable("no node of the cluster told its slots: " + "; ".join(failures))
-        return replace(base, host=found[0], port=found[1], db=0)
-
-    def _hosts(self, location: Location) -> tuple[tuple[str, int], ...]:
-        """Whom to ask: those that the URL names, and those that a cluster told of since."""
-        hosts = tuple(dict.fromkeys(location.hosts + self._nodes))
-        first = self._first % len(hosts)
-        return hosts[first:] + hosts[:first]
-
-    def _owner(self, slot: int) -> tuple[str, int] | None:
-        for first, last, host, port in reversed(self._slots):
-            if first <= slot <= last:
-                return host, port
-        return None
-
 
 def _trusting(authorities: str | None) -> ssl.SSLContext:
     """What checks a server's certificate: by a file of authorities, or by those of the system."""
@@ -259,26 +205,3 @@ def _trusting(authorities: str | None) -> ssl.SSLContext:
 
 def _bad_file(field: str, bound: str, path: str | None, error: Exception) -> ValidationError:
     return ValidationError(field, bound, path, f"{field} must be {bound}, got {path} ({error})")
-
-
-async def _ask(at: Endpoint, *command: str) -> Any:
-    async def here() -> Endpoint:
-        return at
-
-    link = Link(here, timeout=ASK_TIMEOUT)
-    try:
-        async with asyncio.timeout(ASK_TIMEOUT):
-            return await link.call(*command)
-    except ReplyError as error:
-        if error.code in DENIALS:
-            raise AccessDenied(f"{at.name}: {error}") from error
-        raise
-    except TimeoutError:
-        raise BrokerUnavailable(f"{at.name}: no answer within {ASK_TIMEOUT} s") from None
-    finally:
-        await link.close()
-
-
-def _named(host: bytes | None) -> str:
-    """The host that a node of a cluster names; nothing where it means the one that was asked."""
-    return "" if host is None or host == b"?" else host.decode()

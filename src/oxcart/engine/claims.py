@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 
 from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, Code, Outcome, ServedBroker
 from oxcart.engine.running import RunningJob
@@ -35,8 +36,8 @@ SPELL_US = 2_000
 ASK_AGAIN = 0.1
 #: A queue at its rate limit is asked again after so many ms at most: somebody may have lifted the limit.
 LIMITED = 5_000
-#: A call that takes longer, in seconds, hangs at a server that is away or silent. The queues of other servers
-#: go on without waiting for it, and without the slots that it asked for.
+#: A call that takes longer, in seconds, hangs: its endpoint is away or silent. No other call goes to that
+#: endpoint meanwhile. The queues of other endpoints go on, without the slots that the call asked for.
 STUCK = 1.0
 #: Attempts ended in one call times active jobs at most: each of them may cost a search in the list.
 SEARCHED = 100_000
@@ -54,7 +55,7 @@ class Station:
         closed: It was paused or at its concurrency when last asked. An end of ours may make room.
         calls: Calls in flight.
         stuck: Of a root: calls for it and its lanes that hang. While there is one, no other is made: each
-            would ask for the same slots, and all be answered when the server is back.
+            would ask for the same slots, and the server would answer all of them when it is back.
         asked_at: When it was last asked for jobs, in loop time.
         wakes: How often it was said to have work. An answer to a call that was sent before the last time
             does not say that it has none: that work may have come after the call.
@@ -104,13 +105,14 @@ class Station:
 class _Call:
     """One call in flight: what it asked for and where, and the timer that tells when it hangs."""
 
-    __slots__ = ("asked_for", "choice", "is_stuck", "station", "timer")
+    __slots__ = ("asked_for", "choice", "is_stuck", "place", "station", "timer")
 
     def __init__(self, station: Station, asked_for: int, choice: list[Station]) -> None:
         self.station = station
         self.asked_for = asked_for
         self.choice = choice
         self.is_stuck = False
+        self.place: Hashable = None
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -160,6 +162,7 @@ class Claims:
         self._most_calls = max(1, -(-concurrency // BATCH))
         self._asked_for = 0
         self._stuck = 0
+        self._stuck_places: Counter[Hashable] = Counter()  # endpoints at which calls hang
         self._calls: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._pumping = False
@@ -256,7 +259,7 @@ class Claims:
             )
             for step in range(count):
                 station = stations[(self._turn + step) % count]
-                if not station.root.stuck and (station.outcomes or (free > 0 and station.ready)):
+                if (station.outcomes or (free > 0 and station.ready)) and not self._is_stuck(station):
                     self._turn = (self._turn + step + 1) % count
                     break
             else:
@@ -269,6 +272,11 @@ class Claims:
                 self._start(station, free, station)
         if not self._calls:
             self._idle.set()
+
+    def _is_stuck(self, station: Station) -> bool:
+        if station.root.stuck:
+            return True
+        return bool(self._stuck_places) and station.broker.caller.place in self._stuck_places
 
     def _ask_again(self) -> None:
         """Keeps a busy queue from hiding the others: nobody waits for their markers while slots are full."""
@@ -319,6 +327,10 @@ class Claims:
         self._stuck += 1
         call.station.root.stuck += 1
         self._asked_for -= call.asked_for
+        caller = call.station.broker.caller
+        if not caller.waits_for_slot:
+            call.place = caller.place
+            self._stuck_places[call.place] += 1
         self._pump_soon()
 
     def _over(self, call: _Call) -> None:
@@ -326,6 +338,9 @@ class Claims:
         if call.is_stuck:
             self._stuck -= 1
             call.station.root.stuck -= 1
+            if call.place is not None:
+                self._stuck_places[call.place] -= 1
+                self._stuck_places += Counter()  # drops endpoints without a call that hangs
             return
         self._asked_for -= call.asked_for
         if call.timer is not None:
