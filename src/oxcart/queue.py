@@ -229,7 +229,7 @@ class Queue(Routing):
         """Notes jobs that somebody is to be told of, before they are added; one too many does no harm."""
         broker = (self._root or self).broker  # whose workers look after those of its lanes
         if is_native(broker):
-            await broker.expect_callbacks(list(ids))
+            await broker.expect_callbacks(list(ids), self.add_timeout)
 
     @property
     def deliveries(self) -> WebhookQueue | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from oxcart.broker.bullmq import registry
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.registry import WorkerRecord
+from oxcart.broker.caller import time_left
 from oxcart.cancelling import Cancelling
 from oxcart.handle import JobHandle
 from oxcart.model.target import Target, lane_name
@@ -68,8 +69,9 @@ class Routing(Cancelling):
         for place in range(len(encoded)):
             groups.setdefault(lanes.get(place, self), []).append(place)
         handles: dict[int, JobHandle[Any]] = {}
+        left = time_left(timeout)
         for queue, places in groups.items():
-            added = await queue.broker.add([encoded[i] for i in places], timeout=timeout)
+            added = await queue.broker.add([encoded[i] for i in places], timeout=left())
             for i, one in zip(places, added, strict=True):
                 where = queue if one.created else self  # one that was there before may be in another lane
                 handles[i] = JobHandle(cast("Queue", where), one.id, names[i], one.created, one.duplicate)

@@ -17,7 +17,7 @@ from oxcart.broker.bullmq.keys import journal_key
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.link import ReplyError
+from oxcart.broker.link import AnswerLost, ReplyError
 from oxcart.model.errors import (
     BrokerTimeout,
     BrokerUnavailable,
@@ -52,7 +52,7 @@ class Faults:
             fault = self.plan.pop(0) if self.plan else None
             if fault == "lost answer":
                 await real(packed, *more, **options)
-                raise BrokerUnavailable("127.0.0.1: the connection was lost")
+                raise AnswerLost("127.0.0.1: the connection was lost")
             if fault is not None:
                 raise fault
             return await real(packed, *more, **options)
@@ -260,7 +260,7 @@ class TestLimits:
     async def test_a_timeout_says_that_the_call_may_have_been_applied(
         self, caller: Caller, faults: Faults
     ) -> None:
-        lost = BrokerUnavailable("127.0.0.1: the connection was lost")
+        lost = AnswerLost("127.0.0.1: the connection was lost")
         gone = BrokerUnavailable("cannot reach 127.0.0.1")
         faults.plan = [lost, *[gone] * 1000]
         with pytest.raises(OutcomeUnknown, match=r"add: no answer within 0\.02 s"):
@@ -278,6 +278,30 @@ class TestLimits:
             finally:
                 server.thaw()
             assert time.monotonic() - began < 8
+            await caller.close()
+
+    @pytest.mark.parametrize("connected", [False, True], ids=["connecting", "connected"])
+    async def test_a_timeout_holds_for_connections_and_repeats_too(self, connected: bool) -> None:
+        """A frozen server takes connections and greets nobody: to connect may take 5 s by itself."""
+        with ValkeyServer() as server:
+            caller = Caller(Server(server.url), None, "me", reconnect=QUICK)
+            if connected:
+                await caller.command("PING")
+            server.freeze()
+            began = time.monotonic()
+            try:
+                with pytest.raises(OutcomeUnknown if connected else BrokerTimeout, match=r"within 1\.5 s"):
+                    await caller.once(load("add"), META, *add_arguments(), timeout=1.5)
+                assert 1.4 < time.monotonic() - began < 3.5
+            finally:
+                server.thaw()
+            await caller.close()
+
+    async def test_a_refusal_until_the_timeout_says_that_nothing_was_applied(self) -> None:
+        with ValkeyServer(min_replicas_to_write=1) as server:
+            caller = Caller(Server(server.url), None, "me", reconnect=Reconnect(initial=60, held=60))
+            with pytest.raises(BrokerTimeout, match=r"add: refused for 3 s: NOREPLICAS"):
+                await caller.once(load("add"), META, *add_arguments(), timeout=3)
             await caller.close()
 
     async def test_closing_ends_a_call_that_waits_for_the_server(self) -> None:

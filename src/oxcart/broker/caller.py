@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.link import CALL_TIMEOUT, Argument, Link, LinkClosed, ReplyError, pack
+from oxcart.broker.link import CALL_TIMEOUT, AnswerLost, Argument, Link, LinkClosed, ReplyError, pack
 from oxcart.model.errors import (
     AccessDenied,
     BrokerError,
@@ -52,6 +52,36 @@ FORGET_KEYS = 500
 
 #: How servers say inside of a script that the user may not do something; the second is Redis before 7.
 _DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+
+
+class _Tried:
+    """The attempts of one call so far.
+
+    Attributes:
+        is_out: The attempt that is under way has been sent.
+        is_lost: An earlier attempt was sent and never answered.
+        error: Why the last attempt failed.
+    """
+
+    __slots__ = ("error", "is_lost", "is_out")
+
+    def __init__(self) -> None:
+        self.is_out = self.is_lost = False
+        self.error: BrokerUnavailable | ReplyError | None = None
+
+    def failed(self, error: BrokerUnavailable | ReplyError) -> None:
+        """Notes how an attempt ended; a refusal means that the server did not apply it."""
+        self.is_out = False
+        self.is_lost = self.is_lost or isinstance(error, AnswerLost)
+        self.error = error
+
+    def overdue(self, verb: str, timeout: float, server: str) -> BrokerTimeout | OutcomeUnknown:
+        """Returns the error for a call that was not answered in time."""
+        why = f"{server} is silent" if self.error is None else self.error
+        if self.is_out or self.is_lost:
+            return OutcomeUnknown(f"{verb}: no answer within {timeout:.3g} s: {why}")
+        what = "refused for" if isinstance(self.error, ReplyError) else "no connection within"
+        return BrokerTimeout(f"{verb}: {what} {timeout:.3g} s: {why}")
 
 
 class Caller:
@@ -154,14 +184,14 @@ class Caller:
 
     async def command(self, *args: Argument, timeout: float | None = None) -> Any:
         """Runs a command that only reads."""
-        return await self._repeat(lambda: self.link.call(*args), str(args[0]), False, timeout)
+        return await self._repeat(lambda _: self.link.call(*args), str(args[0]), False, timeout)
 
     async def pipeline(
         self, commands: Sequence[Sequence[Argument]], timeout: float | None = None
     ) -> list[Any]:
         """Runs commands that only read, in one round trip."""
 
-        async def send() -> list[Any]:
+        async def send(_: _Tried) -> list[Any]:
             answers = await self.link.pipeline(commands)
             for answer in answers:
                 if isinstance(answer, BaseException):
@@ -182,18 +212,22 @@ class Caller:
     ) -> Any:
         packed = pack((b"EVALSHA", script.sha, 1, key, *args))
         started = time.perf_counter()
-        # A server that says nothing is given up after the caller's time, not after the link's.
+        # A silent server is given up after the caller's time, not after the link's.
         limit = None if timeout is None else min(timeout, CALL_TIMEOUT)
 
-        async def send() -> Any:
+        async def send(tried: _Tried) -> Any:
+            link = self.link
+            if not link.is_connected:
+                await link.connect()
+            tried.is_out = True
             try:
-                return await self.link.call_packed(packed, limit)
+                return await link.call_packed(packed, limit)
             except ReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
             # Compiled by a call of its own: with the first run it would hold the server for the sum of both.
-            await self.link.call_packed(pack((b"EVAL", script.text, 0)), limit)
-            return await self.link.call_packed(pack((b"EVAL", script.text, 1, key, *args)), limit)
+            await link.call_packed(pack((b"EVAL", script.text, 0)), limit)
+            return await link.call_packed(pack((b"EVAL", script.text, 1, key, *args)), limit)
 
         answer = await self._repeat(send, script.verb, patient, timeout, slot)
         if self.on_script is not None:
@@ -202,26 +236,35 @@ class Caller:
 
     async def _repeat(
         self,
-        send: Callable[[], Any],
+        send: Callable[[_Tried], Any],
         verb: str,
         patient: bool,
         timeout: float | None,
         slot: int | None = None,
     ) -> Any:
-        give_up = None if timeout is None else time.monotonic() + timeout
+        tried = _Tried()
+        if timeout is None:
+            return await self._until_answered(send, tried, verb, patient, slot)
+        try:
+            async with asyncio.timeout(timeout):  # the connection, the hang and the repeats included
+                return await self._until_answered(send, tried, verb, patient, slot)
+        except TimeoutError:
+            at = self.link.endpoint
+            raise tried.overdue(verb, timeout, at.name if at else self._server.name) from tried.error
+
+    async def _until_answered(
+        self, send: Callable[[_Tried], Any], tried: _Tried, verb: str, patient: bool, slot: int | None
+    ) -> Any:
         try:  # the way of nearly every call, without the cost of a loop
-            return await send()
+            return await send(tried)
         except (BrokerUnavailable, ReplyError) as first:
             error: BrokerUnavailable | ReplyError = first
-        attempt, sent = 1, self._was_sent(error)
+        attempt = 1
         while True:
+            tried.failed(error)
             pause = self._judge(error, verb, patient, attempt)
             if self.reconnect.attempts is not None and attempt >= self.reconnect.attempts:
                 raise BrokerUnavailable(f"gave up after {attempt} attempts: {error}") from error
-            if give_up is not None and time.monotonic() + pause > give_up:
-                if sent:
-                    raise OutcomeUnknown(f"{verb}: no answer within {timeout} s: {error}") from error
-                raise BrokerTimeout(f"{verb}: no connection within {timeout} s: {error}") from error
             if pause:
                 if self.on_reconnect is not None:
                     self.on_reconnect()
@@ -229,21 +272,16 @@ class Caller:
                     log.warning("%s: %s; attempt %d in %.1f s", verb, error, attempt + 1, pause)
                 await asyncio.sleep(pause)
             try:
-                answer = await send()
+                answer = await send(tried)
             except (BrokerUnavailable, ReplyError) as another:
                 error = another
-                sent = sent or self._was_sent(another)
                 attempt += 1
                 continue
-            if sent and slot is not None:
+            if tried.is_lost and slot is not None:
                 self._repeated.add(slot)
             if attempt > 1:
                 log.info("%s: answered after %d attempts", verb, attempt + 1)
             return answer
-
-    @staticmethod
-    def _was_sent(error: Exception) -> bool:
-        return isinstance(error, BrokerUnavailable) and not str(error).startswith("cannot reach")
 
     def _judge(self, error: Exception, verb: str, patient: bool, attempt: int) -> float:
         """Seconds to wait before the call is repeated; raises what no repeat can mend."""
@@ -252,7 +290,7 @@ class Caller:
         if isinstance(error, BrokerUnavailable):
             self.waits_for_slot = False
             self._server.forget_slots()
-            if attempt == 1 and self._was_sent(error):
+            if attempt == 1 and isinstance(error, AnswerLost):
                 return 0.0  # most often the connection alone was cut: knock again at once
             return self.reconnect.pause(attempt, holding=self.holding())
         assert isinstance(error, ReplyError)
@@ -271,6 +309,14 @@ class Caller:
                 self.link.drop("the server is no master any more")
             return self.reconnect.pause(attempt, holding=True)
         raise script_error(verb, str(error)) from error
+
+
+def time_left(timeout: float | None) -> Callable[[], float | None]:
+    """Returns a function that says how many seconds of a timeout are left, for calls that share it."""
+    if timeout is None:
+        return lambda: None
+    end = time.monotonic() + timeout
+    return lambda: max(0.0, end - time.monotonic())
 
 
 def script_error(verb: str, text: str) -> AccessDenied | CrossSlotError | ScriptError:

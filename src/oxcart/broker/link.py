@@ -63,6 +63,10 @@ class ReplyError(Exception):
         return str(self).split(" ", 1)[0]
 
 
+class AnswerLost(BrokerUnavailable):
+    """The connection ended after the call was sent: the server may have applied it."""
+
+
 class LinkClosed(BrokerUnavailable):
     """The link was closed by its owner: no repeat will be answered."""
 
@@ -368,4 +372,4 @@ class Link:
         while wire.waiting:
             future = wire.waiting.popleft()[0]
             if not future.done():
-                future.set_exception(BrokerUnavailable(wire.ended))
+                future.set_exception(AnswerLost(wire.ended))

@@ -27,7 +27,7 @@ from oxcart.broker.bridge.rescue import Rescuer
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bridge.sweeping import Sweeper
 from oxcart.broker.bullmq.broker import now_ms
-from oxcart.broker.caller import Caller
+from oxcart.broker.caller import Caller, time_left
 from oxcart.broker.capabilities import BRIDGE
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
@@ -173,11 +173,12 @@ class BridgeBroker(Looking):
         job that is to wait for one that is not there, why it was refused.
         """
         added: list[Added | OxcartError] = []
+        left = time_left(timeout)
         for part in _parts(jobs):
             args = [arg for _, job in part for arg in job]
             try:
                 codes = await self.caller.once(
-                    load("add"), self._waiting, self.clock(), len(part), *args, timeout=timeout
+                    load("add"), self._waiting, self.clock(), len(part), *args, timeout=left()
                 )
             except BrokerError as error:
                 added += [error] * (len(jobs) - len(added))

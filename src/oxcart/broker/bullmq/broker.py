@@ -20,7 +20,7 @@ from oxcart.broker.bullmq.lanes import LaneStore
 from oxcart.broker.bullmq.limits import LimitStore
 from oxcart.broker.bullmq.schedulers import SchedulerStore
 from oxcart.broker.bullmq.scripts import load
-from oxcart.broker.caller import Caller, script_error
+from oxcart.broker.caller import Caller, script_error, time_left
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
@@ -202,14 +202,14 @@ class BullMQBroker:
         A call that fails as such is the error of every job that it carries, and of those that were still to
         be sent.
         """
-        parts = _parts(jobs, self.lane)
+        parts, left = _parts(jobs, self.lane), time_left(timeout)
         added: list[Added | OxcartError] = []
         failed: BrokerError | None = None
         calls: deque[tuple[int, asyncio.Task[list[Added | OxcartError]]]] = deque()
         try:
             while True:
                 while failed is None and len(calls) < ADD_CALLS and (part := next(parts, None)):
-                    sending = self._add_call(*part, timeout)
+                    sending = self._add_call(*part, left())
                     if len(part[0]) == len(jobs):
                         return await sending
                     calls.append((len(part[0]), asyncio.create_task(sending)))
@@ -418,12 +418,12 @@ class BullMQBroker:
         flat = [part for pair in fields.items() for part in pair]
         await self._change("update_job", job_id, "" if priority is None else priority, *flat)
 
-    async def expect_callbacks(self, job_ids: Sequence[str]) -> None:
+    async def expect_callbacks(self, job_ids: Sequence[str], timeout: float | None = None) -> None:
         """Notes jobs that somebody is to be told of when they have ended; may be repeated."""
         if job_ids:
             now = self.clock()
             pairs = [part for job_id in job_ids for part in (now, job_id)]
-            await self.caller.command("ZADD", self.keys.callbacks(), "NX", *pairs)
+            await self.caller.command("ZADD", self.keys.callbacks(), "NX", *pairs, timeout=timeout)
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""
