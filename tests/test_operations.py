@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +12,11 @@ import redis
 
 from oxcart import Queue, sync
 from oxcart.model.errors import OxcartError, QueueBusy, ValidationError
+from oxcart.model.state import State
 from oxcart.operations import CLEANABLE, Operations, Progress
 from oxcart.testing import drain, inline
 from tests.conftest import MakeQueue
+from tests.whole_queue import fill
 
 OPERATIONS = sorted(name for name in vars(Operations) if not name.startswith("_") and name != "broker")
 
@@ -110,6 +113,67 @@ class TestThem:
             await queue.obliterate()
         assert await queue.obliterate(force=True) == 4
         assert not any((await queue.counts()).values())
+
+    async def test_obliterate_leaves_no_key(self, make_queue: MakeQueue, store: redis.Redis) -> None:
+        queue, other = make_queue(), make_queue("other")
+        jobs = await fill(queue, other)
+        store.hset("bull:q:orphan", mapping={"name": "n", "timestamp": 1, "opts": "{}"})
+        store.set("bull:q:dead:lock", "token")
+        store.rpush("bull:q:dead:logs", "row")
+        store.hset("bull:q:repeat:lost", "name", "n")
+        store.set("bull:q:ox:call:killed:0", "1:x")
+        store.set("bull:q@all;c=gpu:ox:worker:killed", "{}")
+        assert len(store.keys("bull:q*")) > 50
+        assert await queue.obliterate() == jobs
+        assert store.keys("bull:q*") == []
+        (dependent,) = await other.jobs("failed")
+        assert (dependent.name, dependent.state) == ("elsewhere", State.CANCELLED)
+
+    async def test_obliterate_leaves_what_belongs_to_others(
+        self, make_queue: MakeQueue, store: redis.Redis
+    ) -> None:
+        """A queue whose prefix is this queue's name, one with a longer name, and a user's own keys."""
+        queue = make_queue()
+        await queue.add("n", idempotency_key="k")
+        for one in (make_queue("r", prefix="bull:q"), make_queue("q2")):
+            await one.add("n", idempotency_key="k", job_id="a")
+        store.set("bull:q:own:thing", "x")
+        before = {
+            key: store.dump(key) for key in store.scan_iter() if key.startswith(("bull:q:r:", "bull:q2:"))
+        }
+        await queue.obliterate()
+        assert {key: store.dump(key) for key in store.scan_iter() if key != "bull:q:own:thing"} == before
+
+    async def test_obliterate_keeps_whole_what_is_added_meanwhile(
+        self, make_queue: MakeQueue, store: redis.Redis
+    ) -> None:
+        queue, producer = make_queue(), make_queue()
+        await queue.add_many([("n", None)] * 60)
+        added: list[asyncio.Task[Any]] = []
+
+        def on_step(step: Progress) -> None:
+            if len(added) < 20:
+                added.append(asyncio.create_task(producer.add("n", idempotency_key=str(len(added)))))
+
+        await queue.obliterate(progress=on_step)
+        late = {job.id for job in await asyncio.gather(*added)}
+        left = {job.id for job in await queue.jobs("waiting")}
+        assert left <= late
+        keys = {key for key in store.keys("bull:q:*") if ":ox:idem:" in key}
+        assert {store.get(key) for key in keys} == left, "a job that came late has all it came with"
+        assert await queue.remove_orphans() == []
+
+    async def test_obliterate_for_a_user_who_may_not_scan(
+        self, queue: Queue, store: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await queue.add("n", idempotency_key="k", remove_on_complete=True)
+        store.execute_command("ACL", "SETUSER", "default", "-scan")
+        try:
+            assert await queue.obliterate() == 1
+        finally:
+            store.execute_command("ACL", "SETUSER", "default", "+scan")
+        assert store.keys("bull:q:*") == ["bull:q:ox:idem:1:n:k"]
+        assert "queue q: left keys that no job has" in caplog.text
 
     async def test_publish_and_read(self, queue: Queue) -> None:
         async with queue.events() as events:

@@ -136,8 +136,6 @@ class Operations:
         done = 0
         for broker in reversed(brokers):
             done += await operations.obliterate(broker, force=force, told=_after(done, progress))
-        if len(brokers) > 1:
-            await self._store.lanes.forget()
         return done
 
     async def retry_all(

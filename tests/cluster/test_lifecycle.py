@@ -17,6 +17,7 @@ from oxcart.model.errors import JobFailed
 from oxcart.model.options import JobOptions
 from tests.chaos.fleet import eventually
 from tests.cluster.conftest import Masters
+from tests.whole_queue import fill
 
 LIMIT = 60
 
@@ -179,3 +180,13 @@ async def test_a_shared_tag_puts_queues_into_one_slot(masters: Masters) -> None:
     assert "{bull}:one:wait" in masters.all_keys(), "no second tag"
     await one.close()
     await two.close()
+
+
+async def test_obliterate_leaves_no_key(masters: Masters) -> None:
+    queue, other = (Queue(name, url=masters.url, prefix="{ox}") for name in ("video", "other"))
+    jobs = await fill(queue, other)
+    assert sum(key.startswith("{ox}:video") for key in masters.all_keys()) > 50
+    assert await queue.obliterate() == jobs
+    assert [key for key in masters.all_keys() if key.startswith("{ox}:video")] == []
+    await queue.close()
+    await other.close()

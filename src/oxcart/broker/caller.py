@@ -135,25 +135,27 @@ class Caller:
     async def close(self) -> None:
         """Deletes the caller's journal where nothing can need it any more, and closes the link."""
         try:
-            await self._forget()
+            await self.forget()
         finally:
             await self.link.close()
 
-    async def _forget(self) -> None:
+    async def forget(self) -> None:
         """Deletes the journal keys of slots whose calls were all answered over the connection that stands.
 
         A call that was sent over a connection that died may still arrive late: its slot's key refuses it, and
         stays until it expires. So does the key of a call that was given up or is under way.
         """
-        written, self._written = self._written, set()
         if self._journal is None or not self.link.is_connected:
             return
         answered = {slot for slot, _ in self._free} - self._repeated
-        keys = [self._journal(key, f"{self.client_id}:{slot}") for key, slot in written if slot in answered]
-        with contextlib.suppress(BrokerError, ReplyError, TimeoutError):
+        done = {(key, slot) for key, slot in self._written if slot in answered}
+        keys = [self._journal(key, f"{self.client_id}:{slot}") for key, slot in done]
+        self._written -= done
+        # Sent in one go: a slot that is taken again meanwhile writes its key after this has deleted it.
+        steps = [("DEL", *keys[at : at + FORGET_KEYS]) for at in range(0, len(keys), FORGET_KEYS)]
+        with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(FORGET):
-                for first in range(0, len(keys), FORGET_KEYS):
-                    await self.link.call("DEL", *keys[first : first + FORGET_KEYS])
+                await self.link.pipeline(steps)
 
     async def once(
         self, script: Script, key: str, *args: Argument, patient: bool = False, timeout: float | None = None

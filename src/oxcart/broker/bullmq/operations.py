@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from oxcart.broker.bullmq import strays
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.progress import Progress, Told, silent
@@ -120,8 +121,11 @@ async def drain(broker: BullMQBroker, *, delayed: bool = False, told: Told = sil
 async def obliterate(broker: BullMQBroker, *, force: bool = False, told: Told = silent) -> int:
     """Removes the queue with all that belongs to it; returns how many jobs it had.
 
+    Of a queue with lanes the lanes go first, each by a call of its own: then this one finds what is left of
+    them as well. A live worker or pipeline writes its own keys again.
+
     Args:
-        broker: The queue.
+        broker: The queue, or a lane of one.
         force: Whether jobs that workers hold go as well; their results will be refused.
         told: Told after every step.
 
@@ -144,10 +148,16 @@ async def obliterate(broker: BullMQBroker, *, force: bool = False, told: Told = 
             async for removed in _sweep(broker, state, everything=True):
                 done += removed
                 told(Progress(state, done, max(total, done)))
+        await strays.settle_gates(broker)
+        if broker.lane is None:
+            await strays.remove_strays(broker)
         code = 1
         while code == 1:
             code, _ = await broker.caller.once(load("obliterate"), broker.keys.meta(), STEP)
         if code == 0:
+            if broker.lane is None:
+                await broker.lanes.forget()
+                await broker.caller.forget()
             return done
         if code == -1:  # somebody resumed it meanwhile
             await broker.pause()

@@ -1,4 +1,4 @@
--- Removes what is left of a queue when its jobs are gone: schedulers, counters, settings, events.
+-- Removes what is left of a queue when its jobs are gone: schedulers, counters, settings, events, indexes.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 how many schedulers to remove at most
@@ -32,6 +32,8 @@ if call("EXISTS", P .. "wait", P .. "paused", P .. "active", P .. "prioritized",
   return remember({ 2, #ids })
 end
 call("UNLINK", P .. "meta", P .. "events", P .. "id", P .. "pc", P .. "marker", P .. "limiter", P .. "delay",
-  P .. "stalled", P .. "stalled-check", P .. "metrics:completed", P .. "metrics:completed:data",
-  P .. "metrics:failed", P .. "metrics:failed:data", P .. "ox:held", P .. "ox:parked", P .. "ox:opening")
+  P .. "priority", P .. "stalled", P .. "stalled-check", P .. "metrics:completed", P .. "metrics:completed:data",
+  P .. "metrics:failed", P .. "metrics:failed:data", P .. "ox:held", P .. "ox:parked", P .. "ox:opening",
+  P .. "ox:expiring", P .. "ox:callbacks", P .. "ox:gates", P .. "ox:attempts", P .. "ox:readers", P .. "ox:workers",
+  P .. "ox:listeners", P .. "ox:crowded")
 return remember({ 0, #ids })

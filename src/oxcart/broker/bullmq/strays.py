@@ -1,0 +1,76 @@
+"""What is left of a queue when its jobs are gone: keys that no list names, found by a scan.
+
+A job leaves keys that live longer than it does, because they are about others: its idempotency key, its
+deduplication window, the journals of callers, the records of workers. So can a peer that dies half-way. The
+scan goes through the server in bounded steps. A script decides about every key in the same step in which it
+removes it, so a job that was added meanwhile keeps all it has.
+
+May touch: the server, through a queue's broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.graphs import STEP, GateKeeper
+from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.discovery import glob_escape
+from oxcart.model.errors import AccessDenied
+from oxcart.model.names import HIDDEN
+
+log = logging.getLogger("oxcart.broker")
+
+#: Keys that one step of the scan looks at, and keys that one call decides about.
+SCAN, FEW = 1000, 50
+
+
+async def settle_gates(broker: BullMQBroker) -> None:
+    """Releases or cancels the jobs of other queues that waited for jobs of this one, which are gone."""
+    hidden = f"{broker.keys.base}{HIDDEN}"
+    places = [f"{hidden}:{state}" for state in ("wait", "waiting-children", "ox:weak")]
+    keeper = GateKeeper(broker)
+    before = None
+    while (left := await _lengths(broker, places)) != before and any(left):
+        before = left
+        await keeper.settle(hidden, look=STEP)
+
+
+async def _lengths(broker: BullMQBroker, places: list[str]) -> list[int]:
+    wait, waiting, weak = places
+    return await broker.caller.pipeline([("LLEN", wait), ("ZCARD", waiting), ("SCARD", weak)])
+
+
+async def remove_strays(broker: BullMQBroker) -> int:
+    """Removes keys of a queue, its lanes and its gates that belong to no job; returns how many.
+
+    A user who may not scan keeps what expires by itself.
+    """
+    removed, script = 0, load("remove_strays")
+    try:
+        async for base, ends in _keys(broker):
+            for first in range(0, len(ends), FEW):
+                some = ends[first : first + FEW]
+                removed += await broker.caller.again(script, f"{base}:meta", broker.caller.client_id, *some)
+    except AccessDenied as error:
+        log.warning("queue %s: left keys that no job has: %s", broker.queue, error)
+    return removed
+
+
+async def _keys(broker: BullMQBroker) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Every key of the queue, its lanes and gates: what a key begins with, and the ends behind it."""
+    base = broker.keys.base.encode()
+    pattern = f"{glob_escape(broker.keys.base)}*"
+    cursor = b"0"
+    while True:
+        cursor, keys = await broker.caller.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN)
+        found: dict[bytes, list[bytes]] = {}
+        for key in keys:
+            middle, colon, end = key[len(base) :].partition(b":")
+            if colon and (not middle or middle.startswith((b"@", HIDDEN.encode()))):
+                found.setdefault(base + middle, []).append(end)
+        for begin, ends in found.items():
+            yield begin.decode("utf-8", "surrogateescape"), ends
+        if cursor == b"0":
+            return
