@@ -90,7 +90,7 @@ class Queue(Routing):
         server: A server object to share between queues, instead of ``url``.
         priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``
             (where a job does not say), ``low`` and ``bulk``; otherwise they are the wire's numbers.
-        key_ring: Keys with which payloads are sealed before they are stored, and opened for handlers.
+        key_ring: Keys that seal payloads and checkpoints when they are stored. Plaintext is refused then.
         webhooks: How those are told who gave a job a ``callback_url``; without it nobody is.
         **defaults: Options for every job that does not say otherwise.
     """

@@ -371,6 +371,7 @@ async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
     await broker.clear_logs("more", 1)
     await broker.clear_logs("more")
     await operations.counts_per_priority(broker)
+    await broker.caller.again(load("reseal"), meta, "h", f"{at}:more", "data", "1", "2")
     await operations.publish(broker, "own", {"field": "value"})
     client.hset(f"{at}:repeat:daily", "name", "n")
     client.zadd(f"{at}:repeat", {"daily": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import date
 from pathlib import Path
@@ -12,7 +13,13 @@ import redis
 
 pytest.importorskip("pyspark")
 
-from oxcart.spark.sink import job_id_of
+import pyarrow as pa
+
+from oxcart import Queue
+from oxcart.broker.keyring import KeyRing
+from oxcart.model.errors import ValidationError
+from oxcart.spark.access import Access
+from oxcart.spark.sink import Aim, _add, job_id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +54,27 @@ def test_columns_are_options_and_the_rest_is_the_payload(
     assert store.exists(f"bull:q:{job_id_of('ada')}")
     save(rows, url, queue="q", key="user")
     assert len(jobs(store)) == 2, "the same rows again add nothing"
+
+
+def test_payloads_are_sealed_with_keys_that_a_variable_holds(
+    url: str, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = KeyRing.generate()
+    monkeypatch.setenv("SINK_KEYS", f"k1:{key}")
+    aim = Aim("q", "user", "welcome", None, "SINK_KEYS")
+    batch = pa.RecordBatch.from_pylist([{"user": "ada"}])
+    asyncio.run(_add(Access(url=url), aim, iter([batch])))
+    (job,) = jobs(store)
+    assert list(json.loads(job["data"])) == ["$sealed"]
+
+    async def read() -> Any:
+        async with Queue("q", url=url, key_ring=KeyRing({"k1": key})) as queue:
+            return await queue.get(job_id_of("ada"))
+
+    assert asyncio.run(read()).data == {"user": "ada"}
+    monkeypatch.delenv("SINK_KEYS")
+    with pytest.raises(ValidationError, match="SINK_KEYS, which is not set"):
+        asyncio.run(_add(Access(url=url), aim, iter([batch])))
 
 
 def test_a_column_data_is_the_payload_and_a_column_queue_the_queue(

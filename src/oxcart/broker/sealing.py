@@ -85,7 +85,7 @@ class Sealer:
                 raise SealError(f"the {purpose} of job {job_id} is in plaintext, and this queue is sealed")
             return raw
         if purpose == "payload" and purpose_of(raw) == "schedule":
-            of = schedule if self._protocol == "bridge" else _schedule_of(job_id)
+            of = schedule if self._protocol == "bridge" else schedule_of(job_id)
             if of is None:
                 raise SealError(f"the payload of job {job_id} is that of a schedule, and it is no run of one")
             return self.ring.open(raw, self.bond("schedule", of))
@@ -126,7 +126,7 @@ class Sealer:
         for name, purpose in sealed.items():
             raw = fields.get(name, b"")
             if self._protocol == "bridge" and purpose == "progress":
-                raw = _data_of(raw)
+                raw = data_of(raw)
             if raw.startswith(SEALED):
                 with contextlib.suppress(DecryptionError):
                     opened[name] = self.open(purpose, job_id, raw)
@@ -166,15 +166,15 @@ def schedule_field(fields: Mapping[bytes, bytes]) -> str | None:
     return None if raw is None else raw.decode("utf-8", "surrogateescape")
 
 
-def _data_of(progress: bytes) -> bytes:
-    """What the progress of a job of Bridge holds beside its percentage."""
+def data_of(held: bytes) -> bytes:
+    """What the result or progress of a job of Bridge holds as its data, as JSON; empty where it has none."""
     try:
-        return bytes(msgspec.json.decode(progress, type=dict[str, msgspec.Raw]).get("data", b""))
+        return bytes(msgspec.json.decode(held, type=dict[str, msgspec.Raw]).get("data", b""))
     except (msgspec.MsgspecError, UnicodeError):
         return b""
 
 
-def _schedule_of(job_id: str) -> str | None:
+def schedule_of(job_id: str) -> str | None:
     """The schedule that a job of BullMQ is a run of, as its id says."""
     found = _RUN.fullmatch(job_id)
     return found[1] if found else None

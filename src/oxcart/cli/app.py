@@ -17,6 +17,7 @@ from oxcart.cli import (
     exits,
     flow,
     jobs,
+    keys,
     limits,
     operations,
     pipeline,
@@ -131,6 +132,7 @@ app.add_typer(dead.app)
 app.add_typer(schedulers.app)
 app.add_typer(limits.app)
 app.add_typer(dedup.app)
+app.add_typer(keys.app)
 app.add_typer(pipeline.app)
 app.add_typer(server.app, name="server")
 app.command()(doctor.doctor)

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from oxcart.broker.bullmq.keys import DEFAULT_PREFIX
 from oxcart.broker.connection import Server
 from oxcart.broker.factory import check_place
+from oxcart.broker.keyring import KeyRing
 from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
 from oxcart.model.target import base_of, parse_lane
@@ -183,6 +184,20 @@ def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:
     for name in options:
         if name.lower() not in names:
             raise ValidationError("option", f"one of {', '.join(sorted(known))}", name)
+
+
+def read_keys(variable: str | None) -> KeyRing | None:
+    """The keys in an environment variable of this process; None where none is named.
+
+    Raises:
+        ValidationError: The variable is not set here.
+    """
+    if variable is None:
+        return None
+    ring = KeyRing.from_env(variable)
+    if ring is None:
+        raise _unset("keysEnv", variable)
+    return ring
 
 
 def _unset(option: str, name: str) -> ValidationError:

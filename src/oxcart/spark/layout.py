@@ -25,6 +25,7 @@ from oxcart.spark.stream import ATTEMPTS, EVENTS
 from oxcart.spark.wire import Wire
 
 if TYPE_CHECKING:
+    from oxcart.broker.keyring import KeyRing
     from oxcart.broker.link import Argument
     from oxcart.broker.port import ServedBroker
 
@@ -87,7 +88,7 @@ class Layout(Protocol):
         """How many jobs of a queue are in each state."""
         ...
 
-    def broker(self, server: Server, queue: str) -> ServedBroker:
+    def broker(self, server: Server, queue: str, key_ring: KeyRing | None = None) -> ServedBroker:
         """Who adds jobs to a queue."""
         ...
 
@@ -156,10 +157,10 @@ class BullMQLayout:
         commands = [("LLEN" if state in _LISTS else "ZCARD", keys.key(state)) for state in STATES]
         return dict(zip(STATES, wire.pipeline(commands), strict=True))
 
-    def broker(self, server: Server, queue: str) -> ServedBroker:
+    def broker(self, server: Server, queue: str, key_ring: KeyRing | None = None) -> ServedBroker:
         """Who adds jobs to a queue."""
         few = Reconnect(attempts=ADDING)
-        return make_broker("bullmq", server, queue, prefix=self.prefix, reconnect=few)
+        return make_broker("bullmq", server, queue, prefix=self.prefix, reconnect=few, key_ring=key_ring)
 
 
 @dataclass(frozen=True)
@@ -231,10 +232,10 @@ class BridgeLayout:
         finally:
             await broker.close()
 
-    def broker(self, server: Server, queue: str) -> ServedBroker:
+    def broker(self, server: Server, queue: str, key_ring: KeyRing | None = None) -> ServedBroker:
         """Who adds jobs to a type."""
         few = Reconnect(attempts=ADDING)
-        return make_broker("bridge", server, queue, prefix=self.namespace, reconnect=few)
+        return make_broker("bridge", server, queue, prefix=self.namespace, reconnect=few, key_ring=key_ring)
 
     def _script(self, wire: Wire, verb: str, queue: str, *asked: Argument) -> Any:
         return wire.script(bridge.load(verb), self.keys(queue).waiting(), queue, *asked)

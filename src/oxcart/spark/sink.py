@@ -46,7 +46,7 @@ from oxcart.broker.factory import CAPABILITIES, DEFAULTS
 from oxcart.model.errors import OxcartError, UnknownDependency, ValidationError
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.model.payload import decode
-from oxcart.spark.access import Access
+from oxcart.spark.access import Access, read_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 #: Columns that are options of a job.
 OPTION_COLUMNS = frozenset(OptionKwargs.__optional_keys__)
 #: Options of the sink itself.
-SINK_OPTIONS = ("queue", "key", "name", "quarantine", "path")
+SINK_OPTIONS = ("queue", "key", "name", "quarantine", "keysEnv", "path")
 #: Rows that are sent together.
 CHUNK = 1000
 
@@ -81,12 +81,14 @@ class Aim:
         key: The column that makes a row unique; ``job_id`` may be given instead.
         name: The job name for rows that have no such column.
         quarantine: Where refused rows go; None fails the write.
+        keys_env: The environment variable with the keys that seal the payloads; None leaves them plain.
     """
 
     queue: str | None
     key: str | None
     name: str | None
     quarantine: str | None
+    keys_env: str | None = None
 
     @classmethod
     def read(cls, options: Mapping[str, str], schema: StructType) -> Aim:
@@ -104,6 +106,7 @@ class Aim:
             options.get("key") or None,
             options.get("name") or None,
             options.get("quarantine") or None,
+            options.get("keysEnv") or None,
         )
         if aim.queue is None and "queue" not in names:
             raise _missing("queue", "say which queue: option queue, or a column of that name")
@@ -229,7 +232,7 @@ async def _add_chunk(
         try:
             queue = row.get("queue") or aim.queue or ""
             if queue not in brokers:
-                brokers[queue] = access.layout(server).broker(server, queue)
+                brokers[queue] = access.layout(server).broker(server, queue, read_keys(aim.keys_env))
             jobs.setdefault(queue, []).append((row, _encoded(brokers[queue], aim, row, options)))
         except OxcartError as error:
             refused.append((_shown(row), str(error)))
