@@ -39,9 +39,10 @@ from benchmarks.peers.role import percentile
 from benchmarks.report import make_console
 from benchmarks.slowlog import SlowLog
 from oxcart.broker.bullmq import operations, rescue
-from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import add_tree
 from oxcart.broker.bullmq.scripts import load, verbs
+from oxcart.broker.clock import now_ms
 from oxcart.broker.connection import Server
 from oxcart.model.flow import MOST_JOBS, Tree
 from oxcart.model.options import JobOptions

@@ -38,8 +38,9 @@ from benchmarks.report import make_console
 from benchmarks.slowlog import SlowLog
 from benchmarks.systems import SYSTEMS
 from benchmarks.workloads import Bench, Sizes
-from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load, verbs
+from oxcart.broker.clock import now_ms
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, Lease
 from oxcart.model.options import JobOptions

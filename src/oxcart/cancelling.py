@@ -107,7 +107,7 @@ class Cancelling(Operations):
         """
         self._native("cancelling")
         chosen = JobFilter.build(
-            now_ms=self._store.clock(),
+            now_ms=await self._store.now(),
             name=name,
             tags=tags,
             correlation_id=correlation_id,

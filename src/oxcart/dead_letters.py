@@ -63,14 +63,14 @@ class DeadLetters:
             oldest: Begin with those that died first.
             **which: As in `Which`.
         """
-        work = DeadWork("list", self._filter(which), newest=not oldest, limit=_limit(limit))
+        work = DeadWork("list", await self._filter(which), newest=not oldest, limit=_limit(limit))
         found = await self._work_off(work)
         jobs = await self._queue.broker.look(found.ids, lenient=True)
         return [job for job in jobs if job is not None]
 
     async def count(self, **which: Unpack[Which]) -> int:
         """How many dead letters there are."""
-        return (await self._work_off(DeadWork("list", self._filter(which)))).matched
+        return (await self._work_off(DeadWork("list", await self._filter(which)))).matched
 
     async def get(self, job_id: str) -> Job:
         """A dead letter, with all that is known of its failures.
@@ -171,7 +171,7 @@ class DeadLetters:
         return await self._work_off(
             DeadWork(
                 "list" if dry_run else doing,
-                self._filter(which),
+                await self._filter(which),
                 reset=reset,
                 limit=_limit(limit),
                 rate=None if dry_run else rate,
@@ -191,5 +191,5 @@ class DeadLetters:
             return await bridge_dead.deal_with(broker, doing, [job_id], reset=reset)
         return await dead.deal_with(self._queue._store, doing, [job_id], reset=reset)
 
-    def _filter(self, which: Which) -> JobFilter:
-        return JobFilter.build(now_ms=self._queue.broker.clock(), **which)
+    async def _filter(self, which: Which) -> JobFilter:
+        return JobFilter.build(now_ms=await self._queue.broker.now(), **which)

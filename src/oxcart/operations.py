@@ -91,7 +91,7 @@ class Operations:
         if state not in CLEANABLE:
             raise ValidationError("state", "one of " + ", ".join(CLEANABLE), state)
         most = _limit(limit)
-        before = self._store.clock() - parse_ms(grace, "grace")
+        before = await self._store.now() - parse_ms(grace, "grace")
         done = 0
         for broker in await self._stores():
             for key in CLEANABLE[state]:
@@ -162,7 +162,7 @@ class Operations:
             raise ValidationError("state", "one of " + ", ".join(FINISHED), state)
         most, done = _limit(limit), 0
         since_ms = 0 if since is None else _ms(since, "since")
-        until_ms = self._store.clock() if until is None else _ms(until, "until")
+        until_ms = await self._store.now() if until is None else _ms(until, "until")
         for broker in await self._stores():
             if most is not None and done >= most:
                 break

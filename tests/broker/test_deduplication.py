@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest_asyncio
 import redis
 
@@ -27,7 +28,8 @@ class Windows:
     async def add(self, job_id: str, rule: dict[str, Any] | None = None, **options: Any) -> Added:
         made = JobOptions.build(job_id=job_id, deduplication={"id": "d", **(rule or {})}, **options)
         (added,) = await self.broker.add([self.broker.encode("n", job_id, made)])
-        return added
+        assert added.at_ms > 0
+        return msgspec.structs.replace(added, at_ms=0)
 
     async def run(self, kind: str = "c", job_id: str | None = None) -> str:
         """Claims a job and ends it; with a `job_id`, only says that it is the one."""

@@ -107,7 +107,12 @@ def test_every_part_is_used_and_says_what_it_is_for(part: str) -> None:
 
 
 def test_protocols_share_parts() -> None:
-    takers = {"measuring.lua": "stride.lua", "memory.lua": "parts/base.lua", "resealing.lua": "reseal.lua"}
+    takers = {
+        "measuring.lua": "stride.lua",
+        "memory.lua": "parts/base.lua",
+        "resealing.lua": "reseal.lua",
+        "time.lua": "parts/base.lua",
+    }
     assert list(takers) == SHARED
     for protocol in ("bullmq", "bridge"):
         folder = files(f"oxcart.broker.{protocol}") / "lua"

@@ -191,7 +191,8 @@ async def test_what_a_repeat_does_when_its_memory_is_over(server: ValkeyServer, 
         store.client.delete(memory)
         return first, second
 
-    assert await twice("add", 1, 0, *job) == ([1], [0])
+    first, second = await twice("add", 1, 0, *job)
+    assert (first[:1], second[:1]) == ([1], [0])
     assert store.lengths() == {"wait": 1}
     first, second = await twice("claim", broker.clock(), 1, "token", 1, "", "", "", 1_000_000, "")
     assert [len(msgpack.unpackb(answer[1])) // 2 for answer in (first, second)] == [1, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -33,8 +34,9 @@ class Call:
 class Scripted:
     """A broker whose calls wait for the test."""
 
-    def __init__(self, queue: str, calls: asyncio.Queue[Call]) -> None:
+    def __init__(self, queue: str, calls: asyncio.Queue[Call], clock: Callable[[], int]) -> None:
         self.queue = queue
+        self.clock = clock
         self.lane: str | None = None
         self.caller = self
         #: What fails together with the queue: "node" of "name@node".
@@ -69,7 +71,7 @@ class Desk:
         self.broken: list[BaseException] = []
         self.seen: list[tuple[str, int, int]] = []
         self.stations = [
-            Station(index, cast(BullMQBroker, Scripted(queue, self.calls)))
+            Station(index, cast(BullMQBroker, Scripted(queue, self.calls, lambda: self.now)))
             for index, queue in enumerate(queues)
         ]
         self.claims = Claims(
@@ -377,7 +379,7 @@ class TestLanes:
         monkeypatch.setattr("oxcart.engine.claims.STUCK", 0.01)
         desk = Desk("a", "b")
         root, _ = desk.stations
-        broker = Scripted("lane", desk.calls)
+        broker = Scripted("lane", desk.calls, lambda: desk.now)
         broker.lane = "all;c=gpu"
         lane = Station(2, cast(BullMQBroker, broker), root)
         desk.claims.join(lane)

@@ -11,7 +11,8 @@ import pytest_asyncio
 import redis
 
 from oxcart import Queue
-from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.clock import now_ms
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import ServedBroker
 from oxcart.engine import waiter

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from oxcart import Flow, PermanentError, Queue, RunningJob, Worker
-from oxcart.broker.bullmq.broker import now_ms
+from oxcart.broker.clock import now_ms
 from oxcart.testing import drain
 from tests.browser import Browser, Page
 from tests.conftest import MakeQueue

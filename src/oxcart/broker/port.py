@@ -26,6 +26,7 @@ from oxcart.model.options import JobOptions
 
 if TYPE_CHECKING:
     from oxcart.broker.caller import Caller
+    from oxcart.broker.clock import ServerClock
     from oxcart.broker.connection import Server
     from oxcart.broker.sealing import Sealer
 
@@ -142,7 +143,7 @@ class Outcome(msgspec.Struct):
         id: The job.
         token: The lease under which it ran.
         starts: The fencing number of the claim; -1 to insist on a live lease.
-        at_ms: When it ended.
+        at_ms: When it ended; 0 for the time at which the server learns of it, which ``finish`` sets here.
         value: Completed: the result as JSON. Otherwise the reason, as text; empty keeps the old one.
         stack: The stack traces as a JSON list.
         retention: What to keep of finished jobs: ``""`` all, or ``count:age:limit``.
@@ -161,7 +162,7 @@ class Outcome(msgspec.Struct):
     id: str
     token: str
     starts: int
-    at_ms: int
+    at_ms: int = 0
     value: bytes = b""
     stack: bytes = b""
     retention: str = ""
@@ -207,11 +208,13 @@ class Added(msgspec.Struct):
         id: The job's id.
         created: False when a job of this id existed, or another job owns its deduplication window or key.
         duplicate: Whether it is a job that was added before with the same idempotency key.
+        at_ms: The server's time of the add.
     """
 
     id: str
     created: bool
     duplicate: bool = False
+    at_ms: int = 0
 
 
 class Broker(Protocol):
@@ -389,8 +392,12 @@ class ServedBroker(Broker, Protocol):
     def sealer(self) -> Sealer | None:
         """Seals and opens values; None where the queue has no keys."""
 
-    def clock(self) -> int:
-        """The time in ms."""
+    @property
+    def clock(self) -> ServerClock:
+        """Estimates the server's time in ms."""
+
+    async def now(self) -> int:
+        """The server's time in ms."""
 
     async def close(self) -> None:
         """Closes the connection."""

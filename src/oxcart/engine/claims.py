@@ -51,7 +51,8 @@ class Station:
     Attributes:
         ready: A claim might find something.
         until_ms: Nothing before this time, unless a marker says otherwise: a rate limit.
-        due_ms: When the next delayed job is due; past, where many are; 0 for none.
+        due_ms: When the next delayed job is due, by the clock of ``Claims``; past, where many are; 0 for
+            none.
         closed: It was paused or at its concurrency when last asked. An end of ours may make room.
         calls: Calls in flight.
         stuck: Of a root: calls for it and its lanes that hang. While there is one, no other is made: each
@@ -128,7 +129,7 @@ class Claims:
         leaving: Told of outcomes before they are sent.
         ended: Told of each outcome and its code.
         starved: Told when a queue has nothing more, so that the wait for work begins.
-        clock: The time in ms.
+        clock: Ms of a clock that nobody sets: all times of stations are on it.
         broken: Told of an error that the worker cannot survive.
         observe: Told of every call: station, ended, claimed, seconds.
     """
@@ -180,6 +181,7 @@ class Claims:
 
     def submit(self, station: Station, job: RunningJob, outcome: Outcome) -> None:
         """Takes an ended attempt; it is committed with the next call."""
+        job.took = time.monotonic() - job.began
         station.outcomes.append((job, outcome))
         station.root.owing[station] = None
         if station.retired and station not in self._stations:
@@ -425,13 +427,17 @@ class Claims:
 
     def _is_empty(self, station: Station, due_ms: int) -> None:
         station.ready = station.closed = False
-        station.until_ms, station.due_ms = 0, due_ms
+        station.until_ms, station.due_ms = 0, self._here(station, due_ms)
         self._starved()
+
+    def _here(self, station: Station, due_ms: int) -> int:
+        """A time of a queue's server by the clock of this worker; 0 stays 0."""
+        return due_ms and max(1, self._clock() + due_ms - station.broker.clock())
 
     def _note(self, station: Station, claimed: Claimed, asked: int, wakes: int) -> None:
         """Learns from an answer whether to ask again."""
         station.until_ms = 0
-        station.due_ms = claimed.due_ms
+        station.due_ms = self._here(station, claimed.due_ms)
         station.closed = claimed.closed
         if claimed.orphans:
             log.warning(

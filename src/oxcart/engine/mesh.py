@@ -11,7 +11,9 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.registry import Told, WorkerRecord
+from oxcart.broker.clock import monotonic_ms
 from oxcart.broker.factory import is_native
 from oxcart.engine.claims import Claims, Station
 from oxcart.engine.lanes import MARKERS, Lanes
@@ -33,7 +35,7 @@ class Mesh:
         stations: Its queues.
         claims: Claims from them.
         leases: Knows what is held.
-        clock: The time in ms.
+        clock: The clock of ``Claims``.
         recovered: Told the queue and the ids of jobs that came back from lost workers.
         max_stalled: How often a job may stall before it is failed.
         stalled_interval: Seconds between looks for such jobs; None where this worker does not look.
@@ -64,10 +66,10 @@ class Mesh:
         self._claims = claims
         self._leases = leases
         self._clock = clock
-        self._started_ms = clock()
+        self._started_ms = monotonic_ms()
         self._queues = tuple(station.broker.queue for station in stations)
         native = {one.index: one.broker for one in stations if is_native(one.broker)}
-        self._registration = Registration(native, record=self._record, told=self._told)
+        self._registration = Registration(native, worker_id=worker_id, record=self._record, told=self._told)
         roots = [one for one in stations if one.index in native and one.broker.lane is None]
         if abilities is None:
             roots = []
@@ -165,8 +167,8 @@ class Mesh:
         lanes = self._lanes.get(index)
         return "" if lanes is None else "2" if lanes.is_crowded else "1"
 
-    def _record(self) -> WorkerRecord:
-        can = self._can()
+    def _record(self, broker: BullMQBroker) -> WorkerRecord:
+        can, now = self._can(), broker.clock()
         return WorkerRecord(
             id=self._id,
             server=can.server or self._name,
@@ -180,6 +182,7 @@ class Mesh:
             queues=self._queues,
             concurrency=self._concurrency,
             version=version("oxcart"),
-            started_at=self._started_ms,
-            last_seen=self._clock(),
+            started_at=now - (monotonic_ms() - self._started_ms),
+            last_seen=now,
+            clock=now + broker.clock.skew_ms,
         )

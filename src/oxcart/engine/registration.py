@@ -26,7 +26,8 @@ class Registration:
 
     Args:
         brokers: Its queues, by their numbers.
-        record: What it says of itself now.
+        worker_id: Its id.
+        record: Makes its record for a queue.
         told: What it is to be told of a queue's lanes, by the queue's number.
     """
 
@@ -34,10 +35,12 @@ class Registration:
         self,
         brokers: Mapping[int, BullMQBroker],
         *,
-        record: Callable[[], WorkerRecord],
+        worker_id: str,
+        record: Callable[[BullMQBroker], WorkerRecord],
         told: Callable[[int], Told],
     ) -> None:
         self._brokers = brokers
+        self._id = worker_id
         self._record = record
         self._told = told
         self._sooner = asyncio.Event()
@@ -52,10 +55,9 @@ class Registration:
         """Beats until cancelled."""
         while True:
             self._sooner.clear()
-            record = self._record()
             for index, broker in self._brokers.items():
                 try:
-                    await registry.beat(broker, record, told=self._told(index))
+                    await registry.beat(broker, self._record(broker), told=self._told(index))
                 except BrokerError as error:
                     log.debug("queue %s: a heartbeat is lost: %s", broker.queue, error)
             self.begun.set()
@@ -67,8 +69,7 @@ class Registration:
 
     async def leave(self) -> None:
         """Takes the worker out of the registry; one that cannot be reached forgets it by itself."""
-        worker_id = self._record().id
         with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(LEAVE):
                 for broker in self._brokers.values():
-                    await registry.leave(broker, worker_id)
+                    await registry.leave(broker, self._id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ import msgspec
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
+from oxcart.broker.clock import now_ms
 from oxcart.broker.factory import native
 from oxcart.broker.keyring import SEALED
 from oxcart.broker.port import Broker, ClaimedJob
@@ -46,7 +48,9 @@ class RunningJob(Parent):
         token: The lease under which it runs.
         fencing: How often the job was started: grows with every claim, so a store can refuse a writer
             whose number is old.
-        started_ms: When this attempt began.
+        started_ms: When this attempt began, by the server's clock.
+        began: The same in seconds of the monotonic clock.
+        took: How many seconds it took, once it has ended.
         worker_id: The worker that runs it.
         state: What the worker's lifespan opened.
     """
@@ -60,6 +64,7 @@ class RunningJob(Parent):
         "_loop_thread",
         "_opened",
         "_options",
+        "began",
         "cancel_reason",
         "cancel_text",
         "claim",
@@ -76,6 +81,7 @@ class RunningJob(Parent):
         "station",
         "stop",
         "token",
+        "took",
         "worker_id",
     )
 
@@ -87,6 +93,8 @@ class RunningJob(Parent):
         self.token = claim.token
         self.fencing = claim.starts
         self.started_ms = claim.started_ms
+        self.began = time.monotonic()
+        self.took = 0.0
         self.worker_id = worker_id
         self.state = state
         self.handler: Handler | None = None
@@ -346,6 +354,11 @@ class RunningJob(Parent):
         if (correlation := self.correlation_id) is not None:
             fields["correlation_id"] = correlation
         return fields
+
+    def server_ms(self) -> int:
+        """The time in ms by the clock of the job's server."""
+        clock = getattr(self._broker, "clock", now_ms)
+        return int(clock())
 
     def snapshot(self) -> Job:
         """The job as a value of the model."""

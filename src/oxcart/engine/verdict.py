@@ -68,13 +68,13 @@ class Verdict:
         remove_on_fail: The same for failed ones.
         max_started: How often a job may be started; None for no limit.
         rand: Randomness for jitter, from 0 to 1.
-        clock: The time in ms.
+        clock: The time in ms, for tests; without it attempts end, and lifetimes are over, by the server's.
     """
 
     def __init__(
         self,
         *,
-        clock: Callable[[], int],
+        clock: Callable[[], int] | None = None,
         rand: Callable[[], float],
         classifier: Classifier | None = None,
         strategies: Mapping[str, Strategy] | None = None,
@@ -96,7 +96,7 @@ class Verdict:
         if kind is Snooze:
             return self.snoozed(job, parse_ms(result.delay, "delay"))
         if kind is WaitForChildren:
-            return Outcome("h", job.id, job.token, job.fencing, self._clock(), counts=False)
+            return Outcome("h", job.id, job.token, job.fencing, self._time(), counts=False)
         if kind is Cancel:
             return self._final(job, result.reason or "cancelled", Category.CANCELLED, None)
         if kind is Retry:
@@ -114,7 +114,7 @@ class Verdict:
             job.id,
             job.token,
             job.fencing,
-            self._clock(),
+            self._time(),
             value,
             retention=retention_argument(self._completed if kept is None else kept),
             earlier=job.claim.earlier,
@@ -174,13 +174,18 @@ class Verdict:
             error.__cause__ = cause
         return self._final(job, job.cancel_text or "cancelled", Category.CANCELLED, error)
 
+    def _time(self) -> int:
+        """When an attempt ends that ends now; 0 for the server's time."""
+        return 0 if self._clock is None else self._clock()
+
     def life_left(self, job: RunningJob) -> int | None:
         """Ms until the job's lifetime is over, at least 0; None where it has no end."""
         if b"ox:lifetime" not in job.claim.fields or job.options.lifetime is None:
             return None
         fields = job.claim.fields
         born = codec.count_of(fields.get(b"ox:since") or fields.get(b"timestamp"))
-        return max(0, born + job.options.lifetime - self._clock())
+        now = job.server_ms() if self._clock is None else self._clock()
+        return max(0, born + job.options.lifetime - now)
 
     def expired(self, job: RunningJob, error: BaseException | None = None) -> Outcome:
         """The outcome of a job whose lifetime is over: a dead letter, whatever attempts are left."""
@@ -195,17 +200,18 @@ class Verdict:
 
     def snoozed(self, job: RunningJob, delay_ms: int) -> Outcome:
         """Put off without having been an attempt."""
-        return Outcome("d", job.id, job.token, job.fencing, self._clock(), delay_ms=delay_ms, counts=False)
+        return Outcome("d", job.id, job.token, job.fencing, self._time(), delay_ms=delay_ms, counts=False)
 
     def given_back(self, job: RunningJob) -> Outcome:
         """Back to the front of the queue, as if it had not been claimed."""
-        return Outcome("w", job.id, job.token, job.fencing, self._clock())
+        return Outcome("w", job.id, job.token, job.fencing, self._time())
 
     def limited(self, job: RunningJob, limit: RateLimited) -> Outcome:
         """Back to the front of the queue, which is held for a while."""
         log.info("queue %s is held for %d ms: %s", job.queue, limit.after_ms, limit, extra=job.log_fields())
-        at_ms = self._clock()
-        return Outcome("l", job.id, job.token, job.fencing, at_ms, delay_ms=limit.after_ms, counts=False)
+        return Outcome(
+            "l", job.id, job.token, job.fencing, self._time(), delay_ms=limit.after_ms, counts=False
+        )
 
     def children_not_ready(self, job: RunningJob, code: int) -> Outcome:
         """A completion refused because of the job's children becomes a failure."""
@@ -244,7 +250,7 @@ class Verdict:
             job.id,
             job.token,
             job.fencing,
-            self._clock(),
+            self._time(),
             _text(_cut(reason, LONGEST_REASON)),
             self._stack(job, reason, error),
             category=category.value,
@@ -265,7 +271,7 @@ class Verdict:
             job.id,
             job.token,
             job.fencing,
-            self._clock(),
+            self._time(),
             _text(_cut(reason, LONGEST_REASON)),
             self._stack(job, reason, error),
             retention_argument(self._failed if kept is None else kept),

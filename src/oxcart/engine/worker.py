@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from oxcart.broker.bullmq.broker import now_ms
+from oxcart.broker.clock import monotonic_ms
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.factory import is_native
 from oxcart.broker.port import Ask, Claimed, Code, Outcome, ServedBroker
@@ -83,7 +83,7 @@ class Worker:
         metrics: For so many minutes the queue keeps how many jobs ended in each, for ``Queue.metrics`` and
             Node's ``getMetrics``; 0 counts nothing.
         observer: Told what happens, for metrics and traces.
-        clock: The time in ms.
+        clock: The time in ms in the place of the server's, for tests.
         rand: Randomness, from 0 to 1.
     """
 
@@ -111,7 +111,7 @@ class Worker:
         max_started: int | None = None,
         metrics: int = 0,
         observer: Observer | None = None,
-        clock: Callable[[], int] = now_ms,
+        clock: Callable[[], int] | None = None,
         rand: Callable[[], float] = random.random,
     ) -> None:
         if not queues:
@@ -138,7 +138,7 @@ class Worker:
         self._reconnect = reconnect or Reconnect()
         self._recover = recover
         self._observer = None if observer is None else careful(observer)
-        self._clock = clock
+        self._clock = clock or monotonic_ms
         self._middleware = tuple(middleware)
         self._verdict = Verdict(
             clock=clock,
@@ -479,8 +479,7 @@ class Worker:
         else:
             self._refused(station, job, outcome, code)
         if self._observer is not None:
-            # A clock that was set back must not make times negative.
-            self._observer.job_ended(job, outcome, code, max(0, outcome.at_ms - job.started_ms) / 1000)
+            self._observer.job_ended(job, outcome, code, job.took)
 
     def _refused(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
         if job.cancel_reason == CANCELLED and outcome.category == CANCELLED:

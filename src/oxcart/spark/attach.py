@@ -10,11 +10,11 @@ May touch: the server.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from oxcart.broker.clock import ServerClock
 from oxcart.broker.connection import Server
 from oxcart.model.errors import ValidationError
 from oxcart.spark.access import Access
@@ -45,10 +45,6 @@ class Attached:
         return self.before < self.kept
 
 
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def attach(
     access: Access,
     queue: str,
@@ -57,7 +53,7 @@ def attach(
     keep: int = KEEP,
     term_ms: int = TERM,
     server: Server | None = None,
-    clock: Callable[[], int] = _now,
+    clock: Callable[[], int] | None = None,
 ) -> Attached | None:
     """Attaches a reader to a queue, or renews it; None where there is no such queue.
 
@@ -70,9 +66,9 @@ def attach(
         raise ValidationError("term_ms", "at least 1", term_ms)
     server = server or access.server()
     layout = access.layout(server)
-    now = clock()
+    now = ServerClock(clock).argument
     with layout.wire(server, queue) as wire:
-        told = layout.attach(wire, queue, reader, now + term_ms, keep, now, uuid.uuid4().hex)
+        told = layout.attach(wire, queue, reader, term_ms, keep, now, uuid.uuid4().hex)
     return Attached(int(told[0]), int(told[1]), told[2].decode()) if told else None
 
 
@@ -82,13 +78,13 @@ def detach(
     reader: str,
     *,
     server: Server | None = None,
-    clock: Callable[[], int] = _now,
+    clock: Callable[[], int] | None = None,
 ) -> int:
     """Ends a reader's attachment; returns how many readers the queue has left."""
     server = server or access.server()
     layout = access.layout(server)
     with layout.wire(server, queue) as wire:
-        return int(layout.detach(wire, queue, reader, clock()))
+        return int(layout.detach(wire, queue, reader, ServerClock(clock).argument))
 
 
 def readers(access: Access, queue: str, *, server: Server | None = None) -> dict[str, int]:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from oxcart.broker.bullmq.broker import now_ms
+from oxcart.broker.clock import now_ms
 from oxcart.broker.port import ClaimedJob, Outcome
 from oxcart.engine.executor import SHUTDOWN, Executor, Middleware
 from oxcart.engine.handler import Handler

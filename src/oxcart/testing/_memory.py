@@ -14,7 +14,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from oxcart.broker.bullmq import codec
-from oxcart.broker.bullmq.broker import STATES, now_ms
+from oxcart.broker.bullmq.broker import STATES
+from oxcart.broker.clock import now_ms
 from oxcart.broker.port import Added, ClaimedJob, Code, Outcome
 from oxcart.broker.sealing import Sealer, open_value
 from oxcart.engine.handler import Handler, Registry

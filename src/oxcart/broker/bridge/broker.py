@@ -26,9 +26,9 @@ from oxcart.broker.bridge.looking import Looking
 from oxcart.broker.bridge.rescue import Rescuer
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bridge.sweeping import Sweeper
-from oxcart.broker.bullmq.broker import now_ms
 from oxcart.broker.caller import Caller, time_left
 from oxcart.broker.capabilities import BRIDGE
+from oxcart.broker.clock import ServerClock, server_now
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import NOTHING, Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
@@ -89,7 +89,7 @@ class BridgeBroker(Looking):
         server: Where the namespace lives.
         queue: The job type.
         namespace: What stands before all keys.
-        clock: The time in ms; passed in so that tests can rule it.
+        clock: The time in ms in the place of the server's; for tests.
         formal: Whether priorities are the five formal ones.
         key_ring: Opens payloads that are sealed.
         abilities: What the worker can do that claims with this broker.
@@ -103,7 +103,7 @@ class BridgeBroker(Looking):
         queue: str,
         *,
         namespace: str = DEFAULT_NAMESPACE,
-        clock: Callable[[], int] = now_ms,
+        clock: Callable[[], int] | None = None,
         reconnect: Reconnect | None = None,
         caller: Caller | None = None,
         tagged: bool | None = None,
@@ -115,7 +115,7 @@ class BridgeBroker(Looking):
         self.keys = BridgeKeys(queue, namespace, server.is_cluster if tagged is None else tagged)
         self.sealer = Sealer.of(key_ring, "bridge", self.keys.namespace, queue)
         self.slot = self.keys.slot() if server.is_cluster else None
-        self.clock = clock
+        self.clock = clock if isinstance(clock, ServerClock) else ServerClock(clock)
         self.caller = caller or Caller(
             server, self.slot, uuid.uuid4().hex[:16], journal=journal_key, reconnect=reconnect
         )
@@ -138,6 +138,10 @@ class BridgeBroker(Looking):
     def queue(self) -> str:
         """The job type."""
         return self.keys.queue
+
+    async def now(self) -> int:
+        """The server's time in ms."""
+        return await server_now(self.caller, self.clock)
 
     async def close(self) -> None:
         """Closes the connection."""
@@ -206,6 +210,8 @@ class BridgeBroker(Looking):
         awaited: list[bytes] = []
         for start in range(0, max(1, len(outcomes)), FINISH):
             part = outcomes[start : start + FINISH]
+            for outcome in part:
+                outcome.at_ms = outcome.at_ms or now
             args = self._asked(ask, ask.count if start + FINISH >= len(outcomes) else 0, now)
             args.append(len(part))
             args += [codec.outcome_of(outcome, self._rerouted(outcome)) for outcome in part]

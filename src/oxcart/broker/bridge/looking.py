@@ -6,7 +6,7 @@ May touch: the server; reads only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from oxcart.broker.bridge import records
 from oxcart.broker.bridge.census import SHORT, Census
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.caller import Caller
+from oxcart.broker.clock import ServerClock
 from oxcart.broker.port import Ended
 from oxcart.broker.sealing import Sealer
 from oxcart.model.job import Job
@@ -54,7 +55,7 @@ class Looking:
     keys: BridgeKeys
     caller: Caller
     sealer: Sealer | None
-    clock: Callable[[], int]
+    clock: ServerClock
     census: Census
 
     @property

@@ -16,7 +16,7 @@ from oxcart.broker.bullmq import codec
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome
 
 
-def claim_args(ask: Ask, now: int, token: str, lane: str | None) -> list[bytes | str | int]:
+def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[bytes | str | int]:
     """The arguments of a claim, for the queue of a broker or, where it is that of a lane, for the lane."""
     count: int | str = ask.count
     if ask.lanes:
@@ -48,7 +48,7 @@ def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | in
         shared = (kind, o.token, o.at_ms, more, o.earlier)
         if shared != group:
             size_at = len(args) + 1
-            args += (kind, 0, *shared[1:4], o.earlier if o.earlier >= 0 else "")
+            args += (kind, 0, o.token, o.at_ms or "", more, o.earlier if o.earlier >= 0 else "")
             group = shared
         args[size_at] += 1  # type: ignore[operator]
         args += (o.id, o.starts if o.starts >= 0 else "")
@@ -67,10 +67,10 @@ def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | in
     return args
 
 
-def read_claim(answer: Any, token: str, now: int) -> Claimed:
+def read_claim(answer: Any, token: str) -> Claimed:
     """Reads the answer to a claim."""
     flat = msgpack.unpackb(answer[1], raw=True)
-    jobs, aside = [], []
+    jobs, aside, now = [], [], answer[8]
     for i in range(0, len(flat), 2):
         try:
             job_id = flat[i].decode()
@@ -92,10 +92,10 @@ def read_claim(answer: Any, token: str, now: int) -> Claimed:
         answer[7] == 1,
         more=answer[7] == 2,
     )
-    if len(answer) > 8:  # there was a choice of lanes, which the script counts from 1
-        found.lane = answer[8] - 1 if answer[8] else None
+    if len(answer) > 9:  # there was a choice of lanes, which the script counts from 1
+        found.lane = answer[9] - 1 if answer[9] else None
         found.shut = answer[4] == 2
-    if len(answer) > 9:  # and the first of them was not enough
-        found.more = found.more or answer[9] == 1
-        found.empty = [(i - 1, due) for i, due in zip(answer[10][::2], answer[10][1::2], strict=True)]
+    if len(answer) > 10:  # and the first of them was not enough
+        found.more = found.more or answer[10] == 1
+        found.empty = [(i - 1, due) for i, due in zip(answer[11][::2], answer[11][1::2], strict=True)]
     return found

@@ -6,7 +6,6 @@ May touch: the server, through its caller. Holds no state of jobs.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from oxcart.broker.bullmq.schedulers import SchedulerStore
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.caller import Caller, script_error, time_left
 from oxcart.broker.capabilities import BULLMQ
+from oxcart.broker.clock import ServerClock, monotonic_ms, server_now
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import (
@@ -92,11 +92,6 @@ def _parts(
         start += count
 
 
-def now_ms() -> int:
-    """The wall clock in ms."""
-    return time.time_ns() // 1_000_000
-
-
 def _id(raw: bytes) -> str:
     # A peer's id that is no text is shown with escapes, and goes back to the server as it came.
     return raw.decode("utf-8", "surrogateescape")
@@ -109,7 +104,7 @@ class BullMQBroker:
         server: Where the queue lives.
         queue: Its name.
         prefix: What stands before the name in its keys.
-        clock: The time in ms; passed in so that tests can rule it.
+        clock: The time in ms in the place of the server's; for tests.
         new_token: Makes the lease token of a claim; passed in for the same reason.
         key_ring: Opens payloads that are sealed.
     """
@@ -122,7 +117,7 @@ class BullMQBroker:
         queue: str,
         *,
         prefix: str = "bull",
-        clock: Callable[[], int] = now_ms,
+        clock: Callable[[], int] | None = None,
         new_token: Callable[[], str] | None = None,
         reconnect: Reconnect | None = None,
         caller: Caller | None = None,
@@ -132,7 +127,7 @@ class BullMQBroker:
         self.server = server
         self.keys = Keys(queue, prefix, server.is_cluster if tagged is None else tagged)
         self.slot = self.keys.slot() if server.is_cluster else None
-        self.clock = clock
+        self.clock = clock if isinstance(clock, ServerClock) else ServerClock(clock)
         self.caller = caller or Caller(
             server, self.slot, uuid.uuid4().hex[:16], journal=journal_key, reconnect=reconnect
         )
@@ -157,6 +152,10 @@ class BullMQBroker:
         """Closes the connection."""
         await self.caller.close()
 
+    async def now(self) -> int:
+        """The server's time in ms."""
+        return await server_now(self.caller, self.clock)
+
     def open_lane(self, lane: str) -> BullMQBroker:
         """The broker of a lane of this queue, on the same connection."""
         return BullMQBroker(
@@ -178,7 +177,7 @@ class BullMQBroker:
 
     def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
         """Checks and encodes a job for ``add``."""
-        return codec.encode_job(name, data, options, self.clock(), sealer=self.sealer)
+        return codec.encode_job(name, data, options, self.clock.argument, sealer=self.sealer)
 
     async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
         """Adds encoded jobs, in order; long lists go in several calls.
@@ -233,7 +232,9 @@ class BullMQBroker:
     async def _add_call(
         self, jobs: Sequence[codec.Encoded], args: list[bytes | str | int], timeout: float | None
     ) -> list[Added | OxcartError]:
-        codes = await self.caller.once(load("add"), self._meta, *args, timeout=timeout)
+        sent = monotonic_ms()
+        *codes, now = await self.caller.once(load("add"), self._meta, *args, timeout=timeout)
+        self.clock.learn(sent, now)
         added: list[Added | OxcartError] = []
         for (job_id, _), code in zip(jobs, codes, strict=True):
             if isinstance(code, bytes):
@@ -241,32 +242,36 @@ class BullMQBroker:
             elif isinstance(code, list):
                 # Kept out by a deduplication window, or with 1 by an idempotency key: its owner. With 2 it
                 # was added, under the number that the queue gave it.
-                added.append(Added(_id(code[0]), code[1:] == [2], code[1:] == [1]))
+                added.append(Added(_id(code[0]), code[1:] == [2], code[1:] == [1], now))
             elif code < 0:
                 added.append(error_for_code(code, job_id, "add"))
             else:
-                added.append(Added(job_id, code == 1))
+                added.append(Added(job_id, code == 1, at_ms=now))
         return added
 
     # -- running
 
     async def claim(self, ask: Ask) -> Claimed:
         """Takes ready jobs."""
-        now, token = self.clock(), self._new_token()
-        answer = await self.caller.once(
-            load("claim"), self._meta, *claim_args(ask, now, token, self.lane), patient=True
-        )
-        return read_claim(answer, token, now)
+        token, sent = self._new_token(), monotonic_ms()
+        args = claim_args(ask, self.clock.argument, token, self.lane)
+        answer = await self.caller.once(load("claim"), self._meta, *args, patient=True)
+        self.clock.learn(sent, answer[8])
+        return read_claim(answer, token)
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
-        now, token = self.clock(), self._new_token()
+        token, sent = self._new_token(), monotonic_ms()
+        written = outcomes
         if self.sealer is not None and self.sealer.seals("result"):
-            outcomes = [self.sealer.seal_result(outcome) for outcome in outcomes]
-        args = claim_args(ask, now, token, self.lane) + end_args(outcomes, ask.metrics)
+            written = [self.sealer.seal_result(outcome) for outcome in outcomes]
+        args = claim_args(ask, self.clock.argument, token, self.lane) + end_args(written, ask.metrics)
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
+        self.clock.learn(sent, answer[8])
+        for outcome in outcomes:
+            outcome.at_ms = outcome.at_ms or answer[8]
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
-        return codes, read_claim(answer, token, now)
+        return codes, read_claim(answer, token)
 
     async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""
@@ -287,7 +292,7 @@ class BullMQBroker:
             answer = await self.caller.again(
                 load("recover"),
                 self._meta,
-                *(phase, self.clock(), max_stalled, interval_ms, RECOVER_STEP, cursor),
+                *(phase, self.clock.argument, max_stalled, interval_ms, RECOVER_STEP, cursor),
                 patient=True,
                 timeout=RECOVER_TIMEOUT,
             )
@@ -299,9 +304,11 @@ class BullMQBroker:
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
         """Lets due jobs through and settles the pause lists; returns how many, and the next due time."""
-        moved, due, self.next_expiry = await self.caller.again(
-            load("promote"), self._meta, self.clock(), most, patient=True
+        sent = monotonic_ms()
+        moved, due, self.next_expiry, now = await self.caller.again(
+            load("promote"), self._meta, self.clock.argument, most, patient=True
         )
+        self.clock.learn(sent, now)
         return moved, due
 
     async def expire(self, *, grace_ms: int = EXPIRY_GRACE) -> int:
@@ -313,7 +320,7 @@ class BullMQBroker:
         ended = 0
         while True:
             done: int = await self.caller.again(
-                load("expire"), self._meta, self.clock(), LIFETIME_OVER, grace_ms, patient=True
+                load("expire"), self._meta, self.clock.argument, LIFETIME_OVER, grace_ms, patient=True
             )
             ended += done
             if not done:
@@ -421,13 +428,13 @@ class BullMQBroker:
     async def expect_callbacks(self, job_ids: Sequence[str], timeout: float | None = None) -> None:
         """Notes jobs that somebody is to be told of when they have ended; may be repeated."""
         if job_ids:
-            now = self.clock()
+            now = await self.now()
             pairs = [part for job_id in job_ids for part in (now, job_id)]
             await self.caller.command("ZADD", self.keys.callbacks(), "NX", *pairs, timeout=timeout)
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""
-        await self._change("change_delay", job_id, delay_ms, self.clock())
+        await self._change("change_delay", job_id, delay_ms, self.clock.argument)
 
     async def promote_job(self, job_id: str) -> None:
         """Lets a delayed job run now."""
@@ -436,7 +443,7 @@ class BullMQBroker:
     async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
         """Lets a finished job run again."""
         front, anew = "L" if lifo else "", "1" if reset else ""
-        await self._change("retry_job", job_id, state, front, anew, self.clock())
+        await self._change("retry_job", job_id, state, front, anew, self.clock.argument)
 
     async def remove_job(self, job_id: str, *, children: bool = False) -> None:
         """Removes a job.

@@ -52,7 +52,7 @@ async def cancel(broker: BullMQBroker, ids: Sequence[str], reason: str, *, force
     for start in range(0, len(ids), STEP):
         part = ids[start : start + STEP]
         answer = await broker.caller.once(
-            load("cancel"), broker.keys.meta(), broker.clock(), reason, "1" if force else "", *part
+            load("cancel"), broker.keys.meta(), broker.clock.argument, reason, "1" if force else "", *part
         )
         codes += [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer]
     lost = [place for place, code in enumerate(codes) if code == NOT_FOUND]
@@ -94,7 +94,7 @@ async def cancel_all(
             stayed, more, cancelled, asked, refused, *ids = await broker.caller.once(
                 script,
                 meta,
-                *(state, STEP, left, wire, broker.clock(), reason),
+                *(state, STEP, left, wire, broker.clock.argument, reason),
                 *("1" if force else "", "1" if dry_run else "", most),
             )
             left += stayed

@@ -240,7 +240,7 @@ def encode_job(
     name: str,
     data: Any,
     options: JobOptions,
-    now_ms: int,
+    now: int | str,
     *,
     parent: ParentLink | None = None,
     waits: bool = False,
@@ -253,7 +253,7 @@ def encode_job(
         name: Its name.
         data: Its payload.
         options: Its options.
-        now_ms: The time.
+        now: The time in ms, or empty for the server's.
         parent: The job that it is a child of.
         waits: Whether it waits for children that are added with it.
         counted: Whether a job without an id gets the next number of the queue, as peers have it. Such an id
@@ -294,7 +294,7 @@ def encode_job(
         name,
         body,
         opts,
-        now_ms if options.timestamp is None else options.timestamp,
+        now if options.timestamp is None else options.timestamp,
         options.delay,
         options.priority,
         flags,

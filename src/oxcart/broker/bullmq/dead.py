@@ -30,7 +30,7 @@ async def work_off(broker: BullMQBroker, work: DeadWork) -> DeadDone:
 
 
 async def _work_off(broker: BullMQBroker, work: DeadWork, found: DeadDone) -> None:
-    until, limit, rate = broker.clock(), work.limit, work.rate
+    until, limit, rate = await broker.now(), work.limit, work.rate
     total = int(await broker.caller.command("ZCOUNT", broker.keys.failed(), "-inf", until))
     loop = asyncio.get_running_loop()
     began, before = loop.time(), found.done

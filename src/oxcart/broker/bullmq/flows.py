@@ -148,7 +148,7 @@ async def _add(
 ) -> list[AddedTree]:
     queues = _check_slots(broker, placed)
     numbers = {named: number for number, named in enumerate(queues, 1)}
-    now, parent_key = broker.clock(), "" if parent_id is None else broker.keys.job(parent_id)
+    now, parent_key = broker.clock.argument, "" if parent_id is None else broker.keys.job(parent_id)
     args: list[bytes | str | int] = [
         parent_key,
         token,

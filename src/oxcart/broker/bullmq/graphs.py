@@ -51,7 +51,7 @@ async def add_graph(
     """
     order = arrange(nodes)
     queues = _Queues(broker)
-    now = broker.clock()
+    now = broker.clock.argument
     jobs: list[bytes | str | int] = []
     edges: list[bytes | str | int] = []
     ids: dict[int, str] = {}
@@ -149,7 +149,7 @@ class GateKeeper:
         broker = self._broker
         told = 0
         while True:
-            args = (broker.clock(), hidden, ROOM, self._looked.get(hidden, 0), look)
+            args = (broker.clock.argument, hidden, ROOM, self._looked.get(hidden, 0), look)
             answer: list[int] = await broker.caller.again(load("settle"), broker.keys.meta(), *args)
             step, left, at = answer
             told += step
@@ -163,7 +163,7 @@ class GateKeeper:
         """Looks after jobs of the queue whose gates were lost; returns how many dependencies were mended."""
         broker, mended, at = self._broker, 0, 0
         while True:
-            args = (broker.clock(), at, STEP)
+            args = (broker.clock.argument, at, STEP)
             answer: list[int] = await broker.caller.again(load("repair"), broker.keys.meta(), *args)
             mended, at = mended + answer[0], answer[1]
             if not at:

@@ -110,7 +110,7 @@ class LaneStore:
         broker, done = self._broker, Tended(True)
         at: int | str = ""
         while True:
-            args = (broker.clock(), at, STEP, guard_ms, idle_ms, int(recovers))
+            args = (broker.clock.argument, at, STEP, guard_ms, idle_ms, int(recovers))
             at, expired, gated, busy = await broker.caller.again(
                 load("tend_lanes"), broker.keys.meta(), *args
             )

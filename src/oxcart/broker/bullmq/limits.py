@@ -80,7 +80,7 @@ class LimitStore:
 
     async def set_bucket(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
         """Limits a type (kind ``t``) or every key (kind ``k``); two zeros take the limit away."""
-        args = (kind, name, concurrent, per_minute, self._broker.clock())
+        args = (kind, name, concurrent, per_minute, self._broker.clock.argument)
         await self._caller.again(load("limit"), self._keys.meta(), *args)
 
     async def rules(self) -> Rules:

@@ -246,7 +246,7 @@ async def retry_all(
         reset: Whether to count their attempts from the beginning.
         told: Told after every step.
     """
-    until = broker.clock() if until_ms is None else until_ms
+    until = await broker.now() if until_ms is None else until_ms
     script, meta, key = load("retry_jobs"), broker.keys.meta(), broker.keys.key(state)
     total = int(await broker.caller.command("ZCOUNT", key, since_ms, until))
     total = total if limit is None else min(total, limit)
@@ -254,7 +254,7 @@ async def retry_all(
     while done < total:
         step = min(STEP, total - done)
         moved, unmoved, more = await broker.caller.once(
-            script, meta, state, since_ms, until, step, stuck, "1" if reset else "", broker.clock()
+            script, meta, state, since_ms, until, step, stuck, "1" if reset else "", broker.clock.argument
         )
         done += moved
         stuck += unmoved
@@ -281,7 +281,9 @@ async def promote_all(
     total = total if limit is None else min(total, limit)
     done = 0
     while done < total:
-        moved, _, _ = await broker.caller.again(script, meta, until, min(STEP, total - done), broker.clock())
+        moved, *_ = await broker.caller.again(
+            script, meta, until, min(STEP, total - done), broker.clock.argument
+        )
         if not moved:
             break
         done += moved

@@ -49,8 +49,9 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         queues: The queues that it consumes.
         concurrency: How many jobs it runs at once.
         version: That of Oxcart.
-        started_at: When it started, in ms.
-        last_seen: When this was written, in ms.
+        started_at: When it started, in ms by the server's clock.
+        last_seen: When this was written, in ms by the server's clock.
+        clock: The same by the clock of its machine; None where an older worker wrote the record.
     """
 
     id: str
@@ -67,6 +68,12 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     started_at: int = 0
     last_seen: int = 0
+    clock: int | None = None
+
+    @property
+    def skew_ms(self) -> int | None:
+        """How far the clock of its machine is ahead of the server's, in ms; None where nothing is known."""
+        return None if self.clock is None else self.clock - self.last_seen
 
     @property
     def abilities(self) -> Abilities:

@@ -71,14 +71,14 @@ class SchedulerStore:
         Raises:
             JobError: A run of that time exists already, or too many slots are taken.
         """
-        now = self._broker.clock()
+        now = await self._broker.now()
         run = first_run(schedule, options, now, scheduler_id, at_ms)
         if run is None:
             return None
         answer = await self._caller.once(
             load("upsert_scheduler"),
             self._keys.meta(),
-            now,
+            self._broker.clock.argument,
             scheduler_id,
             name,
             data,
@@ -100,7 +100,8 @@ class SchedulerStore:
             kept it from being made.
         """
         made: list[str | OxcartError] = [""] * len(claims)
-        now = self._broker.clock()
+        clock = self._broker.clock
+        now = clock() if clock.is_known else await self._broker.now()
         left = dict.fromkeys(range(len(claims)), now)
         for _ in range(LATER):
             left = await self._advance(claims, left, made)
@@ -128,7 +129,7 @@ class SchedulerStore:
         if not asked:
             return {}
         answer = await self._caller.once(
-            load("advance"), self._keys.meta(), self._broker.clock(), len(asked), *args, patient=True
+            load("advance"), self._keys.meta(), self._broker.clock.argument, len(asked), *args, patient=True
         )
         taken = {}
         for place, raw in zip(asked, answer, strict=True):

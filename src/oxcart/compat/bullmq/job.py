@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from oxcart.broker.bullmq import flows
-from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.clock import now_ms
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
 from oxcart.compat.bullmq.custom_errors import refusal, told
 from oxcart.compat.bullmq.options import backoff_of, policy_of, shown
@@ -517,7 +518,7 @@ class Job:
         used = token if token is not None else self.token or ""
         running = self._running
         starts = running.fencing if running is not None and running.token == used else -1
-        return Outcome(kind, self._id, used, starts, now_ms(), delay_ms=delay_ms, counts=False)
+        return Outcome(kind, self._id, used, starts, delay_ms=delay_ms, counts=False)
 
     async def _end(self, outcome: Outcome, command: str) -> int:
         (code,), _ = await self._broker.finish([outcome])

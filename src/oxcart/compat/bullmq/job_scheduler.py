@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from oxcart.broker.bullmq.broker import now_ms
 from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.compat.bullmq.custom_errors import told
 from oxcart.compat.bullmq.job import Job
@@ -68,7 +67,7 @@ class JobScheduler:
         given, repeat = dict(opts or {}), dict(repeat_opts or {})
         _check(repeat)
         check_scheduler_id(job_scheduler_id)
-        now = now_ms()
+        now = await self.queue.inner.broker.now()
         start, end = (to_millis(repeat.get(name)) for name in ("startDate", "endDate"))
         limit, count = repeat.get("limit"), (repeat.get("count") or 0) + 1
         if (limit is not None and count > limit) or (end is not None and now > end):

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from oxcart.broker.bullmq import codec, flows, operations
-from oxcart.broker.bullmq.broker import BullMQBroker, now_ms
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.port import Added
 from oxcart.compat.bullmq.custom_errors import told
 from oxcart.compat.bullmq.event_emitter import EventEmitter
 from oxcart.compat.bullmq.job import Job, job_of, removed
@@ -101,9 +102,7 @@ class Queue(QueueBase):
         self.jobsOpts: dict[str, Any] = dict(opts.get("defaultJobOptions") or {})
         self._job_scheduler: JobScheduler | None = None
         strategies = Strategies(opts.get("settings"), lambda: None)
-        self.judge = Verdict(
-            clock=now_ms, rand=random.random, classifier=OnlyUnrecoverable(), strategies=strategies
-        )
+        self.judge = Verdict(rand=random.random, classifier=OnlyUnrecoverable(), strategies=strategies)
 
     # -- adding
 
@@ -118,7 +117,7 @@ class Queue(QueueBase):
         if encoded is None:
             await self._add_children([job])
         else:
-            job.id = (await self.inner.add_encoded(encoded)).id
+            _note_added(job, await self.inner.add_encoded(encoded))
         return job
 
     async def addBulk(self, jobs: Iterable[Mapping[str, Any]]) -> list[Job]:
@@ -130,7 +129,7 @@ class Queue(QueueBase):
         alone = [(job, encoded) for job, encoded in made if encoded is not None]
         added = await self.inner._store.add([encoded for _, encoded in alone], timeout=self.inner.add_timeout)
         for (job, _), one in zip(alone, added, strict=True):
-            job.id = one.id
+            _note_added(job, one)
         await self._add_children([job for job, encoded in made if encoded is None])
         return [job for job, _ in made]
 
@@ -139,7 +138,7 @@ class Queue(QueueBase):
         options = read_options(opts)
         if job.parent is not None:
             return job, None
-        return job, codec.encode_job(name, data, options, job.timestamp, counted=True)
+        return job, codec.encode_job(name, data, options, "", counted=True)
 
     async def _add_children(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -223,10 +222,11 @@ class Queue(QueueBase):
             type: ``completed``, ``failed``, ``wait``, ``prioritized``, ``delayed``, ``active`` or ``paused``.
         """
         broker, ids = self.inner._store, list[str]()
+        before = await broker.now() - grace
         for place in ("paused",) if type == "paused" else _PLACES.get(type, (type,)):
             rest = limit - len(ids) if limit else None
             if rest is None or rest > 0:
-                await operations.clean(broker, place, broker.clock() - grace, limit=rest, ids=ids)
+                await operations.clean(broker, place, before, limit=rest, ids=ids)
         return ids
 
     async def retryJobs(self, opts: Mapping[str, Any] | None = None) -> None:
@@ -485,6 +485,13 @@ class Queue(QueueBase):
     async def close(self) -> None:
         """Closes the connections."""
         await self._close()
+
+
+def _note_added(job: Job, added: Added) -> None:
+    """Notes the id of an added job and, unless the caller chose it, the time at which the server added it."""
+    job.id = added.id
+    if added.created and not job.opts.get("timestamp"):
+        job.timestamp = added.at_ms
 
 
 async def add_below(queue: OxcartQueue, job: Job, tree: Tree) -> str:

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from oxcart.broker.bullmq.broker import now_ms
 from oxcart.broker.bullmq.codec import count_of
 from oxcart.broker.bullmq.schedulers import Claim
+from oxcart.broker.clock import now_ms
 from oxcart.broker.port import Ask, ClaimedJob, Code, Outcome
 from oxcart.compat.bullmq.abort_controller import AbortController
 from oxcart.compat.bullmq.custom_errors import (
@@ -95,7 +95,6 @@ class Worker(QueueBase):
         strategies = Strategies(self.opts.get("settings"), self._judged)
         classifier = OnlyUnrecoverable(find=self._judged)
         self.judge = Verdict(
-            clock=now_ms,
             rand=random.random,
             classifier=classifier,
             strategies=strategies,

@@ -1,8 +1,8 @@
 -- Lets a pipeline read the events of a type: more are kept, and more is told of each run, until a time that it renews.
 --
 -- KEYS[1]  waiting
--- ARGV     1 "", 2 "", 3 type, 4 the reader's name, 5 until when (ms), 6 how many events to keep at least, 7 now,
---          8 a mark for the stream's life, taken where it has none
+-- ARGV     1 "", 2 "", 3 type, 4 the reader's name, 5 for how many ms, 6 how many events to keep at least,
+--          7 now or "" (time.lua), 8 a mark for the stream's life, taken where it has none
 -- Returns  { events kept now, what was kept before this call, the mark of the stream's life }
 -- Keeps    what readers asked for is one hash, which goes by itself when the last of them has not renewed
 -- include: base readers
@@ -11,7 +11,8 @@ asked_of_slot("SETRANGE", NEVER, 0, "")
 local key = P .. "ox:reading:" .. ARGV[3]
 local before = call("HGET", key, "keep") or "10000"
 local keep = string.format("%.0f", math.max(tonumber(ARGV[6]), tonumber(before)))
-call("HSET", key, "keep", keep, "reader:" .. ARGV[4], ARGV[5])
+local now = tonumber(time_of(ARGV[7]))
+call("HSET", key, "keep", keep, "reader:" .. ARGV[4], string.format("%.0f", now + ARGV[5]))
 call("HSETNX", key, "life", ARGV[8])
-live_readers(key, tonumber(ARGV[7]))
+live_readers(key, now)
 return { tonumber(keep), tonumber(before), call("HGET", key, "life") }

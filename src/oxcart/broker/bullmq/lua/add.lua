@@ -4,15 +4,15 @@
 -- ARGV     1 slot, 2 number of the call
 --          3 how many jobs, 4 how many of them are tied to a parent or a deduplication window, and of a lane "@" and
 --          its name behind that; then for each:
---          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
---          as field, value. Flags: "" or "L" for last-in-first-out; "I" and ms for a job with an idempotency key
+--          id, name, data, opts, timestamp or "" (time.lua), delay, priority, flags, number of further hash fields, and
+--          these as field, value. Flags: "" or "L" for last-in-first-out; "I" and ms for a job with an idempotency key
 --          (in the field `ox:idem`), which keeps doubles out for so long; those of a tied job begin with "T"
 --          (parts/adding.lua). An empty id stands for the next number of the queue's counter
 -- Returns  a list with one code per job: 1 added, 0 the id exists already (nothing changed), -5 its parent
 --          does not exist, -7 the id belongs to another parent, -13 it is above its
 --          parent, { id } the job that owns its deduplication
 --          window, { id, 1 } the job that owns its idempotency key, { id, 2 } added under the number that the
---          queue gave it, or an error text where the server refused that job alone
+--          queue gave it, or an error text where the server refused that job alone; last the server's time
 -- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists; `debounced`
 --          and `deduplicated` for one that a window kept out
 -- Keeps    the counter `id` grows by one per job, as peers expect, although most ids come from the caller
@@ -34,16 +34,16 @@ if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and A
     call("LPUSH", gate.target, id)
     local fine, fault = pcall(function()
       call("INCR", P .. "id")
-      store_job(P, id, ARGV[6], ARGV[7], ARGV[8], ARGV[9], "0", "0")
+      store_job(P, id, ARGV[6], ARGV[7], ARGV[8], time_of(ARGV[9]), "0", "0")
       call("XADD", events, "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id)
       wake_now(P, gate)
     end)
     if fine then
-      return remember({ 1 })
+      return remember({ 1, tonumber(server_ms()) })
     end
     call("LREM", gate.target, 1, id)
     call("DEL", key) -- else a later add of this id would take it for added
-    return remember({ type(fault) == "table" and fault.err or tostring(fault) })
+    return remember({ type(fault) == "table" and fault.err or tostring(fault), tonumber(server_ms()) })
   end
 end
 
@@ -96,7 +96,7 @@ local function number_of(tied)
 end
 
 local function add_one(at, id, last)
-  local timestamp = ARGV[at + 4]
+  local timestamp = time_of(ARGV[at + 4])
   if made[id] or (look and call("EXISTS", P .. id) == 1)
       or (gate.base and seldom().is_elsewhere(gate.base, P, id)) then
     call("XADD", events, "MAXLEN", "~", limit, "*", "event", "duplicated", "jobId", id)
@@ -198,4 +198,5 @@ push_all()
 if wake then
   wake_now(P, gate)
 end
+codes[count + 1] = tonumber(server_ms())
 return remember(codes)

@@ -1,7 +1,7 @@
 -- Adds jobs that wait for others, new or existing, over several queues of one slot: all of them or nothing.
 --
 -- KEYS[1]  meta of the queue of the first job
--- ARGV     1 slot, 2 number of the call, 3 now
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua)
 --          4 how many queues, and the prefix of each
 --          then how many jobs, dependencies before those that wait for them; for each: number of its queue, and
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
@@ -21,7 +21,7 @@ if answer then
 end
 
 local DEEPEST, ROOM = 100, 2000
-local now, queues = tonumber(ARGV[3]), tonumber(ARGV[4])
+local now, queues = tonumber(time_of(ARGV[3])), tonumber(ARGV[4])
 local jobs, count, from = {}, tonumber(ARGV[5 + queues]), 6 + queues
 for i = 1, count do
   local prefix = ARGV[4 + tonumber(ARGV[from])]

@@ -1,7 +1,7 @@
 -- Makes the next runs of schedules whose present runs were claimed.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 now, 4 how many; then for each:
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many; then for each:
 --          kind, schedule, claimed job's id, time of the next run ("" by interval), its options, its data,
 --          and for a repeatable job its id ("" otherwise)
 --          kind is "s" for a scheduler, "r" for a repeatable job of the time before schedulers
@@ -16,7 +16,7 @@ local answer = remembered()
 if answer then
   return answer
 end
-local now = tonumber(ARGV[3])
+local now = tonumber(time_of(ARGV[3]))
 
 -- Fields of ours in the record belong to every run.
 local function further_of(record)

@@ -1,7 +1,8 @@
 -- Lets a pipeline read a queue: more events are kept, and attempts are recorded, until a time that it renews.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 the reader's name, 4 until when (ms), 5 how many events to keep at least, 6 now,
+-- ARGV     1 "", 2 "", 3 the reader's name, 4 for how many ms, 5 how many events to keep at least,
+--          6 now or "" (time.lua),
 --          7 a mark for the stream's life, taken where it has none
 -- Returns  { events kept now, what was set before this call, the mark of the stream's life }; an empty list
 --          where there is no such queue
@@ -13,15 +14,17 @@ if call("EXISTS", KEYS[1]) == 0 then
   return {}
 end
 local readers = P .. "ox:readers"
-call("ZADD", readers, ARGV[4], ARGV[3])
-call("ZREMRANGEBYSCORE", readers, "-inf", ARGV[6])
+local now = time_of(ARGV[6])
+local till = string.format("%.0f", now + ARGV[4])
+call("ZADD", readers, till, ARGV[3])
+call("ZREMRANGEBYSCORE", readers, "-inf", now)
 local last = call("ZREVRANGE", readers, 0, 0, "WITHSCORES")
 local meta = call("HMGET", KEYS[1], "opts.maxLenEvents", "ox:keep")
 local before = meta[1] or "10000"
 local keep = math.max(tonumber(ARGV[5]), tonumber(meta[2]) or 0)
 call("HSETNX", KEYS[1], "ox:was", before)
 call("HSETNX", KEYS[1], "ox:life", ARGV[7])
-call("HSET", KEYS[1], "ox:keep", string.format("%.0f", keep), "ox:until", last[2] or ARGV[4])
+call("HSET", KEYS[1], "ox:keep", string.format("%.0f", keep), "ox:until", last[2] or till)
 if tonumber(before) < keep then
   call("HSET", KEYS[1], "opts.maxLenEvents", string.format("%.0f", keep))
 end

@@ -1,7 +1,7 @@
 -- Cancels jobs, whatever they wait for; those that run are asked to end, or ended by force.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 now, 4 reason, 5 "1" for force, then ids
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 reason, 5 "1" for force, then ids
 -- Returns  one code per id: 1 cancelled, 2 its worker is asked, -1 no such job, -3 it has ended, -8 the next run of a
 --          schedule, -14 its worker is a peer's, or an error text where the server refused that one alone
 -- Events   `failed` per cancelled job; what its parent's policy brings
@@ -13,7 +13,7 @@ local answer = remembered()
 if answer then
   return answer
 end
-local now, reason, force = tonumber(ARGV[3]), ARGV[4], ARGV[5] == "1"
+local now, reason, force = tonumber(time_of(ARGV[3])), ARGV[4], ARGV[5] == "1"
 local codes = {}
 for i = 6, #ARGV do
   local fine, code = pcall(cancel_one, ARGV[i], now, reason, force)

@@ -3,7 +3,7 @@
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 state: wait, paused, active, prioritized, delayed or waiting-children
 --          4 how many jobs to look at, 5 how many to pass over: those that earlier steps left
---          6 the filter as JSON (parts/filter.lua), 7 now, 8 reason, 9 "1" for force
+--          6 the filter as JSON (parts/filter.lua), 7 now or "" (time.lua), 8 reason, 9 "1" for force
 --          10 "1" to choose only, 11 how many may be cancelled in this step
 -- Returns  { how many jobs were left where they are, 1 while there may be more, how many cancelled, how many asked,
 --          how many refused because a peer's worker runs them, ids that were chosen... }
@@ -19,7 +19,7 @@ local GONE = "ox:gone"
 local state, key = ARGV[3], P .. ARGV[3]
 local step, left = tonumber(ARGV[4]), tonumber(ARGV[5])
 local filter = read_filter(ARGV[6], "timestamp")
-local now, reason, force, dry = tonumber(ARGV[7]), ARGV[8], ARGV[9] == "1", ARGV[10] == "1"
+local now, reason, force, dry = tonumber(time_of(ARGV[7])), ARGV[8], ARGV[9] == "1", ARGV[10] == "1"
 local most = tonumber(ARGV[11])
 local is_list = state == "wait" or state == "paused"
 

@@ -1,7 +1,7 @@
 -- Gives a delayed job another delay, counted from now.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 id, 4 delay ms, 5 now
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 delay ms, 5 now or "" (time.lua)
 -- Returns  1, or -1 no such job, -3 not delayed
 -- Events   `delayed`
 -- include: base insert
@@ -10,7 +10,7 @@ local answer = remembered()
 if answer then
   return answer[1]
 end
-local id, delay, now = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local id, delay, now = ARGV[3], tonumber(ARGV[4]), tonumber(time_of(ARGV[5]))
 if call("EXISTS", P .. id) == 0 then
   return -1
 end

@@ -1,13 +1,13 @@
 -- Ends a pipeline's reading of a queue. With the last reader everything becomes as it was before the first.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 the reader's name, 4 now
+-- ARGV     1 "", 2 "", 3 the reader's name, 4 now or "" (time.lua)
 -- Returns  how many readers are left
 -- include: base
 
 local readers = P .. "ox:readers"
 call("ZREM", readers, ARGV[3])
-call("ZREMRANGEBYSCORE", readers, "-inf", ARGV[4])
+call("ZREMRANGEBYSCORE", readers, "-inf", time_of(ARGV[4]))
 local left = call("ZCARD", readers)
 if left == 0 then
   local was = call("HGET", KEYS[1], "ox:was")

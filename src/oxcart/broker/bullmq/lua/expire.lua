@@ -1,7 +1,7 @@
 -- Ends jobs whose lifetime is over, wherever they are: dead letters.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 now, 4 reason, 5 ms that the worker of a running job has to end it itself
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 reason, 5 ms that the worker of a running job has to end it itself
 -- Returns  how many were ended
 -- Events   `failed` per job; what its parent's policy brings
 -- Keeps    an entry of `ox:expiring` whose job is gone or has ended is dropped; a lease that was taken is gone, so the
@@ -10,7 +10,7 @@
 
 remembered()
 as.category, as.dead, as.state, as.why = "timeout", "lifetime", "dead_letter", "the lifetime is over"
-local now, index = tonumber(ARGV[3]), P .. "ox:expiring"
+local now, index = tonumber(time_of(ARGV[3])), P .. "ox:expiring"
 -- What a call may cost, in entries of lists that are looked at, as in recover.lua.
 local budget = 22000
 local search = call("LLEN", P .. "wait") + call("LLEN", P .. "paused") + call("LLEN", P .. "active")

@@ -3,7 +3,7 @@
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3-11 as in claim (4 may be 0: claim nothing)
 --          12 how many attempts end here; then groups of those that have most in common:
---          kind, how many, token, time, and for each attempt
+--          kind, how many, token, time or "" for that of the call, and for each attempt
 --          id, starts ("" or the `ats` of the claim), and by kind
 --          c completed  value
 --          f failed     reason, stacktrace, attempts allowed, category or "", why it is a dead letter though
@@ -19,7 +19,7 @@
 --          where the record of the claim tells of more that hangs on the end.
 --          Behind them for how many minutes to keep counts of ended jobs, or ""; then, for those that
 --          failed: number of the item, category, code (told to a pipeline).
--- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated } as claim; one code per item: 1, 2 as 1
+-- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated, now } as claim; one code per item: 1, 2 as 1
 --          but its parent could not be told, 0 it has no children to wait for (nothing changed), or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
 --          -9 a child failed, or an error text where the server refused that item alone
@@ -566,6 +566,7 @@ find_run()
 local at, index = 13, 0
 while index < count do
   local kind, token, time, shared, earlier = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+  time = time ~= "" and time or asked.stamp
   if not kinds[kind] then
     make_other_kinds()
   end
@@ -611,15 +612,15 @@ if not asked.count then
     drained()
   end
   if goes_to_first(asked) then
-    return answer_claim(codes, claim_jobs(asked, limits_of))
+    return answer_claim(codes, claim_jobs(asked, limits_of), asked.now)
   end
   return seldom().claim_in_lanes(codes, asked, limits_of)
 end
 if asked.count == 0 then
-  return answer_claim(codes, { jobs = {}, orphans = {}, limited = 0, count = 0 })
+  return answer_claim(codes, { jobs = {}, orphans = {}, limited = 0, count = 0 }, asked.now)
 end
 local claim = claim_jobs(asked, limits_of)
 if finished > 0 and claim.count == 0 and not claim.due then
   drained()
 end
-return answer_claim(codes, claim)
+return answer_claim(codes, claim, asked.now)

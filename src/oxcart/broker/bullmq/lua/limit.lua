@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 "t" or "k", 4 the type or "", 5 how many at once, 6 how many per minute (0 for any number;
---          both 0 take the limit away), 7 now
+--          both 0 take the limit away), 7 now or "" (time.lua)
 -- Returns  1
 -- Keeps    jobs that run already count. Buckets with jobs held back are looked at next
 -- include: base gate insert limiting lanes
@@ -43,8 +43,8 @@ if rule[1] > 0 then
 end
 for _, bucket in ipairs(call("ZRANGE", OPENING, 0, -1)) do
   if bucket == kind .. ":" .. name or (kind == "k" and string.sub(bucket, 1, 2) == "k:") then
-    call("ZADD", OPENING, ARGV[7], bucket)
+    call("ZADD", OPENING, time_of(ARGV[7]), bucket)
   end
 end
-open_due(read_gate(P), tonumber(ARGV[7]), 20)
+open_due(read_gate(P), tonumber(time_of(ARGV[7])), 20)
 return 1

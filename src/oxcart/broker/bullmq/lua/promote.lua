@@ -2,9 +2,10 @@
 -- `paused` in order.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 now, 4 how many at most, 5 the time to write down, where that is not
---          3
--- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime is over or 0 }
+-- ARGV     1 "", 2 "", 3 the time up to which jobs are due, or "" (time.lua), 4 how many at most, 5 the time to write
+--          down, where that is not 3, or "" for the server's
+-- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime is over or 0,
+--          the time by which the call judged }
 -- Events   `waiting` per job
 -- include: base gate insert
 -- include when needed: insert limiting
@@ -14,8 +15,9 @@ local gate = read_gate(P)
 if not gate.paused then
   settle(P, false)
 end
-local moved = promote_due(P, gate, tonumber(ARGV[3]), tonumber(ARGV[4]), nil, ARGV[5])
-if gate.limits and seldom().open_due(gate, tonumber(ARGV[3]), 50) then
+local now = tonumber(time_of(ARGV[3]))
+local moved = promote_due(P, gate, now, tonumber(ARGV[4]), nil, ARGV[5] and time_of(ARGV[5]))
+if gate.limits and seldom().open_due(gate, now, 50) then
   moved = tonumber(ARGV[4]) -- there may be more: the caller comes again
 end
 if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioritized") > 0 then
@@ -24,4 +26,4 @@ if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioriti
 end
 local due = next_due(P)
 local expiring = call("ZRANGE", P .. "ox:expiring", 0, 0, "WITHSCORES")
-return { moved, due and math.floor(due) or 0, tonumber(expiring[2]) or 0 }
+return { moved, due and math.floor(due) or 0, tonumber(expiring[2]) or 0, now }

@@ -6,7 +6,7 @@
 -- without a search, then looks at those suspects that it did not meet there.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 phase: "start", "walk", "check" or "note", 4 now, 5 most stalls allowed,
+-- ARGV     1 "", 2 "", 3 phase: "start", "walk", "check" or "note", 4 now or "" (time.lua), 5 most stalls allowed,
 --          6 ms between cycles, 7 step size, 8 cursor ("walk" and "note")
 -- Returns  { next phase ("" when the cycle is over, "busy" when another worker made one within the
 --          interval), next cursor (for "busy" the ms until the next cycle), recovered ids... }
@@ -22,12 +22,16 @@ local phase, step = ARGV[3], tonumber(ARGV[7])
 local stalled_key, active_key = P .. "stalled", P .. "active"
 
 if phase == "start" then
-  if not call("SET", P .. "stalled-check", ARGV[4], "PX", ARGV[6], "NX") then
-    local left = call("PTTL", P .. "stalled-check")
-    if left >= 0 then
+  local guard, now, interval = P .. "stalled-check", time_of(ARGV[4]), tonumber(ARGV[6])
+  if not call("SET", guard, now, "PX", interval, "NX") then
+    local left, set_at = call("PTTL", guard), tonumber(call("GET", guard))
+    -- After the server's clock was set back, a guard lasts longer by that step: it was set in the future, or it lasts
+    -- longer than the interval of any worker. One that never ends guards nothing either.
+    local is_past = left < 0 or (left > interval and ((set_at or 0) > tonumber(now) or left > 10 * interval))
+    if not is_past then
       return { "busy", left }
     end
-    call("SET", P .. "stalled-check", ARGV[4], "PX", ARGV[6]) -- a guard that never ends guards nothing
+    call("SET", guard, now, "PX", interval)
   end
   trim_events()
   phase = call("LLEN", active_key) < step and "check" or "walk"
@@ -77,7 +81,8 @@ local function recover(id)
     call("HSET", key, "defa", known[3])
   end
   if known[2] then
-    note_end(key, known[2], "stalled", "scheduled", "the lease was lost", ARGV[4], "the worker was lost", "system")
+    note_end(key, known[2], "stalled", "scheduled", "the lease was lost", time_of(ARGV[4]),
+      "the worker was lost", "system")
   end
   local gate = read_gate(P)
   insert_ready(P, gate, id, true)

@@ -4,7 +4,7 @@
 -- waits behind it would wait for ever.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 now, 4 from which of the waiting jobs on to look, 5 at how many
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 from which of the waiting jobs on to look, 5 at how many
 -- Returns  { how many dependencies were mended, from where on to look next, 0 at the end }
 -- Events   those of jobs that are let through or end
 -- Keeps    what has a gate is left alone. Of a job with many dependencies some are looked at, by chance
@@ -12,7 +12,7 @@
 
 remembered()
 local SOME, ROOM = 20, 250
-local now, from, step = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local now, from, step = tonumber(time_of(ARGV[3])), tonumber(ARGV[4]), tonumber(ARGV[5])
 local known_gates = call("SMEMBERS", P .. "ox:gates")
 
 -- A job's queue by its key: its id may hold colons, the names of queues do not.

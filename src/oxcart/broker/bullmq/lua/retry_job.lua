@@ -3,7 +3,7 @@
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 state it is in ("failed" or "completed"),
 --          5 "L" for last-in-first-out, 6 "1" to count its attempts from the beginning,
---          7 now
+--          7 now or "" (time.lua)
 -- Returns  1, or -1 no such job, -3 not in that state
 -- Events   `waiting`
 -- Keeps    a child that runs again is a dependency of its parent again; `ats`, the fencing number, only grows
@@ -13,7 +13,7 @@ local answer = remembered()
 if answer then
   return answer[1]
 end
-local code = retry_one(read_gate(P), ARGV[3], ARGV[4], ARGV[5] == "L", ARGV[6] == "1", ARGV[7])
+local code = retry_one(read_gate(P), ARGV[3], ARGV[4], ARGV[5] == "L", ARGV[6] == "1", time_of(ARGV[7]))
 if code == 1 then
   remember({ 1 })
 end

@@ -3,7 +3,7 @@
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 state ("failed" or "completed"), 4 first and 5 last time in ms,
 --          6 how many at most, 7 how many to pass over: those that earlier steps could not move,
---          8 "1" to count their attempts from the beginning, 9 now
+--          8 "1" to count their attempts from the beginning, 9 now or "" (time.lua)
 -- Returns  { how many will run again, how many could not be moved, 1 while there may be more }
 -- Events   `waiting` per job
 -- Keeps    the same state as as many single retries, oldest end first; an id that leads to no job is dropped
@@ -18,7 +18,7 @@ local ids = call("ZRANGEBYSCORE", P .. state, ARGV[4], ARGV[5], "LIMIT", ARGV[7]
 local gate = read_gate(P)
 local moved, stuck = 0, 0
 for _, id in ipairs(ids) do
-  local fine, code = pcall(retry_one, gate, id, state, false, ARGV[8] == "1", ARGV[9])
+  local fine, code = pcall(retry_one, gate, id, state, false, ARGV[8] == "1", time_of(ARGV[9]))
   if fine and code == 1 then
     moved = moved + 1
   elseif fine and code == -1 then

@@ -1,7 +1,7 @@
 -- Tells jobs what became of those that they wait for: a step of it.
 --
 -- KEYS[1]  meta of a queue whose jobs wait behind gates
--- ARGV     1 "", 2 "", 3 now, 4 the hidden queue of the gates (`bull:q~gates`), 5 how many jobs to
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 the hidden queue of the gates (`bull:q~gates`), 5 how many jobs to
 --          tell at most, 6 from which of the waiting gates on to look for ended jobs, 7 at how many to look
 -- Returns  { how many were told, how many gates wait to be settled, from where on to look next, 0 at the end }
 -- Events   those of jobs that are let through or end
@@ -9,7 +9,7 @@
 -- include: base gate insert store attempts parent removal failing gates
 
 remembered()
-local now, hidden, room = tonumber(ARGV[3]), ARGV[4] .. ":", tonumber(ARGV[5])
+local now, hidden, room = tonumber(time_of(ARGV[3])), ARGV[4] .. ":", tonumber(ARGV[5])
 local from, step = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 for _, name in ipairs(call("LRANGE", hidden .. "wait", -room, -1)) do

@@ -2,7 +2,7 @@
 -- removes lanes in which nothing has been for a while.
 --
 -- KEYS[1]  meta of the base queue
--- ARGV     1 "", 2 "", 3 now, 4 the first lane to look at, or "" to begin, 5 how many, 6 for how many ms nobody else may
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 the first lane to look at, or "" to begin, 5 how many, 6 for how many ms nobody else may
 --          begin, 7 after how many ms an empty lane goes, 8 "1" where this worker also takes back jobs of lost ones
 -- Returns  { the next lane to look at, or -1 at the end, or -2 where another worker did it just now; lanes whose jobs'
 --          lifetimes are over; lanes whose jobs wait for others; lanes that are busy }
@@ -12,16 +12,19 @@
 --          next one goes on from there. A worker that takes no jobs back does not keep one out that does
 -- include: base gate insert lanes
 
-local now, first, step = tonumber(ARGV[3]), tonumber(ARGV[4]) or 0, tonumber(ARGV[5])
+local now, first, step = tonumber(time_of(ARGV[3])), tonumber(ARGV[4]) or 0, tonumber(ARGV[5])
 remembered()
 local guard = P .. "ox:lanes:tended"
-if ARGV[4] == "" and not call("SET", guard, ARGV[8], "NX", "PX", ARGV[6]) then
-  if ARGV[8] ~= "1" or call("GET", guard) == "1" then
+local seen_now = server_ms()
+local guarded = ARGV[8] .. ":" .. seen_now
+if ARGV[4] == "" and not call("SET", guard, guarded, "NX", "PX", ARGV[6]) then
+  local recovers, set_at = string.match(call("GET", guard) or "", "^([01]):(%d+)$")
+  local is_past = tonumber(set_at or 0) > tonumber(seen_now) -- the server's clock was set back
+  if not is_past and (ARGV[8] ~= "1" or recovers == "1") then
     return { -2, {}, {}, {} }
   end
-  call("SET", guard, "1", "PX", ARGV[6])
+  call("SET", guard, guarded, "PX", ARGV[6])
 end
-local seen_now = server_ms()
 local idle = tonumber(seen_now) - tonumber(ARGV[7])
 -- A lane that is noted anew moves behind all others, and in one tick not twice.
 local old = math.min(idle, tonumber(seen_now) - 10000)

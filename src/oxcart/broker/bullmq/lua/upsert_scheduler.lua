@@ -1,7 +1,7 @@
 -- Makes a schedule, or changes one, and makes its next run.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 now, 4 id, 5 name, 6 data, 7 template options, 8 options of the run,
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 id, 5 name, 6 data, 7 template options, 8 options of the run,
 --          9 time of the run ("" by interval), 10 interval, 11 offset, 12 start, 13 end, 14 limit, 15 zone,
 --          16 pattern ("" for what is not asked), then our further fields of every run, as field and value
 -- Returns  { id of the run, its delay }, or -10 a job of that id exists already, -11 too many slots are taken
@@ -21,7 +21,7 @@ local function given(at)
   return ARGV[at] ~= "" and ARGV[at] or nil
 end
 
-local now, scheduler, opts = tonumber(ARGV[3]), ARGV[4], cjson.decode(ARGV[8])
+local now, scheduler, opts = tonumber(time_of(ARGV[3])), ARGV[4], cjson.decode(ARGV[8])
 local record = P .. "repeat:" .. scheduler
 local every, offset = tonumber(ARGV[10]), tonumber(ARGV[11])
 local last = tonumber(call("ZSCORE", P .. "repeat", scheduler) or nil)

@@ -11,6 +11,8 @@ local WAITING = KEYS[1]
 
 -- include: memory
 
+-- include: time
+
 -- How many events of a type a pipeline wants to be kept, or false while none reads it; asked once per call.
 local read_types = {}
 local function is_read(job_type)

@@ -12,7 +12,7 @@ local function read_tied(at)
   local extras, further = {}, tonumber(ARGV[at + 8])
   local flags = ARGV[at + 7]
   local job = {
-    id = ARGV[at], name = ARGV[at + 1], data = ARGV[at + 2], opts = ARGV[at + 3], timestamp = ARGV[at + 4],
+    id = ARGV[at], name = ARGV[at + 1], data = ARGV[at + 2], opts = ARGV[at + 3], timestamp = time_of(ARGV[at + 4]),
     delay = tonumber(ARGV[at + 5]), priority = tonumber(ARGV[at + 6]), extras = extras,
     lifo = string.find(flags, "L", 1, true) ~= nil,
     window = string.find(flags, "D", 1, true) ~= nil,

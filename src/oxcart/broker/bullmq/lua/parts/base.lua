@@ -17,11 +17,13 @@ local function peek(key, field)
   return type(value) == "string" and value or nil
 end
 
+-- include: time
+
 -- Whether the time until which a pipeline reads the queue is still to come. Asks the clock only where there is
 -- such a time.
 local function is_ahead(till)
   till = tonumber(till or nil)
-  return till ~= nil and till > tonumber(call("TIME")[1]) * 1000
+  return till ~= nil and till > tonumber(server_ms())
 end
 
 -- The queue that was asked about last, and whether a pipeline reads it.
@@ -103,12 +105,6 @@ local function is_held_back(key, history, delay)
     return not (fine and type(opts) == "table" and (tonumber(opts.delay) or 0) > 0)
   end
   return string.find(history, "\tscheduled\t[^\t]*\t[^\t]*\n$") ~= nil
-end
-
--- The server's clock, for what an operator does to one job at a time.
-local function server_ms()
-  local now = call("TIME")
-  return string.format("%.0f", now[1] * 1000 + math.floor(now[2] / 1000))
 end
 
 -- The id of a job from its full key is what stands behind the last colon; the rest, colon included, is

@@ -256,10 +256,11 @@ end
 
 local function read_asked(at)
   local spell = rawget(_G, "os") and tonumber(ARGV[at + 8]) -- older servers have no clock of their own time
+  local stamp = time_of(ARGV[at])
   return {
     began = spell and os.clock(), spell = spell and spell / 1000000, -- of the server's own time, in seconds
-    stamp = ARGV[at], -- the same as a number costs more at each write
-    now = tonumber(ARGV[at]), count = tonumber(ARGV[at + 1]), token = ARGV[at + 2], lock = ARGV[at + 3],
+    stamp = stamp, -- the same as a number costs more at each write
+    now = tonumber(stamp), count = tonumber(ARGV[at + 1]), token = ARGV[at + 2], lock = ARGV[at + 3],
     worker = ARGV[at + 4] ~= "" and ARGV[at + 4] or nil,
     limit_max = ARGV[at + 5] ~= "" and ARGV[at + 5] or nil,
     limit_duration = ARGV[at + 6] ~= "" and ARGV[at + 6] or nil,
@@ -290,7 +291,7 @@ end
 -- Of a choice of lanes behind the rest: the number of the lane it took (0 for none); and where more than the first were
 -- looked at, 1 where that lane has more though fewer than asked for were claimed, and a flat list of those that have
 -- nothing: number, ms time of the next delayed job or 0. Remembered is also the beginning of the lane's keys.
-local function answer_claim(codes, claim)
+local function answer_claim(codes, claim, now)
   local kept = {}
   for i = 1, (claim.count or 0) do
     kept[2 * i - 1], kept[2 * i] = claim.jobs[2 * i - 1], claim.starts[i]
@@ -299,10 +300,10 @@ local function answer_claim(codes, claim)
   local lane = claim.lane
   local closed = claim.closed and (lane and claim.shut and 2 or 1) or 0
   local active = claim.active or call("LLEN", P .. "active")
-  remember({ codes, kept, claim.limited, due, closed, active, claim.orphans, lane and P, lane, claim.more,
-    claim.empty })
+  remember({ codes, kept, claim.limited, due, closed, active, claim.orphans, lane and P or false, now, lane,
+    claim.more, claim.empty })
   return { codes, cmsgpack.pack(claim.jobs), claim.limited, due, closed, active, claim.orphans,
-    claim.early and 2 or 0, lane, claim.more, claim.empty }
+    claim.early and 2 or 0, now, lane, claim.more, claim.empty }
 end
 
 local function repeat_claim(kept, asked)

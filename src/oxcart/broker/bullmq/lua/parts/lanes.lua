@@ -126,5 +126,5 @@ local function claim_in_lanes(codes, asked, limits_of)
     claim = claim_jobs(asked, limits_of)
   end
   claim.lane, claim.more, claim.empty = best or 0, more, empty
-  return answer_claim(codes, claim)
+  return answer_claim(codes, claim, asked.now)
 end

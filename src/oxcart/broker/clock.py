@@ -1,0 +1,87 @@
+"""The server's time, as a client knows it.
+
+Scripts judge by the server's clock what is due, expired or stalled (docs/decisions/62), so a client whose
+clock is wrong harms nobody. A client that must judge itself, when to ask again for example, uses this
+estimate: every answer that carries the server's time bounds the difference between both clocks.
+
+May touch: the clocks of this machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oxcart.broker.caller import Caller
+
+
+def now_ms() -> int:
+    """The wall clock of this machine in ms."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Ms of a clock that nobody sets."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class ServerClock:
+    """Estimates a server's time in ms; calling it returns the time.
+
+    It runs on the monotonic clock, so a step of this machine's clock changes nothing. Before the first answer
+    it shows this machine's wall clock.
+
+    Args:
+        given: A clock that replaces the server's, for tests: scripts then judge by the times that it gives.
+    """
+
+    def __init__(self, given: Callable[[], int] | None = None) -> None:
+        self._given = given
+        self._ahead = now_ms() - monotonic_ms()
+        #: Whether an answer has told the server's time.
+        self.is_known = False
+
+    def __call__(self) -> int:
+        """The server's time in ms."""
+        return monotonic_ms() + self._ahead if self._given is None else self._given()
+
+    @property
+    def argument(self) -> int | str:
+        """The time as an argument of a script: empty for the server's, or the one that is given."""
+        return "" if self._given is None else self._given()
+
+    def learn(self, sent_ms: int, server_ms: int) -> None:
+        """Learns from an answer.
+
+        The server read its clock between the call and now. An estimate within these bounds stays; another one
+        moves to the nearer bound, so a slow answer spoils nothing.
+
+        Args:
+            sent_ms: When the call was sent, as ``monotonic_ms``.
+            server_ms: The server's time, as the answer tells it.
+        """
+        least, most = server_ms - monotonic_ms(), server_ms - sent_ms
+        if not least <= self._ahead <= most:
+            self._ahead = least if self._ahead < least else most
+        self.is_known = True
+
+    @property
+    def skew_ms(self) -> int:
+        """How far this machine's wall clock is ahead of the server's, in ms; negative where it is behind."""
+        return now_ms() - monotonic_ms() - self._ahead
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a clock replaces the server's."""
+        return self._given is not None
+
+
+async def server_now(caller: Caller, clock: ServerClock) -> int:
+    """Asks a server for its time in ms, unless a clock replaces it."""
+    if not clock.is_given:
+        sent = monotonic_ms()
+        seconds, micros = await caller.command("TIME")
+        clock.learn(sent, int(seconds) * 1000 + int(micros) // 1000)
+    return clock()
