@@ -146,3 +146,7 @@ failover: install  ## kill masters of a cluster with replicas and behind Sentine
 .PHONY: limits-chaos
 limits-chaos: install  ## limits per type and 10 000 keys, 20 000 jobs, workers killed all the time
 	OXCART_LIMIT_JOBS=20000 OXCART_LIMIT_KEYS=10000 $(BIN)/pytest -q -s tests/chaos/test_limits.py
+
+.PHONY: conformance-mutants
+conformance-mutants: install  ## break the code for every row of docs/conformance.md: its tests must fail; MUTANTS=pattern
+	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--only "$(MUTANTS)")

@@ -275,6 +275,19 @@ class Life(RuleBasedStateMachine):
         for _ in range(len(self.held) - before):
             self.end(len(self.held) - 1, how)
 
+    @precondition(lambda self: self.expected)
+    @rule(
+        count=st.integers(1, 3),
+        step=st.sampled_from([1500, 4000]),
+        how=st.sampled_from(["temporary", "timeout", "system", "snooze"]),
+        again=st.sampled_from(WAYS),
+    )
+    def work_again(self, count: int, step: int, how: str, again: str) -> None:
+        """A worker that puts off what it takes, and another that takes it when its time has come."""
+        self.work(count, how)
+        self.time_passes(step)
+        self.work(count, again)
+
     def start(self, one: Expected) -> None:
         """What must not run at all ends at once."""
         if one.over is not None and one.over <= self.clock.now:
@@ -355,6 +368,15 @@ class Life(RuleBasedStateMachine):
                 one.state, one.lost = State.SCHEDULED, False
                 one.stalls += 1
                 one.doomed = one.doomed or one.stalls > MAX_STALLED
+
+    @precondition(lambda self: any(not held.crashed for held in self.held))
+    @rule(number=st.integers(0, 50), how=st.sampled_from(WAYS))
+    def come_back(self, number: int, how: str) -> None:
+        """A worker that was only slow reports its end after another worker may have claimed the job."""
+        self.crash(number)
+        self.recover()
+        self.claim(3)
+        self.end(next(place for place, held in enumerate(self.held) if held.crashed), how)
 
     # -- time
 

@@ -9,11 +9,14 @@ import pytest
 import redis
 
 from oxcart import Queue, Worker
+from oxcart.broker.bullmq import graphs
 from oxcart.broker.port import Ask
 from oxcart.engine.running import RunningJob
 from oxcart.model.failure import PermanentError, TemporaryError
+from oxcart.model.graph import Edge, Existing, Kind, Node
 from oxcart.model.history import Change, Known, attempts, transitions
 from oxcart.model.job import Job
+from oxcart.model.options import JobOptions
 from oxcart.model.outcome import Cancel, Snooze
 from oxcart.model.state import REPLAY, TRANSITIONS, State, can_move
 from tests.broker.test_broker import Q
@@ -146,6 +149,46 @@ class TestTransitions:
         first = seen.past_attempts[0]
         assert first.started is not None
         assert (first.id, first.ended) == ("a/1", first.started + 10)
+        claimed, failed = seen.transitions[2:4]
+        assert (claimed.at, failed.at) == (first.started, first.ended)
+        assert [change.worker for change in seen.transitions if change.target is State.RUNNING] == [
+            *("w1", "w2", "w3", "w4", "w5"),
+        ]
+        assert failed.worker == "w1"
+
+    async def test_without_a_delay_it_is_scheduled_at_once(self, q: Q) -> None:
+        """Also before anybody has run it; with a delay it is not."""
+        await q.add("a", history=True)
+        await q.add("b", history=True, delay=5)
+        assert ways(await look(q, "a")) == [("pending", "scheduled")]
+        assert ways(await look(q, "b")) == [("pending", "delayed")]
+        (job,) = await q.claim()
+        await q.end(job)
+        seen = await look(q)
+        check(seen)
+        assert ways(seen) == [("pending", "scheduled"), ("scheduled", "running"), ("running", "completed")]
+        assert seen.transitions[0].at == seen.timestamp
+        assert [change.why for change in seen.transitions] == [
+            "immediate execution requested",
+            "a worker accepts the job",
+            "the handler succeeded",
+        ]
+
+    @pytest.mark.parametrize(("delay", "target"), [(0, "scheduled"), (5, "delayed")])
+    async def test_a_dependent_is_pending_until_its_dependency_has_ended(
+        self, q: Q, delay: int, target: str
+    ) -> None:
+        job = await q.active("first")
+        options = JobOptions.build(job_id="a", history=True, delay=delay)
+        node = Node("q", "bull", "n", None, options, (Edge(Existing("bull", "q", "first"), Kind.AFTER),))
+        await graphs.add_graph(q.broker, [node])
+        assert ((await look(q)).state, ways(await look(q))) == (State.PENDING, [])
+        q.clock.now += 10
+        await q.end(job)
+        seen = await look(q)
+        check(seen)
+        assert ways(seen) == [("pending", target)]
+        assert not seen.transitions[0].inferred
 
     async def is_unlocked(self, q: Q) -> bool:
         return not await q.broker.caller.command("EXISTS", q.broker.keys.lock("a"))
@@ -230,18 +273,21 @@ class TestTransitions:
 class TestHandlersSee:
     async def test_attempts_and_the_one_before(self, queue: Queue) -> None:
         seen: list[tuple[int, str, str | None]] = []
+        known: list[tuple[str, str | None]] = []
 
         @queue.job(backoff={"type": "fixed", "delay": 1}, attempts=3, history=True)
         async def work(job: RunningJob) -> str:
             seen.append((job.attempt, job.attempt_id, job.previous_attempt_id))
+            known.append((job.id, job.idempotency_key))
             if len(seen) < 3:
                 raise TemporaryError("not yet")
             return "done"
 
-        handle = await work.enqueue()
+        handle = await work.using(idempotency_key="order-7").enqueue()
         async with Worker(queue, name="w1").running():
             assert await handle.result(20) == "done"
         one = handle.id
+        assert known == [(one, "order-7")] * 3
         assert seen == [(1, f"{one}/1", None), (2, f"{one}/2", f"{one}/1"), (3, f"{one}/3", f"{one}/2")]
         job = await handle.get()
         check(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from oxcart import Queue, Worker
+from oxcart.model.state import State
 from tests.conftest import MakeQueue
 
 
@@ -24,7 +25,12 @@ async def test_a_running_job_is_never_interrupted_for_a_better_one(make_queue: M
     async with Worker(queue).running():
         await begun.wait()
         high = await queue.add("n", {"who": "critical"}, priority="critical")
-        go_on.set()
+        try:
+            for _ in range(100):  # time enough for a worker that would claim it
+                assert (await high.get()).state is State.SCHEDULED
+            assert (order, (await low.get()).state) == (["bulk begins"], State.RUNNING)
+        finally:
+            go_on.set()
         await high.result(20)
         await low.result(20)
     assert order == ["bulk begins", "bulk ends", "critical begins", "critical ends"]

@@ -22,7 +22,7 @@ from tests.formal.test_timeouts import ended
 from tests.signals import eventually
 
 
-async def delays(queue: Queue, **options: Any) -> list[int]:
+async def delays(queue: Queue, rand: float = 0.5, **options: Any) -> list[int]:
     """The waits between the attempts of a job that always fails: each is cut short once it is known."""
 
     async def fail() -> None:
@@ -39,7 +39,7 @@ async def delays(queue: Queue, **options: Any) -> list[int]:
         )
 
     async with Worker(
-        queue, rand=lambda: 0.5, strategies={"twice": lambda n, base, cap: 2 * n * base}
+        queue, rand=lambda: rand, strategies={"twice": lambda n, base, cap: 2 * n * base}
     ).running():
         while True:
             await eventually(settled, "it waits, or has ended")
@@ -85,11 +85,44 @@ class TestBackoff:
             await eventually(waits, "it waits")
             assert (await handle.get()).delay == 90_000
 
-    async def test_jitter_spreads_by_a_tenth(self, queue: Queue) -> None:
+    @pytest.mark.parametrize(
+        ("rand", "expected"), [(0.0, 90_000), (0.25, 95_000), (0.5, 100_000), (0.75, 105_000), (1.0, 110_000)]
+    )
+    async def test_jitter_spreads_by_a_tenth(self, queue: Queue, rand: float, expected: int) -> None:
         backoff = {"type": "constant", "delay": "100s", "jitter": 0.1}
-        assert await delays(queue, attempts=2, backoff=backoff) == [
-            100_000
-        ]  # the middle of 90 000 to 110 000
+        (wait,) = await delays(queue, rand, attempts=2, backoff=backoff)
+        assert expected - 1 <= wait <= expected  # rounded down
+
+    @pytest.mark.parametrize("rand", [0.0, 1.0])
+    async def test_without_jitter_nothing_is_random(self, queue: Queue, rand: float) -> None:
+        assert await delays(queue, rand, attempts=3, backoff={"type": "linear", "delay": "1m"}) == [
+            *(60_000, 120_000),
+        ]
+
+    async def test_jitter_is_random_by_default(self, queue: Queue) -> None:
+        """Two workers that fail at the same time do not try again at the same time."""
+        assert len({Worker(queue)._verdict._rand() for _ in range(20)}) > 10
+
+
+class TestCounting:
+    async def test_a_job_given_back_uses_no_attempt(self, queue: Queue) -> None:
+        seen: list[tuple[int, int]] = []
+        begun = asyncio.Event()
+
+        async def work(job: RunningJob) -> None:
+            seen.append((job.attempt, job.fencing))
+            if len(seen) == 1:
+                begun.set()
+                await asyncio.Event().wait()
+
+        queue.job(name="n")(work)
+        handle = await queue.add("n", attempts=1)
+        async with Worker(queue, shutdown_timeout="10ms").running(), asyncio.timeout(20):
+            await begun.wait()
+        async with Worker(queue).running():
+            await handle.result(20)
+        assert seen == [(1, 1), (1, 2)]
+        assert (await handle.get()).attempts_made == 1
 
 
 class TestCheckpoint:

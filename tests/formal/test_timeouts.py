@@ -12,6 +12,7 @@ import redis
 import oxcart.sync
 from oxcart import Queue, Worker
 from oxcart.broker.port import Ask
+from oxcart.engine.checks import read_lease
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerTimeout, JobFailed, Unacknowledged, ValidationError
 from oxcart.model.job import Job
@@ -94,9 +95,9 @@ class TestExecution:
         queue.job(name="n")(work)
         less = await queue.add("n", {"ask": "30ms"}, attempts=1, timeout="1h")
         more = await queue.add("n", {"ask": "1h"}, attempts=1, timeout="30ms")
-        async with Worker(queue, concurrency=2).running():
-            await eventually(lambda: ended(queue, less.id), "less time")
-            await eventually(lambda: ended(queue, more.id), "not more")
+        async with Worker(queue, concurrency=2, shutdown_timeout=1).running():
+            await eventually(lambda: ended(queue, less.id), "less time", 20)
+            await eventually(lambda: ended(queue, more.id), "not more", 20)
         assert [(await one.get()).category for one in (less, more)] == ["timeout", "timeout"]
 
     async def test_also_from_a_thread(self, queue: Queue) -> None:
@@ -124,6 +125,28 @@ class TestExecution:
 
 
 class TestVisibility:
+    async def test_the_default_lease_is_thirty_seconds(self, queue: Queue, store: redis.Redis) -> None:
+        """Renewed after half of it; lost workers are looked for every thirty seconds."""
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            begun.set()
+            await may_end.wait()
+
+        queue.job(name="n")(work)
+        handle = await queue.add("n")
+        worker = Worker(queue)
+        async with worker.running(), asyncio.timeout(20):
+            try:
+                await begun.wait()
+                assert 25_000 < int(store.pttl(f"bull:q:{handle.id}:lock")) <= 30_000
+                await eventually(lambda: store.exists("bull:q:stalled-check"), "a look for lost workers")
+                assert 25_000 < int(store.pttl("bull:q:stalled-check")) <= 30_000
+            finally:
+                may_end.set()
+            await handle.result(20)
+        assert read_lease(30, None) == (30_000, 15.0)
+
     async def test_a_job_whose_lease_ran_out_runs_again_and_uses_an_attempt(self, queue: Queue) -> None:
         async def work(job: RunningJob) -> int:
             return job.attempt
@@ -157,7 +180,10 @@ class TestVisibility:
 
 class TestSubmission:
     async def test_an_add_that_finds_no_server_says_so_in_time(self) -> None:
-        async with Queue("q", url="redis://127.0.0.1:1/0", add_timeout=0.05) as queue:
+        async with (
+            Queue("q", url="redis://127.0.0.1:1/0", add_timeout=0.05) as queue,
+            asyncio.timeout(8),  # a busy machine may need some of it
+        ):
             with pytest.raises(BrokerTimeout) as told:
                 await queue.add("n")
             assert len(told.value.job_ids) == 1
@@ -284,6 +310,11 @@ class TestLifetime:
         q.clock.now += 1000
         assert await q.broker.expire() == 700
         assert (store.zcard("bull:q:failed"), store.llen("bull:q:wait")) == (700, 0)
+
+    async def test_there_is_none_unless_asked_for(self, queue: Queue, store: redis.Redis) -> None:
+        handle = await queue.add("n")
+        assert (await handle.get()).options.lifetime is None
+        assert not store.exists("bull:q:ox:expiring")
 
     async def test_a_queue_has_a_default(self, make_queue: MakeQueue, store: redis.Redis) -> None:
         queue = make_queue(default_lifetime="7d")

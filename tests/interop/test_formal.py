@@ -49,16 +49,48 @@ async def test_what_a_node_worker_did_is_inferred(node: NodeDriver, queue: Queue
 
 
 async def test_a_job_of_node_has_all_nine_states_to_be_in(node: NodeDriver, queue: Queue) -> None:
-    waiting = await node.call("add", queue=queue.name, name="j", data={}, opts={})
-    delayed = await node.call("add", queue=queue.name, name="j", data={}, opts={"delay": 60_000})
-    jobs = await queue.get_many([waiting, delayed])
-    assert [job.state for job in jobs if job] == [State.SCHEDULED, State.DELAYED]
-    async with obeying(queue):
-        await eventually(lambda: has_ended(queue, waiting), "we have run it", LIMIT)
-    job = await queue.get(waiting)
-    assert job is not None
-    check(job)
-    assert (job.state, job.options.history) == (State.COMPLETED, False)
+    """Node adds all the jobs, and its worker runs them: only the cancellation is ours."""
+
+    async def add(data: dict[str, object] | None = None, **opts: object) -> str:
+        added: str = await node.call("add", queue=queue.name, name="j", data=data or {}, opts=opts)
+        return added
+
+    async def states() -> dict[State, State | None]:
+        found = await queue.get_many(list(ids.values()))
+        return {wanted: None if job is None else job.state for wanted, job in zip(ids, found, strict=True)}
+
+    ids = {
+        State.RUNNING: await add({"hold": True}),
+        State.COMPLETED: await add({"result": 1}),
+        State.FAILED: await add({"unrecoverable": True}, attempts=3),
+        State.RETRYING: await add({"fail": 9}, attempts=3, backoff={"type": "fixed", "delay": 3_600_000}),
+        State.DEAD_LETTER: await add({"fail": 9}, attempts=1),
+        State.DELAYED: await add(delay=60_000),
+        State.CANCELLED: await add(delay=60_000),
+    }
+    child = {"name": "c", "queueName": queue.name, "opts": {"delay": 60_000}}
+    flow = {"name": "p", "queueName": queue.name, "children": [child]}
+    ids[State.PENDING] = (await node.call("addFlow", flow=flow))["id"]
+    await queue.cancel(ids[State.CANCELLED], "withdrawn")
+    await node.call("workerStart", handle=queue.name, queue=queue.name, options={"concurrency": 5})
+    try:
+        await node.call("workerWait", handle=queue.name, runs=5, finished=3, limit=LIMIT)
+        await eventually(lambda: has_failed(queue, ids[State.RETRYING]), "Node puts it off", LIMIT)
+        await node.call("pause", queue=queue.name)
+        ids[State.SCHEDULED] = await add()
+        assert await states() == {state: state for state in State}
+        for job in await queue.get_many(list(ids.values())):
+            assert job is not None
+            check(job)
+            assert not job.options.history
+    finally:
+        await node.call("workerRelease", handle=queue.name)
+        await node.call("workerStop", handle=queue.name)
+
+
+async def has_failed(queue: Queue, job_id: str) -> bool:
+    job = await queue.get(job_id)
+    return job is not None and job.attempts_made > 0
 
 
 async def test_after_us_node_and_after_node_us(node: NodeDriver, queue: Queue) -> None:
