@@ -16,19 +16,26 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from oxcart.broker.bullmq import registry
+from oxcart.broker.bridge.broker import BridgeBroker
+from oxcart.broker.bridge.looking import Namespace
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.registry import WorkerRecord
 from oxcart.broker.caller import time_left
+from oxcart.broker.factory import NO_SERVER
 from oxcart.cancelling import Cancelling
 from oxcart.handle import JobHandle
+from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.job import Job
 from oxcart.model.target import Target, lane_name
 
 if TYPE_CHECKING:
     from oxcart._bound import Bound
     from oxcart.queue import Queue
 
-__all__ = ["Routing", "WorkerRecord"]
+__all__ = ["Namespace", "Routing", "WorkerRecord"]
+
+#: The states in which a job may wait in vain, and where the wire keeps them.
+UNROUTABLE = {"waiting": ("wait", "paused"), "prioritized": ("prioritized",), "delayed": ("delayed",)}
 
 
 class Routing(Cancelling):
@@ -82,9 +89,45 @@ class Routing(Cancelling):
         return await self._store.lanes.counts()
 
     async def workers(self) -> list[WorkerRecord]:
-        """The workers of the queue that live, as they have said within the last half minute."""
-        return await registry.workers(self._store)
+        """The workers of the queue that live, as they have said within the last half minute.
+
+        On Bridge a worker of another client does not say which types it takes, and so is among them.
+        """
+        return await self.broker.workers()
 
     async def unroutable(self) -> dict[str, int]:
-        """How many jobs wait in lanes that no living worker can take from, by what they ask for."""
+        """How many jobs wait whose targets no living worker fits, by what they ask for."""
         return await self.broker.unroutable()
+
+    async def unroutable_jobs(
+        self, state: str = "waiting", *, first: int = 0, limit: int = 100, oldest: bool = False
+    ) -> list[Job]:
+        """A page of the jobs that no living worker can take, newest first unless ``oldest``.
+
+        Args:
+            state: ``waiting``, ``prioritized`` or ``delayed``.
+            first: How many to leave out; where lanes are queues, of each lane.
+            limit: How many at most; where lanes are queues, of each lane.
+            oldest: Begin with the oldest.
+
+        Raises:
+            ValidationError: There is no such state.
+        """
+        if state not in UNROUTABLE:
+            raise ValidationError("state", "one of " + ", ".join(UNROUTABLE), state)
+        found: list[Job] = []
+        for key in UNROUTABLE[state] if limit > 0 else ():
+            found += await self.broker.unroutable_page(key, first, first + limit - 1, oldest=oldest)
+        return found
+
+    async def stats(self) -> Namespace:
+        """How the Bridge namespace of the queue is, over all its job types: lengths, workers, running jobs.
+
+        Raises:
+            NotSupported: The queue is on BullMQ's protocol, which has no namespaces.
+        """
+        broker = self.broker
+        broker.capabilities.require("stats")
+        if not isinstance(broker, BridgeBroker):
+            raise OxcartError(NO_SERVER)
+        return await broker.namespace(await broker.census.types())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from oxcart.sync import Queue
+from tests.bridge.typescript import TypeScriptClient
 from tests.cli.conftest import Commands
 from tests.servers import ValkeyServer
 
@@ -52,3 +55,95 @@ def test_what_it_cannot_express_is_said(ox: Commands, queue: Queue) -> None:
     refused = ox("drain", "email", "--yes", "--namespace", "bridge")
     assert refused.code != 0
     assert "bridge protocol has no place" in refused.err
+
+
+@pytest.fixture
+def foreign(clean: ValkeyServer) -> Iterator[TypeScriptClient]:
+    """A worker of another client, in a namespace that no worker of ours has served."""
+    with clean.client() as client:
+        yield TypeScriptClient(client, "node-1", namespace="wk", capabilities=("gpu",))
+
+
+def dispatch(client: TypeScriptClient, job_id: str, job_type: str = "email", **fields: Any) -> str:
+    record = {"jobId": job_id, "type": job_type, "payload": {}, "retry": {"attempts": 0}, "attempts": 0}
+    client.store.set(client.key("jobs", "data", job_id), json.dumps(record | fields))
+    client.store.set(client.key("jobs", "status", job_id), "waiting")
+    client.store.rpush(client.key("jobs", "waiting"), job_id)
+    return job_id
+
+
+def test_workers_of_a_namespace_are_listed(ox: Commands, foreign: TypeScriptClient) -> None:
+    assert ox("--namespace", "wk", "workers").out == "no workers\n"
+    foreign.register()
+    (one,) = ox("--namespace", "wk", "workers", "--json").json
+    assert (one["id"], one["capabilities"], one["stack"]) == ("node-1", ["gpu"], ["node"])
+    assert "node-1" in ox("--namespace", "wk", "workers").out
+    assert "node-1" in ox("--namespace", "wk", "workers", "email").out, "it may take any type"
+    foreign.store.set("wk:workers:node-1", "{}")
+    assert ox("--namespace", "wk", "workers", "--json").json == [], "no sign of life"
+
+
+def test_unroutable_jobs_of_a_namespace_are_listed(ox: Commands, foreign: TypeScriptClient) -> None:
+    lost = dispatch(foreign, "lost", target={"capabilities": ["tpu"]})
+    dispatch(foreign, "fits", target={"capabilities": ["gpu"]})
+    dispatch(foreign, "plain")
+    foreign.register()
+    (one,) = ox("--namespace", "wk", "jobs", "email", "--unroutable", "--json").json
+    assert (one["id"], one["lane"]) == (lost, "any;c=tpu")
+    found = {one["name"]: one for one in ox("--namespace", "wk", "doctor", "--json").json["findings"]}
+    assert found["unroutable in email"]["level"] == "warning"
+    assert "any;c=tpu" in found["unroutable in email"]["detail"]
+
+
+def test_a_namespace_that_no_worker_of_ours_has_served_is_seen(
+    ox: Commands, foreign: TypeScriptClient
+) -> None:
+    for name in ("done", "failed", "waits"):
+        dispatch(foreign, name)
+    dispatch(foreign, "v", "video")
+    done, failed = foreign.take(), foreign.take()
+    assert done is not None
+    assert failed is not None
+    foreign.complete(done, "well")
+    foreign.fail(failed)
+    rows = {row["queue"]: row["counts"] for row in ox("--namespace", "wk", "queues", "--json").json}
+    assert set(rows) == {"email", "video"}
+    assert (rows["email"]["waiting"], rows["email"]["completed"], rows["email"]["failed"]) == (1, 1, 1)
+    listed = {one["id"]: one["state"] for one in ox("--namespace", "wk", "jobs", "email", "--json").json}
+    assert listed == {"waits": "waiting", "done": "completed", "failed": "failed"}
+    assert "waits" in ox("--namespace", "wk", "jobs", "email").out
+
+
+def test_the_doctor_examines_a_namespace(ox: Commands, foreign: TypeScriptClient) -> None:
+    dispatch(foreign, "failed")
+    foreign.register()
+    job = foreign.take()
+    assert job is not None
+    foreign.fail(job)
+    foreign.store.sadd("wk:workers:active", "long-gone")
+    foreign.store.sadd("wk:queues:paused", "video")
+    foreign.store.rpush("wk:jobs:waiting", "no-record")
+    seen = ox("--namespace", "wk", "doctor", "--json")
+    found = {one["name"]: one["detail"] for one in seen.json["findings"]}
+    assert found["namespace"] == "wk"
+    assert found["job types"] == "email, video"
+    assert found["workers"] == "node-1"
+    assert "long-gone" in found["workers that are gone"]
+    assert "1" in found["dead letters"]
+    assert found["paused video"]
+    assert "1 entries" in found["entries without a record"]
+    assert "queues" not in found
+
+
+def test_the_doctor_rescues_lost_jobs_of_a_namespace(ox: Commands, foreign: TypeScriptClient) -> None:
+    dispatch(foreign, "lost")
+    dispatch(foreign, "held")
+    assert foreign.take() is not None
+    foreign.store.delete("wk:jobs:lock:lost")
+    assert foreign.take() is not None
+    dry = ox("--namespace", "wk", "doctor", "--rescue", "--dry-run", "--json").json["rescue"]
+    assert dry["queues"]["email"] == {"looked_at": 2, "rescued": ["lost"], "leased": ["held"], "ended": []}
+    assert foreign.store.llen("wk:jobs:waiting") == 0
+    said = ox("--namespace", "wk", "doctor", "--rescue", "--queue", "email")
+    assert "email: 2 jobs looked at, 1 put back: lost; 1 in no list but leased" in said.out
+    assert foreign.store.lrange("wk:jobs:waiting", 0, -1) == ["lost"]

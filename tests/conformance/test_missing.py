@@ -50,6 +50,7 @@ ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
     "operations": lambda queue: queue.drain(),
     "queue_limits": lambda queue: queue.limits.set_concurrency(3),
     "retention_by_count": lambda queue: queue.add("n", {}, remove_on_complete=10),
+    "stats": lambda queue: queue.stats(),
     "target": lambda queue: queue.add("n", {}, target={"capabilities": "gpu"}),
     "type_limits": lambda queue: queue.add("n", {}, rate_limit={"max_concurrent": 1}),
     "updates": lambda queue: queue.handle("x").update(tags={"a": "b"}),

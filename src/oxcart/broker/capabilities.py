@@ -32,6 +32,7 @@ WORDS = {
     "operations": "cleaning, draining and other bulk operations",
     "queue_limits": "limits of the queue as such; give jobs a rate_limit",
     "retention_by_count": "keeping a number of ended jobs",
+    "stats": "statistics of a namespace; a queue has counts",
     "target": "targets",
     "type_limits": "limits that a job carries for its type",
     "updates": "changing tags, correlation or callback of a job",
@@ -64,6 +65,7 @@ class Capabilities:
     operations: bool
     queue_limits: bool
     retention_by_count: bool
+    stats: bool
     target: bool
     type_limits: bool
     updates: bool
@@ -105,6 +107,7 @@ BULLMQ = Capabilities(
     operations=True,
     queue_limits=True,
     retention_by_count=True,
+    stats=False,
     target=True,
     type_limits=False,
     updates=True,
@@ -133,6 +136,7 @@ BRIDGE = Capabilities(
     operations=False,
     queue_limits=False,
     retention_by_count=False,
+    stats=True,
     target=True,
     type_limits=True,
     updates=False,

@@ -25,6 +25,7 @@ from oxcart.model.masking import masked
 from oxcart.model.options import JobOptions
 
 if TYPE_CHECKING:
+    from oxcart.broker.bullmq.registry import WorkerRecord
     from oxcart.broker.caller import Caller
     from oxcart.broker.clock import ServerClock
     from oxcart.broker.connection import Server
@@ -410,8 +411,14 @@ class ServedBroker(Broker, Protocol):
     async def counts_over_lanes(self) -> dict[str, int]:
         """How many jobs of the queue and of its lanes are in each wire state."""
 
+    async def workers(self) -> list[WorkerRecord]:
+        """The workers of the queue that live."""
+
     async def unroutable(self) -> dict[str, int]:
         """How many jobs wait whose targets no living worker fits, by what they ask for."""
+
+    async def unroutable_page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
+        """Reads a range of such jobs of a state, or of each of their lanes where lanes are queues."""
 
     async def ended(self, job_id: str) -> Ended:
         """What is known of a job's end."""

@@ -46,14 +46,32 @@ class Finding:
 
 
 async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Finding]:
-    """Looks at everything; raises ``BrokerUnavailable`` when the server cannot be reached."""
-    from oxcart.broker.caller import Caller
+    """Looks at the server and its queues.
+
+    Raises:
+        BrokerUnavailable: The server cannot be reached.
+    """
     from oxcart.broker.discovery import find_queues
 
-    findings = [_ourselves(), _embedded_or_not(server)]
+    findings, clients = await examine_server(server, reconnect)
     names = await find_queues(server, prefix, reconnect)
-    clients: list[dict[str, str]] = []
     versions: dict[str, str] = {}
+    lost: dict[str, dict[str, int]] = {}
+    for name in names:
+        version, unroutable = await _of_queue(server, name, prefix, reconnect)
+        if version:
+            versions[name] = version
+        if unroutable:
+            lost[name] = unroutable
+    return [*findings, *peers(names, versions), *routes(lost), *connections(clients, prefix)]
+
+
+async def examine_server(server: Server, reconnect: Reconnect) -> tuple[list[Finding], list[dict[str, str]]]:
+    """Looks at the server itself; returns what was found, and its connections."""
+    from oxcart.broker.caller import Caller
+
+    findings = [_ourselves(), _embedded_or_not(server)]
+    clients: list[dict[str, str]] = []
     slots = await server.master_slots()
     for slot in slots:
         caller = Caller(server, slot, "doctor", reconnect=reconnect)
@@ -71,14 +89,7 @@ async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Fin
             clients += await _clients(caller)
         finally:
             await caller.close()
-    lost: dict[str, dict[str, int]] = {}
-    for name in names:
-        version, unroutable = await _of_queue(server, name, prefix, reconnect)
-        if version:
-            versions[name] = version
-        if unroutable:
-            lost[name] = unroutable
-    return [*findings, *peers(names, versions), *routes(lost), *connections(clients, prefix)]
+    return findings, clients
 
 
 def _ourselves() -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,8 +53,11 @@ def doctor(
 
 
 async def _examine(using: Settings) -> list[Finding]:
-    from oxcart.cli import checks
+    from oxcart.cli import checks, namespace_checks
 
+    if using.namespace is not None:
+        findings, _ = await checks.examine_server(using.server, using.reconnect)
+        return findings + await namespace_checks.examine(using)
     return await checks.examine(using.server, using.prefix, using.reconnect)
 
 
@@ -62,18 +66,9 @@ def _show(findings: list[Finding]) -> None:
 
 
 async def _rescue(using: Settings, names: list[str], dry_run: bool, as_json: bool) -> dict[str, Any]:
-    from oxcart.broker.bullmq.broker import BullMQBroker
-    from oxcart.broker.bullmq.rescue import rescue
-    from oxcart.broker.discovery import find_queues
-
+    rescued = _in_namespace if using.namespace is not None else _in_queues
     found: dict[str, Any] = {}
-    for name in names or await find_queues(using.server, using.prefix, using.reconnect):
-        broker = BullMQBroker(using.server, name, prefix=using.prefix, reconnect=using.reconnect)
-        with _ProgressLine(name, quiet=as_json) as line:
-            try:
-                result = await rescue(broker, dry_run=dry_run, progress=line.update)
-            finally:
-                await broker.close()
+    async for name, result in rescued(using, names, dry_run, as_json):
         found[name] = {
             "looked_at": result.looked_at,
             "rescued": result.rescued,
@@ -83,6 +78,39 @@ async def _rescue(using: Settings, names: list[str], dry_run: bool, as_json: boo
         if not as_json:
             output.text(_told(name, result, dry_run))
     return found
+
+
+async def _in_queues(
+    using: Settings, names: list[str], dry_run: bool, quiet: bool
+) -> AsyncIterator[tuple[str, Rescued]]:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.broker.bullmq.rescue import rescue
+    from oxcart.broker.discovery import find_queues
+
+    for name in names or await find_queues(using.server, using.prefix, using.reconnect):
+        broker = BullMQBroker(using.server, name, prefix=using.prefix, reconnect=using.reconnect)
+        with _ProgressLine(name, quiet=quiet) as line:
+            try:
+                result = await rescue(broker, dry_run=dry_run, progress=line.update)
+            finally:
+                await broker.close()
+        yield name, result
+
+
+async def _in_namespace(
+    using: Settings, names: list[str], dry_run: bool, quiet: bool
+) -> AsyncIterator[tuple[str, Rescued]]:
+    from oxcart.broker.bridge.rescue import rescue
+    from oxcart.cli.namespace import open_broker
+
+    broker = open_broker(using, "any")
+    with _ProgressLine(using.namespace or "", quiet=quiet) as line:
+        try:
+            found = await rescue(broker, names, dry_run=dry_run, progress=line.update)
+        finally:
+            await broker.close()
+    for name, result in found.items():
+        yield name, result
 
 
 def _told(name: str, result: Rescued, dry_run: bool) -> str:

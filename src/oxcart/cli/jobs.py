@@ -121,21 +121,24 @@ def jobs(
     """List jobs of a queue."""
 
     async def read() -> list[tuple[str, Job]]:
+        from oxcart.cli.namespace import completed_elsewhere
         from oxcart.queue import LISTABLE
 
-        async with settings.of(ctx).queue(queue) as source:
+        using = settings.of(ctx)
+        async with using.queue(queue) as source:
             if unroutable:
                 return [
                     (one, job)
-                    for lane in await source.unroutable()
                     for one in state or ("waiting", "prioritized", "delayed")
-                    for job in await source.lane(lane).jobs(one, first=first, limit=limit, oldest=oldest)
+                    for job in await source.unroutable_jobs(one, first=first, limit=limit, oldest=oldest)
                 ]
-            return [
-                (one, job)
-                for one in state or LISTABLE
-                for job in await source.jobs(one, first=first, limit=limit, oldest=oldest)
-            ]
+            found: list[tuple[str, Job]] = []
+            for one in state or LISTABLE:
+                page = await source.jobs(one, first=first, limit=limit, oldest=oldest)
+                if one == "completed" and using.namespace is not None:
+                    page = (page + await completed_elsewhere(using, queue))[:limit]
+                found += [(one, job) for job in page]
+            return found
 
     found = settings.run(read())
     if as_json:

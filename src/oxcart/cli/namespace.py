@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from oxcart.broker.bridge.broker import BridgeBroker
     from oxcart.broker.bridge.looking import Namespace
     from oxcart.broker.bridge.presence import WorkerEntry
+    from oxcart.model.job import Job
 
 DEFAULT_NAMESPACE = "bridge"
+#: Jobs of other clients that one page shows at most.
+SHOWN = 10_000
 
 
 def namespace(ctx: typer.Context, as_json: JsonOption = False) -> None:
@@ -62,33 +65,32 @@ def namespace(ctx: typer.Context, as_json: JsonOption = False) -> None:
 async def _look(using: Settings) -> tuple[Namespace, list[WorkerEntry]]:
     from oxcart.broker.bridge.presence import registered
 
-    broker = _broker(using, "any")
+    broker = open_broker(using, "any")
     try:
-        return await broker.namespace(), await registered(broker)
+        return await broker.namespace(await broker.census.types()), await registered(broker)
     finally:
         await broker.close()
 
 
 async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
-    """The job types of a namespace and how many jobs of each are in each state."""
+    """The job types of a namespace and how many jobs of each are in each state, whoever works there."""
     from oxcart.queue import LISTABLE
 
-    broker = _broker(using, "any")
+    broker = open_broker(using, "any")
     try:
-        known = [
-            raw.decode("utf-8", "replace")
-            for raw in await broker.caller.command("SMEMBERS", broker.keys.types())
-        ]
+        known, foreign = await broker.census.types(), await broker.census.unnoted_ends()
     finally:
         await broker.close()
+    known = sorted({*known, *foreign})
     rows = []
-    for name in names or sorted(known):
-        of_type = _broker(using, name)
+    for name in names or known:
+        of_type = open_broker(using, name)
         try:
             counts = await of_type.counts()
             paused = await of_type.is_paused()
         finally:
             await of_type.close()
+        counts["completed"] += len(foreign.get(name, ()))
         if name in known or paused or any(counts.values()):
             rows.append(
                 {
@@ -101,7 +103,18 @@ async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _broker(using: Settings, job_type: str) -> BridgeBroker:
+async def completed_elsewhere(using: Settings, job_type: str) -> list[Job]:
+    """Jobs that workers of other clients have completed and nobody has noted, newest first."""
+    broker = open_broker(using, job_type)
+    try:
+        ids = (await broker.census.unnoted_ends()).get(job_type, [])
+        return await broker.read_jobs(ids[: -SHOWN - 1 : -1])
+    finally:
+        await broker.close()
+
+
+def open_broker(using: Settings, job_type: str) -> BridgeBroker:
+    """A broker of a job type in the namespace that is meant."""
     from oxcart.broker.bridge.broker import BridgeBroker
 
     return BridgeBroker(

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from oxcart.broker.bullmq.registry import WorkerRecord
 
 
+#: A job type that stands for those of which no worker of ours says that it takes them.
+ANY = "any"
+
+
 def workers(
     ctx: typer.Context,
     names: Annotated[
@@ -49,17 +53,31 @@ def _row(one: WorkerRecord) -> list[Any]:
         words(one.stack),
         words(one.capabilities) if one.routed else "takes no targets",
         words(one.region),
-        one.concurrency,
-        one.version,
+        one.concurrency or None,
+        one.version or None,
         output.age(one.last_seen),
     ]
 
 
 async def _found(using: Settings, names: list[str] | None) -> list[WorkerRecord]:
-    from oxcart.broker.discovery import find_queues
-
     found: dict[str, WorkerRecord] = {}
-    for name in names or await find_queues(using.server, using.prefix, using.reconnect):
+    for name in names or await _everywhere(using):
         async with using.queue(name) as queue:
             found |= {one.id: one for one in await queue.workers()}
     return [found[one] for one in sorted(found)]
+
+
+async def _everywhere(using: Settings) -> list[str]:
+    """All queues of the server, or all job types of the namespace that anybody takes."""
+    if using.namespace is None:
+        from oxcart.broker.discovery import find_queues
+
+        return await find_queues(using.server, using.prefix, using.reconnect)
+    from oxcart.broker.bridge.presence import registered
+    from oxcart.cli.namespace import open_broker
+
+    broker = open_broker(using, ANY)
+    try:
+        return sorted({ANY, *(name for one in await registered(broker) for name in one.queues)})
+    finally:
+        await broker.close()

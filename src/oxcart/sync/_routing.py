@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from oxcart import routing as _routing
+from oxcart.model.job import Job
 from oxcart.model.target import Target
-from oxcart.routing import WorkerRecord
+from oxcart.routing import Namespace, WorkerRecord
 from oxcart.sync._cancelling import Cancelling
 
 
@@ -44,3 +45,13 @@ class Routing(Cancelling):
     def unroutable(self) -> dict[str, int]:
         """How many jobs wait in lanes that no living worker can take from, by what they ask for."""
         return self.run(self.asynchronous.unroutable())
+
+    def unroutable_jobs(
+        self, state: str = "waiting", *, first: int = 0, limit: int = 100, oldest: bool = False
+    ) -> list[Job]:
+        """A page of the jobs that no living worker can take, newest first unless ``oldest``."""
+        return self.run(self.asynchronous.unroutable_jobs(state, first=first, limit=limit, oldest=oldest))
+
+    def stats(self) -> Namespace:
+        """How the Bridge namespace of the queue is, over all its job types."""
+        return self.run(self.asynchronous.stats())

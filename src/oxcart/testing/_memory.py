@@ -15,6 +15,7 @@ from typing import Any
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.broker import STATES
+from oxcart.broker.bullmq.registry import WorkerRecord
 from oxcart.broker.clock import now_ms
 from oxcart.broker.port import Added, ClaimedJob, Code, Outcome
 from oxcart.broker.sealing import Sealer, open_value
@@ -232,6 +233,14 @@ class MemoryBroker:
     async def unroutable(self) -> dict[str, int]:
         """None: in memory every job runs here."""
         return {}
+
+    async def unroutable_page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
+        """None: in memory every job runs here."""
+        return []
+
+    async def workers(self) -> list[WorkerRecord]:
+        """None: in memory nobody is registered."""
+        return []
 
     # -- jobs
 

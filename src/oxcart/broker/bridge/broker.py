@@ -498,12 +498,6 @@ class BridgeBroker(Looking):
         """Whether the type is paused."""
         return bool(await self.caller.command("SISMEMBER", self.keys.paused(), self.queue))
 
-    async def unroutable(self) -> dict[str, int]:
-        """How many jobs of the type wait whose targets no living worker fits, by the targets."""
-        from oxcart.broker.bridge import presence  # it stands on this module
-
-        return await presence.unroutable(self)
-
     # -- jobs
 
     async def set_progress(self, job_id: str, progress: Any) -> None:

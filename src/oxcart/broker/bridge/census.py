@@ -9,7 +9,7 @@ May touch: the server; reads only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from typing import Literal
 
 import msgpack
@@ -95,12 +95,15 @@ class Census:
             counted.update(kind for kind in await self.kinds(ids) if kind is not None)
         return counted
 
-    async def of_type(self, place: Place, job_type: str) -> list[str]:
-        """The ids of a type's jobs in a place."""
+    async def of_type(self, place: Place, job_type: str, targets: Container[str] | None = None) -> list[str]:
+        """The ids of a type's jobs in a place; with ``targets`` only of jobs that ask for one of these."""
         found: list[str] = []
         async for ids in self.pages(place):
-            kinds = await self.kinds(ids)
-            found += [_id(one) for one, kind in zip(ids, kinds, strict=True) if kind and kind[0] == job_type]
+            for one, kind in zip(ids, await self.kinds(ids), strict=True):
+                if kind is None or kind[0] != job_type:
+                    continue
+                if targets is None or records.target_of(kind[1]) in targets:
+                    found.append(_id(one))
         return found
 
     async def is_indexed(self) -> bool:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from oxcart.broker.bridge import records
-from oxcart.broker.bridge.census import SHORT, Census
+from oxcart.broker.bridge import presence, records
+from oxcart.broker.bridge.census import SHORT, Census, Place
 from oxcart.broker.bridge.keys import BridgeKeys
+from oxcart.broker.bullmq.registry import WorkerRecord
 from oxcart.broker.caller import Caller
 from oxcart.broker.clock import ServerClock
 from oxcart.broker.port import Ended
@@ -32,7 +32,7 @@ class Namespace(msgspec.Struct, frozen=True):
         delayed: Jobs whose time has not come.
         cron: Schedules.
         dead: Dead letters.
-        workers: Registered workers, and whether each has been heard of within 30 s.
+        workers: Registered workers, and whether each has given a sign of life within 30 s.
         concurrent: Per job type, how many jobs are counted as running.
         processed: Jobs that completed.
         failed: Jobs that failed for good.
@@ -242,10 +242,33 @@ class Looking:
             return await self.census.of_type("pending", self.queue)
         return []
 
-    async def namespace(self) -> Namespace:
-        """The document's monitoring list, and nothing that would have to be looked for."""
+    async def workers(self) -> list[WorkerRecord]:
+        """The living workers of the namespace that may take jobs of the type."""
+        return await presence.workers(self)
+
+    async def unroutable(self) -> dict[str, int]:
+        """How many jobs of the type wait whose targets no living worker fits, by the targets."""
+        return await presence.unroutable(self)
+
+    async def unroutable_page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
+        """Reads a range of the jobs that no living worker can take, waiting ones or delayed ones."""
+        targets = await self.unroutable()
+        place: Place | None = {"wait": "waiting", "delayed": "delayed"}.get(state)  # type: ignore[assignment]
+        if not targets or place is None:
+            return []
+        ids = await self.census.of_type(place, self.queue, targets)
+        if not oldest:
+            ids.reverse()
+        return await self.read_jobs(ids[first : last + 1])
+
+    async def namespace(self, types: Sequence[str] | None = None) -> Namespace:
+        """The document's monitoring list.
+
+        Args:
+            types: The types whose running jobs are counted; those that our clients have seen unless given.
+        """
         keys = self.keys
-        waiting, active, delayed, cron, dead, processed, failed, workers, types = await self.caller.pipeline(
+        waiting, active, delayed, cron, dead, processed, failed, seen = await self.caller.pipeline(
             [
                 ("LLEN", keys.waiting()),
                 ("SCARD", keys.active()),
@@ -254,27 +277,30 @@ class Looking:
                 ("LLEN", keys.dead_letters()),
                 ("GET", keys.processed()),
                 ("GET", keys.failed()),
-                ("SMEMBERS", keys.workers()),
                 ("SMEMBERS", keys.types()),
             ]
         )
-        names = sorted(_id(raw) for raw in workers)
-        kinds = sorted(_id(raw) for raw in types)
-        answers: list[Any] = await self.caller.pipeline(
-            [("EXISTS", keys.heartbeat(name)) for name in names]
-            + [("GET", keys.concurrent(kind)) for kind in kinds]
-        )
+        kinds = sorted(_id(raw) for raw in seen) if types is None else types
+        running = await self.caller.pipeline([("GET", keys.concurrent(kind)) for kind in kinds])
         return Namespace(
             waiting,
             active,
             delayed,
             cron,
             dead,
-            {name: alive == 1 for name, alive in zip(names, answers, strict=False)},
-            {kind: int(count or 0) for kind, count in zip(kinds, answers[len(names) :], strict=True)},
-            int(processed or 0),
-            int(failed or 0),
+            {one.id: one.alive for one in await presence.registered(self)},
+            {kind: _count(raw) for kind, raw in zip(kinds, running, strict=True)},
+            _count(processed),
+            _count(failed),
         )
+
+
+def _count(raw: bytes | None) -> int:
+    """A counter as any client may have left it."""
+    try:
+        return int(raw or 0)
+    except ValueError:
+        return 0
 
 
 def _id(raw: bytes) -> str:

@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from oxcart.broker.bridge import records
-from oxcart.broker.bridge.broker import BridgeBroker
+from oxcart.broker.bullmq.registry import WorkerRecord
 from oxcart.model.errors import ValidationError
 from oxcart.model.target import Abilities
+
+if TYPE_CHECKING:
+    from oxcart.broker.bridge.broker import BridgeBroker
+    from oxcart.broker.bridge.census import Kind
+    from oxcart.broker.bridge.looking import Looking
 
 #: Seconds between heartbeats, and the life of one.
 BEAT_EVERY = 10.0
@@ -32,7 +38,7 @@ class WorkerEntry(msgspec.Struct, frozen=True):
 
     Attributes:
         id: Its id, the document's ``serverId``.
-        alive: Whether it was heard of within 30 s.
+        alive: Whether it has beaten, or written its record, within 30 s.
         stack: What it is made of.
         region: Where it is.
         capabilities: What it can do.
@@ -51,6 +57,10 @@ class WorkerEntry(msgspec.Struct, frozen=True):
     pid: int = 0
     hostname: str = ""
     queues: tuple[str, ...] = ()
+
+    def may_take(self, job_type: str) -> bool:
+        """Whether it takes jobs of a type; a worker of another client does not say, and may take any."""
+        return not self.queues or job_type in self.queues
 
 
 class Presence:
@@ -105,45 +115,72 @@ class Presence:
         )
 
 
-async def registered(broker: BridgeBroker) -> list[WorkerEntry]:
+async def registered(broker: Looking) -> list[WorkerEntry]:
     """The workers of a namespace, by their ids."""
     keys = broker.keys
     names = sorted(
-        raw.decode("utf-8", "replace") for raw in await broker.caller.command("SMEMBERS", keys.workers())
+        raw.decode("utf-8", "surrogateescape")
+        for raw in await broker.caller.command("SMEMBERS", keys.workers())
     )
-    commands: list[tuple[str, str]] = []
+    commands: list[tuple[str, ...]] = [("TIME",)]
     for name in names:
         commands += [("GET", keys.worker(name)), ("EXISTS", keys.heartbeat(name))]
-    answers = iter(await broker.caller.pipeline(commands))
+    (seconds, _), *rest = await broker.caller.pipeline(commands)
+    answers = iter(rest)
     return [
-        _entry(name, record, alive == 1) for name, record, alive in zip(names, answers, answers, strict=True)
+        _entry(name, record, beats == 1, int(seconds) * 1000)
+        for name, record, beats in zip(names, answers, answers, strict=True)
     ]
 
 
-async def unroutable(broker: BridgeBroker) -> dict[str, int]:
-    """How many jobs of a type wait whose targets no living worker of the namespace fits, by the targets.
-
-    A worker of another client does not say which types it takes: it may take any.
-    """
-    lanes = [
-        raw.decode("utf-8", "surrogateescape")
-        for raw in await broker.caller.command("SMEMBERS", broker.keys.lanes())
+async def workers(broker: Looking) -> list[WorkerRecord]:
+    """The living workers of a namespace that may take jobs of the broker's type."""
+    return [
+        WorkerRecord(
+            id=one.id,
+            server=one.id,
+            name=one.id,
+            stack=one.stack,
+            region=one.region,
+            capabilities=one.capabilities,
+            routed=True,
+            pid=one.pid,
+            hostname=one.hostname,
+            queues=one.queues,
+            last_seen=one.last_seen,
+        )
+        for one in await registered(broker)
+        if one.alive and one.may_take(broker.queue)
     ]
-    asked = [lane for lane in lanes if lane]
+
+
+async def unroutable(broker: Looking) -> dict[str, int]:
+    """How many jobs of a type wait, now or for their time, whose targets no living worker fits."""
+    waiting: Counter[str] = Counter()
+    if await broker.census.is_indexed():
+        raw = await broker.caller.command("SMEMBERS", broker.keys.lanes())
+        lanes = [lane.decode("utf-8", "surrogateescape") for lane in raw]
+        counted = await broker.caller.pipeline([("ZCARD", broker.keys.lane(lane)) for lane in lanes])
+        waiting.update(dict(zip(lanes, counted, strict=True)))
+    else:
+        waiting.update(_of_type(await broker.census.count("waiting"), broker.queue))
+    waiting.update(_of_type(await broker.census.count("delayed"), broker.queue))
+    asked: Counter[str] = Counter()
+    for lane, count in waiting.items():
+        asked[records.target_of(lane)] += count
+    asked.pop("", None)
     if not asked:
         return {}
-    waiting = await broker.caller.pipeline([("ZCARD", broker.keys.lane(lane)) for lane in asked])
-    able = [
-        Abilities(one.id, one.stack, one.capabilities, one.region)
-        for one in await registered(broker)
-        if one.alive and (not one.queues or broker.queue in one.queues)
-    ]
-    now = broker.clock()
+    able = [one.abilities for one in await workers(broker)]
     return {
-        lane: count
-        for lane, count in sorted(zip(asked, waiting, strict=True))
-        if count and not any(records.matches(lane, one, now) for one in able)
+        target: count
+        for target, count in sorted(asked.items())
+        if count and not any(records.matches(target, one) for one in able)
     }
+
+
+def _of_type(counted: Counter[Kind], job_type: str) -> dict[str, int]:
+    return {lane: count for (kind, lane), count in counted.items() if kind == job_type}
 
 
 async def sweep(broker: BridgeBroker) -> int:
@@ -161,7 +198,7 @@ def _one(words: tuple[str, ...]) -> str:
     return words[0] if words else ""
 
 
-def _entry(name: str, raw: bytes | None, alive: bool) -> WorkerEntry:
+def _entry(name: str, raw: bytes | None, beats: bool, now_ms: int) -> WorkerEntry:
     try:
         read = msgspec.json.decode(raw or b"{}")
     except (msgspec.MsgspecError, UnicodeError):
@@ -170,9 +207,11 @@ def _entry(name: str, raw: bytes | None, alive: bool) -> WorkerEntry:
         read = {}
     ours = read.get("ox")
     more = ours if isinstance(ours, dict) else {}
+    # A client may beat for the first time ten seconds after it has registered; see lua/parts/holders.lua.
+    seen = abs(_int(read.get("lastSeen")) - now_ms) < LIFE * 1000
     return WorkerEntry(
         name,
-        alive,
+        beats or seen,
         _words(more.get("stack", read.get("stack"))),
         _words(more.get("region", read.get("region"))),
         _words(read.get("capabilities")),

@@ -310,8 +310,12 @@ def read_backoff(wire: Any) -> Backoff:
 
 def away_from(lane: str, server: str, until_ms: int) -> str:
     """The lane of a job that another worker is to try; from then on anybody may."""
-    rest = lane.partition(" ")[2] if lane.startswith(AWAY) else lane
-    return f"{AWAY}{until_ms}:{quote(server, safe='')} {rest}"
+    return f"{AWAY}{until_ms}:{quote(server, safe='')} {target_of(lane)}"
+
+
+def target_of(lane: str) -> str:
+    """The target that the name of a lane stands for, wherever its jobs are not to go for a while."""
+    return lane.partition(" ")[2] if lane.startswith(AWAY) else lane
 
 
 def matches(lane: str, abilities: Abilities, now_ms: int = 0) -> bool:
@@ -400,7 +404,9 @@ def decode_job(
     if sealer is not None:
         fields = sealer.open_fields(job_id, fields, lenient=lenient)
     place = "waiting-children" if pending else PLACES.get(status or "")
-    return hashes.decode_job(queue, job_id, fields, place)
+    job = hashes.decode_job(queue, job_id, fields, place)
+    lane = fields.get(b"ox:target")
+    return msgspec.structs.replace(job, lane=lane.decode()) if lane else job
 
 
 def job_fields(

@@ -103,7 +103,7 @@ class Rescuer:
             "ZRANGEBYSCORE", self._broker.keys.missing(), "-inf", before, "LIMIT", 0, FEW
         )
         back: list[str] = []
-        async for job_id, _, code in _rescue(self._broker, ids):
+        async for job_id, _, code in _rescue(self._broker, ids, counts=True):
             if code > 0:
                 back.append(job_id)
         if back:
@@ -168,9 +168,23 @@ async def rescue(
 
 
 async def _rescue(
-    broker: BridgeBroker, ids: Sequence[bytes], *, wanted: Iterable[str] = (), dry_run: bool = False
+    broker: BridgeBroker,
+    ids: Sequence[bytes],
+    *,
+    wanted: Iterable[str] = (),
+    dry_run: bool = False,
+    counts: bool = False,
 ) -> AsyncIterator[tuple[str, str, int]]:
-    """Asks the script about suspects, and takes back what ran: id, type and code of each."""
+    """Asks the script about suspects, and takes back what ran: id, type and code of each.
+
+    Args:
+        broker: Any broker of the namespace.
+        ids: The suspects.
+        wanted: Only jobs of these types; of all unless given.
+        dry_run: Change nothing.
+        counts: Whether a job that was lost too often becomes a dead letter, also one whose client counts no
+            runs.
+    """
     keys, caller, only = broker.keys, broker.caller, set(wanted)
     start = 0
     while start < len(ids):
@@ -192,7 +206,7 @@ async def _rescue(
         codes = await caller.once(load("rescue"), keys.waiting(), "1" if dry_run else "", *args, patient=True)
         ran = {one: code - 1 for (one, _, _), code in zip(asked, codes, strict=True) if code > 1}
         if ran:
-            await broker.take_back(list(ran), ran)
+            await broker.take_back(list(ran), ran if counts else None)
         for (one, job_type, _), code in zip(asked, codes, strict=True):
             yield _id(one), job_type, code
 

@@ -370,6 +370,17 @@ class BullMQBroker:
         """How many jobs wait in lanes that no living worker fits, by the lanes' names."""
         return await registry.unroutable(self)
 
+    async def unroutable_page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
+        """Reads a range of jobs of each lane that no living worker fits."""
+        found: list[Job] = []
+        for lane in await self.unroutable():
+            found += await self.lanes.open(lane).page(state, first, last, oldest=oldest)
+        return found
+
+    async def workers(self) -> list[registry.WorkerRecord]:
+        """The workers of the queue that live."""
+        return await registry.workers(self)
+
     # -- jobs
 
     async def _change(self, verb: str, job_id: str, *args: bytes | str | int, harmless: bool = False) -> int:

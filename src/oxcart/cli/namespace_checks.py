@@ -1,0 +1,74 @@
+"""What ``oxcart doctor`` looks at in a Bridge namespace.
+
+May touch: the server; reads only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oxcart.cli.checks import Finding, routes
+from oxcart.cli.namespace import DEFAULT_NAMESPACE, open_broker
+
+if TYPE_CHECKING:
+    from oxcart.broker.bridge.presence import WorkerEntry
+    from oxcart.cli.settings import Settings
+
+
+async def examine(using: Settings) -> list[Finding]:
+    """The job types of a namespace, its workers, and what waits in vain."""
+    from oxcart.broker.bridge.presence import registered
+
+    broker = open_broker(using, "any")
+    try:
+        types = await broker.census.types()
+        seen = await broker.namespace(types)
+        found = [
+            Finding("namespace", "ok", using.namespace or DEFAULT_NAMESPACE),
+            Finding("job types", "ok", ", ".join(types) or "none yet"),
+            *_workers(await registered(broker)),
+            *_entries(await _without_record(using)),
+        ]
+        if seen.dead:
+            found.append(Finding("dead letters", "note", f"{seen.dead:,}: oxcart dead list TYPE"))
+    finally:
+        await broker.close()
+    lost: dict[str, dict[str, int]] = {}
+    for name in types:
+        of_type = open_broker(using, name)
+        try:
+            if await of_type.is_paused():
+                found.append(Finding(f"paused {name}", "note", "no worker takes its jobs"))
+            if unroutable := await of_type.unroutable():
+                lost[name] = unroutable
+        finally:
+            await of_type.close()
+    return [*found, *routes(lost)]
+
+
+def _workers(entries: list[WorkerEntry]) -> list[Finding]:
+    living = [one.id for one in entries if one.alive]
+    gone = [one.id for one in entries if not one.alive]
+    found = [Finding("workers", "ok", ", ".join(living) or "none")]
+    if gone:
+        shown = f"{', '.join(gone)}: no sign of life for 30 s; their jobs are taken back"
+        found.append(Finding("workers that are gone", "note", shown))
+    return found
+
+
+async def _without_record(using: Settings) -> int:
+    """How many entries of the waiting list have no record."""
+    broker, count = open_broker(using, "any"), 0
+    try:
+        async for ids in broker.census.pages("waiting"):
+            count += sum(kind is None for kind in await broker.census.kinds(ids))
+    finally:
+        await broker.close()
+    return count
+
+
+def _entries(count: int) -> list[Finding]:
+    if not count:
+        return []
+    shown = f"{count:,} entries of the waiting list have no record; a worker or --rescue drops them"
+    return [Finding("entries without a record", "warning", shown)]
