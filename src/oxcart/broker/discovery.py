@@ -6,6 +6,7 @@ May touch: the server; reads only.
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from oxcart.model.names import HIDDEN
@@ -29,9 +30,23 @@ async def find_queues(
     server: Server, prefix: str, reconnect: Reconnect | None = None, *, lanes: bool = False
 ) -> list[str]:
     """The names of all queues under a prefix, sorted; with ``lanes`` also those of their lanes."""
+    names: list[str] = []
+    async for _, found in scan_queues(server, prefix, reconnect, lanes=lanes):
+        names += found
+    return sorted(names)
+
+
+async def scan_queues(
+    server: Server, prefix: str, reconnect: Reconnect | None = None, *, lanes: bool = False
+) -> AsyncIterator[tuple[int | None, list[str]]]:
+    """The queues under a prefix as the scan meets them, each once.
+
+    Yields:
+        A slot of the node that has them, None on a single server, and their names.
+    """
     from oxcart.broker.caller import Caller
 
-    names: set[str] = set()
+    seen: set[str] = set()
     pattern = f"{glob_escape(prefix)}:*:meta"
     for slot in await server.master_slots():
         caller = Caller(server, slot, "cli", reconnect=reconnect)
@@ -41,16 +56,18 @@ async def find_queues(
                 cursor, keys = await caller.command(
                     "SCAN", cursor, "MATCH", pattern, "COUNT", STEP, "TYPE", "hash"
                 )
-                names.update(
+                found = {
                     name
                     for key in keys
                     if (name := queue_of(key.decode("utf-8", "replace"), prefix, server.is_cluster, lanes))
-                )
+                }
+                if new := found - seen:
+                    seen |= new
+                    yield slot, list(new)
                 if cursor == b"0":
                     break
         finally:
             await caller.close()
-    return sorted(names)
 
 
 def queue_of(meta_key: str, prefix: str, cluster: bool, lanes: bool = False) -> str | None:

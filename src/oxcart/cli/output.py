@@ -31,6 +31,15 @@ def document(value: Any) -> None:
     _write(json.dumps(json.loads(_encode(value)), indent=2).encode())
 
 
+def elements(values: Sequence[Any], *, first: bool) -> None:
+    """Prints elements of a JSON list whose end the caller prints as ``]``; ``first`` opens the list."""
+    import json
+
+    for number, value in enumerate(values):
+        shown = json.dumps(json.loads(_encode(value)), indent=2).replace("\n", "\n  ")
+        _write(("[\n  " if first and not number else "  ,").encode() + shown.encode())
+
+
 def line(value: Any) -> None:
     """Prints one JSON value on one line, at once."""
     _write(_encode(value))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oxcart.cli import output, settings
-from oxcart.cli.exits import FAILED, CommandError
+from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.settings import JsonOption, Settings
 
 if TYPE_CHECKING:
-    from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.broker.overview import QueueRow
 
 #: States by shorter names, for the heads of columns.
 _SHORT = {"prioritized": "priority", "waiting-children": "children"}
@@ -24,19 +26,91 @@ def queues(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Only these queues.", show_default=False)
     ] = None,
+    match: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only queues whose names fit: mail-*, *.webhooks.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="How many queues at most.", show_default="all")
+    ] = None,
     as_json: JsonOption = False,
+    as_lines: Annotated[
+        bool, typer.Option("--json-lines", help="Print one JSON object per line, as queues are found.")
+    ] = False,
 ) -> None:
-    """List the queues and how many jobs are in each state."""
-    found = settings.run(_overview(settings.of(ctx), names or []))
-    if as_json:
-        output.document(found)
-    elif not found and not names:
-        output.text("no queues yet")
-    elif found:
-        _show(found)
-    missing = sorted(set(names or ()) - {row["queue"] for row in found})
+    """List the queues and how many jobs are in each state, a page at a time.
+
+    Up to 500 queues are sorted by name; more come in sorted pages of 500.
+    """
+    if names and match is not None:
+        raise CommandError("say names or --match, not both", USAGE)
+    printer = _Printer(as_json, as_lines)
+    seen = settings.run(_print(settings.of(ctx), names or [], match, limit, printer))
+    printer.end(bool(names))
+    missing = sorted(set(names or ()) - seen)
     if missing:
         raise CommandError(f"no such queue: {', '.join(missing)}", FAILED)
+
+
+class _Printer:
+    """Prints pages of queues as they come: a table each, elements of one JSON list, or a line per queue."""
+
+    def __init__(self, as_json: bool, as_lines: bool) -> None:
+        self._as_json = as_json
+        self._as_lines = as_lines
+        self._printed = 0
+
+    def page(self, rows: list[dict[str, Any]]) -> None:
+        """Prints some queues."""
+        if not rows:
+            return
+        if self._as_lines:
+            for row in rows:
+                output.line(row)
+        elif self._as_json:
+            output.elements(rows, first=not self._printed)
+        else:
+            _show(rows)
+        self._printed += len(rows)
+
+    def end(self, named: bool) -> None:
+        """Ends the list."""
+        if self._as_lines:
+            return
+        if self._as_json:
+            output.text("[]" if not self._printed else "]")
+        elif not self._printed and not named:
+            output.text("no queues yet")
+
+
+async def _print(
+    using: Settings, names: list[str], match: str | None, limit: int | None, printer: _Printer
+) -> set[str]:
+    """Prints the queues; returns the names of those that were asked for and found."""
+    found: set[str] = set()
+    left = limit
+    async for rows in _pages(using, names, match):
+        page = rows if left is None else rows[:left]
+        printer.page(page)
+        if names:
+            found.update(row["queue"] for row in rows)
+        if left is not None:
+            left -= len(page)
+            if not left:
+                break
+    return found
+
+
+async def _pages(using: Settings, names: list[str], match: str | None) -> AsyncIterator[list[dict[str, Any]]]:
+    from oxcart.broker.overview import PAGE, overview
+
+    if names or using.namespace is not None:
+        rows = await _overview(using, names)
+        chosen = [row for row in rows if match is None or fnmatchcase(row["queue"], match)]
+        for at in range(0, len(chosen), PAGE):
+            yield chosen[at : at + PAGE]
+        return
+    async for page in overview(using.server, using.prefix, using.reconnect, match=match):
+        yield [_row(one) for one in page]
 
 
 def require(ctx: typer.Context, name: str) -> None:
@@ -100,50 +174,22 @@ def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -
 
 
 async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
+    """Queues by their names; of a namespace all of its job types where none is named."""
     if using.namespace is not None:
         from oxcart.cli import namespace
 
         return await namespace.overview(using, names)
-    from oxcart.broker.bullmq.broker import BullMQBroker
-    from oxcart.broker.caller import Caller
-    from oxcart.broker.discovery import find_queues
+    from oxcart.broker.overview import count_queues
 
-    server = using.server
-    # On a single server one connection is enough for all; on a cluster each slot has its own.
-    shared = None if server.is_cluster else Caller(server, None, "cli", reconnect=using.reconnect)
-    rows = []
-    try:
-        for name in names or await find_queues(server, using.prefix, using.reconnect):
-            broker = BullMQBroker(server, name, prefix=using.prefix, caller=shared, reconnect=using.reconnect)
-            try:
-                row = await _row(broker)
-            finally:
-                if shared is None:
-                    await broker.close()
-            if row is not None:
-                rows.append(row)
-    finally:
-        if shared is not None:
-            await shared.close()
-    return rows
+    return [_row(one) for one in await count_queues(using.server, using.prefix, names, using.reconnect)]
 
 
-async def _row(broker: BullMQBroker) -> dict[str, Any] | None:
+def _row(one: QueueRow) -> dict[str, Any]:
     from oxcart.queue import LISTABLE
 
-    counts = await broker.counts_over_lanes()
-    known, paused, version = await broker.caller.pipeline(
-        [
-            ("EXISTS", broker.keys.meta()),
-            ("HEXISTS", broker.keys.meta(), "paused"),
-            ("HGET", broker.keys.meta(), "version"),
-        ]
-    )
-    if not known and not any(counts.values()):
-        return None
     return {
-        "queue": broker.queue,
-        "counts": {state: sum(counts[key] for key in keys) for state, keys in LISTABLE.items()},
-        "paused": bool(paused),
-        "version": version.decode("utf-8", "replace") if version else None,
+        "queue": one.queue,
+        "counts": {state: sum(one.counts[key] for key in keys) for state, keys in LISTABLE.items()},
+        "paused": one.paused,
+        "version": one.version,
     }
