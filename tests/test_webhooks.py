@@ -121,6 +121,48 @@ class TestAddresses:
             await queue.add("a", callback_url=f"https://{host}/x")
         assert store.keys("*") == []
 
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "0.1.2.3",
+            "100.127.255.255",
+            "192.0.0.9",
+            "192.88.99.1",
+            "198.19.0.1",
+            "203.0.113.9",
+            "239.1.1.1",
+            "240.0.0.1",
+            "::",
+            "::7f00:1",  # compatible with version 4
+            "::ffff:0:7f00:1",  # translated
+            "::ffff:169.254.169.254",
+            "64:ff9b::a00:1",
+            "64:ff9b:1::808:808",  # NAT64 within a site
+            "100::1",
+            "2001:0:4136:e378:8000:63bf:3fff:fdd2",  # Teredo
+            "2001:2::1",
+            "2001:db8::1",
+            "2002:808:808::1",  # 6to4
+            "2606:4700::5efe:7f00:1",  # ISATAP
+            "2606:4700::200:5efe:a00:1",
+            "3fff::1",
+            "5f00::1",
+            "fc00::1",
+            "fe80::1%eth0",
+            "febf::1",
+            "fec0::1",
+            "feff:ffff::1",
+            "ff02::1",
+        ],
+    )
+    def test_special_ones_are_blocked(self, address: str) -> None:
+        with pytest.raises(AddressBlocked):
+            check_address("h", address)
+
+    @pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "64:ff9b::808:808", "::ffff:8.8.8.8"])
+    def test_public_addresses_pass(self, address: str) -> None:
+        check_address("h", address)
+
     @pytest.mark.parametrize("host", ["example.com", "8.8.8.8", "[2606:4700::1111]", "10.example.com"])
     def test_public_ones(self, host: str) -> None:
         check_submitted(f"https://{host}/x")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.embedded import Embedded, data_folder, status
+from oxcart.broker.embedded import Embedded, EmbeddedServerError, data_folder, status
 from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
 from tests.broker.folder_users import Users, assert_nothing_left, client, is_gone, pids, processes
@@ -331,6 +331,67 @@ def test_the_folder_is_private_and_ignored_by_git(embedded: Embedded, folder: Pa
     assert (folder / ".gitignore").read_text() == "*\n"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / "valkey.sock").stat().st_mode & 0o077 == 0
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {
+        str(entry.relative_to(folder)): entry.lstat().st_mode & 0o077
+        for entry in (folder, *folder.rglob("*"))
+        if entry.name != ".gitignore"
+    }
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_no_other_user_can_read_the_data(embedded: Embedded, folder: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        embedded.ensure()
+        found = modes(folder)
+    finally:
+        os.umask(before)
+    assert any(name.startswith("appendonlydir/") for name in found)
+    assert set(found.values()) == {0}, found
+
+
+def test_an_open_folder_of_before_is_tightened(embedded: Embedded, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / "appendonlydir"
+    data.mkdir()
+    old = data / "appendonly.aof.1.incr.aof"
+    old.write_bytes(b"")
+    for entry, mode in ((folder, 0o755), (data, 0o755), (old, 0o644)):
+        entry.chmod(mode)
+    embedded.ensure()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert set(modes(folder).values()) == {0}
+
+
+def test_a_folder_with_other_files_keeps_its_mode_and_hides_the_data(
+    embedded: Embedded, folder: Path
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "notes.txt").write_text("mine")
+    folder.chmod(0o755)
+    embedded.ensure()
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert (folder / "appendonlydir").stat().st_mode & 0o777 == 0o700
+    assert not (folder / "keeper.log").stat().st_mode & 0o077
+
+
+def test_a_folder_that_others_may_write_to_is_refused(embedded: Embedded, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "notes.txt").write_text("mine")
+    folder.chmod(0o777)
+    with pytest.raises(EmbeddedServerError, match=r"other users may write to it \(mode 0777\)"):
+        embedded.ensure()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(embedded: Embedded, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(EmbeddedServerError, match="belongs to user 12345, and this process runs as user 0"):
+        embedded.ensure()
 
 
 def test_the_log_stays_small(folder: Path) -> None:

@@ -175,7 +175,7 @@ def start(folder: Path, binary: Path, appendfsync: str) -> Hold:
     hold = Hold(ours, folder)
     _not_for_children.add(theirs)
     try:
-        with _spawning, (folder / "keeper.log").open("ab") as log:
+        with _spawning, open(folder / "keeper.log", "ab", opener=_private) as log:
             process = subprocess.Popen(
                 [_python(), "-I", "-S", str(_KEEPER), str(folder), str(binary), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -197,6 +197,11 @@ def start(folder: Path, binary: Path, appendfsync: str) -> Hold:
         hold.close()
         raise
     return hold
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its user may read."""
+    return os.open(path, flags, 0o600)
 
 
 def ask_status(folder: Path) -> dict[str, Any] | None:

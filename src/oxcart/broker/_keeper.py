@@ -557,6 +557,7 @@ def main() -> NoReturn:
     # A second fork: the user that starts us does not have to wait for our end.
     if os.fork():
         os._exit(0)
+    os.umask(0o077)  # the server inherits it: payloads stand in the files that it writes
     _bound_log()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # the server inherits it, and needs one per connection

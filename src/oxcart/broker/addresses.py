@@ -20,8 +20,48 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
+#: What is not public, from IANA's registries of special addresses. Named here, because what the standard
+#: library calls global differs between versions of Python.
+_SPECIAL_4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            "0.0.0.0/8",  # this network
+            "10.0.0.0/8",
+            "100.64.0.0/10",  # behind a provider's NAT
+            "127.0.0.0/8",
+            "169.254.0.0/16",  # link-local, and the metadata of clouds
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",  # relays of 6to4
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, and broadcast
+        ),
+    )
+)
+#: Outside of it no address of version 6 is public: ::1, fc00::/7, fe80::/10, fec0::/10, ff00::/8 and others.
+_UNICAST_6 = ipaddress.IPv6Network("2000::/3")
+#: Within it these are not, or lead to addresses of version 4 through tunnels that no receiver needs.
+_SPECIAL_6 = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "2001::/23",  # protocols: Teredo, benchmarks, ORCHID
+            "2001:db8::/32",
+            "2002::/16",  # 6to4
+            "3fff::/20",
+        ),
+    )
+)
 #: NAT64: the last 32 bits are an address of version 4.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+#: ISATAP: what stands before an address of version 4 in the last 64 bits.
+_ISATAP = (0x00005EFE, 0x02005EFE)
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
 _LOCAL_ENDS = (".localhost", ".local", ".internal", ".localdomain")
 
@@ -72,7 +112,7 @@ def check_address(host: str, text: str, allow: Sequence[Network] = ()) -> None:
     for each in _inside(address):
         if any(each.version == network.version and each in network for network in allow):
             continue
-        if not each.is_global or each.is_multicast or each.is_reserved:
+        if not _is_public(each):
             raise AddressBlocked(host, text)
 
 
@@ -129,15 +169,19 @@ def _literal(host: str) -> str | None:
     return None
 
 
+def _is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global and not any(address in network for network in _SPECIAL_4)
+    special = address not in _UNICAST_6 or any(address in network for network in _SPECIAL_6)
+    return address.is_global and not special
+
+
 def _inside(address: Address) -> list[Address]:
     """An address, or those of version 4 that it leads to."""
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return [address.ipv4_mapped]
-        if address.sixtofour is not None:
-            return [address, address.sixtofour]
-        if address.teredo is not None:
-            return [address, *address.teredo]
-        if address in _NAT64:
-            return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)]
+        last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if address.ipv4_mapped is not None or address in _NAT64:
+            return [last]
+        if (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
+            return [address, last]
     return [address]

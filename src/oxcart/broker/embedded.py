@@ -20,7 +20,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Literal
 
-from oxcart.broker import _hold
+from oxcart.broker import _folder, _hold
 from oxcart.broker._hold import EmbeddedServerError, Hold, HoldLost
 from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
@@ -217,12 +217,13 @@ class _Attachment:
         """Join the folder's keeper, or start one; HoldLost when somebody else is just doing that."""
         if sys.platform == "win32":
             raise EmbeddedServerError("there is no embedded server on Windows: set OXCART_URL to a server")
+        _folder.check(self._folder)
         hold = _hold.join(self._folder, appendfsync)
         if hold is not None:
             return hold
         binary = binary_path()
         try:
-            _prepare(self._folder)
+            _folder.prepare(self._folder)
             with _hold.starting(self._folder):
                 # Somebody may have started one between our look and our lock.
                 hold = _hold.join(self._folder, appendfsync)
@@ -262,14 +263,6 @@ def _after_fork_in_child() -> None:
 atexit.register(_let_go_of_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _prepare(folder: Path) -> None:
-    """Make the folder, private, and invisible to git."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ignore = folder / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
 
 
 def _data_bytes(folder: Path) -> int:
