@@ -112,8 +112,8 @@ async def test_jobs_in_the_midst_of_a_long_list_are_taken_a_few_at_a_time(desk: 
             getattr(pipe, place)("bridge:jobs:waiting", *(f"{place}{m}" for m in range(n, n + 1000)))
     pipe.execute()
     for n, job_id in enumerate(ids):
-        answer = await broker._claim(Ask(9, worker="w1"), 9, desk.clock())
-        assert [job.id for job in broker._jobs(answer, "w1", 1)] == [job_id]
+        answer = await broker._claim(Ask(9, worker="w1"), 9)
+        assert [job.id for job in broker._jobs(answer, "w1")] == [job_id]
         assert answer[9] == 1, "there is more"
         assert desk.store.zcard("bridge:ox:marker:email") == 1 or n == 2, "for another worker too"
     assert desk.store.llen("bridge:jobs:waiting") == 30_000
@@ -130,11 +130,11 @@ async def test_the_scan_goes_on_nearby_in_a_long_list(desk: Desk) -> None:
     pipe.lpush("bridge:jobs:waiting", "new")
     pipe.config_resetstat()
     pipe.execute()
-    answer = await broker._claim(Ask(1, worker="w1"), 1, desk.clock())
+    answer = await broker._claim(Ask(1, worker="w1"), 1)
     assert answer[8][0] == b"v10000"
     assert "cmdstat_lpos" not in desk.store.info("commandstats")
     desk.store.lpop("bridge:jobs:waiting", 3000)  # too far for that
-    answer = await broker._claim(Ask(1, worker="w1"), 1, desk.clock())
+    answer = await broker._claim(Ask(1, worker="w1"), 1)
     assert answer[8][0] == b"v10050"
 
 

@@ -72,7 +72,7 @@ async def test_3_the_scan_goes_on_though_the_list_moves(desk: Desk) -> None:
     broker = desk.broker()
     for n in range(250):
         desk.foreign(f"v{n}", "video")
-    answer = await broker._claim(Ask(1, worker="w1"), 1, desk.clock())
+    answer = await broker._claim(Ask(1, worker="w1"), 1)
     assert answer[9] == 1, "not seen to its end"
     unread = await broker._read_foreign(answer[8])
     assert unread is not None
@@ -241,8 +241,8 @@ async def test_13_the_side_index_finds_our_job_without_the_scan(desk: Desk) -> N
     for n in range(300):
         desk.foreign(f"v{n}", "video")
     job_id = await desk.add()
-    answer = await desk.broker()._claim(Ask(1, worker="w1"), 1, desk.clock())
-    (job,) = desk.broker()._jobs(answer, "w1", 1)
+    answer = await desk.broker()._claim(Ask(1, worker="w1"), 1)
+    (job,) = desk.broker()._jobs(answer, "w1")
     assert job.id == job_id, "with the first call"
 
 

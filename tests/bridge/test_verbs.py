@@ -364,7 +364,7 @@ async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
     broker = desk.broker()
     await desk.add()
     await desk.add()
-    args = broker._asked(Ask(1, worker="w1"), 1, desk.clock())
+    args = broker._asked(Ask(1, worker="w1"), 1)
     one = await broker.caller.link.call(
         "EVAL", load("claim").text, 1, "bridge:jobs:waiting", "me:0", 1, *args
     )
@@ -373,7 +373,7 @@ async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
         "EVAL", load("claim").text, 1, "bridge:jobs:waiting", "me:0", 1, *args
     )
     assert {key: desk.store.dump(key) for key in desk.store.scan_iter() if ":call:" not in key} == before
-    first, again = broker._jobs(one, "w1", 1), broker._jobs(two, "w1", 1)
+    first, again = broker._jobs(one, "w1"), broker._jobs(two, "w1")
     assert [(job.id, job.starts) for job in first] == [(job.id, job.starts) for job in again]
     assert again[0].fields[b"atm"] == b"0"
 
@@ -438,14 +438,14 @@ async def test_a_server_without_memory_changes_nothing(desk: Desk) -> None:
     before = {key: desk.store.dump(key) for key in desk.store.scan_iter()}
     broker = desk.broker()
     calls: dict[str, list[Any]] = {
-        "claim": broker._asked(Ask(9, worker="w1"), 9, desk.clock()),
+        "claim": broker._asked(Ask(9, worker="w1"), 9),
         "finish": [
-            *broker._asked(Ask(9, worker="w1"), 9, desk.clock()),
+            *broker._asked(Ask(9, worker="w1"), 9),
             1,
             outcome_of(desk.outcome(job), b""),
         ],
         "promote": [desk.clock(), 100],
-        "lost": [desk.clock(), 2000, "", 100],
+        "lost": [2000, "", 100],
     }
     desk.store.config_set("maxmemory", 1)
     try:

@@ -28,7 +28,7 @@ from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bridge.sweeping import Sweeper
 from oxcart.broker.caller import Caller, time_left
 from oxcart.broker.capabilities import BRIDGE
-from oxcart.broker.clock import ServerClock, server_now
+from oxcart.broker.clock import ServerClock, monotonic_ms, server_now
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import NOTHING, Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
@@ -158,7 +158,7 @@ class BridgeBroker(Looking):
     def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
         """Checks and encodes a job for ``add``; raises before anything is written."""
         return codec.encode_job(
-            self.queue, name, data, options, self.clock(), formal=self.formal, sealer=self.sealer
+            self.queue, name, data, options, self.clock.argument, formal=self.formal, sealer=self.sealer
         )
 
     async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
@@ -181,14 +181,18 @@ class BridgeBroker(Looking):
         for part in _parts(jobs):
             args = [arg for _, job in part for arg in job]
             try:
-                codes = await self.caller.once(
-                    load("add"), self._waiting, self.clock(), len(part), *args, timeout=left()
+                sent = monotonic_ms()
+                *codes, now = await self.caller.once(
+                    load("add"), self._waiting, self.clock.argument, len(part), *args, timeout=left()
                 )
+                self.clock.learn(sent, now)
             except BrokerError as error:
                 added += [error] * (len(jobs) - len(added))
                 break
             added += [
-                UnknownDependency(_id(code)) if isinstance(code, bytes) else Added(job_id, code == 1)
+                UnknownDependency(_id(code))
+                if isinstance(code, bytes)
+                else Added(job_id, code == 1, at_ms=now)
                 for (job_id, _), code in zip(part, codes, strict=True)
             ]
         return added
@@ -197,45 +201,47 @@ class BridgeBroker(Looking):
 
     async def claim(self, ask: Ask) -> Claimed:
         """Takes ready jobs; goes on through the list, and says so where that was not seen to its end."""
-        now = self.clock()
-        answer = await self._claim(ask, ask.count, now)
-        return await self._go_on(answer, ask, now, ROUNDS)
+        answer = await self._claim(ask, ask.count)
+        return await self._go_on(answer, ask, ROUNDS)
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Ends attempts and claims into the freed slots."""
-        now = self.clock()
-        if self.sealer is not None and self.sealer.seals("result"):
-            outcomes = [self.sealer.seal_result(outcome) for outcome in outcomes]
         codes: list[Code] = []
         awaited: list[bytes] = []
         for start in range(0, max(1, len(outcomes)), FINISH):
             part = outcomes[start : start + FINISH]
-            for outcome in part:
-                outcome.at_ms = outcome.at_ms or now
-            args = self._asked(ask, ask.count if start + FINISH >= len(outcomes) else 0, now)
+            written = part
+            if self.sealer is not None and self.sealer.seals("result"):
+                written = [self.sealer.seal_result(outcome) for outcome in part]
+            args = self._asked(ask, ask.count if start + FINISH >= len(outcomes) else 0)
             args.append(len(part))
-            args += [codec.outcome_of(outcome, self._rerouted(outcome)) for outcome in part]
+            args += [codec.outcome_of(outcome, self._rerouted(outcome)) for outcome in written]
+            sent = monotonic_ms()
             answer = await self.caller.once(load("finish"), self._waiting, *args, patient=True)
+            self.clock.learn(sent, answer[12])
+            for outcome in part:
+                outcome.at_ms = outcome.at_ms or answer[12]
             codes += answer[0]
             awaited += answer[11]
         with contextlib.suppress(BrokerError):  # the next tick does it; the codes must arrive
             for one in awaited:
                 await self._settle(one)
-        return codes, await self._go_on(answer, ask, now, 0)
+        return codes, await self._go_on(answer, ask, 0)
 
-    async def _claim(self, ask: Ask, count: int, now: int) -> Any:
-        return await self.caller.once(
-            load("claim"), self._waiting, *self._asked(ask, count, now), patient=True
-        )
+    async def _claim(self, ask: Ask, count: int) -> Any:
+        sent = monotonic_ms()
+        answer = await self.caller.once(load("claim"), self._waiting, *self._asked(ask, count), patient=True)
+        self.clock.learn(sent, answer[12])
+        return answer
 
-    def _asked(self, ask: Ask, count: int, now: int) -> list[bytes | str | int]:
+    def _asked(self, ask: Ask, count: int) -> list[bytes | str | int]:
         if ask.worker and self.abilities.server is None:
             self.serve(self.abilities.named(ask.worker))
         lanes = [lane for lane, may in self._judged.items() if may]
         if len(lanes) > MOST_LANES:
             self._judged, lanes = {"": True}, [""]
         return [
-            now,
+            self.clock.argument,
             min(count, CLAIM),
             self._worker(ask),
             ask.lock_ms,
@@ -249,10 +255,10 @@ class BridgeBroker(Looking):
     def _worker(self, ask: Ask) -> str:
         return ask.worker or self.caller.client_id
 
-    async def _go_on(self, answer: Any, ask: Ask, now: int, rounds: int) -> Claimed:
+    async def _go_on(self, answer: Any, ask: Ask, rounds: int) -> Claimed:
         """Reads what others have put into the list, and claims again while there may be more."""
         worker = self._worker(ask)
-        jobs = self._jobs(answer, worker, now)
+        jobs = self._jobs(answer, worker)
         orphans, repeated = list(answer[6]), answer[7] == 1
         beside = False
         while True:
@@ -271,18 +277,18 @@ class BridgeBroker(Looking):
             # more after the last.
             beside = unread is not None
             if unread is None:
-                answer = await self._claim(ask, ask.count, now)
+                answer = await self._claim(ask, ask.count)
             else:
-                calls = (self._index(unread), self._claim(ask, ask.count, now))
+                calls = (self._index(unread), self._claim(ask, ask.count))
                 _, answer = await asyncio.gather(*calls, return_exceptions=True)
                 if isinstance(answer, BaseException):
                     raise answer
-            jobs += self._jobs(answer, worker, now)
+            jobs += self._jobs(answer, worker)
             orphans += answer[6]
         told = [_id(one) for one in orphans]
         return Claimed(jobs, answer[2], answer[3], answer[4] == 1, answer[5], told, repeated, more)
 
-    def _jobs(self, answer: Any, worker: str, now: int) -> list[ClaimedJob]:
+    def _jobs(self, answer: Any, worker: str) -> list[ClaimedJob]:
         jobs = []
         for raw_id, starts, raw, flat in msgpack.unpackb(answer[1], raw=True):
             record = records.read_record(raw)
@@ -291,7 +297,7 @@ class BridgeBroker(Looking):
             fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run that begins now has not ended
             if record.reroute_on:
                 self._reroutes[_id(raw_id)] = record.reroute_on, record.facts()
-            jobs.append(ClaimedJob(_id(raw_id), worker, int(starts), now, fields))
+            jobs.append(ClaimedJob(_id(raw_id), worker, int(starts), answer[12], fields))
         return jobs
 
     def _rerouted(self, outcome: Outcome) -> bytes:
@@ -343,7 +349,7 @@ class BridgeBroker(Looking):
                 )
         if not lanes and not waiting:
             return None
-        args: list[bytes | str | int] = [self.clock(), len(lanes)]
+        args: list[bytes | str | int] = [self.clock.argument, len(lanes)]
         for jobs in lanes.values():
             args += (jobs[1], len(jobs) // 3, *jobs)
         return args + list(waiting)
@@ -356,7 +362,7 @@ class BridgeBroker(Looking):
         """Renews leases; returns the ids that were refused."""
         refused: list[str] = []
         for start in range(0, len(leases), EXTEND_CHUNK):
-            args: list[bytes | str | int] = [self.clock(), lock_ms]
+            args: list[bytes | str | int] = [self.clock.argument, lock_ms]
             for lease in leases[start : start + EXTEND_CHUNK]:
                 args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
             answer = await self.caller.again(load("extend"), self._waiting, *args, patient=True)
@@ -372,9 +378,11 @@ class BridgeBroker(Looking):
         moved = 0
         while True:
             step = max(0, min(PROMOTE, most - moved))
-            done, due, pending = await self.caller.again(
-                load("promote"), self._waiting, self.clock(), step, patient=True
+            sent = monotonic_ms()
+            done, due, pending, now = await self.caller.again(
+                load("promote"), self._waiting, self.clock.argument, step, patient=True
             )
+            self.clock.learn(sent, now)
             moved += done
             if done < PROMOTE or moved >= most:
                 break
@@ -394,7 +402,7 @@ class BridgeBroker(Looking):
             through, looked = await self.caller.again(
                 load("settle"),
                 self._waiting,
-                *(self.clock(), at if begun else "", SETTLE, ended),
+                *(self.clock.argument, at if begun else "", SETTLE, ended),
                 patient=True,
             )
             begun = True
@@ -420,7 +428,7 @@ class BridgeBroker(Looking):
             cursor, lost, others = await self.caller.again(
                 load("lost"),
                 self._waiting,
-                *(self.clock(), alone, cursor, CHECK),
+                *(alone, cursor, CHECK),
                 patient=True,
                 timeout=CHECK_TIMEOUT,
             )
@@ -447,7 +455,7 @@ class BridgeBroker(Looking):
 
     async def _take_some_back(self, lost: Sequence[bytes], rescued: Mapping[bytes, int]) -> list[str]:
         raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in lost))
-        now, jobs = self.clock(), []
+        jobs = []
         for one, raw in zip(lost, raws, strict=True):
             if raw is None:
                 jobs.append(records.pack((one, self.queue, "", "", "")))
@@ -457,11 +465,13 @@ class BridgeBroker(Looking):
             used = max(record.runs, rescued.get(one, 0))
             if used >= record.attempts:
                 reason = LOST.format(used, record.attempts)
-                result = codec.failure_of(reason, b"", "WorkerLost", now)
+                result = codec.failure_of(reason, b"", "WorkerLost")
             jobs.append(records.pack((one, record.type, record.facts().packed(), result, reason)))
         return [
             _id(one)
-            for one in await self.caller.once(load("reclaim"), self._waiting, now, *jobs, patient=True)
+            for one in await self.caller.once(
+                load("reclaim"), self._waiting, self.clock.argument, *jobs, patient=True
+            )
         ]
 
     async def _reconcile(self, foreign: Sequence[bytes]) -> int:
@@ -527,7 +537,7 @@ class BridgeBroker(Looking):
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""
-        await self._change("change_delay", job_id, self.queue, self.clock() + delay_ms)
+        await self._change("change_delay", job_id, self.queue, self.clock.argument, delay_ms)
 
     async def promote_job(self, job_id: str) -> None:
         """Lets a delayed job run now."""

@@ -60,6 +60,10 @@ FORMAL = {
 }
 #: How long a job's keys stay after its end, in seconds.
 KEPT = 86_400
+#: What stands in a record before the time of its creation; strings of JSON cannot hold it.
+CREATED = b',"createdAt":'
+#: Stands for that time until the server writes it: as many digits as it has.
+NO_TIME = 1_000_000_000_000
 #: Characters of a stack that a pipeline is told.
 LONGEST_STACK = 4000
 
@@ -75,7 +79,7 @@ def encode_job(
     name: str,
     data: Any,
     options: JobOptions,
-    now_ms: int,
+    now: int | str,
     *,
     formal: bool = False,
     sealer: Sealer | None = None,
@@ -87,7 +91,7 @@ def encode_job(
         name: The name of its handler; kept where it is not the type.
         data: Its payload.
         options: Its options.
-        now_ms: The time.
+        now: The time in ms, or empty for the server's.
         formal: Whether its priority is one of the formal ones.
         sealer: Seals the payload for this job.
 
@@ -102,9 +106,13 @@ def encode_job(
     job_id = options.job_id or new_id()
     if sealer is not None:
         body = sealer.seal("payload", job_id, body)
-    record, facts = make_record(job_type, name, body, options, now_ms, job_id, formal=formal)
+    created = now if options.timestamp is None else options.timestamp
+    at_ms = NO_TIME if isinstance(created, str) else created
+    record, facts = make_record(job_type, name, body, options, at_ms, job_id, formal=formal)
     payload.check_size(record, b"", options.size_limit)
-    due = (now_ms if options.timestamp is None else options.timestamp) + options.delay if options.delay else 0
+    due: int | str = 0
+    if options.delay:
+        due = f"+{options.delay}" if isinstance(created, str) else created + options.delay
     return job_id, [
         job_id,
         record,
@@ -112,6 +120,7 @@ def encode_job(
         due,
         "L" if options.lifo else "",
         told_of(name, options.correlation_id, options.tags),
+        record.rindex(CREATED) + len(CREATED) if isinstance(created, str) else "",
         len(options.depends_on),
         *options.depends_on,
     ]
@@ -165,7 +174,7 @@ def make_record(
         "dependsOn": options.depends_on,
         "target": _wire_target(options.target),
         "metadata": options.tags or {},
-        "createdAt": now_ms if options.timestamp is None else options.timestamp,
+        "createdAt": now_ms,
     }
     if rate is not None:
         limits = {"maxConcurrent": rate.max_concurrent, "maxPerMinute": rate.max_per_minute}
@@ -234,9 +243,9 @@ def retention_seconds(argument: str) -> int:
     return min(int(age), KEPT) if age else KEPT
 
 
-def result_of(value: bytes, at_ms: int) -> bytes:
-    """The result of a completed job as JSON; the script adds how long it ran."""
-    return _json.encode({"success": True, "data": msgspec.Raw(value or b"null"), "completedAt": at_ms})
+def result_of(value: bytes) -> bytes:
+    """The result of a completed job as JSON; the script adds when it ended and how long it ran."""
+    return _json.encode({"success": True, "data": msgspec.Raw(value or b"null")})
 
 
 def newest_stack(stack: bytes) -> str:
@@ -245,15 +254,15 @@ def newest_stack(stack: bytes) -> str:
     return str(traces[-1])[-LONGEST_STACK:] if isinstance(traces, list) and traces else ""
 
 
-def failure_of(reason: str, stack: bytes, name: str, at_ms: int) -> bytes:
-    """The result of a failed job as JSON."""
+def failure_of(reason: str, stack: bytes, name: str) -> bytes:
+    """The result of a failed job as JSON; the script adds the same."""
     traces = decoded(stack)
     error = {
         "message": reason,
         "stack": str(traces[-1]) if isinstance(traces, list) and traces else "",
         "name": name or "Error",
     }
-    return _json.encode({"success": False, "error": error, "completedAt": at_ms})
+    return _json.encode({"success": False, "error": error})
 
 
 def outcome_of(o: Outcome, facts: bytes) -> bytes:
@@ -263,10 +272,10 @@ def outcome_of(o: Outcome, facts: bytes) -> bytes:
         kind, value, category = "f", NO_CHILDREN.encode(), "permanent"
     result = b""
     if kind == "c":
-        result = result_of(value, o.at_ms)
+        result = result_of(value)
     elif kind == "f":
         reason = value.decode("utf-8", "replace")
-        result = failure_of(reason, o.stack, o.code, o.at_ms)
+        result = failure_of(reason, o.stack, o.code)
         if category == "cancelled":
             kind = "x"
     return pack(
@@ -275,7 +284,7 @@ def outcome_of(o: Outcome, facts: bytes) -> bytes:
             o.id,
             o.token,
             o.starts if o.starts >= 0 else "",
-            o.at_ms,
+            o.at_ms or "",
             result,
             value,
             o.stack,

@@ -89,7 +89,7 @@ class CronStore:
         if overlap not in OVERLAP:
             raise ValidationError("overlap", "one of " + ", ".join(OVERLAP), overlap)
         codec.check_options(options)
-        now = self._broker.clock()
+        now = await self._broker.now()
         due = _following(schedule, now)
         if due is None:
             return None
@@ -205,8 +205,9 @@ class CronKeeper:
 
     async def _due(self) -> list[tuple[str, float, bytes]]:
         """Schedules whose time has come: id, that time as it stands there, record."""
+        now = await self._broker.now()
         flat = await self._caller.command(
-            *("ZRANGEBYSCORE", self._keys.cron(), "-inf", self._broker.clock()),
+            *("ZRANGEBYSCORE", self._keys.cron(), "-inf", now),
             *("WITHSCORES", "LIMIT", 0, BATCH),
         )
         if not flat:
@@ -219,7 +220,7 @@ class CronKeeper:
 
     async def _fire(self, due: Sequence[tuple[str, float, bytes]]) -> int:
         """Moves schedules on and makes their jobs; -1 where it leads no more."""
-        made, now = 0, self._broker.clock()
+        made, now = 0, await self._broker.now()
         batch: list[bytes] = []
         firings = 0
         for one, at, raw in due:
@@ -227,20 +228,21 @@ class CronKeeper:
             batch.append(packed)
             firings += count
             if firings >= FIRINGS or len(batch) >= FIRINGS:
-                fired = await self._call(batch, now)
+                fired = await self._call(batch)
                 if fired < 0:
                     return -1
                 made, batch, firings = made + fired, [], 0
         if batch:
-            fired = await self._call(batch, now)
+            fired = await self._call(batch)
             if fired < 0:
                 return -1
             made += fired
         return made
 
-    async def _call(self, batch: Sequence[bytes], now: int) -> int:
+    async def _call(self, batch: Sequence[bytes]) -> int:
+        time = self._broker.clock.argument
         fired: int = await self._caller.once(
-            load("fire"), self._keys.waiting(), self._name, self.term, now, *batch, patient=True
+            load("fire"), self._keys.waiting(), self._name, self.term, time, *batch, patient=True
         )
         return fired
 

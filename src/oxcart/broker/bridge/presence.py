@@ -42,10 +42,11 @@ class WorkerEntry(msgspec.Struct, frozen=True):
         stack: What it is made of.
         region: Where it is.
         capabilities: What it can do.
-        last_seen: When it last said so, in ms.
+        last_seen: When it last said so, in ms; of a worker of ours by the server's clock.
         pid: Its process.
         hostname: Its machine.
         queues: The job types that it takes, where it is one of ours.
+        clock: The same by the clock of its machine; None where nothing is known.
     """
 
     id: str
@@ -57,6 +58,12 @@ class WorkerEntry(msgspec.Struct, frozen=True):
     pid: int = 0
     hostname: str = ""
     queues: tuple[str, ...] = ()
+    clock: int | None = None
+
+    @property
+    def skew_ms(self) -> int | None:
+        """How far the clock of its machine is ahead of the server's, in ms; None where nothing is known."""
+        return None if self.clock is None else self.clock - self.last_seen
 
     def may_take(self, job_type: str) -> bool:
         """Whether it takes jobs of a type; a worker of another client does not say, and may take any."""
@@ -84,7 +91,7 @@ class Presence:
 
     async def beat(self, abilities: Abilities) -> None:
         """Says that the worker lives and what it can do; enters it where it is not there."""
-        keys, now = self._broker.keys, self._broker.clock()
+        keys, now = self._broker.keys, await self._broker.now()
         record: dict[str, Any] = {
             "serverId": self._name,
             "stack": _one(abilities.stack),
@@ -93,7 +100,12 @@ class Presence:
             "lastSeen": now,
             "pid": os.getpid(),
             "hostname": socket.gethostname(),
-            "ox": {"stack": abilities.stack, "region": abilities.region, "queues": self._queues},
+            "ox": {
+                "stack": abilities.stack,
+                "region": abilities.region,
+                "queues": self._queues,
+                "clock": now + self._broker.clock.skew_ms,
+            },
         }
         await self._broker.caller.pipeline(
             [
@@ -219,6 +231,7 @@ def _entry(name: str, raw: bytes | None, beats: bool, now_ms: int) -> WorkerEntr
         _int(read.get("pid")),
         str(read.get("hostname") or ""),
         _words(more.get("queues")),
+        _int(more.get("clock")) or None,
     )
 
 

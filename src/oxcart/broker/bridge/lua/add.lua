@@ -1,10 +1,12 @@
 -- Adds jobs.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, 4 how many jobs, then per job:
---          id, record, facts (MessagePack), time at which it is due or 0, "L" for the head of the list or "",
---          what the event tells of it (MessagePack), how many jobs it waits for, their ids
--- Returns  per job 1, or 0 where a job of this id exists, or the id of a job that it is to wait for and that is none
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many jobs, then per job:
+--          id, record, facts (MessagePack), time at which it is due, or "+" and its delay, or 0, "L" for the head of the
+--          list or "", what the event tells of it (MessagePack), where in its record the time of its creation is to
+--          stand or "", how many jobs it waits for, their ids
+-- Returns  per job 1, or 0 where a job of this id exists, or the id of a job that it is to wait for and that is none;
+--          last the server's time
 -- Events   `added`, and `waiting`, `delayed` or `waiting-children` per job
 -- Keeps    a job waits for jobs that are there, so for none that comes after it: there are no rings of them;
 --          a job is in one of waiting, delayed and pending, and its status says so
@@ -19,14 +21,20 @@ local kept = remembered()
 if kept then
   return kept
 end
-local now = ARGV[3]
+local now = time_of(ARGV[3])
 local answer, at = {}, 5
 for i = 1, tonumber(ARGV[4]) do
   local id, record, packed, due, front = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local depends = tonumber(ARGV[at + 6])
+  local depends, created_at = tonumber(ARGV[at + 7]), tonumber(ARGV[at + 6])
+  if created_at then -- the caller left room for the digits of a time
+    record = string.sub(record, 1, created_at) .. now .. string.sub(record, created_at + #now + 1)
+  end
+  if string.byte(due) == 43 then -- +
+    due = string.format("%.0f", now + string.sub(due, 2))
+  end
   local unknown
   for n = 1, depends do
-    local other = ARGV[at + 6 + n]
+    local other = ARGV[at + 7 + n]
     if call("EXISTS", P .. "jobs:data:" .. other) == 0
       and call("GET", P .. "jobs:status:" .. other) ~= "completed" then
       unknown = other
@@ -41,7 +49,7 @@ for i = 1, tonumber(ARGV[4]) do
     tell_added(facts[1], id, ARGV[at + 5])
     local unmet = {}
     for n = 1, depends do
-      local other = ARGV[at + 6 + n]
+      local other = ARGV[at + 7 + n]
       if call("GET", P .. "jobs:status:" .. other) ~= "completed" then
         unmet[#unmet + 1] = other
       end
@@ -64,13 +72,13 @@ for i = 1, tonumber(ARGV[4]) do
   else
     answer[i] = 0
   end
-  at = at + 7 + depends
+  at = at + 8 + depends
 end
 local known = call("HLEN", P .. "ox:facts") - SLACK
 if known > 0
   and known > call("LLEN", WAITING) + call("ZCARD", P .. "jobs:delayed") + call("ZCARD", P .. "ox:pending") then
-  local time = call("TIME")
   -- A producer that may not use one of its commands adds all the same.
-  pcall(seldom().heal_index, 10 + 2 * #answer, time[1] * 1000 + math.floor(time[2] / 1000))
+  pcall(seldom().heal_index, 10 + 2 * tonumber(ARGV[4]), tonumber(server_ms()))
 end
+answer[#answer + 1] = tonumber(server_ms())
 return remember(answer)

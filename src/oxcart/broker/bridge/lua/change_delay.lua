@@ -1,7 +1,7 @@
 -- Changes when a delayed job is due.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 id, 4 type, 5 when it is due
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 type, 5 now or "" (time.lua), 6 delay ms
 -- Returns  1, -1 no such job, -3 not delayed
 -- Events   `delayed`
 -- include: base
@@ -13,7 +13,8 @@ if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
 elseif not call("ZSCORE", P .. "jobs:delayed", id) then
   return -3
 end
-call("ZADD", P .. "jobs:delayed", ARGV[5], id)
-call("ZADD", P .. "ox:marker:" .. ARGV[4], ARGV[5], "1")
-tell(ARGV[4], "delayed", id, "delay", ARGV[5])
+local due = string.format("%.0f", time_of(ARGV[5]) + ARGV[6])
+call("ZADD", P .. "jobs:delayed", due, id)
+call("ZADD", P .. "ox:marker:" .. ARGV[4], due, "1")
+tell(ARGV[4], "delayed", id, "delay", due)
 return 1

@@ -1,10 +1,10 @@
 -- Claims ready jobs of one type for a worker.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, 4 how many, 5 worker id, 6 lock ms, 7 type,
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many, 5 worker id, 6 lock ms, 7 type,
 --          8 payload bytes after which to stop, 9 entries of the list to look at for jobs of others,
 --          10 how many lanes the worker serves, their names
--- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated, unknown, more, lanes, awaited }: jobs
+-- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated, unknown, more, lanes, awaited, now }: jobs
 --          is a list of { id, starts, record, fields of earlier runs } in MessagePack; limited and due in ms; unknown
 --          are ids that the caller is to read and `index`; more is 1 while the list was not seen to its end;
 --          lanes are those with work that the caller did not name; awaited is for finish.lua

@@ -1,7 +1,7 @@
 -- Renews leases, and with them the heartbeat of their worker: a handler may hold the worker's process.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, 4 lock ms, then per lease: id, worker id, starts or ""
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 lock ms, then per lease: id, worker id, starts or ""
 -- Returns  the ids that were refused
 -- Keeps    a lease that ran out comes back only while the job is active and was not started by another; a
 --          server without memory still renews, or it would be full of dead workers when it has some again
@@ -27,7 +27,7 @@ for at = 5, #ARGV, 3 do
     beaten[worker] = true
     local beat = P .. "workers:heartbeat:" .. worker
     if call("SISMEMBER", P .. "workers:active", worker) == 1
-      and redis.pcall("SET", beat, ARGV[3], "EX", 30).err then
+      and redis.pcall("SET", beat, time_of(ARGV[3]), "EX", 30).err then
       call("EXPIRE", beat, 30)
     end
   end

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 … as claim.lua, then how many outcomes, and each as MessagePack:
---          { kind, id, worker id, starts or "", at, result, reason, stack, category, code, delay, counts,
+--          { kind, id, worker id, starts or "", at or "" for the time of the call, result, reason, stack, category, code, delay, counts,
 --            front, seconds to keep, other facts (MessagePack) or "", its formal state or "",
 --            the newest stack or "" }
 --          kind: c completed, f failed for good, x failed without being a dead letter (cancelled),
@@ -148,6 +148,7 @@ local ENDS = { c = true, f = true, x = true }
 local codes, awaited = {}, {}
 for i = 1, tonumber(ARGV[at]) do
   local o = cmsgpack.unpack(ARGV[at + i])
+  o[5] = o[5] ~= "" and o[5] or asked.now
   local id = o[2]
   local code = refusal(id, o[3], o[4])
   if not code then

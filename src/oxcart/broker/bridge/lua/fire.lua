@@ -1,13 +1,13 @@
 -- Fires schedules: each due time becomes a job, and the schedule moves on in the same step.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 its term, 5 now, then each schedule as MessagePack:
+-- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 its term, 5 now or "" (time.lua), then each schedule as MessagePack:
 --          { id, the due time that was read, the next one or "", "beside", "skip" or "queue",
 --            { { job id, record, facts, what the event tells of it (both MessagePack), the rule that made it (JSON, up
 --                to the number of the run) } … } }
 -- Returns  how many jobs were made; -1 where the scheduler leads no more
 -- Events   `added`, and `waiting` or `waiting-children` per job
--- Keeps    a due time fires once: whoever comes second finds the schedule moved on
+-- Keeps    a due time fires once: whoever comes second finds the schedule moved on; none fires before its time
 -- include: base lanes
 
 local kept = remembered()
@@ -31,12 +31,12 @@ local function begins(id, overlap)
   return overlap == "queue" and status == "active" and "after" or nil, last
 end
 
-local made = 0
+local made, now = 0, tonumber(time_of(ARGV[5]))
 for at = 6, #ARGV do
   local one = cmsgpack.unpack(ARGV[at])
   local id = one[1]
   local read = call("ZSCORE", P .. "jobs:cron", id)
-  if read and tonumber(read) == one[2] then
+  if read and tonumber(read) == one[2] and one[2] <= now then
     if one[3] == "" then
       call("ZREM", P .. "jobs:cron", id)
       call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id)
@@ -56,7 +56,7 @@ for at = 6, #ARGV do
           tell(facts[1], "waiting", job[1])
         else
           call("SET", P .. "jobs:status:" .. job[1], "waiting")
-          make_pending(job[1], { last }, ARGV[5])
+          make_pending(job[1], { last }, now)
           call("HSET", P .. "ox:job:" .. job[1], "depends", cmsgpack.pack({ last }), "ended", "1")
           tell(facts[1], "waiting-children", job[1])
         end

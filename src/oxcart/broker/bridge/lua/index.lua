@@ -1,7 +1,7 @@
 -- Puts jobs of other clients into the side index, after the caller has read their records.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, 4 how many lanes, per lane and priority: its first facts
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many lanes, per lane and priority: its first facts
 --          (MessagePack), how many jobs, and per job id, facts and what is told of it (MessagePack), "" where it
 --          ran before;
 --          then, for each job that waits for others: id, facts, what is told of it, their ids (MessagePack)
@@ -73,7 +73,7 @@ for each = at, #ARGV, 4 do
       ready = ready + 1
     else
       call("SADD", P .. "ox:listed", id)
-      make_pending(id, unmet, ARGV[3])
+      make_pending(id, unmet, time_of(ARGV[3]))
       call("HSET", P .. "ox:job:" .. id, "depends", cmsgpack.pack(unmet), "foreign", "1")
       tell_found(job_type, id, ARGV[each + 2], "waiting-children")
     end

@@ -14,6 +14,9 @@ if ARGV[4] == "" then
   end
   return 0
 end
+if call("PTTL", key) > 10 * ARGV[4] then
+  call("DEL", key) -- no leader leads for so long: the server's clock was set back
+end
 if call("SET", key, me, "NX", "PX", ARGV[4]) then
   return call("INCR", P .. "ox:term")
 elseif call("GET", key) == me then

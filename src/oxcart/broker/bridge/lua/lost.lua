@@ -1,7 +1,7 @@
 -- Finds active jobs whose worker is gone: the lock ran out, or its holder's last sign of life did.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, 4 ms that one check is alone, 5 cursor, "" to begin, 6 how many
+-- ARGV     1 slot, 2 number of the call, 3 ms that one check is alone, 4 cursor, "" to begin, 5 how many
 -- Returns  { cursor, ids that are lost, ids that no worker of ours holds }; the cursor is "0" at the end, and
 --          "busy" with the ms to wait in place of the ids where another check runs
 -- Keeps    a job of another client must be seen so twice, a second apart: that client may be about to end it;
@@ -9,16 +9,22 @@
 -- include: base holders
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
-local time, cursor = call("TIME"), ARGV[5]
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now, cursor = tonumber(server_ms()), ARGV[4]
 if cursor == "" then
-  if not call("SET", P .. "ox:checking", ARGV[3], "NX", "PX", ARGV[4]) then
-    return { "busy", math.max(0, call("PTTL", P .. "ox:checking")), {} }
+  local guard = P .. "ox:checking"
+  if not call("SET", guard, server_ms(), "NX", "PX", ARGV[3]) then
+    local left, set_at = call("PTTL", guard), tonumber(call("GET", guard)) or 0
+    -- After the server's clock was set back a guard lasts longer by that step: it was set in the future, or it lasts
+    -- longer than any check sets it.
+    if set_at <= now and left >= 0 and left <= math.max(10 * ARGV[3], 60000) then
+      return { "busy", left, {} }
+    end
+    call("SET", guard, server_ms(), "PX", ARGV[3])
   end
   call("ZREMRANGEBYSCORE", P .. "ox:suspects", "-inf", now - 60000)
   cursor = "0"
 end
-local answer = call("SSCAN", P .. "jobs:active", cursor, "COUNT", ARGV[6])
+local answer = call("SSCAN", P .. "jobs:active", cursor, "COUNT", ARGV[5])
 local lost, foreign = {}, {}
 for _, id in ipairs(answer[2]) do
   local gone = is_abandoned(id, now)

@@ -7,8 +7,7 @@
 -- include: base lanes leaving forgetting
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
-local time = call("TIME")
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = tonumber(server_ms())
 local noted = 0
 for at = 3, #ARGV, 2 do
   local status = call("GET", P .. "jobs:status:" .. ARGV[at])

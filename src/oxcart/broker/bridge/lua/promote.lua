@@ -1,11 +1,12 @@
 -- Lets delayed jobs through whose time has come.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, 4 how many at most
--- Returns  { how many, when the next is due or 0, how many jobs wait for others }
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many at most
+-- Returns  { how many, when the next is due or 0, how many jobs wait for others, the time by which the call judged }
 -- Events   `waiting` per job
 -- include: base lanes
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
-local moved = promote_due(ARGV[3], tonumber(ARGV[4]))
-return { moved, next_due(), call("ZCARD", P .. "ox:pending") }
+local now = time_of(ARGV[3])
+local moved = promote_due(now, tonumber(ARGV[4]))
+return { moved, next_due(), call("ZCARD", P .. "ox:pending"), tonumber(now) }

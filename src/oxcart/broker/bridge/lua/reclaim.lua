@@ -1,7 +1,7 @@
 -- Takes jobs back from workers that are gone, after the caller has read their records.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, then each job as MessagePack:
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), then each job as MessagePack:
 --          { id, type, facts (MessagePack), result or "", reason }: with a result it is a dead letter,
 --          without one it goes back to the head of the list; without facts its record is gone
 -- Returns  the ids that came back or died
@@ -13,8 +13,7 @@ local kept = remembered()
 if kept then
   return kept
 end
-local time = call("TIME")
-local server_now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now, server_now = time_of(ARGV[3]), tonumber(server_ms())
 local done = {}
 for at = 4, #ARGV do
   local job = cmsgpack.unpack(ARGV[at])
@@ -32,9 +31,9 @@ for at = 4, #ARGV do
         make_ready(id, cmsgpack.unpack(job[3]), true)
         tell(job_type, "waiting", id, "prev", "active")
       else
-        call("HSET", P .. "ox:job:" .. id, "failedReason", job[5], "ox:category", "system", "finishedOn", ARGV[3])
-        bury(id, job_type, job[4], ARGV[3], job[5], "dead_letter",
-          told_of_run(id, job_type, "stalled", ARGV[3], "system"))
+        call("HSET", P .. "ox:job:" .. id, "failedReason", job[5], "ox:category", "system", "finishedOn", now)
+        bury(id, job_type, job[4], now, job[5], "dead_letter",
+          told_of_run(id, job_type, "stalled", now, "system"))
       end
       done[#done + 1] = id
     end

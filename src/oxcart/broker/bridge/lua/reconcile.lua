@@ -21,8 +21,7 @@ if held + tonumber(ARGV[4]) ~= call("SCARD", P .. "jobs:active") then -- else th
     else
       call("SREM", ours, id) -- another client's recovery took it back
       call("HDEL", P .. "ox:held", id)
-      local time = call("TIME") -- or it is in no list: the rescue looks at it
-      call("ZADD", P .. "ox:missing", "NX", time[1] * 1000 + math.floor(time[2] / 1000), id)
+      call("ZADD", P .. "ox:missing", "NX", server_ms(), id) -- or it is in no list: the rescue looks at it
     end
   end
 end

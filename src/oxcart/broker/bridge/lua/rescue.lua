@@ -14,8 +14,7 @@ if kept then
   return kept
 end
 local OVER = { completed = true, dead = true, failed = true }
-local time = call("TIME")
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = tonumber(server_ms())
 
 local function place(id, status)
   if call("EXISTS", P .. "jobs:data:" .. id) == 0 then

@@ -1,7 +1,7 @@
 -- Lets jobs through whose dependencies have all completed: those that wait for one job, or all, page by page.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now, 4 from which of the pending jobs on, "" to begin,
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 from which of the pending jobs on, "" to begin,
 --          5 how many to look at, 6 the job that has ended, "" to look at all
 -- Returns  { how many were let through, how many were looked at }; where many wait, nothing while the last look
 --          at all of them is not long ago
@@ -22,10 +22,13 @@ if ARGV[6] ~= "" then
   end
 else
   -- All workers look. Together they look at ten jobs in a ms at most: that is a twentieth of the server's time.
-  local all = call("ZCARD", P .. "ox:pending")
-  if ARGV[4] == "" and all > most
-    and not call("SET", P .. "ox:settling", "1", "NX", "PX", math.max(1000, math.floor(all / 10))) then
-    return { 0, 0 }
+  local all, guard, now = call("ZCARD", P .. "ox:pending"), P .. "ox:settling", server_ms()
+  local pause = math.max(1000, math.floor(all / 10))
+  if ARGV[4] == "" and all > most and not call("SET", guard, now, "NX", "PX", pause) then
+    if (tonumber(call("GET", guard)) or 0) <= tonumber(now) then
+      return { 0, 0 }
+    end
+    call("SET", guard, now, "PX", pause) -- set in the future: the server's clock was set back
   end
   ids = call("ZRANGE", P .. "ox:pending", from, from + most - 1)
   looked = #ids
@@ -66,7 +69,7 @@ for _, id in ipairs(ids) do
       else
         call("SREM", P .. "ox:listed", id) -- the scan finds it
       end
-    elseif due > tonumber(ARGV[3]) then
+    elseif due > tonumber(time_of(ARGV[3])) then
       call("SET", P .. "jobs:status:" .. id, "delayed")
       call("ZADD", P .. "jobs:delayed", known[2], id)
       if facts then

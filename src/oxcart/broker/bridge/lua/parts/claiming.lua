@@ -20,7 +20,7 @@ local PASS_AGAIN = 1000
 
 local function read_asked(at)
   local asked = {
-    now = tonumber(ARGV[at]), count = tonumber(ARGV[at + 1]), worker = ARGV[at + 2],
+    now = tonumber(time_of(ARGV[at])), count = tonumber(ARGV[at + 1]), worker = ARGV[at + 2],
     lock = ARGV[at + 3], type = ARGV[at + 4], bytes = tonumber(ARGV[at + 5]), step = tonumber(ARGV[at + 6]),
     lanes = {},
   }
@@ -274,18 +274,19 @@ local function tell_claim(codes, answer, asked, repeated)
   return {
     codes, cmsgpack.pack(answer.jobs), answer.limited, answer.due, answer.closed,
     tonumber(call("GET", P .. "ratelimit:concurrent:" .. asked.type) or 0) or 0, answer.orphans, repeated,
-    answer.unknown, answer.more, answer.lanes, answer.awaited or {},
+    answer.unknown, answer.more, answer.lanes, answer.awaited or {}, answer.now or asked.now,
   }
 end
 
 -- What is remembered of a call: codes, and which jobs it took. A repeat reads them anew.
 local function answer_claim(codes, answer, asked)
-  remember({ codes, answer.taken or {} })
+  remember({ codes, answer.taken or {}, asked.now })
   return tell_claim(codes, answer, asked, 0)
 end
 
 local function repeat_claim(kept, asked)
-  local answer = { jobs = {}, limited = 0, due = 0, closed = 0, orphans = {}, unknown = {}, more = 1, lanes = {} }
+  local answer = { jobs = {}, limited = 0, due = 0, closed = 0, orphans = {}, unknown = {}, more = 1, lanes = {},
+    now = kept[3] }
   for _, id in ipairs(kept[2]) do
     local raw = call("GET", P .. "jobs:data:" .. id)
     if raw and call("GET", P .. "jobs:lock:" .. id) == asked.worker then

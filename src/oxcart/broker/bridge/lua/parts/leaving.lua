@@ -49,11 +49,11 @@ local function keep_for(id, seconds)
   return false
 end
 
--- How long the last run took, behind a result that is JSON.
+-- A result that is JSON, and behind it when the last run ended and how long it took.
 local function timed(result, id, now)
   local began = tonumber(call("HGET", P .. "ox:job:" .. id, "processedOn") or now)
   local took = math.max(0, tonumber(now) - began)
-  return string.format('%s,"processingTime":%.0f}', string.sub(result, 1, -2), took)
+  return string.sub(result, 1, -2) .. string.format(',"completedAt":%.0f,"processingTime":%.0f}', now, took)
 end
 
 -- What a pipeline that reads wants to know of an ended run and events do not carry: fields behind those of the event.

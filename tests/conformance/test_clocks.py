@@ -1,0 +1,142 @@
+"""Clients whose clocks are wrong: what is due, expired or scheduled follows the clock of the server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+
+from oxcart import Worker
+from oxcart.broker.port import Ask, Outcome
+from oxcart.model.state import State
+from tests.conformance.conftest import Bench, Venue
+from tests.signals import eventually
+
+HOUR_MS = 3_600_000
+#: Ms that a busy machine may take for a step of a test.
+ROOM_MS = 60_000
+
+
+@pytest_asyncio.fixture(params=[HOUR_MS, -HOUR_MS], ids=["ahead", "behind"])
+async def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    """The wall clock of this process is an hour off; the server's is right."""
+    true_ns, skew_ms = time.time_ns, int(request.param)
+    monkeypatch.setattr(time, "time_ns", lambda: true_ns() + skew_ms * 1_000_000)
+    monkeypatch.setattr(time, "time", lambda: (true_ns() + skew_ms * 1_000_000) / 1e9)
+    yield skew_ms
+
+
+async def server_ms(bench: Bench) -> int:
+    seconds, micros = await bench.broker.caller.command("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def test_a_delay_counts_from_the_servers_time(skew: int, bench: Bench) -> None:
+    before = await server_ms(bench)
+    await bench.add(delay="10m")
+    after = await server_ms(bench)
+    claimed = await bench.broker.claim(Ask(1, worker="w1"))
+    assert claimed.jobs == []
+    assert before + 600_000 <= claimed.due_ms <= after + 600_000
+    assert await bench.broker.promote() == (0, claimed.due_ms)
+    assert abs(bench.broker.clock() - await server_ms(bench)) < ROOM_MS
+
+
+async def test_a_changed_delay_counts_from_the_servers_time(skew: int, bench: Bench) -> None:
+    job_id = await bench.add(delay="10m")
+    before = await server_ms(bench)
+    await bench.broker.change_delay(job_id, 1_200_000)
+    after = await server_ms(bench)
+    _, due = await bench.broker.promote()
+    assert before + 1_200_000 <= due <= after + 1_200_000
+
+
+async def test_a_retry_waits_for_its_backoff_by_the_servers_time(skew: int, bench: Bench) -> None:
+    await bench.add()
+    (job,) = (await bench.broker.claim(Ask(1, worker="w1"))).jobs
+    before = await server_ms(bench)
+    outcome = Outcome("d", job.id, job.token, job.starts, value=b"no", stack=b"[]", delay_ms=600_000)
+    codes, _ = await bench.broker.finish([outcome], Ask(0, worker="w1"))
+    after = await server_ms(bench)
+    assert codes == [1]
+    _, due = await bench.broker.promote()
+    assert before + 600_000 <= due <= after + 600_000
+    assert before <= outcome.at_ms <= after
+
+
+async def test_a_job_records_the_servers_times(skew: int, bench: Bench) -> None:
+    before = await server_ms(bench)
+    job_id = await bench.add()
+    (job,) = (await bench.broker.claim(Ask(1, worker="w1"))).jobs
+    await bench.broker.finish([Outcome("c", job.id, job.token, job.starts, value=b"1")], Ask(0, worker="w1"))
+    after = await server_ms(bench)
+    (found,) = await bench.broker.look([job_id])
+    assert found is not None
+    assert found.processed_on is not None
+    assert found.finished_on is not None
+    assert before <= found.timestamp <= found.processed_on <= found.finished_on <= after
+    assert job.started_ms == found.processed_on
+
+
+async def test_a_worker_runs_delayed_jobs_on_time(skew: int, venue: Venue) -> None:
+    queue = venue.queue()
+    ran: list[str] = []
+
+    @queue.job(name="note")
+    async def note(word: str) -> None:
+        ran.append(word)
+
+    async with Worker(queue, concurrency=2).running():
+        await queue.add("note", {"word": "later"}, delay="10m")
+        started = time.monotonic()
+        await queue.add("note", {"word": "soon"}, delay="2s")
+        await eventually(lambda: ran, "the job that is due ran")
+        assert time.monotonic() - started >= 2 - 0.01
+        await (await queue.add("note", {"word": "now"})).result(30)
+    assert ran == ["soon", "now"]
+
+
+async def test_a_lifetime_holds(skew: int, venue: Venue) -> None:
+    if venue.protocol == "bridge":
+        pytest.skip("Bridge has no lifetimes")
+    queue = venue.queue()
+    queue.process(lambda: None)
+    held = await queue.add("n", lifetime="10m", delay="5m")
+    handle = await queue.add("n", lifetime="10m")
+    async with Worker(queue).running():
+        await handle.result(30)
+        assert await queue.broker.expire() == 0
+    assert [(await one.get()).state for one in (handle, held)] == [State.COMPLETED, State.DELAYED]
+
+
+async def test_a_schedule_fires_at_its_times(skew: int, venue: Venue, bench: Bench) -> None:
+    queue = venue.queue()
+    ran: list[int] = []
+
+    @queue.job(name="beat")
+    async def beat() -> None:
+        ran.append(await server_ms(bench))
+
+    now = datetime.fromtimestamp(await server_ms(bench) / 1000, UTC)
+    at = now + timedelta(seconds=5)
+    cron = f"{at.second} {at.minute} {at.hour} * * *"
+    await queue.schedulers.upsert("daily", name="beat", cron=cron, tz="UTC")
+    info = await queue.schedulers.get("daily")
+    assert info is not None
+    due = int(at.replace(microsecond=0).timestamp() * 1000)
+    assert info.next_ms == due
+    async with Worker(queue).running():
+        await eventually(lambda: ran, "the schedule fired")
+
+        async def moved_on() -> bool:
+            known = await queue.schedulers.get("daily")
+            return known is not None and known.next_ms != due
+
+        await eventually(moved_on, "the schedule has a next time")
+    assert due <= ran[0] <= due + ROOM_MS
+    known = await queue.schedulers.get("daily")
+    assert known is not None
+    assert known.next_ms == due + 24 * HOUR_MS
