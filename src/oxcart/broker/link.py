@@ -26,6 +26,7 @@ from typing import Any
 
 import hiredis
 
+from oxcart.broker.transport import speaks_plainly, speaks_tls
 from oxcart.model.errors import AccessDenied, BrokerUnavailable, CrossSlotError
 
 Argument = bytes | str | int | float
@@ -35,6 +36,8 @@ DENIALS = frozenset({"WRONGPASS", "NOAUTH", "NOPERM"})
 
 CALL_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 5.0
+#: Seconds after which a TLS handshake is slow enough to see whether the port speaks TLS at all.
+HANDSHAKE = 0.5
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:
@@ -242,21 +245,11 @@ class Link:
             self._fail(wire, why)
 
     async def _open(self) -> _Wire:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 self.endpoint = at = await self._resolve()
                 wire = _Wire(lambda exc: self._on_lost(wire, exc))
-                if at.path:
-                    await loop.create_unix_connection(lambda: wire, at.path)
-                else:
-                    await loop.create_connection(
-                        lambda: wire,
-                        at.host,
-                        at.port,
-                        ssl=at.tls,
-                        server_hostname=at.host if at.tls else None,
-                    )
+                await self._dial(wire, at)
                 await self._greet(wire, at)
                 if wire.ended is not None:
                     raise BrokerUnavailable(wire.ended)
@@ -265,10 +258,39 @@ class Link:
             reason = str(error) or type(error).__name__
             if isinstance(error, ReplyError) and error.code in DENIALS:
                 raise AccessDenied(f"{where} does not let us in: {reason}") from error
+            if isinstance(error, AnswerLost | ConnectionResetError):
+                await self._check_plain()
             raise BrokerUnavailable(f"cannot reach {where}: {reason}") from error
         self._wire = wire
         self.connections_made += 1
         return wire
+
+    async def _dial(self, wire: _Wire, at: Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        if at.path:
+            await loop.create_unix_connection(lambda: wire, at.path)
+        elif at.tls is None:
+            await loop.create_connection(lambda: wire, at.host, at.port)
+        else:
+            dialling = loop.create_task(
+                loop.create_connection(lambda: wire, at.host, at.port, ssl=at.tls, server_hostname=at.host)
+            )
+            try:
+                await asyncio.wait((dialling,), timeout=HANDSHAKE)
+                slow = not dialling.done()
+                wrong = not slow and isinstance(dialling.exception(), ssl.SSLError)
+                if (slow or wrong) and await speaks_plainly(at.host, at.port):
+                    raise AccessDenied(f"{at.name} does not speak TLS: write redis:// instead of rediss://")
+                await dialling
+            finally:
+                dialling.cancel()
+
+    async def _check_plain(self) -> None:
+        """Raises a typed error where a server that ended a plain connection speaks TLS."""
+        at = self.endpoint
+        if at is None or at.path or at.tls or not await speaks_tls(at.host, at.port):
+            return
+        raise AccessDenied(f"{at.name} speaks TLS: write rediss:// instead of redis://")
 
     async def _greet(self, wire: _Wire, at: Endpoint) -> None:
         greetings: list[tuple[str | int, ...]] = []

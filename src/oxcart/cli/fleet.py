@@ -94,7 +94,7 @@ class Fleet:
             _send(member, signal.SIGKILL if self._signals > 2 else signal.SIGTERM)
 
     async def _keep(self, index: int) -> None:
-        pause = PAUSES[0]
+        pause, is_first = PAUSES[0], True
         while not self._stopping.is_set():
             born = time.monotonic()
             code = await self._live(index)
@@ -105,11 +105,12 @@ class Fleet:
                 return
             if code == RELOAD:
                 continue
-            if code == exits.USAGE:
-                # It said what is wrong; another start would say the same.
+            if code == exits.USAGE or (code == exits.UNREACHABLE and is_first):
+                # The process said what is wrong; another start would say the same.
                 self._code = code
                 self.stop()
                 return
+            is_first = False
             pause = PAUSES[0] if time.monotonic() - born > HEALTHY else pause
             log.warning("worker process %d ended with %s; another in %.1f s", index, _ending(code), pause)
             with contextlib.suppress(TimeoutError):

@@ -23,7 +23,7 @@ from typing import Any
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import ReplyError
 from oxcart.broker.port import ServedBroker
-from oxcart.model.errors import BrokerError, BrokerUnavailable
+from oxcart.model.errors import AccessDenied, BrokerError, BrokerUnavailable
 
 log = logging.getLogger("oxcart.worker")
 
@@ -105,14 +105,19 @@ class Waiter:
         self.needed = asyncio.Event()
 
     async def run(self) -> None:
-        """Waits, wakes, and waits again, until cancelled."""
-        attempt, known = 0, False
+        """Waits, wakes, and waits again, until cancelled.
+
+        Raises:
+            AccessDenied: The server refused the first connection.
+            BrokerUnavailable: The server stayed away for as many attempts as ``reconnect`` allows.
+        """
+        attempt, known, let_in = 0, False, False
         try:
             while True:
                 try:
                     await self._greet()
                     if not known:
-                        known = True
+                        known = let_in = True
                         self._on_state(True)
                         self._wake(None)
                     await self._round()
@@ -120,6 +125,8 @@ class Waiter:
                 except (BrokerError, ReplyError) as error:
                     attempt, known = attempt + 1, False
                     self._on_state(False)
+                    if isinstance(error, AccessDenied) and not let_in:
+                        raise  # later denials pass: a password may change on the server first
                     # Most often the slot moved, or the server is no master any more: look for it anew.
                     self._server.forget_slots()
                     if isinstance(error, ReplyError):

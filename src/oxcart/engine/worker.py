@@ -41,7 +41,7 @@ from oxcart.engine.verdict import REFUSALS, Verdict, tell_failure
 from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import BrokerUnavailable, ValidationError
+from oxcart.model.errors import AccessDenied, BrokerUnavailable, ValidationError
 from oxcart.model.failure import Classifier
 from oxcart.model.options import DEFAULT_TIMEOUT
 from oxcart.model.retention import Retention
@@ -198,6 +198,7 @@ class Worker:
         """Runs until ``stop`` is called or the task is cancelled.
 
         Raises:
+            AccessDenied: The server refused the worker's first connection.
             BrokerUnavailable: The server stayed away for as many attempts as ``reconnect`` allows.
         """
         try:
@@ -581,14 +582,14 @@ class Worker:
         for task in loops:
             task.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        if not isinstance(self._failure, BrokerUnavailable):
+        if not isinstance(self._failure, BrokerUnavailable | AccessDenied):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10):
                     await self._claims.drained()
         await self._callbacks.close()
         await self._claims.close()
         await self._namespaces.end()
-        if not isinstance(self._failure, BrokerUnavailable):
+        if not isinstance(self._failure, BrokerUnavailable | AccessDenied):
             await self._mesh.leave()
         await self._executor.close()
         await self._leases.close()

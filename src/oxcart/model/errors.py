@@ -274,7 +274,7 @@ class BrokerUnavailable(BrokerError):
 
 
 class AccessDenied(BrokerError):
-    """The server does not let us in: a wrong or missing password, or a user without the right."""
+    """The server does not let us in: a wrong password, a user without the right, TLS on one side only."""
 
 
 class Unacknowledged(BrokerError):
