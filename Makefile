@@ -14,11 +14,19 @@ help:  ## list the targets
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 install: $(VENV)/.installed  ## create .venv with everything pinned
+
+.PHONY: lock
+lock:  ## pin everything anew with the hashes of all files of each release; LOCK=--upgrade takes newer ones
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.8
+	build/lock/bin/uv pip compile pyproject.toml requirements.in --all-extras --group dev --universal \
+	  --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock" --quiet \
+	  --output-file requirements.lock $(LOCK) > /dev/null
 
 demo: install  ## a server, workers, failures and retries, and Spark's report of it, in a minute
 	$(BIN)/oxcart demo --html build/demo.html $(DEMO)
