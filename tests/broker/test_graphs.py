@@ -232,20 +232,28 @@ class TestPropagation:
     async def test_a_thousand_wide_fan_in_is_released_once(self, two: Graphs, store: redis.Redis) -> None:
         await two.graph(*(node(f"m{n}") for n in range(1000)))
         await two.graph(node("in", *(after(f"m{n}") for n in range(1000)), queue="p"))
+        ends = []
         while jobs := (await two.q.claim(Ask(50))).jobs:
-            ends = [Outcome("c", job.id, job.token, job.starts, two.now, b"1", b"[]") for job in jobs]
-            await two.q.finish(ends)
+            ends += [Outcome("c", job.id, job.token, job.starts, two.now, b"1", b"[]") for job in jobs]
+        for start in range(0, 999, 50):
+            await two.q.finish(ends[start : min(start + 50, 999)])
+        assert await two.state("in", two.p) == "waiting-children"
+        await two.q.finish(ends[999:])
         assert store.lrange("bull:p:wait", 0, -1) == ["in"]
         stream: Any = store.xrange("bull:p:events")
         assert [entry["event"] for _, entry in stream].count("waiting") == 1
 
-    async def test_a_broad_fan_out_goes_in_steps(self, two: Graphs, store: redis.Redis) -> None:
+    async def test_a_thousand_wide_fan_out_goes_in_steps(self, two: Graphs, store: redis.Redis) -> None:
         await two.graph(node("a"))
-        await two.graph(*(node(f"o{n}", after("a"), queue="p") for n in range(700)))
+        await two.graph(*(node(f"o{n}", after("a"), queue="p") for n in range(1000)))
+        assert store.llen("bull:p:wait") == 0
         await two.run("a")
-        assert 0 < store.llen("bull:p:wait") < 700
-        assert await two.keepers[two.p].tick() + 250 == 700
-        assert store.llen("bull:p:wait") == 700
+        assert 0 < store.llen("bull:p:wait") < 1000
+        assert await two.keepers[two.p].tick() + 250 == 1000
+        assert await two.keepers[two.p].tick() == 0
+        assert sorted(map(str, store.lrange("bull:p:wait", 0, -1))) == sorted(f"o{n}" for n in range(1000))
+        stream: Any = store.xrange("bull:p:events")
+        assert [entry["event"] for _, entry in stream].count("waiting") == 1000
 
 
 class TestHiding:
