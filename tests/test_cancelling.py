@@ -323,6 +323,7 @@ class TestRunning:
                 await job.result(10)
         assert told.value.category == "cancelled"
         assert told.value.reason == ("mine" if isinstance(answer, Cancel) else "stop it")
+        assert (await job.get()).attempts_made == 1
 
     async def test_a_handler_may_cancel_its_own_job(self, queue: Queue) -> None:
         @queue.job

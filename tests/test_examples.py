@@ -160,7 +160,8 @@ shop.place("ada")
 def test_an_outbox_loses_no_job_and_doubles_none(
     url: str, store: redis.Redis, tmp_path: Path, name: str, dies: str
 ) -> None:
-    more = {"SHOP_DB": str(tmp_path / "shop.db"), "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    more = {"SHOP_DB": str(tmp_path / "shop.db"), "PYTHONPATH": path}
     died = subprocess.run(
         [sys.executable, "-c", DYING, name, dies],
         cwd=ROOT,

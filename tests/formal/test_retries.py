@@ -12,7 +12,7 @@ from oxcart import Queue, Worker, testing
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import Ask
 from oxcart.engine.running import RunningJob
-from oxcart.model.errors import JobError, PayloadError
+from oxcart.model.errors import JobError, PayloadError, ValidationError
 from oxcart.model.failure import PermanentError, TemporaryError
 from oxcart.model.state import State
 from tests.conftest import MakeQueue
@@ -244,7 +244,31 @@ class TestCategories:
             "timeout": "timeout",
         }
         assert jobs["permanent"].past_attempts[0].code == "E1"
-        assert "refused" in jobs["temporary"].stacktrace[-1]  # the cause is part of the story
+        assert "ConnectionError: refused" in jobs["temporary"].stacktrace[-1]  # the cause is part of it
+        assert "ValueError: x" in jobs["permanent"].stacktrace[-1]
+
+    async def test_a_temporary_failure_is_tried_again_and_a_permanent_one_is_not(self, queue: Queue) -> None:
+        runs: list[str] = []
+
+        async def act(how: str) -> None:
+            runs.append(how)
+            if how == "temporary":
+                raise TemporaryError("busy")
+            if how == "permanent":
+                raise PermanentError("bad")
+            if how == "invalid":
+                raise ValidationError("x", "at least 1", 0)
+            raise RuntimeError("who knows")
+
+        queue.job(name="act")(act)
+        hows = {"temporary": 3, "permanent": 1, "invalid": 1, "unknown": 3}
+        handles = [await queue.add("act", {"how": how}, attempts=3, backoff="1ms") for how in hows]
+        async with Worker(queue, concurrency=4).running():
+            await eventually(lambda: _all_ended(queue, handles), "all have ended", 20)
+        assert {how: runs.count(how) for how in hows} == hows
+        assert [(await handle.get()).state for handle in handles] == [
+            *(State.DEAD_LETTER, State.FAILED, State.FAILED, State.DEAD_LETTER),
+        ]
 
     async def test_a_process_that_crashes_is_a_system_failure_and_may_be_the_end(self, queue: Queue) -> None:
         queue.job(name="n", run="process")(process_handlers.crash)
