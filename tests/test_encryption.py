@@ -35,6 +35,7 @@ def stored(store: redis.Redis, job_id: str) -> Any:
 class TestAtRest:
     async def test_peers_see_an_envelope(self, sealed: Queue, queue: Queue, store: redis.Redis) -> None:
         job = await sealed.add("a", {"x": SECRET, "b": b"\x00"})
+        assert list(stored(store, job.id)) == ["$sealed"]
         letter = stored(store, job.id)["$sealed"]
         assert (letter["v"], letter["key"], len(base64.b64decode(letter["nonce"]))) == (2, "k1", 12)
         for key in store.keys("*"):
