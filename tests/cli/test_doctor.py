@@ -7,11 +7,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from oxcart import Queue, Worker
+from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.bullmq.rescue import rescue
 from oxcart.broker.connection import Server
+from oxcart.broker.factory import is_native
 from oxcart.cli import checks
 from tests.cli.conftest import Commands
 from tests.servers import ValkeyCluster, ValkeyServer
@@ -25,6 +28,24 @@ def levels(document: dict[str, Any]) -> dict[str, str]:
 def client(clean: ValkeyServer) -> Iterator[Any]:
     with contextlib.closing(clean.client()) as client:
         yield client
+
+
+async def _set_clock(queue: Queue, skew_ms: int) -> None:
+    """Rewrites the heartbeat of the queue's worker as if its machine's clock were so far ahead."""
+    broker = queue.broker
+    (record,) = await broker.workers()
+    clock = record.last_seen + skew_ms
+    if is_native(broker):
+        key, path = broker.keys.worker(record.id), "clock"
+    else:
+        assert isinstance(broker, BridgeBroker)
+        key, path = broker.keys.worker(record.id), "ox"
+    written = msgspec.json.decode(await broker.caller.command("GET", key))
+    if path == "ox":
+        written["ox"]["clock"] = clock
+    else:
+        written["clock"] = clock
+    await broker.caller.command("SET", key, msgspec.json.encode(written), "PX", 30_000)
 
 
 class TestFindings:
@@ -101,6 +122,34 @@ class TestFindings:
     )
     def test_clocks(self, skew: float, round_trip: float, level: str) -> None:
         assert checks.judge_skew(skew, round_trip).level == level
+
+    @pytest.mark.parametrize("namespace", [None, "ns"])
+    def test_clocks_of_workers(self, ox: Commands, clean: ValkeyServer, namespace: str | None) -> None:
+        protocol: dict[str, Any] = {"protocol": "bridge", "namespace": namespace} if namespace else {}
+        command = ("--namespace", namespace) if namespace else ()
+
+        async def look(skew_ms: int) -> tuple[Any, Any, str]:
+            async with Queue("mail", url=clean.url, **protocol) as queue:
+                queue.process(lambda: None)
+                async with Worker(queue, name="w1").running() as worker:
+                    while not await queue.workers():
+                        await asyncio.sleep(0.01)
+                    await _set_clock(queue, skew_ms)
+                    doctor = await asyncio.to_thread(ox, *command, "doctor", "--json")
+                    listed = (await asyncio.to_thread(ox, *command, "workers", "--json")).json
+                    table = (await asyncio.to_thread(ox, *command, "workers")).out
+                    assert worker.is_connected
+            return doctor, listed, table
+
+        doctor, listed, table = asyncio.run(look(0))
+        assert levels(doctor.json)["clocks of workers"] == "ok"
+        assert "in step" in table
+        doctor, listed, table = asyncio.run(look(-7_200_000))
+        assert doctor.code == 1
+        details = {finding["name"]: finding["detail"] for finding in doctor.json["findings"]}
+        assert details["clock of worker w1"].endswith("is 7,200.0 s behind the server's")
+        assert [one["skew_ms"] for one in listed] == [-7_200_000]
+        assert "2h behind" in table
 
     @pytest.mark.parametrize(
         ("info", "level"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from types import FrameType
 from typing import Any
@@ -27,6 +28,7 @@ NAMES = {
     "bullmq_job_duration_seconds",
     "bullmq_queue_length",
     "bullmq_unroutable_jobs",
+    "bullmq_clock_skew_seconds",
     "bullmq_stalled_jobs_detected_total",
     "bullmq_heartbeat_success_total",
     "bullmq_heartbeat_failure_total",
@@ -231,6 +233,16 @@ async def test_a_real_worker_is_seen(queue: Queue) -> None:
     assert samples[("bullmq_redis_connection_status",)] == 1
     assert samples["bullmq_script_duration_seconds_count", "finish"] >= 1
     assert (await read(metrics))[("bullmq_active_workers",)] == 0
+
+
+async def test_the_skew_of_the_machine_is_shown(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    true_ns, lengths = time.time_ns, QueueLengths(queue)
+    metrics = Metrics([lengths])
+    assert abs((await read(metrics))["bullmq_clock_skew_seconds", queue.name]) < 1
+    monkeypatch.setattr(time, "time_ns", lambda: true_ns() + 3600 * 10**9)
+    metrics._read_at = float("-inf")
+    assert abs((await read(metrics))["bullmq_clock_skew_seconds", queue.name] - 3600) < 1
+    await lengths.close()
 
 
 async def test_jobs_that_nobody_can_take_are_counted(queue: Queue) -> None:

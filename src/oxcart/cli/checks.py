@@ -9,11 +9,12 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from oxcart.broker.bullmq.registry import WorkerRecord
     from oxcart.broker.connection import Reconnect, Server
 
 Level = Literal["ok", "note", "warning", "problem"]
@@ -22,7 +23,7 @@ Level = Literal["ok", "note", "warning", "problem"]
 OLDEST_SERVER = (6, 2)
 #: The version whose wire we speak, and the last one it was compared with.
 PINNED, COMPARED = (5, 62, 0), (6, 7, 0)
-#: Seconds of difference between clocks at which to warn, and at which leases and delays go wrong.
+#: Seconds of difference between clocks at which to warn, and at which something is wrong with a machine.
 SKEW = (0.5, 5.0)
 
 
@@ -57,13 +58,16 @@ async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Fin
     names = await find_queues(server, prefix, reconnect)
     versions: dict[str, str] = {}
     lost: dict[str, dict[str, int]] = {}
+    workers: dict[str, WorkerRecord] = {}
     for name in names:
-        version, unroutable = await _of_queue(server, name, prefix, reconnect)
+        version, unroutable, living = await _of_queue(server, name, prefix, reconnect)
+        workers |= {one.id: one for one in living}
         if version:
             versions[name] = version
         if unroutable:
             lost[name] = unroutable
-    return [*findings, *peers(names, versions), *routes(lost), *connections(clients, prefix)]
+    clocks = worker_clocks((one.name, one.hostname, one.skew_ms) for one in workers.values())
+    return [*findings, *clocks, *peers(names, versions), *routes(lost), *connections(clients, prefix)]
 
 
 async def examine_server(server: Server, reconnect: Reconnect) -> tuple[list[Finding], list[dict[str, str]]]:
@@ -193,8 +197,27 @@ def judge_skew(skew: float, round_trip: float, where: str = "") -> Finding:
     shown = f"ours is {abs(skew) * 1000:.1f} ms {side} the server's (round trip {round_trip * 1000:.1f} ms)"
     level: Level = "problem" if sure > SKEW[1] else "warning" if sure > SKEW[0] else "ok"
     if level != "ok":
-        shown += "; delays and ages will be off by that"
+        shown += "; our jobs follow the server's, those of peers and the ages shown here do not"
     return Finding(f"clock{where}", level, shown)
+
+
+def worker_clocks(workers: Iterable[tuple[str, str, int | None]]) -> list[Finding]:
+    """How far the clocks of living workers are from the server's, as their heartbeats show it.
+
+    Args:
+        workers: Name, host, and ms that the clock is ahead; None where nothing is known.
+    """
+    known = sorted((name, host, skew_ms) for name, host, skew_ms in workers if skew_ms is not None)
+    found = []
+    for name, host, skew_ms in known:
+        finding = judge_skew(skew_ms / 1000, 0.0)
+        if finding.level != "ok":
+            side = "ahead of" if skew_ms > 0 else "behind"
+            shown = f"that of {host} is {abs(skew_ms) / 1000:,.1f} s {side} the server's"
+            found.append(Finding(f"clock of worker {name}", finding.level, shown))
+    if known and not found:
+        found.append(Finding("clocks of workers", "ok", f"{len(known)} in step with the server's"))
+    return found
 
 
 async def _clients(caller: Any) -> list[dict[str, str]]:
@@ -212,17 +235,17 @@ async def _clients(caller: Any) -> list[dict[str, str]]:
 
 async def _of_queue(
     server: Server, name: str, prefix: str, reconnect: Reconnect
-) -> tuple[str | None, dict[str, int]]:
-    """The version that a peer left in a queue, and the queue's unroutable jobs."""
+) -> tuple[str | None, dict[str, int], list[WorkerRecord]]:
+    """The version that a peer left in a queue, the queue's unroutable jobs, and its living workers."""
     from oxcart.broker.bullmq.broker import BullMQBroker
 
     broker = BullMQBroker(server, name, prefix=prefix, reconnect=reconnect)
     try:
         version = await broker.caller.command("HGET", broker.keys.meta(), "version")
-        unroutable = await broker.unroutable()
+        unroutable, workers = await broker.unroutable(), await broker.workers()
     finally:
         await broker.close()
-    return version.decode("utf-8", "replace") if version else None, unroutable
+    return version.decode("utf-8", "replace") if version else None, unroutable, workers
 
 
 def routes(lost: Mapping[str, Mapping[str, int]]) -> list[Finding]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oxcart.cli.checks import Finding, routes
+from oxcart.cli.checks import Finding, routes, worker_clocks
 from oxcart.cli.namespace import DEFAULT_NAMESPACE, open_broker
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ async def examine(using: Settings) -> list[Finding]:
     broker = open_broker(using, "any")
     try:
         types = await broker.census.types()
-        seen = await broker.namespace(types)
+        seen, entries = await broker.namespace(types), await registered(broker)
         found = [
             Finding("namespace", "ok", using.namespace or DEFAULT_NAMESPACE),
             Finding("job types", "ok", ", ".join(types) or "none yet"),
-            *_workers(await registered(broker)),
+            *_workers(entries),
+            *worker_clocks((one.id, one.hostname, one.skew_ms) for one in entries if one.alive),
             *_entries(await _without_record(using)),
         ]
         if seen.dead:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from oxcart.broker.bullmq.registry import WorkerRecord
 
 
+#: Ms of difference between clocks that are called in step.
+IN_STEP = 500
 #: A job type that stands for those of which no worker of ours says that it takes them.
 ANY = "any"
 
@@ -30,13 +32,25 @@ def workers(
     if as_json:
         import msgspec
 
-        output.document([msgspec.to_builtins(one) for one in found])
+        output.document([msgspec.to_builtins(one) | {"skew_ms": one.skew_ms} for one in found])
         return
     if not found:
         output.text("no workers")
         return
     output.table(
-        ["worker", "host", "pid#", "queues", "stack", "capabilities", "region", "jobs#", "version", "seen"],
+        [
+            "worker",
+            "host",
+            "pid#",
+            "queues",
+            "stack",
+            "capabilities",
+            "region",
+            "jobs#",
+            "version",
+            "seen",
+            "clock",
+        ],
         (_row(one) for one in found),
     )
 
@@ -56,7 +70,16 @@ def _row(one: WorkerRecord) -> list[Any]:
         one.concurrency or None,
         one.version or None,
         output.age(one.last_seen),
+        _clock(one.skew_ms),
     ]
+
+
+def _clock(skew_ms: int | None) -> str | None:
+    """How far a worker's clock is from the server's; a difference within the way of an answer is none."""
+    if skew_ms is None:
+        return None
+    side = "ahead" if skew_ms > 0 else "behind"
+    return "in step" if abs(skew_ms) < IN_STEP else f"{output.span(abs(skew_ms) / 1000)} {side}"
 
 
 async def _found(using: Settings, names: list[str] | None) -> list[WorkerRecord]:

@@ -15,6 +15,7 @@ from oxcart.broker.port import ServedBroker
 from oxcart.engine.gates import Gates
 from oxcart.engine.observer import Observer
 from oxcart.engine.recovery import Recovery, check_interval
+from oxcart.engine.skew import SkewWatch
 from oxcart.engine.unroutable import Unroutable
 from oxcart.engine.waiter import by_slot
 
@@ -50,6 +51,7 @@ def keep_house(
             loops.append(asyncio.create_task(gates.run(), name="oxcart-gates"))
     watch = Unroutable(brokers, worker_id)
     loops.append(asyncio.create_task(watch.run(), name="oxcart-unroutable"))
+    loops.append(asyncio.create_task(SkewWatch(brokers).run(), name="oxcart-skew"))
     if interval is not None:
         for broker, keeper in zip(brokers, keepers, strict=True):
             recovery = _recovery(broker, keeper, interval, max_stalled, grace, observer)

@@ -57,6 +57,7 @@ class Registration:
             self._sooner.clear()
             for index, broker in self._brokers.items():
                 try:
+                    await broker.now()  # so that the first record shows the server's time as well
                     await registry.beat(broker, self._record(broker), told=self._told(index))
                 except BrokerError as error:
                     log.debug("queue %s: a heartbeat is lost: %s", broker.queue, error)

@@ -52,6 +52,13 @@ class QueueLengths:
             self._broker = self._queue.open_broker()
         return await self._broker.unroutable()
 
+    async def skew(self) -> float:
+        """Seconds that the clock of this machine is ahead of the server's; negative where it is behind."""
+        if self._broker is None:
+            self._broker = self._queue.open_broker()
+        await self._broker.now()
+        return self._broker.clock.skew_ms / 1000
+
     async def close(self) -> None:
         """Closes the connection."""
         if self._broker is not None:

@@ -126,6 +126,7 @@ class Metrics(Collector):
         self._lengths: dict[str, dict[str, int]] = {}
         self._namespaces: dict[str, Namespace] = {}
         self._unroutable: dict[str, int] = {}
+        self._skews: dict[str, float] = {}
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self.registry.register(self)
@@ -219,7 +220,7 @@ class Metrics(Collector):
             self._reading = asyncio.create_task(self._read(), name="oxcart-queue-lengths")
         await asyncio.wait((self._reading,), timeout=PATIENCE)
         if not self._reading.done():
-            self._lengths, self._namespaces, self._unroutable = {}, {}, {}
+            self._lengths, self._namespaces, self._unroutable, self._skews = {}, {}, {}, {}
 
     async def close(self) -> None:
         """Gives up a reading under way."""
@@ -236,12 +237,19 @@ class Metrics(Collector):
             else:
                 log.debug("the length of queue %s cannot be read: %r", queue.name, answer)
         self._namespaces = await self._read_namespaces()
+        self._skews = await self._read_skews()
         self._lengths, self._unroutable, self._read_at = lengths, unroutable, self._clock()
 
     async def _read_namespaces(self) -> dict[str, Namespace]:
         looks = [look() for queue in self._measured if (look := getattr(queue, "monitored", None))]
         answers = await asyncio.gather(*looks, return_exceptions=True)
         return dict(seen for seen in answers if isinstance(seen, tuple))
+
+    async def _read_skews(self) -> dict[str, float]:
+        looks = {queue.name: look() for queue in self._measured if (look := getattr(queue, "skew", None))}
+        answers = await asyncio.gather(*looks.values(), return_exceptions=True)
+        found = zip(looks, answers, strict=True)
+        return {name: skew for name, skew in found if isinstance(skew, float)}
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, for the registry."""
@@ -256,6 +264,14 @@ class Metrics(Collector):
         for name, count in self._unroutable.items():
             lost.add_metric([name], count)
         yield lost
+        skews = GaugeMetricFamily(
+            "bullmq_clock_skew_seconds",
+            "Seconds that the clock of this machine is ahead of the server's; negative where it is behind.",
+            labels=["queue"],
+        )
+        for name, skew in self._skews.items():
+            skews.add_metric([name], skew)
+        yield skews
         yield _histogram(
             "bullmq_script_duration_seconds",
             "Time until a script was answered, the way there and back included.",

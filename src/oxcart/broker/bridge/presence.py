@@ -160,6 +160,7 @@ async def workers(broker: Looking) -> list[WorkerRecord]:
             hostname=one.hostname,
             queues=one.queues,
             last_seen=one.last_seen,
+            clock=one.clock,
         )
         for one in await registered(broker)
         if one.alive and one.may_take(broker.queue)
