@@ -242,6 +242,10 @@ class TestAnAcceptedPayload:
         async with Worker(queue, abilities=able).running(), Worker(other).running():
             for job in (lane, flow, *waits):
                 assert await job.result(20) == SECRET
+        view = await queue.get_flow(flow.id)
+        assert view is not None
+        # That of the other queue is sealed with a key that this one has not.
+        assert (view.job.data, list(view.children[0].job.data)) == (SECRET, ["$sealed"])
 
 
 class TestMigrating:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oxcart import Queue, Retry, Snooze, Worker
+from oxcart import Queue, Retry, Snooze, Target, Worker
 from oxcart.broker.port import Ask
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import (
@@ -271,6 +271,26 @@ async def test_a_failed_job_can_run_again_and_be_removed(venue: Venue) -> None:
         await job.remove()
 
 
+async def test_a_reset_gives_attempts_back_and_the_fencing_number_goes_on(venue: Venue) -> None:
+    queue = venue.queue()
+    seen: list[tuple[int, int]] = []
+
+    @queue.job(attempts=2, backoff="1ms")
+    async def fails(job: RunningJob) -> None:
+        seen.append((job.attempt, job.fencing))
+        raise ValueError("as asked")
+
+    async with Worker(queue).running():
+        job = await fails.enqueue()
+        with pytest.raises(JobFailed):
+            await job.result(LIMIT)
+        await queue.retry(job.id, reset=True)
+        await eventually(lambda: len(seen) == 4, "two more attempts", LIMIT)
+    assert [attempt for attempt, _ in seen] == [1, 2, 1, 2]
+    numbers = [number for _, number in seen]
+    assert numbers == sorted(set(numbers))
+
+
 async def test_a_job_that_runs_is_not_removed(venue: Venue) -> None:
     queue = venue.queue()
     begun, enough = asyncio.Event(), asyncio.Event()
@@ -407,3 +427,9 @@ async def test_close_leaves_no_key_of_callers_and_workers(venue: Venue) -> None:
     await queue.close()
     marks = (":ox:call", ":ox:worker", ":ox:listeners", ":ox:crowded", ":ox:wake", ":ox:cancel:", ":servers:")
     assert [key for key in venue.all_keys() if any(mark in key for mark in marks)] == []
+
+
+async def test_jobs_that_no_worker_fits_are_unroutable(venue: Venue) -> None:
+    queue = venue.queue()
+    await queue.add("task", target=Target(capabilities="gpu"))
+    assert await queue.unroutable() == {"all;c=gpu": 1}

@@ -236,8 +236,8 @@ class Executor:
                 return early
             if job.cancel_reason == CANCELLED:
                 return self._verdict.cancelled(job)
-            if job.sealer is not None:
-                _ = job.raw_data  # opens the payload: neither handler nor middleware runs with a foreign one
+            if self._middleware and job.sealer is not None:
+                _ = job.raw_data  # opens the payload: no layer sees a job whose payload is refused
             if job.limit is not None:
                 job.deadline = me.get_loop().time() + job.limit
                 self.deadlines.watch(job.deadline)

@@ -138,7 +138,7 @@ class RunningJob(Parent):
         """
         fields = self.claim.fields
         raw = fields.get(b"data", b"null")
-        sealer = self.sealer
+        sealer: Sealer | None = getattr(self._broker, "sealer", None)
         if sealer is None and not raw.startswith(SEALED):
             return raw
         if self._opened is None:

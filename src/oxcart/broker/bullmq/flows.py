@@ -321,9 +321,13 @@ async def _read(
     states = await _states(broker, list(read))
     found: dict[str, tuple[FlowView, list[str]]] = {}
     for key, (flat, more, children) in read.items():
-        _, queue, job_id = split(broker, key)
+        base, queue, job_id = split(broker, key)
         pairs = iter(flat)
-        job = codec.decode_job(queue, job_id, dict(zip(pairs, pairs, strict=True)))
+        fields = dict(zip(pairs, pairs, strict=True))
+        if broker.sealer is not None:
+            sealer = broker.sealer.beside(base.rpartition(":")[0], base_of(queue))
+            fields = sealer.open_fields(job_id, fields, lenient=True)
+        job = codec.decode_job(queue, job_id, fields)
         found[key] = (FlowView(job, states[key], [], more), children)
     return found
 
