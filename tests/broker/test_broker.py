@@ -680,7 +680,7 @@ class TestRepeatable:
             "limit",
         }
         elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
-        elsewhere |= {"expire"}
+        elsewhere |= {"expire", "appear"}
         safe |= {"enter_lane", "tend_lanes", "find_in_lanes", "count_lanes", "register", "sweep_ids"}
         assert set(verbs()) == {verb for verb, _ in CALLS} | safe | elsewhere
 

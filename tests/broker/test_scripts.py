@@ -111,6 +111,7 @@ def test_protocols_share_parts() -> None:
         "measuring.lua": "stride.lua",
         "memory.lua": "parts/base.lua",
         "resealing.lua": "reseal.lua",
+        "signs.lua": "parts/outage.lua",
         "time.lua": "parts/base.lua",
     }
     assert list(takers) == SHARED

@@ -10,17 +10,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from oxcart import Queue, RunningJob, Worker
-from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Reconnect
-from oxcart.broker.port import Recovered
-from oxcart.engine.recovery import Recovery
 from oxcart.model.errors import BrokerError, BrokerTimeout, BrokerUnavailable, OutcomeUnknown, ScriptError
 from tests.chaos.fleet import Fleet, Store, eventually
 from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT, RENEW, RESUMED
@@ -434,78 +430,75 @@ def test_grace_is_small_beside_the_bars() -> None:
     assert GRACE < RESUMED
 
 
-async def test_no_check_comes_before_the_workers_could_renew() -> None:
-    """The next test in small: the server is away for a while, and then nobody checks for a lease."""
-    checks: list[float] = []
-    ticks: list[float] = []
-    away = asyncio.Event()
-    away.set()
-
-    class Broker:
-        queue = "chaos"
-        next_expiry = 0
-
-        async def recover(self, *, max_stalled: int, interval_ms: int) -> Recovered:
-            checks.append(time.monotonic())
-            return Recovered([], True)
-
-        async def promote(self, most: int) -> tuple[int, int]:
-            await away.wait()
-            ticks.append(time.monotonic())
-            return 0, 0
-
-    house = Recovery(
-        cast(BullMQBroker, Broker()),
-        interval=0.05,
-        tick=0.02,
-        grace=1.2,
-        max_stalled=1,
-        recovered=lambda ids: None,
-        skipped=lambda: None,
-    )
-    running = asyncio.create_task(house.run())
-    await eventually(lambda: len(checks) > 2, "checks come regularly")
-    away.clear()
-    await asyncio.sleep(1.4)
-    before = len(checks)
-    back = time.monotonic()
-    away.set()
-    await eventually(lambda: len(checks) > before, "and again")
-    running.cancel()
-    assert checks[before] - back >= 1.15
-    assert len([at for at in ticks if at > back]) > 3, "ticks went on meanwhile"
+#: What an outage lasts, in leases: from where a lease can run out in it to where every one has.
+OUTAGES = (0.6, 0.85, 1.0, 2.0) if FULL else (0.85,)
 
 
-@pytest.mark.skipif(not FULL, reason="takes the time of several leases; its core is in the test above")
 @pytest.mark.parametrize("way", ["cut", "restart"])
-async def test_an_outage_longer_than_a_lease_is_no_reason_to_run_jobs_twice(tmp_path: Path, way: str) -> None:
-    """All leases ran out, but all workers are well: they take them up again before anybody checks."""
-    lease = max(LEASE, 2.0)
+@pytest.mark.parametrize("part", OUTAGES)
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+async def test_an_outage_is_no_reason_to_run_jobs_twice(
+    tmp_path: Path, protocol: str, part: float, way: str
+) -> None:
+    """Leases run out, but all workers are well: they renew before a check takes anything back."""
+    options: dict[str, Any] = {} if protocol == "bullmq" else {"protocol": "bridge", "namespace": "away"}
+    lease = max(LEASE, 6.0)
+    count = 40 if FULL else 8
+    seconds = (2.5 + part) * lease
     with ValkeyServer(appendonly=True, appendfsync="always") as server:
         async with Proxy(server.port) as proxy:
             url = proxy.url if way == "cut" else server.url
             with Fleet(url, "chaos", tmp_path) as fleet, server.client() as client:
+                settings: dict[str, Any] = {"lease": lease, "renew": None, "options": options}
+                settings["stalled_interval"] = lease / 4  # there is always a check about to come
                 for _ in range(2):
-                    await fleet.start(concurrency=4, lease=lease)
-                queue = Queue("chaos", url=server.url)
-                handles = await queue.add_many([("nap", {"seconds": 5 * lease})] * 8)
-                await eventually(lambda: len(fleet.starts()) == 8, "the jobs started")
-                # The worst moment: a check has noted the jobs, and none has been renewed since.
-                noted = partial(client.scard, "bull:chaos:stalled")
-                await eventually(lambda: noted() == 8, "every job is noted by a check", 6 * lease)
-                if way == "restart":
-                    await asyncio.to_thread(server.halt)
-                else:
-                    await proxy.down()
-                await asyncio.sleep(2 * lease)
-                if way == "restart":
-                    await asyncio.to_thread(server.start)
-                else:
-                    await proxy.up()
-                results = [await handle.result(5 * lease + LIMIT) for handle in handles]
-                assert [result["fencing"] for result in results] == [1] * 8
-                assert not Store(client, "chaos").count_events("stalled")
-                await queue.close()
+                    await fleet.start(concurrency=count // 2, **settings)
+                async with Queue("chaos", url=server.url, **options) as queue:
+                    handles = await queue.add_many([("nap", {"seconds": seconds})] * count)
+                    await eventually(lambda: len(fleet.starts()) == count, "the jobs started")
+                    # The worst moment: a check has noted the jobs, and their renewal is due.
+                    lock = "bull:chaos:{}:lock" if protocol == "bullmq" else "away:jobs:lock:{}"
+                    locks = [lock.format(handle.id) for handle in handles]
+
+                    def is_due() -> bool:
+                        noted = client.scard("bull:chaos:stalled") if protocol == "bullmq" else count
+                        return noted == count and min(map(client.pttl, locks)) < 560 * lease
+
+                    await eventually(is_due, "the jobs are noted by a check, and their renewal is due")
+                    if way == "restart":
+                        await asyncio.to_thread(server.halt)
+                    else:
+                        await proxy.down()
+                    await asyncio.sleep(part * lease)
+                    if way == "restart":
+                        await asyncio.to_thread(server.start)
+                    else:
+                        await proxy.up()
+                    await fleet.start(concurrency=1, **settings)  # one that saw no outage
+                    results = [await handle.result(4 * lease + LIMIT) for handle in handles]
+                    assert [result["fencing"] for result in results] == [1] * count
+                    assert set(fleet.starts().values()) == {1}
+
+
+async def test_jobs_of_a_fleet_that_was_killed_run_again_within_two_leases(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """Nobody was there for a while, as in an outage; but nobody renews, and that shows."""
+    async with Queue("chaos", url=server.url) as queue:
+        victims = [await fleet.start(concurrency=4) for _ in range(2)]
+        handles = await queue.add_many([("nap", {"seconds": 3600})] * 8)
+        await eventually(lambda: len(fleet.starts()) == 8, "the jobs started")
+        for handle in handles:
+            await handle.update_data({"seconds": 0})
+        for victim in victims:
+            victim.kill()
+        killed = time.time()
+        await asyncio.sleep(0.7 * LEASE)
+        await fleet.start(concurrency=8)
+        for handle in handles:
+            assert (await handle.result(2 * LEASE + GRACE + LIMIT))["fencing"] == 2
+        late = max(line["at"] for line in fleet.facts("start")) - killed
+        assert late <= 2 * LEASE + GRACE, f"the last ran again after {late:.2f} s"
 
 
 async def test_a_server_that_forgets_everything_is_worked_for_all_the_same(

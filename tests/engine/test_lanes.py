@@ -249,26 +249,21 @@ class TestHolding:
             assert await handle.result(20) == "q"
         assert runs.ids == [handle.id]
 
-    async def test_after_an_outage_leases_are_renewed_before_jobs_are_taken_back(
-        self, queue: Queue, runs: Runs, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    async def test_a_check_of_a_lane_after_an_outage_waits_for_renewals(
+        self, queue: Queue, runs: Runs, store: redis.Redis
     ) -> None:
-        monkeypatch.setattr(engine_lanes, "TICK", 0.1)
         runs.gate = asyncio.Event()
         abilities = Abilities(capabilities="gpu")
-        worker = Worker(queue, abilities=abilities, lock_duration=30, renew_every=1, stalled_interval=0.1)
+        worker = Worker(queue, abilities=abilities, lock_duration=30, renew_every=0.5, stalled_interval=0.1)
         async with worker.running():
             handle = await queue.add("n", target=GPU)
             await eventually(lambda: runs.ids == [handle.id], "it runs")
-            await worker._leases.ready.wait()
-            lanes = worker._mesh._lanes[0]
-            await eventually(lambda: lanes._checks, "the lane is looked after")
-            lanes._was_there -= 100
-            loop = asyncio.get_running_loop()
-            await eventually(lambda: lanes._no_check_before > loop.time(), "a tick has seen the gap")
-            store.sadd("bull:q@all;c=gpu:stalled", handle.id)
-            lock = f"bull:q@all;c=gpu:{handle.id}:lock"
-            store.delete(lock)
-            await eventually(lambda: store.exists(lock), "its worker has it again")
+            lane = "bull:q@all;c=gpu:"
+            await eventually(lambda: store.pttl(f"{lane}stalled") > 0, "a check has marked it")
+            with store.pipeline() as at_once:  # what an outage leaves
+                at_once.delete(f"{lane}{handle.id}:lock", f"{lane}ox:alive", f"{lane}stalled-check")
+                at_once.execute()
+            await eventually(lambda: store.exists(f"{lane}{handle.id}:lock"), "its worker has it again")
             runs.gate.set()
             assert await handle.result(20) == "q"
         assert runs.ids == [handle.id]
@@ -483,7 +478,8 @@ class TestRegistry:
         async with Worker(queue, abilities=Abilities()).running():
             await eventually(queue.workers, "it is registered")
         ours = {str(key) for key in store.scan_iter("*:ox:*") if ":ox:call" not in str(key)}
-        assert ours - {"bull:q:ox:lanes:tended"} == set()
+        assert ours - {"bull:q:ox:lanes:tended", "bull:q:ox:alive"} == set()
+        assert store.pttl("bull:q:ox:alive") != -1, "it runs out by itself"
 
 
 async def test_a_lane_whose_name_nobody_can_read_fits_nobody(

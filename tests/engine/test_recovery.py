@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.port import Recovered
-from oxcart.engine.recovery import PROMOTE, Recovery
+from oxcart.broker.port import Outage, Recovered
+from oxcart.engine.recovery import PROMOTE, Recovery, outage_of
 from oxcart.model.errors import BrokerUnavailable, ScriptError
 from tests.signals import eventually
 
@@ -25,13 +25,19 @@ class House:
     def __init__(self) -> None:
         self.checks = 0
         self.ticks = 0
+        self.signs = 0
+        self.alive = True
         self.moved: list[int] = []
         self.answer: Callable[[], Any] = lambda: Recovered([], True)
         self.recovered: list[str] = []
         self.skipped = 0
         self.hold: asyncio.Event | None = None
 
-    async def recover(self, *, max_stalled: int, interval_ms: int) -> Recovered:
+    async def appear(self, outage: Outage) -> bool:
+        self.signs += 1
+        return self.alive
+
+    async def recover(self, *, max_stalled: int, interval_ms: int, outage: Outage | None) -> Recovered:
         self.checks += 1
         if self.hold is not None:
             await self.hold.wait()
@@ -144,3 +150,30 @@ async def test_a_guard_at_its_end_is_looked_at_again_at_once_in_every_cycle() ->
     recovery._next_check = later
     await recovery.check()
     assert recovery._next_check < later
+
+
+async def test_signs_of_life_come_several_times_within_the_silence(start: Start) -> None:
+    house = start(interval=60, tick=60, outage=Outage(30, 1000))
+    await eventually(lambda: house.signs >= 3, "three signs")
+    assert house.checks == 1
+
+
+async def test_a_sign_that_has_run_out_makes_a_check_due(start: Start) -> None:
+    house = House()
+    house.alive = False
+    start(house, interval=60, outage=Outage(30, 1000))
+    await eventually(lambda: house.checks >= 3, "checks before their time")
+
+
+async def test_after_an_outage_the_next_check_comes_when_the_grace_is_over(start: Start) -> None:
+    house = House()
+    house.answer = lambda: Recovered([], True, 10)
+    start(house, interval=60)
+    await eventually(lambda: house.checks >= 3, "checks before the interval is over")
+
+
+@pytest.mark.parametrize(("lock_ms", "every"), [(30_000, 15.0), (8_000, 4.0), (30_000, 25.0)])
+def test_an_outage_is_noticed_before_a_lease_can_run_out_in_it(lock_ms: int, every: float) -> None:
+    outage = outage_of(lock_ms, every)
+    assert outage.silence_ms < lock_ms - every * 1000
+    assert outage.grace_ms > every * 1000

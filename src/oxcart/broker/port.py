@@ -194,12 +194,26 @@ class Recovered(msgspec.Struct):
     Attributes:
         ids: Jobs that wait for a worker again.
         ran: False when it was not yet time.
-        wait_ms: When it will be time, where it was not.
+        wait_ms: Ms until the next check, where that is not the interval: it was not yet time, or the server
+            was away and workers renew first.
     """
 
     ids: list[str]
     ran: bool
     wait_ms: int = 0
+
+
+class Outage(msgspec.Struct, frozen=True):
+    """When the server counts as having been away, and how long no job is taken back then.
+
+    Attributes:
+        silence_ms: Ms without a sign of life of any worker after which the server counts as having been away.
+            Shorter than the outage in which a lease that is renewed in time could run out.
+        grace_ms: Ms that workers need to renew once the server is back.
+    """
+
+    silence_ms: int
+    grace_ms: int
 
 
 class Added(msgspec.Struct):
@@ -240,8 +254,19 @@ class Broker(Protocol):
     async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""
 
-    async def recover(self, *, max_stalled: int = 1, interval_ms: int = 30_000) -> Recovered:
-        """Brings back jobs whose worker is gone."""
+    async def recover(
+        self, *, max_stalled: int = 1, interval_ms: int = 30_000, outage: Outage | None = None
+    ) -> Recovered:
+        """Brings back jobs whose worker is gone.
+
+        Args:
+            max_stalled: How often a job may be brought back before it is failed.
+            interval_ms: Ms between checks of all workers.
+            outage: When to wait for renewals first; None to check in any case.
+        """
+
+    async def appear(self, outage: Outage) -> bool:
+        """Gives a sign of life; returns whether the one before had not run out yet."""
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
         """Lets due jobs through; returns how many, and when the next is due (0 for none)."""

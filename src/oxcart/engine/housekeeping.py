@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from oxcart.broker.bullmq.graphs import GateKeeper
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.factory import is_native
-from oxcart.broker.port import ServedBroker
+from oxcart.broker.port import Outage, ServedBroker
 from oxcart.engine.gates import Gates
 from oxcart.engine.observer import Observer
 from oxcart.engine.recovery import Recovery, check_interval
@@ -25,7 +25,7 @@ def keep_house(
     *,
     interval: float | None,
     max_stalled: int,
-    grace: float,
+    outage: Outage,
     observer: Observer | None,
     reconnect: Reconnect,
     worker_id: str,
@@ -36,7 +36,7 @@ def keep_house(
         brokers: The worker's queues.
         interval: Seconds between looks for jobs of lost workers; None where this worker does not look.
         max_stalled: How often a job may stall before it is failed.
-        grace: Seconds without such looks after the server was away.
+        outage: When the server counts as having been away.
         observer: Told what came back.
         reconnect: Pauses and limit of attempts to reach a lost server.
         worker_id: The worker's id.
@@ -54,7 +54,7 @@ def keep_house(
     loops.append(asyncio.create_task(SkewWatch(brokers).run(), name="oxcart-skew"))
     if interval is not None:
         for broker, keeper in zip(brokers, keepers, strict=True):
-            recovery = _recovery(broker, keeper, interval, max_stalled, grace, observer)
+            recovery = _recovery(broker, keeper, interval, max_stalled, outage, observer)
             loops.append(asyncio.create_task(recovery.run(), name="oxcart-recovery"))
     return loops
 
@@ -64,7 +64,7 @@ def _recovery(
     gates: GateKeeper | None,
     interval: float,
     max_stalled: int,
-    grace: float,
+    outage: Outage,
     observer: Observer | None,
 ) -> Recovery:
     return Recovery(
@@ -74,5 +74,5 @@ def _recovery(
         recovered=lambda ids: observer.stalled(broker.base, ids) if observer else None,
         skipped=lambda: observer.check_skipped(broker.base) if observer else None,
         gates=gates,
-        grace=grace,
+        outage=outage,
     )

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 
 from oxcart.broker.bullmq import registry
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.graphs import GateKeeper
+from oxcart.broker.bullmq.lanes import GUARD
 from oxcart.broker.factory import is_native
+from oxcart.broker.port import Outage
 from oxcart.engine.claims import Claims, Station
+from oxcart.engine.recovery import SIGNS
 from oxcart.engine.waiter import Taker
 from oxcart.model.errors import BrokerError
 from oxcart.model.target import Abilities
@@ -55,8 +57,7 @@ class Lanes:
         recovered: Told the ids that came back from lost workers.
         max_stalled: How often a job may stall before it is failed.
         stalled_interval: Seconds between looks for such jobs; None where this worker does not look.
-        grace: Seconds without such looks after the server was away: leases ran out meanwhile, and the
-            workers that live renew them first.
+        outage: When the server counts as having been away; None where this worker does not look.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Lanes:
         recovered: Callable[[str, list[str]], None],
         max_stalled: int,
         stalled_interval: float | None,
-        grace: float = 0.0,
+        outage: Outage | None = None,
     ) -> None:
         assert is_native(root.broker)
         self._root = root
@@ -89,9 +90,7 @@ class Lanes:
         self._recovered = recovered
         self._max_stalled = max_stalled
         self._stalled_interval = stalled_interval
-        self._grace = grace
-        self._was_there = math.inf
-        self._no_check_before = 0.0
+        self._outage = outage if stalled_interval is not None else None
         self._next_repair: dict[str, float] = {}
         self._wake_key = self._broker.keys.wake(worker_id).encode()
         self._version = -1
@@ -231,19 +230,24 @@ class Lanes:
                 log.debug("queue %s: its lanes cannot be looked after now: %s", self._broker.queue, error)
             self._changed.clear()
             try:
-                async with asyncio.timeout(TICK):
+                async with asyncio.timeout(self._pause()):
                     await self._changed.wait()
             except TimeoutError:
                 continue
 
+    def _pause(self) -> float:
+        """Seconds between ticks, each of which gives signs of life."""
+        return TICK if self._outage is None else min(TICK, self._outage.silence_ms / 1000 / SIGNS)
+
     async def tick(self) -> None:
         """Tends the lanes unless somebody else did, and sees which have work."""
-        tended = await self._store.tend(recovers=self._stalled_interval is not None)
+        tended = await self._store.tend(
+            recovers=self._stalled_interval is not None,
+            guard_ms=min(GUARD, round(self._pause() * 950)),
+            outage=self._outage,
+        )
         version, ready, busy = await self._store.look()
         now = asyncio.get_running_loop().time()
-        if now - self._was_there > max(self._grace, 3 * TICK):
-            self._no_check_before = now + self._grace
-        self._was_there = now
         if version != self._version:
             self._names = set(await self._store.names())
             self._version = version
@@ -295,16 +299,19 @@ class Lanes:
 
     async def _recover(self, busy: list[str]) -> None:
         now = asyncio.get_running_loop().time()
-        if self._stalled_interval is None or now < self._no_check_before:
+        if self._stalled_interval is None:
             return
         self._checks = {lane: self._checks.get(lane, now) for lane in busy}
         for lane, due in list(self._checks.items()):
             if due > now:
                 continue
             found = await self._store.open(lane).recover(
-                max_stalled=self._max_stalled, interval_ms=max(1, round(self._stalled_interval * 1000))
+                max_stalled=self._max_stalled,
+                interval_ms=max(1, round(self._stalled_interval * 1000)),
+                outage=self._outage,
             )
-            wait = self._stalled_interval if found.ran else found.wait_ms / 1000
+            waits = found.wait_ms or not found.ran
+            wait = found.wait_ms / 1000 if waits else self._stalled_interval
             self._checks[lane] = now + wait
             if found.ids:
                 log.warning(

@@ -15,6 +15,7 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.registry import Told, WorkerRecord
 from oxcart.broker.clock import monotonic_ms
 from oxcart.broker.factory import is_native
+from oxcart.broker.port import Outage
 from oxcart.engine.claims import Claims, Station
 from oxcart.engine.lanes import MARKERS, Lanes
 from oxcart.engine.leases import Leases
@@ -39,7 +40,7 @@ class Mesh:
         recovered: Told the queue and the ids of jobs that came back from lost workers.
         max_stalled: How often a job may stall before it is failed.
         stalled_interval: Seconds between looks for such jobs; None where this worker does not look.
-        grace: Seconds without such looks after the server was away.
+        outage: When the server counts as having been away; None where this worker does not look.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Mesh:
         recovered: Callable[[str, list[str]], None],
         max_stalled: int,
         stalled_interval: float | None,
-        grace: float = 0.0,
+        outage: Outage | None = None,
     ) -> None:
         self._id = worker_id
         self._name = name
@@ -86,7 +87,7 @@ class Mesh:
                 recovered=recovered,
                 max_stalled=max_stalled,
                 stalled_interval=stalled_interval,
-                grace=grace,
+                outage=outage,
             )
             for root in roots
         }

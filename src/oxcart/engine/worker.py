@@ -33,6 +33,7 @@ from oxcart.engine.mesh import Mesh
 from oxcart.engine.namespaces import Namespaces, read_abilities
 from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
+from oxcart.engine.recovery import outage_of
 from oxcart.engine.running import RunningJob
 from oxcart.engine.scheduler import Scheduler
 from oxcart.engine.source import Source, deliveries_of, make_worker_id
@@ -130,6 +131,7 @@ class Worker:
         self.queues: tuple[Source, ...] = (*queues, *deliveries)
         self.concurrency = concurrency
         self._lock_ms, self._renew_every = read_lease(lock_duration, renew_every)
+        self._outage = outage_of(self._lock_ms, self._renew_every)
         self._stalled_interval = parse_ms(stalled_interval, "stalled_interval", minimum=10) / 1000
         self._max_stalled = max_stalled
         self._timeout = None if timeout is None else parse_ms(timeout, "timeout", minimum=1) / 1000
@@ -323,7 +325,7 @@ class Worker:
             recovered=lambda queue, ids: observer.stalled(queue, ids) if observer else None,
             max_stalled=self._max_stalled,
             stalled_interval=self._stalled_interval if self._recover else None,
-            grace=self._lock_ms / 1000,
+            outage=self._outage,
         )
         self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]
         self._cancellations = Cancellations(
@@ -347,7 +349,7 @@ class Worker:
             brokers,
             interval=self._stalled_interval if self._recover else None,
             max_stalled=self._max_stalled,
-            grace=self._lock_ms / 1000,
+            outage=self._outage,
             observer=observer,
             reconnect=self._reconnect,
             worker_id=self.id,

@@ -31,7 +31,18 @@ from oxcart.broker.capabilities import BRIDGE
 from oxcart.broker.clock import ServerClock, monotonic_ms, server_now
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
-from oxcart.broker.port import NOTHING, Added, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, Recovered
+from oxcart.broker.port import (
+    NOTHING,
+    Added,
+    Ask,
+    Claimed,
+    ClaimedJob,
+    Code,
+    Lease,
+    Outage,
+    Outcome,
+    Recovered,
+)
 from oxcart.broker.sealing import Sealer
 from oxcart.model import payload
 from oxcart.model.errors import (
@@ -415,12 +426,20 @@ class BridgeBroker(Looking):
         """Bridge has no lifetimes."""
         return 0
 
-    async def recover(self, *, max_stalled: int = 1, interval_ms: int = CHECK_EVERY) -> Recovered:
+    async def appear(self, outage: Outage) -> bool:
+        """Gives a sign of life; returns whether the one before had not run out yet."""
+        args = (load("appear"), self._waiting, outage.silence_ms)
+        return bool(await self.caller.again(*args, patient=True))
+
+    async def recover(
+        self, *, max_stalled: int = 1, interval_ms: int = CHECK_EVERY, outage: Outage | None = None
+    ) -> Recovered:
         """Brings back jobs whose worker is gone, in steps, and sets counters that are wrong.
 
         How often a job may be lost is a matter of its attempts: each start is one.
         """
         alone = min(interval_ms, CHECK_EVERY)
+        away = ("", "") if outage is None else (outage.silence_ms, outage.grace_ms)
         ids: list[str] = []
         foreign: list[bytes] = []
         cursor = b""
@@ -428,7 +447,7 @@ class BridgeBroker(Looking):
             cursor, lost, others = await self.caller.again(
                 load("lost"),
                 self._waiting,
-                *(alone, cursor, CHECK),
+                *(alone, cursor, CHECK, *away),
                 patient=True,
                 timeout=CHECK_TIMEOUT,
             )

@@ -33,6 +33,7 @@ from oxcart.broker.port import (
     Code,
     Ended,
     Lease,
+    Outage,
     Outcome,
     Recovered,
 )
@@ -284,15 +285,23 @@ class BullMQBroker:
             refused += map(_id, answer)
         return refused
 
-    async def recover(self, *, max_stalled: int = 1, interval_ms: int = 30_000) -> Recovered:
+    async def appear(self, outage: Outage) -> bool:
+        """Gives a sign of life; returns whether the one before had not run out yet."""
+        args = (load("appear"), self._meta, outage.silence_ms)
+        return bool(await self.caller.again(*args, patient=True))
+
+    async def recover(
+        self, *, max_stalled: int = 1, interval_ms: int = 30_000, outage: Outage | None = None
+    ) -> Recovered:
         """Brings back jobs whose worker is gone, in steps that leave the server free in between."""
+        away = ("", "") if outage is None else (outage.silence_ms, outage.grace_ms)
         ids: list[str] = []
         phase, cursor = "start", 0
         while phase:
             answer = await self.caller.again(
                 load("recover"),
                 self._meta,
-                *(phase, self.clock.argument, max_stalled, interval_ms, RECOVER_STEP, cursor),
+                *(phase, self.clock.argument, max_stalled, interval_ms, RECOVER_STEP, cursor, *away),
                 patient=True,
                 timeout=RECOVER_TIMEOUT,
             )
@@ -300,7 +309,7 @@ class BullMQBroker:
             if phase == "busy":
                 return Recovered(ids, False, max(0, cursor))
             ids += map(_id, answer[2:])
-        return Recovered(ids, True)
+        return Recovered(ids, True, cursor)
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
         """Lets due jobs through and settles the pause lists; returns how many, and the next due time."""

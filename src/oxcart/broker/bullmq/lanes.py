@@ -16,6 +16,7 @@ import msgspec
 
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
+from oxcart.broker.port import Outage
 from oxcart.model.target import split_lane
 
 if TYPE_CHECKING:
@@ -98,7 +99,14 @@ class LaneStore:
         broker = self._broker
         return bool(await broker.caller.again(load("enter_lane"), broker.keys.meta(), lane))
 
-    async def tend(self, *, recovers: bool = True, guard_ms: int = GUARD, idle_ms: int = IDLE) -> Tended:
+    async def tend(
+        self,
+        *,
+        recovers: bool = True,
+        guard_ms: int = GUARD,
+        idle_ms: int = IDLE,
+        outage: Outage | None = None,
+    ) -> Tended:
         """Looks after all lanes, in steps, unless another worker did so just now.
 
         Args:
@@ -106,11 +114,13 @@ class LaneStore:
                 that does.
             guard_ms: For how many ms it keeps others from doing the same.
             idle_ms: After how many ms an empty lane is removed.
+            outage: After which silence the server counts as having been away; None to give no sign of life.
         """
+        silence: int | str = "" if outage is None else outage.silence_ms
         broker, done = self._broker, Tended(True)
         at: int | str = ""
         while True:
-            args = (broker.clock.argument, at, STEP, guard_ms, idle_ms, int(recovers))
+            args = (broker.clock.argument, at, STEP, guard_ms, idle_ms, int(recovers), silence)
             at, expired, gated, busy = await broker.caller.again(
                 load("tend_lanes"), broker.keys.meta(), *args
             )

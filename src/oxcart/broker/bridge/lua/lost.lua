@@ -1,26 +1,34 @@
 -- Finds active jobs whose worker is gone: the lock ran out, or its holder's last sign of life did.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 ms that one check is alone, 4 cursor, "" to begin, 5 how many
+-- ARGV     1 slot, 2 number of the call, 3 ms that one check is alone, 4 cursor, "" to begin, 5 how many,
+--          6 ms without a sign of life after which the server counts as having been away, "" to leave that out,
+--          7 ms that workers need then to renew
 -- Returns  { cursor, ids that are lost, ids that no worker of ours holds }; the cursor is "0" at the end, and
 --          "busy" with the ms to wait in place of the ids where another check runs
--- Keeps    a job of another client must be seen so twice, a second apart: that client may be about to end it;
+-- Keeps    after an outage no job is lost before every healthy worker has had the time to renew;
+--          a job of another client must be seen so twice, a second apart: that client may be about to end it;
 --          by the server's clock, because the two that look may have different ones
--- include: base holders
+-- include: base holders outage
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
 local now, cursor = tonumber(server_ms()), ARGV[4]
 if cursor == "" then
   local guard = P .. "ox:checking"
+  if ARGV[6] ~= "" and must_wait(ARGV[6]) then
+    call("SET", guard, server_ms(), "PX", ARGV[7])
+    return { "busy", tonumber(ARGV[7]), {} }
+  end
   if not call("SET", guard, server_ms(), "NX", "PX", ARGV[3]) then
     local left, set_at = call("PTTL", guard), tonumber(call("GET", guard)) or 0
     -- After the server's clock was set back a guard lasts longer by that step: it was set in the future, or it lasts
     -- longer than any check sets it.
-    if set_at <= now and left >= 0 and left <= math.max(10 * ARGV[3], 60000) then
+    if set_at <= now and left >= 0 and left <= math.max(10 * ARGV[3], 60000, tonumber(ARGV[7]) or 0) then
       return { "busy", left, {} }
     end
     call("SET", guard, server_ms(), "PX", ARGV[3])
   end
+  call("DEL", P .. "ox:away")
   call("ZREMRANGEBYSCORE", P .. "ox:suspects", "-inf", now - 60000)
   cursor = "0"
 end

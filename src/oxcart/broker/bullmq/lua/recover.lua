@@ -7,19 +7,31 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 phase: "start", "walk", "check" or "note", 4 now or "" (time.lua), 5 most stalls allowed,
---          6 ms between cycles, 7 step size, 8 cursor ("walk" and "note")
+--          6 ms between cycles, 7 step size, 8 cursor ("walk" and "note"), 9 ms without a sign of life after which
+--          the server counts as having been away, "" to leave that out, 10 ms that workers need then to renew
 -- Returns  { next phase ("" when the cycle is over, "busy" when another worker made one within the
---          interval), next cursor (for "busy" the ms until the next cycle), recovered ids... }
+--          interval), next cursor (for "busy" the ms until the next cycle, for "" the same where it comes before the
+--          interval is over), recovered ids... }
 -- Events   per recovered job `waiting` and `stalled`
 -- Keeps    a job stalled more often than allowed is marked with `defa`; the worker that takes it next
 --          fails it. One that belongs to a repeating schedule is never failed for this. So is one marked whose
---          worker was asked to cancel it.
--- include: base gate insert history
+--          worker was asked to cancel it. After an outage a cycle only notes what is active, and the next one comes
+--          when every healthy worker has had the time to renew.
+-- include: base gate insert history outage
 -- include when needed: insert limiting
 
 remembered()
 local phase, step = ARGV[3], tonumber(ARGV[7])
 local stalled_key, active_key = P .. "stalled", P .. "active"
+
+if phase == "start" and ARGV[9] ~= "" and not stay_alive(P, ARGV[9]) then
+  give_sign(P, ARGV[9])
+  if call("EXISTS", active_key) == 1 and call("SET", P .. "ox:away", ARGV[10], "NX") then
+    call("PERSIST", stalled_key)
+    call("SET", P .. "stalled-check", time_of(ARGV[4]), "PX", ARGV[10])
+    phase = "note"
+  end
+end
 
 if phase == "start" then
   local guard, now, interval = P .. "stalled-check", time_of(ARGV[4]), tonumber(ARGV[6])
@@ -27,12 +39,14 @@ if phase == "start" then
     local left, set_at = call("PTTL", guard), tonumber(call("GET", guard))
     -- After the server's clock was set back, a guard lasts longer by that step: it was set in the future, or it lasts
     -- longer than the interval of any worker. One that never ends guards nothing either.
-    local is_past = left < 0 or (left > interval and ((set_at or 0) > tonumber(now) or left > 10 * interval))
+    local longest = math.max(interval, tonumber(call("GET", P .. "ox:away") or 0)) -- a check after an outage waits
+    local is_past = left < 0 or (left > longest and ((set_at or 0) > tonumber(now) or left > 10 * longest))
     if not is_past then
       return { "busy", left }
     end
     call("SET", guard, now, "PX", interval)
   end
+  call("DEL", P .. "ox:away")
   trim_events()
   phase = call("LLEN", active_key) < step and "check" or "walk"
 end
@@ -194,6 +208,14 @@ if #active > 0 then
   call("SADD", stalled_key, unpack(active))
   if #active == many then
     answer[1], answer[2] = "note", from + many
+    return answer
+  end
+end
+if ARGV[9] ~= "" then
+  if call("EXISTS", P .. "ox:away") == 1 then
+    answer[2] = math.max(1, call("PTTL", P .. "stalled-check"))
+  else
+    call("PEXPIRE", stalled_key, ARGV[9])
   end
 end
 return answer

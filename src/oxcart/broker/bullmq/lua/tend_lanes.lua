@@ -2,15 +2,16 @@
 -- removes lanes in which nothing has been for a while.
 --
 -- KEYS[1]  meta of the base queue
--- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 the first lane to look at, or "" to begin, 5 how many, 6 for how many ms nobody else may
---          begin, 7 after how many ms an empty lane goes, 8 "1" where this worker also takes back jobs of lost ones
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 the first lane to look at, or "" to begin, 5 how many,
+--          6 for how many ms nobody else may begin, 7 after how many ms an empty lane goes, 8 "1" where this worker also takes back jobs of lost ones,
+--          9 ms without a sign of life after which the server counts as having been away, or ""
 -- Returns  { the next lane to look at, or -1 at the end, or -2 where another worker did it just now; lanes whose jobs'
 --          lifetimes are over; lanes whose jobs wait for others; lanes that are busy }
 -- Events   `waiting` per job whose time has come
 -- Keeps    a lane is removed only if it holds no job, no schedule and no settings, and no pipeline reads it; by the
 --          server's clock, as it was noted. A call lets so many jobs through and no more: then it ends early, and the
 --          next one goes on from there. A worker that takes no jobs back does not keep one out that does
--- include: base gate insert lanes
+-- include: base gate insert lanes outage
 
 local now, first, step = tonumber(time_of(ARGV[3])), tonumber(ARGV[4]) or 0, tonumber(ARGV[5])
 remembered()
@@ -46,7 +47,7 @@ local function forget(lane, prefix)
   call("UNLINK", prefix .. "meta", prefix .. "events", prefix .. "id", prefix .. "pc", prefix .. "marker",
     prefix .. "limiter", prefix .. "delay", prefix .. "stalled", prefix .. "stalled-check",
     prefix .. "metrics:completed", prefix .. "metrics:completed:data", prefix .. "metrics:failed",
-    prefix .. "metrics:failed:data", prefix .. "ox:expiring", prefix .. "ox:attempts")
+    prefix .. "metrics:failed:data", prefix .. "ox:expiring", prefix .. "ox:attempts", prefix .. "ox:alive", prefix .. "ox:away")
   call("ZREM", P .. "ox:lanes", lane)
   member(ready_key, lane, false)
   member(busy_key, lane, false)
@@ -98,6 +99,9 @@ local function tend(lane, seen)
   member(busy_key, lane, is_busy)
   if is_busy then
     busy[#busy + 1] = lane
+    if ARGV[9] ~= "" then
+      stay_alive(prefix, ARGV[9])
+    end
   end
   local expiring = call("ZRANGE", prefix .. "ox:expiring", 0, 0, "WITHSCORES")
   if expiring[2] and tonumber(expiring[2]) <= now then

@@ -1,0 +1,9 @@
+-- A sign of life: a worker that checks for lost workers is there.
+--
+-- KEYS[1]  waiting
+-- ARGV     1 "", 2 "", 3 ms without a sign after which the server counts as having been away
+-- Returns  1, or 0 where the last sign has run out: a check is due, which waits for renewals first
+-- include: base outage
+
+asked_of_slot("EXISTS", NEVER)
+return prolong_sign(P, ARGV[3]) and 1 or 0

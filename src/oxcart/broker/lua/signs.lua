@@ -1,0 +1,20 @@
+-- The sign of life of a queue's workers. `ox:alive` lives for as many ms as its value says: after that silence the
+-- server, or every worker, counts as having been away. Of workers with leases of different lengths the shortest rules.
+
+-- Prolongs the sign, without new memory; returns its ms, or nil where it has run out.
+local function prolong_sign(prefix, silence)
+  local known = tonumber(call("GET", prefix .. "ox:alive") or nil)
+  if not known then
+    return nil
+  end
+  if tonumber(silence) < known then
+    known = tonumber(silence)
+    call("SET", prefix .. "ox:alive", silence)
+  end
+  call("PEXPIRE", prefix .. "ox:alive", known)
+  return known
+end
+
+local function give_sign(prefix, silence)
+  call("SET", prefix .. "ox:alive", silence, "PX", silence)
+end

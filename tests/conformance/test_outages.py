@@ -1,0 +1,120 @@
+"""A server that was away: a check takes no job of a worker that still has to renew, and forgets no dead one.
+
+The server is not stopped here. Nobody speaks to it for a while, which is all that it knows of an outage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from oxcart.broker.port import Ask, ClaimedJob, Lease, Outage, Outcome, ServedBroker
+from tests.conformance.conftest import Bench, Venue
+
+RULE = Outage(silence_ms=400, grace_ms=600)
+#: Seconds that every wait of this file is allowed.
+LIMIT = 60.0
+
+
+def lease_of(job: ClaimedJob) -> Lease:
+    return Lease(job.id, job.token, job.starts)
+
+
+async def check(broker: ServedBroker, outage: Outage = RULE) -> list[str]:
+    """A check that is not kept out by the guard of another; signs of life go on meanwhile."""
+    until = time.monotonic() + LIMIT
+    while True:
+        await broker.appear(outage)
+        found = await broker.recover(interval_ms=1, outage=outage)
+        if found.ran and not found.wait_ms:
+            return found.ids
+        assert time.monotonic() < until, "no check"
+        await asyncio.sleep(0.02)
+
+
+async def lost_at_once(bench: Bench, *, lock_ms: int = 100) -> ClaimedJob:
+    """A running job that a check has seen, and whose lease runs out in a moment."""
+    await bench.add()
+    (job,) = (await bench.broker.claim(Ask(1, worker="w1", lock_ms=60_000))).jobs
+    assert await check(bench.broker) == []
+    assert await bench.broker.extend([lease_of(job)], lock_ms) == []
+    await bench.broker.recover(interval_ms=1, outage=RULE)
+    return job
+
+
+async def silence() -> None:
+    await asyncio.sleep(2 * RULE.silence_ms / 1000)
+
+
+async def test_a_worker_that_renews_after_an_outage_keeps_its_job(bench: Bench, venue: Venue) -> None:
+    job = await lost_at_once(bench)
+    await silence()
+    fresh = venue.queue().open_broker()  # which saw no outage
+    try:
+        assert (await fresh.recover(interval_ms=1, outage=RULE)).ids == []
+        assert await bench.broker.extend([lease_of(job)], 60_000) == []
+        assert await check(fresh) == []
+    finally:
+        await fresh.close()
+    (code,), _ = await bench.broker.finish(
+        [Outcome("c", job.id, job.token, job.starts, bench.broker.clock(), b"1")]
+    )
+    assert code == 1
+
+
+async def test_the_job_of_a_dead_worker_comes_back_after_the_grace(bench: Bench) -> None:
+    job = await lost_at_once(bench)
+    await silence()
+    started = time.monotonic()
+    assert (await bench.broker.recover(interval_ms=1, outage=RULE)).ids == []
+    assert await check(bench.broker) == [job.id]
+    assert time.monotonic() - started >= 0.9 * RULE.grace_ms / 1000
+
+
+async def test_without_a_gap_a_check_waits_for_nobody(bench: Bench) -> None:
+    await bench.add()
+    (job,) = (await bench.broker.claim(Ask(1, worker="w1", lock_ms=60_000))).jobs
+    assert await check(bench.broker, Outage(60_000, 600)) == []
+    await bench.broker.extend([lease_of(job)], 100)
+    patient = Outage(60_000, 3_600_000)
+    taken: list[str] = []
+    until = time.monotonic() + LIMIT
+    while not taken:
+        taken = (await bench.broker.recover(interval_ms=1, outage=patient)).ids
+        assert time.monotonic() < until
+        await asyncio.sleep(0.02)
+    assert taken == [job.id]
+
+
+async def test_workers_that_come_only_now_and_then_take_back_jobs_too(bench: Bench) -> None:
+    """Each of them finds that nobody was there for a while."""
+    job = await lost_at_once(bench)
+    for _ in range(8):
+        await silence()
+        found = await bench.broker.recover(interval_ms=1, outage=RULE)
+        if found.ids:
+            assert found.ids == [job.id]
+            return
+    pytest.fail("the job never came back")
+
+
+async def test_a_second_outage_takes_no_job_of_a_worker_that_renewed_between(bench: Bench) -> None:
+    job = await lost_at_once(bench)
+    for _ in range(2):
+        await silence()
+        assert (await bench.broker.recover(interval_ms=1, outage=RULE)).ids == []
+        assert await bench.broker.extend([lease_of(job)], 100) == []
+    await bench.broker.extend([lease_of(job)], 60_000)
+    assert await check(bench.broker) == []
+
+
+async def test_the_shortest_silence_rules(bench: Bench) -> None:
+    """Workers with leases of different lengths: an outage is one for all where it is one for some."""
+    patient = Outage(60_000, 600)
+    assert await check(bench.broker, patient) == []
+    assert await bench.broker.appear(RULE)
+    assert await bench.broker.appear(patient)
+    await silence()
+    assert not await bench.broker.appear(patient)
