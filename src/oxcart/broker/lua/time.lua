@@ -6,7 +6,11 @@ local known_ms
 local function server_ms()
   if not known_ms then
     local now = call("TIME")
-    known_ms = string.format("%.0f", now[1] * 1000 + math.floor(now[2] / 1000))
+    local micros = now[2]
+    if #micros < 6 then
+      micros = string.rep("0", 6 - #micros) .. micros
+    end
+    known_ms = now[1] .. string.sub(micros, 1, 3) -- text alone: to format a number costs as much as the TIME
   end
   return known_ms
 end
