@@ -11,11 +11,13 @@ May touch: the server, through the queue's broker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
+from oxcart.broker.bridge import cancelling as bridge
 from oxcart.broker.bullmq import cancelling
 from oxcart.broker.bullmq.cancelling import Cancelled
+from oxcart.broker.port import Code
 from oxcart.model.duration import Duration
 from oxcart.model.errors import ValidationError
 from oxcart.model.filter import JobFilter
@@ -67,7 +69,11 @@ class Cancelling(Operations):
             CannotCancel: A worker of a peer runs it, which cannot be asked; ``force`` overrules it.
             SchedulerOwned: It is the next run of a schedule: remove the schedule.
         """
-        codes = await cancelling.cancel(self._native("cancelling"), [job_id], _reason(reason), force=force)
+        codes: Sequence[Code]
+        if (of_type := self._bridge) is not None:
+            codes = await bridge.cancel(of_type, [job_id], _reason(reason), force=force)
+        else:
+            codes = await cancelling.cancel(self._store, [job_id], _reason(reason), force=force)
         if codes[0] == cancelling.CANCELLED:
             return Cancellation.CANCELLED
         if codes[0] == cancelling.ASKED:
@@ -105,9 +111,8 @@ class Cancelling(Operations):
             limit: How many at most.
             progress: Told after every step.
         """
-        self._native("cancelling")
         chosen = JobFilter.build(
-            now_ms=await self._store.now(),
+            now_ms=await (self._bridge or self._store).now(),
             name=name,
             tags=tags,
             correlation_id=correlation_id,
@@ -115,6 +120,17 @@ class Cancelling(Operations):
             newer_than=newer_than,
         )
         most, found = _limit(limit), Cancelled(dry_run=dry_run)
+        if (of_type := self._bridge) is not None:
+            return await bridge.cancel_all(
+                of_type,
+                chosen,
+                _states(state),
+                _reason(reason),
+                force=force,
+                dry_run=dry_run,
+                limit=most,
+                told=_after(0, progress),
+            )
         for broker in await self._stores():
             rest = None if most is None else most - found.matched
             if rest == 0:

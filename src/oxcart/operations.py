@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal, cast
 
+from oxcart.broker.bridge import operations as bridge
+from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.bullmq import operations, rescue
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.operations import Series
@@ -56,11 +58,17 @@ class Operations:
 
     @property
     def _store(self) -> BullMQBroker:
-        return self._native("operations")
+        return self._native("lanes")
 
     def _native(self, feature: str) -> BullMQBroker:
         without = "this needs a server, and a queue in inline or manual mode has none"
         return native(self.broker, feature, without)
+
+    @property
+    def _bridge(self) -> BridgeBroker | None:
+        """The storage, where it is that of a Bridge job type."""
+        broker = self.broker
+        return broker if isinstance(broker, BridgeBroker) else None
 
     async def _stores(self) -> list[BullMQBroker]:
         """The queue itself and its lanes: what is done to a queue is done to all of them."""
@@ -91,8 +99,12 @@ class Operations:
         if state not in CLEANABLE:
             raise ValidationError("state", "one of " + ", ".join(CLEANABLE), state)
         most = _limit(limit)
-        before = await self._store.now() - parse_ms(grace, "grace")
+        before = await (self._bridge or self._store).now() - parse_ms(grace, "grace")
         done = 0
+        if (of_type := self._bridge) is not None:
+            for key in CLEANABLE[state]:
+                done += await bridge.clean(of_type, key, before, limit=most, told=_after(0, progress))
+            return done
         for broker in await self._stores():
             for key in CLEANABLE[state]:
                 if most is not None and done >= most:
@@ -112,6 +124,8 @@ class Operations:
             progress: Told after every step.
         """
         done = 0
+        if (of_type := self._bridge) is not None:
+            return await bridge.drain(of_type, delayed=delayed, told=_after(0, progress))
         for broker in await self._stores():
             done += await operations.drain(broker, delayed=delayed, told=_after(done, progress))
         return done
@@ -128,6 +142,8 @@ class Operations:
         Raises:
             QueueBusy: Workers hold jobs of it, and ``force`` was not said. Nothing has changed.
         """
+        if (of_type := self._bridge) is not None:
+            return await bridge.obliterate(of_type, force=force, told=_after(0, progress))
         brokers = await self._stores()
         if not force and len(brokers) > 1:
             active = (await self._store.counts_over_lanes())["active"]
@@ -162,7 +178,17 @@ class Operations:
             raise ValidationError("state", "one of " + ", ".join(FINISHED), state)
         most, done = _limit(limit), 0
         since_ms = 0 if since is None else _ms(since, "since")
-        until_ms = await self._store.now() if until is None else _ms(until, "until")
+        until_ms = await (self._bridge or self._store).now() if until is None else _ms(until, "until")
+        if (of_type := self._bridge) is not None:
+            return await bridge.retry_all(
+                of_type,
+                cast(Literal["failed", "completed"], state),
+                since_ms=since_ms,
+                until_ms=until_ms,
+                limit=most,
+                reset=reset,
+                told=_after(0, progress),
+            )
         for broker in await self._stores():
             if most is not None and done >= most:
                 break
@@ -189,6 +215,8 @@ class Operations:
         """
         most, done = _limit(limit), 0
         until_ms = None if until is None else _ms(until, "until")
+        if (of_type := self._bridge) is not None:
+            return await bridge.promote_all(of_type, until_ms=until_ms, limit=most, told=_after(0, progress))
         for broker in await self._stores():
             if most is not None and done >= most:
                 break
@@ -207,12 +235,16 @@ class Operations:
             progress: Told after every step; here it counts keys of the server.
         """
         told = _after(0, progress)
-        return await rescue.remove_orphans(
-            self._store, dry_run=dry_run, progress=lambda at: told(Progress(at.step, at.keys, at.total))
-        )
+
+        def scanned(at: rescue.Progress) -> None:
+            told(Progress(at.step, at.keys, at.total))
+
+        if (of_type := self._bridge) is not None:
+            return await bridge.remove_orphans(of_type, dry_run=dry_run, progress=scanned)
+        return await rescue.remove_orphans(self._store, dry_run=dry_run, progress=scanned)
 
     async def counts_per_priority(self, priorities: Iterable[int] | None = None) -> dict[int, int]:
-        """How many jobs wait with each priority; 0 is that of jobs without one.
+        """How many jobs wait with each priority; 0 is that of jobs without one, which Bridge has not.
 
         Args:
             priorities: Which to count; all that some job has unless given.
@@ -222,6 +254,8 @@ class Operations:
             if type(one) is not int or not 0 <= one <= MAX_PRIORITY + 1:
                 raise ValidationError("priorities", f"integers from 0 to {MAX_PRIORITY}", one)
         found: dict[int, int] = {}
+        if (of_type := self._bridge) is not None:
+            return await bridge.counts_per_priority(of_type, asked)
         for broker in await self._stores():
             for priority, count in (await operations.counts_per_priority(broker, asked)).items():
                 found[priority] = found.get(priority, 0) + count
@@ -239,7 +273,8 @@ class Operations:
         """
         if state not in FINISHED:
             raise ValidationError("state", "one of " + ", ".join(FINISHED), state)
-        return await operations.series(self._store, cast(Literal["failed", "completed"], state), first, last)
+        store = self._native("minute_counts")
+        return await operations.series(store, cast(Literal["failed", "completed"], state), first, last)
 
     async def trim_events(self, keep: int, *, progress: Told | None = None) -> int:
         """Drops the oldest events; returns how many.
@@ -250,7 +285,7 @@ class Operations:
         """
         if type(keep) is not int or keep < 0:
             raise ValidationError("keep", "an integer, at least 0", keep)
-        return await operations.trim_events(self._store, keep, told=_after(0, progress))
+        return await operations.trim_events(self._bridge or self._store, keep, told=_after(0, progress))
 
     async def publish(self, event: str, /, keep_events: int | None = None, **fields: Any) -> str:
         """Adds an event of your own to the queue's events; returns its id.
@@ -278,6 +313,8 @@ class Operations:
             name: value if isinstance(value, str) else payload.encode(value, field=name)
             for name, value in fields.items()
         }
+        if (of_type := self._bridge) is not None:
+            return await bridge.publish(of_type, event, texts, keep_events)
         return await operations.publish(self._store, event, texts, keep_events)
 
 

@@ -204,9 +204,8 @@ async def test_the_sync_face(url: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "feature"),
     [
-        (lambda queue: queue.cancel("x"), "cancelling"),
-        (lambda queue: queue.clean(), "operations"),
-        (lambda queue: queue.drain(), "operations"),
+        (lambda queue: queue.lanes(), "lanes"),
+        (lambda queue: queue.metrics(), "minute_counts"),
         (lambda queue: queue.get_flow("x"), "flows"),
         (lambda queue: queue.dependents("x"), "graphs"),
         (lambda queue: queue.add("email", {}, after=["x"]), "graphs"),

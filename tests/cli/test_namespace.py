@@ -52,7 +52,7 @@ def test_queues_are_its_job_types(ox: Commands, queue: Queue) -> None:
 
 
 def test_what_it_cannot_express_is_said(ox: Commands, queue: Queue) -> None:
-    refused = ox("drain", "email", "--yes", "--namespace", "bridge")
+    refused = ox("metrics", "email", "--namespace", "bridge")
     assert refused.code != 0
     assert "bridge protocol has no place" in refused.err
 
@@ -147,3 +147,19 @@ def test_the_doctor_rescues_lost_jobs_of_a_namespace(ox: Commands, foreign: Type
     said = ox("--namespace", "wk", "doctor", "--rescue", "--queue", "email")
     assert "email: 2 jobs looked at, 1 put back: lost; 1 in no list but leased" in said.out
     assert foreign.store.lrange("wk:jobs:waiting", 0, -1) == ["lost"]
+
+
+def test_jobs_of_a_namespace_are_cancelled_and_removed_in_bulk(ox: Commands, queue: Queue) -> None:
+    one = queue.add("email", {})
+    queue.add_many([("email", n) for n in range(3)], tags={"tenant": "acme"})
+    assert ox("--namespace", "bridge", "cancel", "email", one.id).code == 0
+    done = ox("--namespace", "bridge", "cancel", "email", "--all", "--tag", "tenant=acme", "--json")
+    assert done.json["cancelled"] == 3
+    queue.add("email", {}, delay="1h")
+    assert ox("--namespace", "bridge", "promote", "email", "--all", "--json").json["promoted"] == 1
+    assert ox("--namespace", "bridge", "priorities", "email", "--json").json == [{"priority": 5, "jobs": 1}]
+    assert ox("--namespace", "bridge", "drain", "email", "--yes", "--json").json["removed"] == 1
+    assert ox("--namespace", "bridge", "retry", "email", "--all-failed", "--json").json["retried"] == 4
+    assert ox("--namespace", "bridge", "clean", "email", "--state", "waiting", "--json").json["removed"] == 4
+    assert ox("--namespace", "bridge", "obliterate", "email", "--yes").code == 0
+    assert ox("--namespace", "bridge", "queues", "--json").json == []

@@ -32,7 +32,6 @@ def _graph(queue: Queue) -> Any:
 
 #: A way to ask for each feature.
 ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
-    "cancelling": lambda queue: queue.cancel("x"),
     "change_priority": lambda queue: queue.handle("x").change_priority(3),
     "custom_ids": lambda queue: queue.add("n", {}, job_id="mine"),
     "deduplication": lambda queue: queue.add("n", {}, deduplication="x"),
@@ -43,11 +42,12 @@ ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
     "history": lambda queue: queue.add("n", {}, history=True),
     "idempotency": lambda queue: queue.add("n", {}, idempotency_key="x"),
     "intervals": lambda queue: queue.schedulers.upsert("x", every="1h"),
+    "lanes": lambda queue: queue.lanes(),
     "lifetime": lambda queue: queue.add("n", {}, lifetime="1h"),
     "limit_keys": lambda queue: queue.add("n", {}, limit_key="x"),
     "logs": lambda queue: queue.handle("x").logs(),
+    "minute_counts": lambda queue: queue.metrics(),
     "missed_policy": lambda queue: queue.schedulers.upsert("x", cron="0 0 * * *", missed="all"),
-    "operations": lambda queue: queue.drain(),
     "queue_limits": lambda queue: queue.limits.set_concurrency(3),
     "retention_by_count": lambda queue: queue.add("n", {}, remove_on_complete=10),
     "stats": lambda queue: queue.stats(),

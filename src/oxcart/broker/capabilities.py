@@ -14,7 +14,6 @@ from oxcart.model.errors import NotSupported
 
 #: What each feature is, in the words of the error and of docs/bridge.md.
 WORDS = {
-    "cancelling": "cancelling jobs by other than removing them",
     "change_priority": "changing a job's priority",
     "custom_ids": "job ids that are no UUID",
     "deduplication": "deduplication windows",
@@ -25,11 +24,12 @@ WORDS = {
     "history": "histories of transitions",
     "idempotency": "idempotency keys",
     "intervals": "schedules by interval, with a limit, or that begin at once",
+    "lanes": "lanes that are queues of their own; a job with a target is one of its type",
     "lifetime": "lifetimes",
     "limit_keys": "limits per key",
     "logs": "job logs",
+    "minute_counts": "counts of ended jobs by the minute; the pipeline's tables have them",
     "missed_policy": "policies for missed and overlapping firings of a schedule",
-    "operations": "cleaning, draining and other bulk operations",
     "queue_limits": "limits of the queue as such; give jobs a rate_limit",
     "retention_by_count": "keeping a number of ended jobs",
     "stats": "statistics of a namespace; a queue has counts",
@@ -47,7 +47,6 @@ class Capabilities:
     """What a protocol can express; each attribute is a feature described in ``WORDS``."""
 
     protocol: str
-    cancelling: bool
     change_priority: bool
     custom_ids: bool
     deduplication: bool
@@ -58,11 +57,12 @@ class Capabilities:
     history: bool
     idempotency: bool
     intervals: bool
+    lanes: bool
     lifetime: bool
     limit_keys: bool
     logs: bool
+    minute_counts: bool
     missed_policy: bool
-    operations: bool
     queue_limits: bool
     retention_by_count: bool
     stats: bool
@@ -89,7 +89,6 @@ class Capabilities:
 
 BULLMQ = Capabilities(
     protocol="bullmq",
-    cancelling=True,
     change_priority=True,
     custom_ids=True,
     deduplication=True,
@@ -100,11 +99,12 @@ BULLMQ = Capabilities(
     history=True,
     idempotency=True,
     intervals=True,
+    lanes=True,
     lifetime=True,
     limit_keys=True,
     logs=True,
+    minute_counts=True,
     missed_policy=False,
-    operations=True,
     queue_limits=True,
     retention_by_count=True,
     stats=False,
@@ -118,7 +118,6 @@ BULLMQ = Capabilities(
 
 BRIDGE = Capabilities(
     protocol="bridge",
-    cancelling=False,
     change_priority=False,
     custom_ids=False,
     deduplication=False,
@@ -129,11 +128,12 @@ BRIDGE = Capabilities(
     history=False,
     idempotency=False,
     intervals=False,
+    lanes=False,
     lifetime=False,
     limit_keys=False,
     logs=False,
+    minute_counts=False,
     missed_policy=True,
-    operations=False,
     queue_limits=False,
     retention_by_count=False,
     stats=True,

@@ -9,6 +9,7 @@ import msgspec
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.failure import Category
+from oxcart.model.job import Job
 from oxcart.model.metadata import check_correlation_id, check_tags
 
 _json = msgspec.json.Encoder()
@@ -64,6 +65,17 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
             else check_correlation_id(correlation_id, "correlation_id"),
             since_ms=None if newer_than is None else now_ms - parse_ms(newer_than, "newer_than"),
             before_ms=None if older_than is None else now_ms - parse_ms(older_than, "older_than"),
+        )
+
+    def fits(self, job: Job, at_ms: int) -> bool:
+        """Whether a job is chosen, where ``at_ms`` is the time that counts of it."""
+        return (
+            (not self.names or job.name in self.names)
+            and (not self.categories or job.category in self.categories)
+            and all(job.tags.get(name) == value for name, value in self.tags.items())
+            and (self.correlation_id is None or job.correlation_id == self.correlation_id)
+            and (self.since_ms is None or at_ms >= self.since_ms)
+            and (self.before_ms is None or at_ms <= self.before_ms)
         )
 
     def wire(self) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 import msgspec
 
-from oxcart.broker.bridge import codec, records
+from oxcart.broker.bridge import codec, operations, records
 from oxcart.broker.bridge.census import Census
 from oxcart.broker.bridge.cron import CronStore
 from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys, journal_key
@@ -57,9 +57,6 @@ from oxcart.model.errors import (
 from oxcart.model.options import JobOptions
 from oxcart.model.target import Abilities
 
-#: Jobs per add call, and their bytes.
-ADD_CHUNK = 100
-ADD_BYTES = 1_048_576
 #: Jobs that one call claims, and attempts that it ends, at most: a call holds the server for 2 ms.
 CLAIM = 20
 FINISH = 25
@@ -189,7 +186,7 @@ class BridgeBroker(Looking):
         """
         added: list[Added | OxcartError] = []
         left = time_left(timeout)
-        for part in _parts(jobs):
+        for part in codec.parts(jobs):
             args = [arg for _, job in part for arg in job]
             try:
                 sent = monotonic_ms()
@@ -560,15 +557,11 @@ class BridgeBroker(Looking):
 
     async def promote_job(self, job_id: str) -> None:
         """Lets a delayed job run now."""
-        facts = records.read_record(await self._raw(job_id)).facts()
-        await self._change("promote_job", job_id, self.queue, facts.packed())
+        _check(await operations.promote(self, [job_id]), job_id, "promote_job")
 
     async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
         """Lets a finished job run again."""
-        raw = await self._raw(job_id)
-        new = codec.with_parts(raw, attempts=b"0") if reset else b""
-        facts = records.read_record(new or raw).facts()
-        await self._change("retry_job", job_id, self.queue, facts.packed(), "L" if lifo else "", new)
+        _check(await operations.retry(self, [job_id], lifo=lifo, reset=reset), job_id, "retry_job")
 
     async def remove_job(self, job_id: str, *, children: bool = False) -> None:
         """Removes a job.
@@ -576,7 +569,7 @@ class BridgeBroker(Looking):
         Raises:
             JobLocked: A worker holds it.
         """
-        if await self._change("remove_job", job_id, self.queue) == 0:
+        if _check(await operations.remove(self, [job_id]), job_id, "remove_job") == 0:
             raise JobLocked(job_id)
 
     async def add_log(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
@@ -608,25 +601,13 @@ class BridgeBroker(Looking):
         return raw
 
     async def _change(self, verb: str, job_id: str, *args: bytes | str | int) -> int:
-        code: int = await self.caller.once(load(verb), self._waiting, job_id, *args)
-        if code < 0:
-            raise error_for_code(code, job_id, verb)
-        return code
+        return _check([await self.caller.once(load(verb), self._waiting, job_id, *args)], job_id, verb)
 
 
-def _parts(jobs: Sequence[codec.Encoded]) -> Iterable[Sequence[codec.Encoded]]:
-    """What each add call carries."""
-    start = 0
-    while start < len(jobs):
-        size = count = 0
-        for _, job in jobs[start : start + ADD_CHUNK]:
-            weight = len(job[1])  # type: ignore[arg-type]
-            if count and size + weight > ADD_BYTES:
-                break
-            size += weight
-            count += 1
-        yield jobs[start : start + count]
-        start += count
+def _check(codes: Sequence[int], job_id: str, verb: str) -> int:
+    if codes[0] < 0:
+        raise error_for_code(codes[0], job_id, verb)
+    return codes[0]
 
 
 def _id(raw: bytes) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Container, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgpack
 
@@ -19,8 +19,15 @@ from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.caller import Caller
 from oxcart.broker.discovery import glob_escape
 
-#: The type of a job and the lane of its target.
-Kind = tuple[str, str]
+
+class Kind(NamedTuple):
+    """What does not change of a job: its type, the lane of its target, and its priority."""
+
+    type: str
+    lane: str
+    priority: int
+
+
 Place = Literal["waiting", "active", "delayed", "pending", "dead"]
 
 #: Ids that one read takes, and records.
@@ -46,15 +53,14 @@ class Census:
         self._read: dict[bytes, Kind] = {}
 
     async def kinds(self, ids: Sequence[bytes]) -> list[Kind | None]:
-        """Type and lane of some jobs; None for an id without a record."""
+        """What some jobs are; None for an id without a record."""
         if not ids:
             return []
         facts = await self._caller.command("HMGET", self._keys.facts(), *ids)
         found: dict[bytes, Kind] = {}
         for one, packed in zip(ids, facts, strict=True):
             if packed is not None:
-                job_type, lane, *_ = msgpack.unpackb(packed, unicode_errors="surrogateescape")
-                found[one] = job_type, lane
+                found[one] = Kind(*msgpack.unpackb(packed, unicode_errors="surrogateescape")[:3])
         strange = [one for one in ids if one not in found and one not in self._read]
         if len(self._read) + len(strange) > MOST_READ:
             self._read = {}
@@ -65,7 +71,7 @@ class Census:
             for one, raw in zip(part, raws, strict=True):
                 if raw is not None:
                     known = records.read_facts(raw)[0]
-                    self._read[one] = known.type, known.lane
+                    self._read[one] = Kind(known.type, known.lane, known.priority)
         return [found.get(one) or self._read.get(one) for one in ids]
 
     async def pages(self, place: Place) -> AsyncIterator[list[bytes]]:
@@ -88,11 +94,11 @@ class Census:
             yield ids
             at += len(ids)
 
-    async def count(self, place: Place) -> Counter[Kind]:
-        """How many jobs of each kind are in a place; ids without a record count as none."""
-        counted: Counter[Kind] = Counter()
+    async def count(self, place: Place) -> Counter[tuple[str, str]]:
+        """How many jobs are in a place, by type and lane; ids without a record count as none."""
+        counted: Counter[tuple[str, str]] = Counter()
         async for ids in self.pages(place):
-            counted.update(kind for kind in await self.kinds(ids) if kind is not None)
+            counted.update(kind[:2] for kind in await self.kinds(ids) if kind is not None)
         return counted
 
     async def of_type(self, place: Place, job_type: str, targets: Container[str] | None = None) -> list[str]:
@@ -100,9 +106,9 @@ class Census:
         found: list[str] = []
         async for ids in self.pages(place):
             for one, kind in zip(ids, await self.kinds(ids), strict=True):
-                if kind is None or kind[0] != job_type:
+                if kind is None or kind.type != job_type:
                     continue
-                if targets is None or records.target_of(kind[1]) in targets:
+                if targets is None or records.target_of(kind.lane) in targets:
                     found.append(_id(one))
         return found
 
@@ -144,7 +150,7 @@ class Census:
         kinds = await self.kinds(ids)
         commands: list[tuple[str, ...]] = []
         for one, kind in zip(ids, kinds, strict=True):
-            name, job_type = _id(one), kind[0] if kind else ""
+            name, job_type = _id(one), kind.type if kind else ""
             commands += [
                 ("GET", self._keys.status(name)),
                 ("GET", self._keys.result(name)),
@@ -152,7 +158,7 @@ class Census:
             ]
         answers = iter(await self._caller.pipeline(commands))
         return [
-            (kind[0], float(records.ended_at(result)), _id(one))
+            (kind.type, float(records.ended_at(result)), _id(one))
             for one, kind, status, result, noted in zip(ids, kinds, answers, answers, answers, strict=True)
             if kind and result and not noted and status in (b"completed", None)
         ]

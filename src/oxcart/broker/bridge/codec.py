@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,6 +58,9 @@ FORMAL = {
     Priority.LOW: 3,
     Priority.BULK: 1,
 }
+#: Jobs per add call, and their bytes.
+ADD_CHUNK = 100
+ADD_BYTES = 1_048_576
 #: How long a job's keys stay after its end, in seconds.
 KEPT = 86_400
 #: What stands in a record before the time of its creation; strings of JSON cannot hold it.
@@ -366,3 +369,18 @@ def with_parts(raw: bytes, **parts: bytes) -> bytes:
     return _json.encode(
         {**first, **{name: part for name, part in {**old, **new}.items() if name not in first}}
     )
+
+
+def parts(jobs: Sequence[Encoded]) -> Iterable[Sequence[Encoded]]:
+    """Splits jobs into those that each add call carries."""
+    start = 0
+    while start < len(jobs):
+        size = count = 0
+        for _, job in jobs[start : start + ADD_CHUNK]:
+            weight = len(job[1])  # type: ignore[arg-type]
+            if count and size + weight > ADD_BYTES:
+                break
+            size += weight
+            count += 1
+        yield jobs[start : start + count]
+        start += count

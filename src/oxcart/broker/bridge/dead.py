@@ -16,7 +16,6 @@ from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.dead import DeadDone, DeadWork, Doing
 from oxcart.broker.progress import Progress
 from oxcart.model.errors import JobError
-from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
 
 #: Dead letters that are read at once.
@@ -38,7 +37,7 @@ async def work_off(broker: BridgeBroker, work: DeadWork) -> DeadDone:
         for job in await _of_type(broker, ids[start : start + PAGE]):
             if work.limit is not None and found.matched >= work.limit:
                 return found
-            if _fits(job, work.chosen):
+            if work.chosen.fits(job, job.finished_on or 0):
                 found.matched += 1
                 found.ids.append(job.id)
                 found.done += await _do(broker, work.doing, job.id, work.reset)
@@ -79,15 +78,3 @@ async def _do(broker: BridgeBroker, doing: Doing, job_id: str, reset: bool) -> i
     except JobError:
         return 0
     return 1
-
-
-def _fits(job: Job, chosen: JobFilter) -> bool:
-    ended = job.finished_on or 0
-    return (
-        (not chosen.names or job.name in chosen.names)
-        and (not chosen.categories or job.category in chosen.categories)
-        and all(job.tags.get(name) == value for name, value in chosen.tags.items())
-        and (chosen.correlation_id is None or job.correlation_id == chosen.correlation_id)
-        and (chosen.since_ms is None or ended >= chosen.since_ms)
-        and (chosen.before_ms is None or ended <= chosen.before_ms)
-    )

@@ -156,8 +156,7 @@ class Looking:
 
     async def _waiting_count(self, pending: set[str]) -> int:
         if await self.census.is_indexed():
-            lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
-            return sum(await self.caller.pipeline([("ZCARD", self.keys.lane(_id(lane))) for lane in lanes]))
+            return sum(await self.caller.pipeline([("ZCARD", lane) for lane in await self._lanes()]))
         return len(set(await self.census.of_type("waiting", self.queue)) - pending)
 
     async def _active(self) -> list[str]:
@@ -175,14 +174,12 @@ class Looking:
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state; ids without a job are left out."""
-        if state == "wait":
-            ids = await self._waiting_ids(last + 1, oldest)
+        if state == "wait" and await self.census.is_indexed():
+            ids = await self._merged(await self._lanes(), last + 1, oldest)
         elif state == "completed":
             ids = await self._merged([self.keys.ended("completed")], last + 1, oldest)
-        elif state == "failed":
-            ids = await self._failed(oldest)
         else:
-            ids = await self._ids(state)
+            ids = await self.ids(state)
             if not oldest:
                 ids.reverse()
         return await self.read_jobs(ids[first : last + 1])
@@ -191,22 +188,35 @@ class Looking:
         """Reads jobs for a list: what is gone is left out, and what cannot be opened stays sealed."""
         return [job for job in await self.look(ids, lenient=True) if job is not None]
 
-    async def _waiting_ids(self, most: int, oldest: bool) -> list[str]:
-        """Waiting jobs of the type, the next one first, or the last one."""
+    async def ids(self, state: str) -> list[str]:
+        """The ids of all jobs of the type in a wire state, oldest first."""
+        if state == "wait":
+            return await self._waiting_ids()
+        if state == "active":
+            return await self._active()
+        if state == "delayed":
+            return await self.census.of_type("delayed", self.queue)
+        if state == "waiting-children":
+            return await self.census.of_type("pending", self.queue)
+        if state == "completed":
+            return [_id(raw) for raw in await self.caller.command("ZRANGE", self.keys.ended(state), 0, -1)]
+        return await self._failed() if state == "failed" else []
+
+    async def _lanes(self) -> list[str]:
         lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
-        keys = [self.keys.lane(_id(lane)) for lane in lanes]
-        if await self.census.is_indexed():
-            return await self._merged(keys, most, oldest)
+        return [self.keys.lane(_id(lane)) for lane in lanes]
+
+    async def _waiting_ids(self) -> list[str]:
         # What the index knows stands in the order in which our workers take it; the rest comes behind.
         listed = await self.census.of_type("waiting", self.queue)
         there = set(listed)
         there.difference_update(await self.census.of_type("pending", self.queue))
-        ids = [one for one in await self._merged(keys, len(listed) + 10 * SHORT, True) if one in there]
+        most = len(listed) + 10 * SHORT
+        ids = [one for one in await self._merged(await self._lanes(), most, True) if one in there]
         there.difference_update(ids)
-        ids += [one for one in listed if one in there]
-        return ids if oldest else ids[::-1]
+        return ids + [one for one in listed if one in there]
 
-    async def _failed(self, oldest: bool) -> list[str]:
+    async def _failed(self) -> list[str]:
         """Dead letters and cancelled jobs of the type, by the time of their end."""
         dead = await self.census.of_type("dead", self.queue)
         scores = await self.caller.command("ZMSCORE", self.keys.ended("failed"), *dead) if dead else []
@@ -218,8 +228,7 @@ class Looking:
         flat = await self.caller.command("ZRANGE", self.keys.ended("cancelled"), 0, -1, "REV", "WITHSCORES")
         ends += zip(map(float, flat[1::2]), map(_id, flat[::2]), strict=True)
         ends.sort(key=lambda end: -end[0])
-        ids = list(dict.fromkeys(one for _, one in ends))
-        return ids[::-1] if oldest else ids
+        return list(dict.fromkeys(one for _, one in ends))[::-1]
 
     async def _merged(self, keys: Sequence[str], most: int, oldest: bool) -> list[str]:
         """The first members of some sorted sets together, or the last ones first; so many at most."""
@@ -231,16 +240,6 @@ class Looking:
             ):
                 scored += zip(map(float, flat[1::2]), flat[::2], strict=True)
         return [_id(raw) for _, raw in sorted(scored, reverse=not oldest)[:most]]
-
-    async def _ids(self, state: str) -> list[str]:
-        """The ids of the type's jobs of some other state, oldest first."""
-        if state == "active":
-            return await self._active()
-        if state == "delayed":
-            return await self.census.of_type("delayed", self.queue)
-        if state == "waiting-children":
-            return await self.census.of_type("pending", self.queue)
-        return []
 
     async def workers(self) -> list[WorkerRecord]:
         """The living workers of the namespace that may take jobs of the type."""

@@ -23,7 +23,6 @@ from oxcart.model.target import Abilities
 
 if TYPE_CHECKING:
     from oxcart.broker.bridge.broker import BridgeBroker
-    from oxcart.broker.bridge.census import Kind
     from oxcart.broker.bridge.looking import Looking
 
 #: Seconds between heartbeats, and the life of one.
@@ -192,7 +191,7 @@ async def unroutable(broker: Looking) -> dict[str, int]:
     }
 
 
-def _of_type(counted: Counter[Kind], job_type: str) -> dict[str, int]:
+def _of_type(counted: Counter[tuple[str, str]], job_type: str) -> dict[str, int]:
     return {lane: count for (kind, lane), count in counted.items() if kind == job_type}
 
 

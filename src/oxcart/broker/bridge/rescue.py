@@ -146,8 +146,8 @@ async def rescue(
         for start in range(0, len(ids), PAGE):
             part = ids[start : start + PAGE]
             for kind in await broker.census.kinds(part):
-                if kind is not None and (not wanted or kind[0] in wanted):
-                    found.setdefault(kind[0], Rescued()).looked_at += 1
+                if kind is not None and (not wanted or kind.type in wanted):
+                    found.setdefault(kind.type, Rescued()).looked_at += 1
             unsure, ended = await _sort(broker, part, waiting)
             suspects += unsure
             if not dry_run:
@@ -269,8 +269,8 @@ async def _note(broker: BridgeBroker, ended: Sequence[bytes]) -> None:
     strange = [one for one, *scores in zip(ended, *known, strict=True) if not any(scores)]
     args: list[bytes | str] = []
     for one, kind in zip(strange, await broker.census.kinds(strange), strict=True):
-        if kind is not None and kind[0]:
-            args += (one, kind[0])
+        if kind is not None and kind.type:
+            args += (one, kind.type)
     if args:
         await caller.again(load("note"), keys.waiting(), *args, patient=True)
 

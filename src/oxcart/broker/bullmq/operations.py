@@ -20,6 +20,7 @@ import msgspec
 from oxcart.broker.bullmq import strays
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.port import ServedBroker
 from oxcart.broker.progress import Progress, Told, silent
 from oxcart.model.errors import QueueBusy
 
@@ -348,7 +349,7 @@ def _number(raw: bytes | None) -> int:
         return 0
 
 
-async def trim_events(broker: BullMQBroker, keep: int, *, told: Told = silent) -> int:
+async def trim_events(broker: ServedBroker, keep: int, *, told: Told = silent) -> int:
     """Drops the oldest events, down to about so many; returns how many."""
     events = broker.keys.events()
     total = max(0, int(await broker.caller.command("XLEN", events)) - keep)

@@ -1,22 +1,28 @@
--- Lets a delayed job run now.
+-- Lets delayed jobs run now.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 id, 4 type, 5 its facts
--- Returns  1, -1 no such job, -3 not delayed
--- Events   `waiting`
+-- ARGV     1 slot, 2 number of the call, 3 type, then per job: id, its facts
+-- Returns  per job 1, -1 no such job, -3 not delayed
+-- Events   `waiting` per job
 -- include: base lanes
 
 local kept = remembered()
 if kept then
-  return kept[1]
+  return kept
 end
-local id = ARGV[3]
-if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
-  return -1
-elseif call("ZREM", P .. "jobs:delayed", id) == 0 then
-  return -3
+local codes = {}
+for at = 4, #ARGV, 2 do
+  local id, packed = ARGV[at], ARGV[at + 1]
+  local code = 1
+  if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+    code = -1
+  elseif call("ZREM", P .. "jobs:delayed", id) == 0 then
+    code = -3
+  else
+    call("HSET", P .. "ox:facts", id, packed)
+    make_ready(id, cmsgpack.unpack(packed), false)
+    tell(ARGV[3], "waiting", id, "prev", "delayed")
+  end
+  codes[#codes + 1] = code
 end
-call("HSET", P .. "ox:facts", id, ARGV[5])
-make_ready(id, cmsgpack.unpack(ARGV[5]), false)
-tell(ARGV[4], "waiting", id, "prev", "delayed")
-return remember({ 1 })[1]
+return remember(codes)

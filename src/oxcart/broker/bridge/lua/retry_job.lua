@@ -1,37 +1,45 @@
--- Lets a job that has ended run again.
+-- Lets jobs that have ended run again.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 id, 4 type, 5 its facts, 6 "L" for the head of the list or "",
---          7 its record with the attempts counted anew, or ""
--- Returns  1, -1 no such job, -3 it has not ended
--- Events   `waiting`
+-- ARGV     1 slot, 2 number of the call, 3 type, 4 "L" for the head of the list or "", then per job: id, its facts,
+--          its record with the attempts counted anew or ""
+-- Returns  per job 1, -1 no such job, -3 it has not ended
+-- Events   `waiting` per job
 -- Keeps    it leaves the dead letters; nothing of it goes away by itself any more
 -- include: base lanes
 
 local kept = remembered()
 if kept then
-  return kept[1]
+  return kept
 end
-local id = ARGV[3]
-local status = call("GET", P .. "jobs:status:" .. id)
-if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
-  return -1
-elseif status ~= "dead" and status ~= "failed" and status ~= "completed" then
-  return -3
+
+local function retry(id, packed, record)
+  local status = call("GET", P .. "jobs:status:" .. id)
+  if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+    return -1
+  elseif status ~= "dead" and status ~= "failed" and status ~= "completed" then
+    return -3
+  end
+  call("LREM", P .. "jobs:deadletter", 1, id)
+  call("DEL", P .. "jobs:result:" .. id, P .. "jobs:progress:" .. id)
+  for _, state in ipairs({ "completed", "failed", "cancelled" }) do
+    call("ZREM", P .. "ox:ended:" .. state .. ":" .. ARGV[3], id)
+  end
+  call("PERSIST", P .. "ox:job:" .. id)
+  call("HDEL", P .. "ox:job:" .. id, "finishedOn", "failedReason", "stacktrace", "ox:category", "ox:code", "ox:cancel")
+  if record == "" then
+    call("PERSIST", P .. "jobs:data:" .. id)
+  else
+    call("SET", P .. "jobs:data:" .. id, record)
+  end
+  call("HSET", P .. "ox:facts", id, packed)
+  make_ready(id, cmsgpack.unpack(packed), ARGV[4] == "L")
+  tell(ARGV[3], "waiting", id, "prev", status == "dead" and "failed" or status)
+  return 1
 end
-call("LREM", P .. "jobs:deadletter", 1, id)
-call("DEL", P .. "jobs:result:" .. id, P .. "jobs:progress:" .. id)
-for _, state in ipairs({ "completed", "failed", "cancelled" }) do
-  call("ZREM", P .. "ox:ended:" .. state .. ":" .. ARGV[4], id)
+
+local codes = {}
+for at = 5, #ARGV, 3 do
+  codes[#codes + 1] = retry(ARGV[at], ARGV[at + 1], ARGV[at + 2])
 end
-call("PERSIST", P .. "ox:job:" .. id)
-call("HDEL", P .. "ox:job:" .. id, "finishedOn", "failedReason", "stacktrace", "ox:category", "ox:code", "ox:cancel")
-if ARGV[7] == "" then
-  call("PERSIST", P .. "jobs:data:" .. id)
-else
-  call("SET", P .. "jobs:data:" .. id, ARGV[7])
-end
-call("HSET", P .. "ox:facts", id, ARGV[5])
-make_ready(id, cmsgpack.unpack(ARGV[5]), ARGV[6] == "L")
-tell(ARGV[4], "waiting", id, "prev", status == "dead" and "failed" or status)
-return remember({ 1 })[1]
+return remember(codes)

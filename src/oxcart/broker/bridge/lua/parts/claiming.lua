@@ -23,6 +23,7 @@ local function read_asked(at)
     now = tonumber(time_of(ARGV[at])), count = tonumber(ARGV[at + 1]), worker = ARGV[at + 2],
     lock = ARGV[at + 3], type = ARGV[at + 4], bytes = tonumber(ARGV[at + 5]), step = tonumber(ARGV[at + 6]),
     lanes = {},
+    client = string.match(ARGV[1], "^[^:]*"), -- where the worker hears of jobs that are to be cancelled
   }
   local lanes = tonumber(ARGV[at + 7])
   for i = 1, lanes do
@@ -182,7 +183,8 @@ local function take(asked, id, facts, orphans)
     call("EXPIRE", P .. "ratelimit:minute:" .. facts[1], 60)
   end
   local starts = call("HINCRBY", P .. "ox:job:" .. id, "ats", 1)
-  call("HSET", P .. "ox:job:" .. id, "processedOn", asked.now, "pb", asked.worker)
+  call("HSET", P .. "ox:job:" .. id, "processedOn", asked.now, "pb", asked.worker,
+    "client", asked.client)
   call("HSET", P .. "ox:held", id, facts[1])
   call("SADD", P .. "ox:active:" .. facts[1], id)
   tell(facts[1], "active", id, "prev", "waiting")
