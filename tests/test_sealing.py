@@ -176,7 +176,7 @@ class TestAnAcceptedPayload:
                     break
         assert seen[:2] == [{"x": SECRET}] * 2
 
-    async def test_updates_replays_and_checkpoints(self, place: Place) -> None:
+    async def test_updates_and_checkpoints(self, place: Place) -> None:
         seen: list[Any] = []
 
         @place.sealed.job(name="task", attempts=3, backoff="1ms")
@@ -192,6 +192,25 @@ class TestAnAcceptedPayload:
         async with Worker(place.sealed).running():
             assert await job.result(20) == {"changed": SECRET}
         assert seen == [({"x": SECRET}, None), ({"changed": SECRET}, {"at": 1})]
+
+    async def test_a_replayed_dead_letter(self, place: Place) -> None:
+        seen: list[Any] = []
+
+        @place.sealed.job(name="task", attempts=1)
+        async def task(job: RunningJob) -> Any:
+            seen.append(job.data)
+            if len(seen) == 1:
+                raise RuntimeError("once")
+            return job.data
+
+        job = await place.sealed.add("task", SECRET, attempts=1)
+        async with Worker(place.sealed).running():
+            with pytest.raises(JobFailed, match="once"):
+                await job.result(20)
+            assert [one.data for one in await place.sealed.dead_letters.list()] == [SECRET]
+            assert (await place.sealed.dead_letters.replay_all()).done == 1
+            assert await job.result(20) == SECRET
+        assert seen == [SECRET, SECRET]
 
     async def test_custom_ids_keys_and_windows(self, make_queue: MakeQueue) -> None:
         queue = make_queue(key_ring=KeyRing({"k1": KEY}))

@@ -49,6 +49,7 @@ class TestManyQueues:
     def test_all_of_them_are_listed_once(self, ox: Commands, many: Any) -> None:
         ended = ox("queues", "--json")
         rows = ended.json
+        assert ended.out == json.dumps(rows, indent=2) + "\n"
         assert sorted(row["queue"] for row in rows) == [f"mail-{n:05d}" for n in range(QUEUES)]
         by_name = {row["queue"]: row for row in rows}
         assert by_name["mail-00007"]["paused"] is True

@@ -146,8 +146,8 @@ class _Counting:
                     for state in STATES:
                         counts[state] += lane[state]
             if known or any(counts.values()):
-                told = version.decode("utf-8", "replace") if version else None
-                rows.append(QueueRow(name, counts, paused is not None, told))
+                library = version.decode("utf-8", "replace") if version else None
+                rows.append(QueueRow(name, counts, paused is not None, library))
         return rows
 
     async def close(self) -> None:

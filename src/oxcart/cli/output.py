@@ -31,13 +31,12 @@ def document(value: Any) -> None:
     _write(json.dumps(json.loads(_encode(value)), indent=2).encode())
 
 
-def elements(values: Sequence[Any], *, first: bool) -> None:
-    """Prints elements of a JSON list whose end the caller prints as ``]``; ``first`` opens the list."""
+def element(value: Any, *, last: bool = False) -> None:
+    """Prints one element of a JSON list whose brackets the caller prints."""
     import json
 
-    for number, value in enumerate(values):
-        shown = json.dumps(json.loads(_encode(value)), indent=2).replace("\n", "\n  ")
-        _write(("[\n  " if first and not number else "  ,").encode() + shown.encode())
+    shown = json.dumps(json.loads(_encode(value)), indent=2).replace("\n", "\n  ")
+    _write(f"  {shown}{'' if last else ','}".encode())
 
 
 def line(value: Any) -> None:

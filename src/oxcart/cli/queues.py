@@ -58,6 +58,7 @@ class _Printer:
         self._as_json = as_json
         self._as_lines = as_lines
         self._printed = 0
+        self._held: dict[str, Any] | None = None  # printed when it is known whether another follows
 
     def page(self, rows: list[dict[str, Any]]) -> None:
         """Prints some queues."""
@@ -67,7 +68,12 @@ class _Printer:
             for row in rows:
                 output.line(row)
         elif self._as_json:
-            output.elements(rows, first=not self._printed)
+            for row in rows:
+                if self._held is None:
+                    output.text("[")
+                else:
+                    output.element(self._held)
+                self._held = row
         else:
             _show(rows)
         self._printed += len(rows)
@@ -77,7 +83,11 @@ class _Printer:
         if self._as_lines:
             return
         if self._as_json:
-            output.text("[]" if not self._printed else "]")
+            if self._held is None:
+                output.text("[]")
+            else:
+                output.element(self._held, last=True)
+                output.text("]")
         elif not self._printed and not named:
             output.text("no queues yet")
 
