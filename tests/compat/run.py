@@ -1,6 +1,10 @@
 """Runs a script on a package and prints what it found: the same file on PyPI's bullmq and on ours.
 
 python run.py <package> <script> <port>
+python run.py <package> public
+python run.py <package> parameters
+python run.py <package> surface <port>
+python run.py <package> missing <port> < names.json
 
 It runs in the environment of either package, so it uses nothing but the standard library. Every public method
 that the script itself calls is noted, by the name of its class; calls that methods make among themselves are
@@ -14,7 +18,9 @@ import functools
 import importlib
 import inspect
 import json
+import pkgutil
 import sys
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +45,102 @@ def public(package: ModuleType) -> dict[str, list[str]]:
                 and (callable(getattr(value, attribute)) or isinstance(static(value, attribute), property))
             )
     return found
+
+
+def parameters(package: ModuleType) -> dict[str, list[str]]:
+    """The names of the parameters of every public class and method."""
+    found = {}
+    for kind, attributes in public(package).items():
+        owner = getattr(package, kind)
+        for attribute in ("__init__", *attributes):
+            value = getattr(owner, attribute, None)
+            if inspect.isfunction(value):
+                found[f"{kind}.{attribute}"] = [*inspect.signature(value).parameters]
+    return found
+
+
+def surface(package: ModuleType, connection: Any) -> list[str]:
+    """Every public name that can be imported from the package or read off an object of it.
+
+    As paths below the package: ``types.job_options``, ``types.job_options.JobOptions``, ``job.Job.log``.
+    What a module only imports is no name of its own, unless the module is a package.
+    """
+    names: set[str] = set()
+    for module in _modules(package):
+        path = module.__name__.removeprefix(package.__name__).removeprefix(".")
+        names |= {path} - {""}
+        for name, value in vars(module).items():
+            if not name.startswith("_") and _is_own(name, value, module, package):
+                own = f"{path}.{name}".removeprefix(".")
+                names.add(own)
+                if inspect.isclass(value) and not issubclass(value, BaseException | dict | Enum):
+                    names |= {f"{own}.{attribute}" for attribute in dir(value) if attribute[0] != "_"}
+    for path, one in asyncio.run(_objects(package, connection)).items():
+        names |= {f"{path}.{attribute}" for attribute in vars(one) if attribute[0] != "_"}
+    return sorted(names)
+
+
+def _modules(package: ModuleType) -> list[ModuleType]:
+    modules = [package]
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        try:
+            modules.append(importlib.import_module(found.name))
+        except ImportError:  # for PostgreSQL, which is not installed
+            modules.append(ModuleType(found.name))
+    return modules
+
+
+def _is_own(name: str, value: Any, module: ModuleType, package: ModuleType) -> bool:
+    if isinstance(value, ModuleType) or name == "TYPE_CHECKING":
+        return False
+    home = getattr(value, "__module__", None)
+    if isinstance(home, str) and (inspect.isclass(value) or callable(value)):
+        return home.startswith(package.__name__) if hasattr(module, "__path__") else home == module.__name__
+    return type(value).__module__ not in ("typing", "__future__", "types")
+
+
+async def _objects(package: Any, connection: Any) -> dict[str, Any]:
+    """An object of every class that users hold."""
+    opts = {"connection": connection}
+    queue = package.Queue("surface", opts)
+    worker = package.Worker("surface", None, opts)
+    events = package.QueueEvents("surface", {**opts, "autorun": False})
+    producer = package.QueueEventsProducer("surface", opts)
+    flows = package.FlowProducer(connection)
+    controller = package.AbortController()
+    found = {
+        "queue.Queue": queue,
+        "worker.Worker": worker,
+        "queue_events.QueueEvents": events,
+        "queue_events_producer.QueueEventsProducer": producer,
+        "flow_producer.FlowProducer": flows,
+        "job.Job": await queue.add("n", {}),
+        "job_scheduler.JobScheduler": queue.jobScheduler,
+        "lock_manager.LockManager": worker.lockManager,
+        "abort_controller.AbortController": controller,
+        "abort_controller.AbortSignal": controller.signal,
+    }
+    for one in (worker, events, producer, flows, queue):
+        await one.close()
+    return found
+
+
+def missing(package: ModuleType, names: list[str], connection: Any) -> list[str]:
+    """Those of some paths below the package that lead to nothing, neither by import nor on an object."""
+    objects = asyncio.run(_objects(package, connection))
+    for module in _modules(package):
+        objects[module.__name__.removeprefix(package.__name__).removeprefix(".")] = module
+
+    def is_there(path: str) -> bool:
+        if path in objects:
+            return True
+        of, _, last = path.rpartition(".")
+        if of in objects:
+            return hasattr(objects[of], last)
+        module, _, kind = of.rpartition(".")
+        return hasattr(getattr(objects.get(module), kind, None), last)
+
+    return [name for name in names if not is_there(name)]
 
 
 def static(kind: type, attribute: str) -> Any:
@@ -78,6 +180,16 @@ def main() -> None:
     package = importlib.import_module(sys.argv[1])
     if sys.argv[2] == "public":
         print(json.dumps(public(package)))
+        return
+    if sys.argv[2] == "parameters":
+        print(json.dumps(parameters(package)))
+        return
+    if sys.argv[2] in ("surface", "missing"):
+        connection = {"host": "127.0.0.1", "port": int(sys.argv[3])}
+        if sys.argv[2] == "surface":
+            print(json.dumps(surface(package, connection)))
+        else:
+            print(json.dumps(missing(package, json.load(sys.stdin), connection)))
         return
     sys.path.insert(0, str(SCRIPTS))
     script = importlib.import_module(sys.argv[2])

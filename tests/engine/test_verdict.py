@@ -323,7 +323,7 @@ class TestTold:
         job = make_job(attempts=2, name="charge", fields={"atm": "1"})
         tell_failure(job, verdict.of_error(job, TemporaryError("the bank said no\nand more")))
         (said,) = caplog.records
-        assert (said.name, said.levelname) == ("oxcart.worker", "WARNING")
+        assert (said.name, said.levelname) == ("oxcart.worker.failures", "WARNING")
         assert said.getMessage() == (
             f"queue {job.queue}: job 1 (charge) failed for good, attempt 2 of 2, temporary: the bank said no"
         )

@@ -35,6 +35,8 @@ from oxcart.model.outcome import Cancel, Retry, Snooze, WaitForChildren
 from oxcart.model.retention import Retention
 
 log = logging.getLogger("oxcart.worker")
+#: Failed attempts alone, so that they can be turned down without the rest.
+failures = logging.getLogger("oxcart.worker.failures")
 
 #: A trace longer than this is cut in the middle; what matters is at both ends.
 LONGEST_TRACE = 16_384
@@ -305,10 +307,10 @@ def tell_failure(job: RunningJob, outcome: Outcome) -> None:
     if outcome.category == Category.CANCELLED.value:
         return  # somebody wanted it so
     final = outcome.kind == "f"
-    if not log.isEnabledFor(level := logging.WARNING if final else logging.INFO):
+    if not failures.isEnabledFor(level := logging.WARNING if final else logging.INFO):
         return
     first = outcome.value.decode("utf-8", "replace").partition("\n")[0]
-    log.log(
+    failures.log(
         level,
         "queue %s: job %s (%s) failed%s, attempt %d of %d, %s: %s",
         job.queue,

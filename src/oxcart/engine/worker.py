@@ -213,17 +213,19 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
-    def stop(self, *, now: bool = False) -> None:
+    def stop(self, *, now: bool = False, abandon: bool = False) -> None:
         """Asks the worker to end: no new jobs, running ones may end, the rest is given back.
 
         Args:
             now: Do not wait for running jobs; also when the worker is already waiting for them.
+            abandon: Nor give them back: another worker's stalled check takes them, as after a kill.
         """
         self._stopping.set()
         self._eased.set()
         if now:
             self._shutdown_timeout = 0.0
             if self.started.is_set():
+                self._given_up.update(self._executor.running if abandon else ())
                 self._executor.hurry()
 
     async def pause(self, *, wait: bool = True) -> None:
@@ -576,9 +578,10 @@ class Worker:
             job.deadline = None
             self._executor.stop(job, SHUTDOWN)
         if left:
-            log.warning("worker %s: %d jobs did not end in time and are given back", self.name, len(left))
+            fate = "left to a stalled check" if self._given_up else "given back"
+            log.warning("worker %s: %d jobs did not end in time and are %s", self.name, len(left), fate)
             await asyncio.sleep(0.05)
-        for job in list(self._executor.running):  # deaf to it: a thread, or a handler that will not stop
+        for job in set(self._executor.running) - self._given_up:  # deaf: a thread, or one that will not stop
             self._given_up.add(job)
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         for task in loops:

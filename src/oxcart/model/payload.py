@@ -45,7 +45,8 @@ def encode(value: Any, *, field: str = "data") -> bytes:
     """Encode a value as JSON.
 
     ``bytes`` travel as ``{"$bytes": "<base64>"}``. Dates, UUIDs, decimals, enums, dataclasses and Structs
-    are encoded as msgspec does. Integers beyond 2**53 are written exactly, but Node reads them rounded.
+    are encoded as msgspec does, a ``msgspec.Raw`` as the JSON that it holds. Integers beyond 2**53 are
+    written exactly, but Node reads them rounded.
 
     Args:
         value: Any value JSON can hold, and the kinds above.
@@ -69,6 +70,8 @@ def encode(value: Any, *, field: str = "data") -> bytes:
                 break
             else:
                 return _encode(value)
+        if type(value) is msgspec.Raw:
+            return bytes(value)
         if _is_plain(value):
             return _encode(value)
         return _encode(_convert(value, (field,)))

@@ -56,6 +56,22 @@ async def error(doing: Any) -> list[str]:
     return ["nothing", ""]
 
 
+async def caught(doing: Any, kind: type[BaseException]) -> Any:
+    """Whether what a call raises is caught as a class; its own class where it is not."""
+    try:
+        await doing
+    except kind:
+        return True
+    except Exception as raised:
+        return type(raised).__name__
+    return "nothing"
+
+
+async def wording(doing: Any) -> str:
+    """The words of what a call raises."""
+    return (await error(doing))[1]
+
+
 async def until(condition: Any, limit: float = 20.0) -> None:
     """Waits until a call (async or not) says yes."""
     end = asyncio.get_running_loop().time() + limit

@@ -164,7 +164,7 @@ async def main(bullmq: Any, connection: Any) -> Any:
     for one in (child_worker, parent_worker):
         await one.close()
     await producer.close()
-    found["closed"] = [await producer.add(flow), await producer.addBulk([flow])]
+    found["closed"] = [await producer.add(flow), await producer.addBulk(flows=[flow])]
     await bullmq.FlowProducer({"connection": connection, "prefix": "other"}).disconnect()
     await parents.close()
     await children.close()

@@ -460,9 +460,11 @@ class BullMQBroker:
         """Lets a delayed job run now."""
         await self._change("promote_job", job_id)
 
-    async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
-        """Lets a finished job run again."""
-        front, anew = "L" if lifo else "", "1" if reset else ""
+    async def retry_job(
+        self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False, restart: bool = False
+    ) -> None:
+        """Lets a finished job run again; ``reset`` counts its attempts anew, ``restart`` its starts."""
+        front, anew = "L" if lifo else "", ("1" if reset else "") + ("S" if restart else "")
         await self._change("retry_job", job_id, state, front, anew, self.clock.argument)
 
     async def remove_job(self, job_id: str, *, children: bool = False) -> None:
@@ -548,22 +550,31 @@ class BullMQBroker:
         return [job for job in jobs if job is not None]
 
     async def page_records(
-        self, state: str, first: int, last: int, *, oldest: bool = False
+        self, state: str, first: int, last: int, *, oldest: bool = False, pages: int = 1
     ) -> list[tuple[str, dict[bytes, bytes]]]:
-        """As ``page``, with the jobs as they are stored."""
+        """As ``page``, with the jobs as they are stored.
+
+        Args:
+            state: The wire's name of the state.
+            first: The first place of the page, from 0.
+            last: The last one.
+            oldest: Whether the oldest comes first.
+            pages: How many pages to look through at most, where ids without a job leave the page too short.
+        """
         found: list[tuple[str, dict[bytes, bytes]]] = []
-        order = "1" if oldest else ""
-        for start in range(first, last + 1, PAGE):
-            end = min(last, start + PAGE - 1)
+        order, most = "1" if oldest else "", last - first + 1
+        end_of_all, step = last + most * (pages - 1), PAGE if pages == 1 else min(PAGE, most)
+        for start in range(first, end_of_all + 1, step):
+            end = min(end_of_all, start + step - 1)
             flat = await self.caller.again(load("page"), self._meta, state, start, end, order)
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             while later := [job_id for job_id, read in fields.items() if read == 0]:
                 more = await self.caller.again(load("page"), self._meta, "ids", *later[:PAGE_PART])
                 fields.update(zip(more[::2], more[1::2], strict=True))
             found += ((_id(job_id), _fields(fields[job_id])) for job_id in flat[::2] if fields[job_id])
-            if len(flat) // 2 <= end - start:
+            if len(flat) // 2 <= end - start or len(found) >= most:
                 break
-        return found
+        return found[:most]
 
     def _job(
         self, job_id: str, fields: dict[bytes, bytes], place: str | None = None, *, lenient: bool = False

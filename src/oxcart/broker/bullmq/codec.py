@@ -264,7 +264,8 @@ def encode_job(
         ValidationError: Name or data cannot be stored.
         PayloadTooLarge: Data and options are over the limit.
     """
-    check_job_name(name)
+    if name or not isinstance(options, WrittenOptions):  # peers let a job have no name
+        check_job_name(name)
     body = payload.encode(data)
     flags = "L" if options.lifo else ""
     if parent is not None:

@@ -15,12 +15,13 @@ import msgspec
 from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.flows import AddedTree
 from oxcart.broker.bullmq.keys import Keys
-from oxcart.compat.bullmq.custom_errors import CodedError
 from oxcart.compat.bullmq.event_emitter import EventEmitter
 from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.options import policy_of, read_options
 from oxcart.compat.bullmq.queue import add_below
+from oxcart.compat.bullmq.record import dumps, name_of
 from oxcart.compat.bullmq.redis_connection import check_backend, server_of
+from oxcart.compat.bullmq.refusals import CodedError
 from oxcart.model.errors import JobError
 from oxcart.model.flow import MOST_JOBS, Tree
 from oxcart.queue import Queue as OxcartQueue
@@ -80,11 +81,11 @@ class FlowProducer(EventEmitter):
         await self._add(tree)
         return tree
 
-    async def addBulk(self, bulk: Sequence[Mapping[str, Any]]) -> Any:
+    async def addBulk(self, flows: Sequence[Mapping[str, Any]]) -> Any:
         """Adds several flows; as many as fit into one step of 1000 jobs all together or not at all."""
         if self.closing:
             return None
-        trees = await self.addNodes(bulk, [])
+        trees = await self.addNodes(flows, [])
         await self._add_all(trees)
         return trees
 
@@ -209,8 +210,8 @@ def _tree(node: Mapping[str, Any]) -> Tree:
     return Tree(
         job.queue.name,
         job.queue.prefix,
-        job.name,
-        job.data,
+        name_of(job.name),
+        dumps(job.data),
         options,
         policy_of(job.opts),
         tuple(_tree(child) for child in node.get("children", ())),

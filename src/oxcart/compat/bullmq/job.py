@@ -17,9 +17,9 @@ from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.clock import now_ms
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
-from oxcart.compat.bullmq.custom_errors import refusal, told
 from oxcart.compat.bullmq.options import backoff_of, policy_of, shown
-from oxcart.compat.bullmq.record import loads, next_of, number, texts
+from oxcart.compat.bullmq.record import dumps, loads, next_of, number, texts
+from oxcart.compat.bullmq.refusals import refusal, told
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import JobError, JobLocked, JobNotFound
 from oxcart.model.failure import RateLimited
@@ -161,7 +161,8 @@ class Job:
         }
         self._fill(self.queue, fields, self.__dict__["id"])
         running: RunningJob = own["_running"]
-        self.__dict__.update(attemptsStarted=running.fencing, processedOn=running.started_ms)
+        started = running.fencing - number(fields.get("ox:restarted"))
+        self.__dict__.update(attemptsStarted=max(0, started), processedOn=running.started_ms)
         self.__dict__.update(own)
         return getattr(self, name)
 
@@ -180,7 +181,8 @@ class Job:
             delay=found["delay"],
             priority=found["priority"],
             timestamp=found["timestamp"],
-            attemptsStarted=found["ats"],
+            # What a retry has reset; the number on the server only grows, because it is the fencing number.
+            attemptsStarted=max(0, found["ats"] - number(raw.get("ox:restarted"))),
             attemptsMade=number(raw.get("attemptsMade") or raw.get("atm")),
             stalledCounter=found["stc"],
             failedReason=raw.get("failedReason") or None,
@@ -326,12 +328,13 @@ class Job:
     async def updateData(self, data: Any) -> None:
         """Replaces its payload."""
         self.data = data
-        await told(self._broker.update_data(self._id, data), "updateData", self.id)
+        await told(self._broker.update_data(self._id, dumps(data)), "updateData", self.id)
 
     async def updateProgress(self, progress: Any) -> None:
         """Writes its progress: anything that JSON can hold."""
         self.progress = progress
-        await told(self._broker.set_progress(self._id, progress), "updateProgress", self.id)
+        writing = self._broker.set_progress(self._id, dumps(progress, "progress"))
+        await told(writing, "updateProgress", self.id)
 
     async def log(self, logRow: str) -> int:
         """Appends to its log; returns how many rows it has."""
@@ -364,16 +367,17 @@ class Job:
         Args:
             state: Which of the two it is in.
             opts: ``resetAttemptsMade`` counts its attempts from the beginning, ``resetAttemptsStarted`` its
-                starts; the number on the server only grows, because it is what refuses a late writer.
+                starts.
         """
         opts = opts or {}
         lifo, reset = bool(self.opts.get("lifo")), bool(opts.get("resetAttemptsMade"))
-        again = self._broker.retry_job(self._id, state, lifo=lifo, reset=reset)
+        restart = bool(opts.get("resetAttemptsStarted"))
+        again = self._broker.retry_job(self._id, state, lifo=lifo, reset=reset, restart=restart)
         await told(again, "reprocessJob", self.id, state)
         self.failedReason = self.finishedOn = self.processedOn = self.returnvalue = None
         if reset:
             self.attemptsMade = 0
-        if opts.get("resetAttemptsStarted"):
+        if restart:
             self.attemptsStarted = 0
 
     async def remove(self, opts: Mapping[str, Any] | None = None) -> None:
@@ -473,18 +477,26 @@ class Job:
             ``Worker.nextJobFromJobData``; four times None otherwise.
         """
         self.returnvalue = return_value
-        outcome = self.queue.judge.of_result(self._hold(token), return_value)
+        outcome = self.queue.judge.of_result(self._hold(token), dumps(return_value, "return value"))
         answer = await self._finished(outcome, token, fetchNext)
         self.finishedOn = outcome.at_ms
         self.attemptsMade += 1
         return answer
 
     async def moveToFailed(self, err: BaseException, token: str, fetchNext: bool = False) -> Any:
-        """Fails it, or lets it be tried again; the counterpart of ``moveToCompleted``."""
+        """Fails it, or lets it be tried again; the counterpart of ``moveToCompleted``.
+
+        Returns:
+            As ``moveToCompleted`` for a job that failed for good. For one that is tried again None; but with
+            ``fetchNext`` and a backoff the next job.
+        """
         self.failedReason = str(err)
         self._error = err
         outcome = self.queue.judge.of_error(self._hold(token), err)
-        answer = await self._finished(outcome, token, fetchNext)
+        retried = outcome.kind != "f"
+        answer = await self._finished(outcome, token, fetchNext and not (retried and not outcome.delay_ms))
+        if retried and not (fetchNext and outcome.delay_ms):
+            answer = None
         self.stacktrace = texts(loads(outcome.stack, []))
         if outcome.kind == "f":
             self.finishedOn = outcome.at_ms
@@ -535,7 +547,7 @@ class Job:
         (code,), claimed = await self.queue.by_hand(token).finish([outcome], Ask(count=1))
         if isinstance(code, str) or code < 0:
             raise refusal(code if isinstance(code, int) else None, "moveToFinished", self.id, "active")
-        return next_of(claimed.jobs, claimed.limited_ms, claimed.due_ms)
+        return next_of(claimed)
 
 
 def job_of(queue: Any, job_id: str, fields: Mapping[bytes, bytes]) -> Job:

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from oxcart.broker.bullmq.schedulers import Claim
-from oxcart.compat.bullmq.custom_errors import told
 from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.options import backoff_of, read_options, shown, stored
-from oxcart.model import payload
-from oxcart.model.errors import OxcartError
+from oxcart.compat.bullmq.record import dumps, name_of
+from oxcart.compat.bullmq.refusals import bad_cron, told
+from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.schedule import Schedule, Scheduler, check_scheduler_id
 
 #: Computes when a pattern fires next: (ms now, the repeat options) -> ms, or None for never.
@@ -85,21 +85,24 @@ class JobScheduler:
             at_ms = max(now, int(at_ms))
             schedule = Schedule(cron=pattern, tz=repeat.get("tz"), start=start, end=end, limit=limit)
         else:
-            schedule = Schedule.build(
-                every=None if not every else f"{every}ms",
-                cron=pattern or None,
-                # Said on the wire: a Node worker that makes the next run would use its own zone.
-                tz=repeat.get("tz") or "UTC",
-                offset=f"{repeat['offset']}ms" if every and repeat.get("offset") else None,
-                start=start,
-                end=end,
-                limit=limit,
-                immediately=bool(pattern and repeat.get("immediately")),
-            )
-        body = payload.encode({} if job_data is None else job_data)
+            try:
+                schedule = Schedule.build(
+                    every=None if not every else f"{every}ms",
+                    cron=pattern or None,
+                    # Said on the wire: a Node worker that makes the next run would use its own zone.
+                    tz=repeat.get("tz") or "UTC",
+                    offset=f"{repeat['offset']}ms" if every and repeat.get("offset") else None,
+                    start=start,
+                    end=end,
+                    limit=limit,
+                    immediately=bool(pattern and repeat.get("immediately")),
+                )
+            except ValidationError as error:
+                raise (bad_cron(error) if error.field == "cron" else error) from error
+        body = bytes(dumps({} if job_data is None else job_data))
         template = stored({**given, "backoff": backoff_of(given.get("backoff"))})
         store = self.queue.inner.broker.schedulers
-        upserting = store.upsert(job_scheduler_id, schedule, job_name, body, template, at_ms=at_ms)
+        upserting = store.upsert(job_scheduler_id, schedule, name_of(job_name), body, template, at_ms=at_ms)
         made_run = await told(upserting, "addJobScheduler", job_scheduler_id)
         if made_run is None:
             return None

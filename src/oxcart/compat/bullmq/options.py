@@ -66,7 +66,7 @@ def shown(opts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def backoff_of(backoff: Any) -> Any:
-    """A plain number is a fixed wait; everything else is as it was given."""
+    """A whole number is a fixed wait; everything else is as it was given."""
     if type(backoff) is int:
         return {"type": "fixed", "delay": backoff}
     return backoff or None
@@ -137,6 +137,8 @@ def _count(given: Mapping[str, Any], name: str) -> int:
 def _backoff(backoff: Any) -> Backoff:
     if backoff is None:
         return NO_BACKOFF
+    if type(backoff) is float and 0 <= backoff < float("inf"):
+        return Backoff.from_wire(backoff)
     if not isinstance(backoff, dict) or not isinstance(backoff.get("type"), str):
         raise ValidationError("backoff", "ms, or a dict with a type and a delay", backoff)
     delay, jitter = backoff.get("delay", 0), backoff.get("jitter", 0)

@@ -15,12 +15,14 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.port import Added
-from oxcart.compat.bullmq.custom_errors import told
 from oxcart.compat.bullmq.event_emitter import EventEmitter
 from oxcart.compat.bullmq.job import Job, job_of, removed
 from oxcart.compat.bullmq.job_scheduler import JobScheduler
 from oxcart.compat.bullmq.options import policy_of, read_options
+from oxcart.compat.bullmq.queue_keys import NAMES
+from oxcart.compat.bullmq.record import dumps, name_of
 from oxcart.compat.bullmq.redis_connection import check_backend, client_of, server_of
+from oxcart.compat.bullmq.refusals import told
 from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
 from oxcart.engine.verdict import Verdict
 from oxcart.model.errors import QueueBusy, ScriptError, ValidationError
@@ -31,10 +33,8 @@ from oxcart.queue import Queue as OxcartQueue
 TYPES = ("active", "completed", "delayed", "failed", "prioritized", "waiting", "waiting-children")
 #: Where the wire keeps them. Jobs of a paused queue are waiting ones.
 _PLACES = {"waiting": ("wait", "paused"), "wait": ("wait", "paused"), "paused": ()}
-_KEYS = (
-    *("", "active", "wait", "waiting-children", "paused", "completed", "failed", "delayed", "repeat"),
-    *("stalled", "limiter", "prioritized", "id", "stalled-check", "meta", "pc", "events", "marker", "de"),
-)
+#: Pages that are looked through to fill one in which hashes are missing.
+PAGES = 5
 #: Behind every job of a list.
 _END = 2**31
 
@@ -50,9 +50,9 @@ class QueueBase(EventEmitter):
         self._connection = opts.get("connection")
         #: The queue on our engine, for what this package does not offer.
         self.inner = OxcartQueue(name, server=server_of(self._connection), prefix=self.prefix)
-        keys = Keys(name, self.prefix, self.inner.server.is_cluster)
+        self._keys = keys = Keys(name, self.prefix, self.inner.server.is_cluster)
         self.qualifiedName = keys.base
-        self.keys = {suffix: keys.key(suffix) for suffix in _KEYS}
+        self.keys = {suffix: keys.key(suffix) for suffix in NAMES}
         self._client: Any = None
         self._by_hand: BullMQBroker | None = None
         self._token = ""
@@ -138,12 +138,13 @@ class Queue(QueueBase):
         options = read_options(opts)
         if job.parent is not None:
             return job, None
-        return job, codec.encode_job(name, data, options, "", counted=True)
+        return job, codec.encode_job(name_of(name), dumps(data), options, "", counted=True)
 
     async def _add_children(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             given = dict(job.opts)
-            tree = Tree(self.name, self.prefix, job.name, job.data, read_options(given), policy_of(given))
+            body, options = dumps(job.data), read_options(given)
+            tree = Tree(self.name, self.prefix, name_of(job.name), body, options, policy_of(given))
             job.id = await add_below(self.inner, job, tree)
 
     # -- steering
@@ -271,7 +272,10 @@ class Queue(QueueBase):
     async def getJobs(
         self, types: Iterable[str], start: int = 0, end: int = -1, asc: bool = False
     ) -> list[Job]:
-        """Jobs of states, newest first unless ``asc``; the range holds for each state."""
+        """Jobs of states, newest first unless ``asc``; the range holds for each state.
+
+        A page is filled up with the jobs behind it where hashes are missing.
+        """
         asked = [types] if isinstance(types, str) else types
         found: dict[str, Job] = {}
         for type in self.sanitizeJobTypes(asked):
@@ -287,10 +291,11 @@ class Queue(QueueBase):
             total = sum(counts.get(place, 0) for place in places)
             start, end = (max(0, total + at) if at < 0 else at for at in (start, end))
         last = _END if end == -1 else end
+        pages = 1 if end == -1 else PAGES
         found: list[Job] = []
         for place in places:
             if last >= start:
-                page = await broker.page_records(place, start, last, oldest=asc)
+                page = await broker.page_records(place, start, last, oldest=asc, pages=pages)
                 found += (job_of(self, job_id, fields) for job_id, fields in page)
         return found if end == -1 else found[: max(0, end - start + 1)]
 

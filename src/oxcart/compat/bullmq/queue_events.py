@@ -12,8 +12,9 @@ from typing import Any
 
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.compat.bullmq.event_emitter import EventEmitter
+from oxcart.compat.bullmq.queue_keys import NAMES
 from oxcart.compat.bullmq.record import loads
-from oxcart.compat.bullmq.redis_connection import check_backend, server_of
+from oxcart.compat.bullmq.redis_connection import check_backend, client_of, server_of
 from oxcart.events import QueueEvents as OxcartEvents
 from oxcart.queue import Queue as OxcartQueue
 
@@ -43,12 +44,22 @@ class QueueEvents(EventEmitter):
         self.name = name
         self.prefix: str = self.opts.get("prefix") or "bull"
         self.inner = OxcartQueue(name, server=server_of(self.opts.get("connection")), prefix=self.prefix)
-        self.qualifiedName = Keys(name, self.prefix, self.inner.server.is_cluster).base
+        keys = Keys(name, self.prefix, self.inner.server.is_cluster)
+        self.qualifiedName = keys.base
+        self.keys = {suffix: keys.key(suffix) for suffix in NAMES}
+        self._client: Any = None
         self.running = self.closing = self.closed = False
         self._task: asyncio.Future[Any] | None = None
         self._events: OxcartEvents | None = None
         if self.opts.get("autorun"):
             self._task = asyncio.ensure_future(self._run_by_itself())
+
+    @property
+    def client(self) -> Any:
+        """A client of redis-py on the same server, for those who look at keys themselves."""
+        if self._client is None:
+            self._client = client_of(self.opts.get("connection"), self.inner.server)
+        return self._client
 
     async def _run_by_itself(self) -> None:
         try:
@@ -103,5 +114,7 @@ class QueueEvents(EventEmitter):
                 await task
         if self._events is not None:
             await self._events.close()
+        if self._client is not None and self._client is not self.opts.get("connection"):
+            await self._client.aclose()
         await self.inner.close()
         self.closed = True

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from oxcart.broker.bullmq.keys import Keys
-from oxcart.compat.bullmq.redis_connection import check_backend, server_of
+from oxcart.compat.bullmq.queue_keys import NAMES
+from oxcart.compat.bullmq.redis_connection import check_backend, client_of, server_of
 from oxcart.queue import Queue as OxcartQueue
 
 
@@ -27,8 +28,18 @@ class QueueEventsProducer:
         self.name = name
         self.prefix: str = self.opts.get("prefix") or "bull"
         self.inner = OxcartQueue(name, server=server_of(self.opts.get("connection")), prefix=self.prefix)
-        self.qualifiedName = Keys(name, self.prefix, self.inner.server.is_cluster).base
+        keys = Keys(name, self.prefix, self.inner.server.is_cluster)
+        self.qualifiedName = keys.base
+        self.keys = {suffix: keys.key(suffix) for suffix in NAMES}
         self.closing = False
+        self._client: Any = None
+
+    @property
+    def client(self) -> Any:
+        """A client of redis-py on the same server, for those who look at keys themselves."""
+        if self._client is None:
+            self._client = client_of(self.opts.get("connection"), self.inner.server)
+        return self._client
 
     async def publishEvent(self, args: Mapping[str, Any], maxEvents: int | None = None) -> None:
         """Adds an event.
@@ -49,4 +60,6 @@ class QueueEventsProducer:
         """Closes the connection."""
         if not self.closing:
             self.closing = True
+            if self._client is not None and self._client is not self.opts.get("connection"):
+                await self._client.aclose()
             await self.inner.close()

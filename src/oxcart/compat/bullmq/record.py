@@ -5,11 +5,15 @@ May touch: nothing.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 
-from oxcart.broker.port import ClaimedJob
+from oxcart.broker.port import Claimed
+from oxcart.compat.bullmq.refusals import NotAName, NotJson
+from oxcart.model import payload
+from oxcart.model.errors import PayloadError
 
 
 def loads(text: str | bytes | None, default: Any = None) -> Any:
@@ -18,18 +22,60 @@ def loads(text: str | bytes | None, default: Any = None) -> Any:
         return default
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return text if isinstance(text, str) else text.decode("utf-8", "replace")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        text = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    try:  # half of a surrogate pair, as Node writes it
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
-def next_of(jobs: list[ClaimedJob], limited_ms: int, due_ms: int) -> list[Any]:
+def dumps(value: Any, field: str = "data") -> msgspec.Raw:
+    """A value as JSON, for what takes a value and stores it.
+
+    What Oxcart refuses and Python's ``json`` writes is written as that does: integers of any size, keys that
+    are None, bool or float.
+
+    Raises:
+        NotJson: It holds an object of a type that JSON has no form for.
+        PayloadError: It holds NaN or an infinity, or itself.
+    """
+    try:
+        return msgspec.Raw(payload.encode(value, field=field))
+    except PayloadError as refused:
+        try:
+            text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        except TypeError as error:
+            raise NotJson(field, refused.bound, value, str(error)) from error
+        except ValueError as error:
+            raise PayloadError(field, refused.bound, value, str(error)) from error
+        return msgspec.Raw(text.encode())
+
+
+def name_of(name: Any) -> str:
+    """A job's name as text; the server makes text of a number too.
+
+    Raises:
+        NotAName: It is neither.
+    """
+    if isinstance(name, str):
+        return name
+    if isinstance(name, int | float) and not isinstance(name, bool):
+        return str(name)
+    raise NotAName("job name", "a text", name)
+
+
+def next_of(claimed: Claimed) -> list[Any]:
     """A claim as PyPI's scripts answer it: fields as text, id, and times until which there is none."""
-    if not jobs:
-        return [None, None, limited_ms, due_ms]
-    fields = {key.decode(): value.decode("utf-8", "replace") for key, value in jobs[0].fields.items()}
-    fields["ats"] = str(jobs[0].starts)
-    fields["processedOn"] = str(jobs[0].started_ms)
-    return [fields, jobs[0].id, limited_ms, due_ms]
+    if not claimed.jobs:
+        if not (claimed.closed or claimed.limited_ms or claimed.due_ms):
+            return [None, None, None, None]
+        return [None, 0, claimed.limited_ms, claimed.due_ms]
+    job = claimed.jobs[0]
+    fields = {key.decode(): value.decode("utf-8", "replace") for key, value in job.fields.items()}
+    fields["ats"] = str(job.starts)
+    fields["processedOn"] = str(job.started_ms)
+    return [fields, job.id, claimed.limited_ms, claimed.due_ms]
 
 
 def number(text: Any) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -26,13 +27,13 @@ from oxcart.compat.bullmq.custom_errors import (
     UnrecoverableError,
     WaitingChildrenError,
     WaitingError,
-    refusal,
 )
 from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.job_scheduler import JobScheduler
 from oxcart.compat.bullmq.lock_manager import LockManager
 from oxcart.compat.bullmq.queue import QueueBase
-from oxcart.compat.bullmq.record import next_of
+from oxcart.compat.bullmq.record import dumps, next_of
+from oxcart.compat.bullmq.refusals import refusal
 from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
 from oxcart.engine.running import RunningJob, current_job
 from oxcart.engine.verdict import Verdict
@@ -55,6 +56,10 @@ _DEFAULTS = {
     "stalledInterval": 30000,
     "runRetryDelay": 15000,
 }
+# PyPI's package writes nothing about failed jobs. Nor do we where logging is not configured: a logger without
+# any handler would write to stderr. Handlers that a program has set up still receive every line.
+logging.getLogger("oxcart.worker.failures").addHandler(logging.NullHandler())
+
 #: Raised by processors whose job is not to be ended by what they return or raise.
 _MOVED = (DelayedError, WaitingChildrenError, WaitingError)
 
@@ -86,6 +91,7 @@ class Worker(QueueBase):
         self.blockUntil = self.limitUntil = 0
         self._wants_signal = takes_signal(processor)
         self._current: dict[RunningJob, Job] = {}
+        self._ends: dict[RunningJob, asyncio.Future[None]] = {}
         self._task: asyncio.Future[Any] | None = None
         self._held_until = 0
         self._job_scheduler: JobScheduler | None = None
@@ -143,6 +149,19 @@ class Worker(QueueBase):
         """The jobs that it runs, with their tokens."""
         return {(job, running.token) for running, job in self._current.items()}
 
+    @property
+    def processing(self) -> set[asyncio.Future[None]]:
+        """One future per running job, done when the job's attempt has ended."""
+        for running in self._current:
+            if running not in self._ends:
+                self._ends[running] = asyncio.get_running_loop().create_future()
+        return set(self._ends.values())
+
+    @property
+    def clientName(self) -> str:
+        """The name of its connections on the server, by which ``get_workers`` finds it."""
+        return self._keys.client_name(f":w:{self.workerName}" if self.workerName else "")
+
     async def run(self) -> None:
         """Runs until it is closed.
 
@@ -167,7 +186,8 @@ class Worker(QueueBase):
         """Takes no more jobs, waits for running ones, and closes the connections.
 
         Args:
-            force: Do not wait: running jobs are told to stop and given back, for another worker to run.
+            force: Do not wait: running jobs are stopped and given back, for another worker to run. With the
+                worker's option ``stallOnForceClose`` they stay active until another worker's stalled check.
         """
         self.closing = True
         if force:
@@ -191,7 +211,7 @@ class Worker(QueueBase):
         if task is not None and not task.done():
             if not self._worker.started.is_set():  # told to start in this very turn of the loop
                 await asyncio.sleep(0)
-            self._worker.stop(now=force)
+            self._worker.stop(now=force, abandon=bool(self.opts.get("stallOnForceClose")))
             with contextlib.suppress(Exception):
                 await task
         await self.lockManager.close()
@@ -262,6 +282,7 @@ class Worker(QueueBase):
                 result = self.processor(mine, job.token)
             if inspect.isawaitable(result):
                 result = await result
+            stored = None if result is None else dumps(result, "return value")
         except _MOVED:
             # Without a word on where to: as long as PyPI's package leaves such a job lying.
             return mine._ending or Snooze(f"{self.opts['stalledInterval']}ms")
@@ -271,7 +292,7 @@ class Worker(QueueBase):
             mine._error = error
             raise
         mine.returnvalue = result
-        return result
+        return stored
 
     async def _limited(self) -> RateLimited:
         left = self._held_until - now_ms()
@@ -316,7 +337,7 @@ class Worker(QueueBase):
                 limit_duration=limiter.get("duration"),
             )
         )
-        fields, job_id, limited, due = next_of(claimed.jobs, claimed.limited_ms, claimed.due_ms)
+        fields, job_id, limited, due = next_of(claimed)
         return await self.nextJobFromJobData(fields, job_id, limited, due, token)
 
     async def nextJobFromJobData(
@@ -348,15 +369,12 @@ class Worker(QueueBase):
     async def waitForJob(self) -> int:
         """Waits until there may be a job; returns when, in ms, or 0 where it was not told."""
         seconds = self.getBlockTimeout(self.blockUntil)
-        link = self.inner.server.link(self.inner.broker.slot, client_name=self._client_name())
+        link = self.inner.server.link(self.inner.broker.slot, client_name=self.clientName)
         try:
             answer = await link.call("BZPOPMIN", self.keys["marker"], f"{seconds:.3f}", timeout=seconds + 5)
         finally:
             await link.close()
         return int(float(answer[2])) if answer else 0
-
-    def _client_name(self) -> str:
-        return self.inner.broker.keys.client_name(f":w:{self.workerName}" if self.workerName else "")
 
     def getBlockTimeout(self, block_until: int) -> float:
         """For how many seconds to wait for a job, where the next delayed one is due at a time."""
@@ -475,6 +493,8 @@ class _Told:
         """An attempt ended."""
         worker = self._worker
         mine = worker._current.pop(job, None)
+        if worker._ends and (end := worker._ends.pop(job, None)) is not None and not end.done():
+            end.set_result(None)
         if worker._wants_signal:
             worker.lockManager.untrack_job(job.id)
         if mine is None:

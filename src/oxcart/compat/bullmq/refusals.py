@@ -1,39 +1,18 @@
-"""What a processor raises to say how its job goes on, and what a refused call raises.
+"""What a refused call raises: errors that users of PyPI's package catch, and users of Oxcart too.
 
 May touch: nothing.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from oxcart.model.errors import JobError
+from oxcart.compat.bullmq.custom_errors import UnrecoverableError
+from oxcart.model.errors import JobError, PayloadError, ValidationError
 
 T = TypeVar("T")
-
-
-class UnrecoverableError(Exception):
-    """The job failed for good: the only error that is not tried again."""
-
-
-class DelayedError(Exception):
-    """The job was moved to delayed by its processor."""
-
-
-class WaitingChildrenError(Exception):
-    """The job was made to wait for its children by its processor."""
-
-
-class WaitingError(Exception):
-    """The job was given back by its processor, as Node has it."""
-
-
-class RateLimitError(Exception):
-    """The job is given back because of a rate limit, without having used an attempt; as Node has it."""
-
-    def __init__(self, message: str = "bullmq:rateLimitExceeded") -> None:
-        super().__init__(message)
 
 
 class CodedError(TypeError):
@@ -42,6 +21,28 @@ class CodedError(TypeError):
     def __init__(self, message: str, code: int | None) -> None:
         super().__init__(message)
         self.code = code
+
+
+class NotJson(PayloadError, TypeError):
+    """Data of a type that JSON has no form for; PyPI's package raises a ``TypeError``."""
+
+
+class NotAName(ValidationError, TypeError):
+    """A name that is no text; PyPI's package raises a ``TypeError``."""
+
+
+def bad_cron(error: ValidationError) -> ValidationError:
+    """The error for a cron expression that cannot be read.
+
+    PyPI's package raises croniter's ``CroniterBadCronError``. A program that catches it has imported
+    croniter: then the error is one of those as well.
+    """
+    known = getattr(sys.modules.get("croniter"), "CroniterBadCronError", None)
+    if not isinstance(known, type) or isinstance(error, known):
+        return error
+    kind = type("BadCron", (type(error), known), {"__doc__": error.__doc__})
+    made: ValidationError = kind(error.field, error.bound, error.value, str(error))
+    return made
 
 
 _WORDS = {

@@ -1,0 +1,13 @@
+"""``RateLimitError``, which a processor raises.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+
+class RateLimitError(Exception):
+    """The job is given back because of a rate limit, without having used an attempt; as Node has it."""
+
+    def __init__(self, message: str = "bullmq:rateLimitExceeded") -> None:
+        super().__init__(message)

@@ -1,0 +1,10 @@
+"""``UnrecoverableError``, which a processor raises.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+
+class UnrecoverableError(Exception):
+    """The job failed for good: the only error that is not tried again."""

@@ -1,0 +1,10 @@
+"""``WaitingChildrenError``, which a processor raises.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+
+class WaitingChildrenError(Exception):
+    """The job was made to wait for its children by its processor."""

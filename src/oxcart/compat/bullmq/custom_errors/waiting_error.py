@@ -1,0 +1,10 @@
+"""``WaitingError``, which a processor raises.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+
+class WaitingError(Exception):
+    """The job was given back by its processor, as Node has it."""

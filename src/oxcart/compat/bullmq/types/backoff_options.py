@@ -1,0 +1,16 @@
+"""How long to wait between attempts, for those who annotate it.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class BackoffOptions(TypedDict, total=False):
+    """How long to wait between attempts; ``jitter`` is Node's, from 0 to 1."""
+
+    type: str
+    delay: int
+    jitter: float

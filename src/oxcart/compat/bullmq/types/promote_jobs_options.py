@@ -1,0 +1,14 @@
+"""The options of ``promoteJobs``, for those who annotate it.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class PromoteJobsOptions(TypedDict, total=False):
+    """Of ``promoteJobs``."""
+
+    count: int

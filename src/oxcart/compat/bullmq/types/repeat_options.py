@@ -1,0 +1,47 @@
+"""Schedulers: when they fire, and how they are shown, for those who annotate it.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+
+class RepeatOptions(TypedDict, total=False):
+    """When a scheduler makes jobs; times are in ms."""
+
+    count: int
+    endDate: int | float | str
+    every: int
+    immediately: bool
+    limit: int
+    offset: int
+    pattern: str
+    startDate: int | float | str
+    tz: str
+
+
+class JobSchedulerTemplateJson(TypedDict, total=False):
+    """What every job of a scheduler is made from."""
+
+    data: object
+    opts: dict[str, Any]
+
+
+class JobSchedulerJson(TypedDict, total=False):
+    """A scheduler as it stands in a queue."""
+
+    endDate: int | None
+    every: int
+    id: str | None
+    iterationCount: int
+    key: str
+    limit: int
+    name: str
+    next: int | None
+    offset: int
+    pattern: str | None
+    startDate: int
+    template: JobSchedulerTemplateJson
+    tz: str | None

@@ -1,0 +1,16 @@
+"""The options of ``retryJobs``, for those who annotate it.
+
+May touch: nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class RetryJobsOptions(TypedDict, total=False):
+    """Of ``retryJobs``."""
+
+    state: str
+    count: int
+    timestamp: int
