@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -158,6 +159,33 @@ class TestRotation:
         key = f"bridge:jobs:data:{job_id}"
         record = json.loads(str(store.get(key))) | {"payload": json.loads(raw)}
         store.set(key, json.dumps(record, separators=(",", ":")))
+
+    async def test_workers_and_producers_go_on_beside_it(self, make: Callable[..., Queue]) -> None:
+        old, both = make(old_ring()), make(both_rings())
+        seen: list[Any] = []
+
+        @both.job(name="task", attempts=2, backoff="1ms")
+        async def task(job: RunningJob) -> Any:
+            if job.checkpointed is None:
+                await job.checkpoint(job.data)
+                await job.update_data({"again": job.data})
+                raise RuntimeError("again")
+            seen.append((job.data["again"], job.checkpointed))
+            return job.data["again"]
+
+        jobs = [await old.add("task", n, attempts=2, backoff="1ms") for n in range(120)]
+        async with Worker(both, concurrency=5).running():
+            walks = asyncio.create_task(self.walk(make))
+            jobs += [await old.add("task", n, attempts=2, backoff="1ms") for n in range(120, 160)]
+            assert [await both.handle(job.id).result(60) for job in jobs] == list(range(160))
+            walks.cancel()
+            await asyncio.gather(walks, return_exceptions=True)
+        assert sorted(seen) == [(n, n) for n in range(160)]
+
+    async def walk(self, make: Callable[..., Queue]) -> None:
+        broker = make(both_rings()).broker
+        while True:
+            assert (await reseal(broker)).unopened == {}
 
     async def test_what_does_not_open_stays_and_is_counted(
         self, make: Callable[..., Queue], store: redis.Redis
