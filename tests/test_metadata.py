@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,10 +14,11 @@ import redis
 
 from oxcart import Flow, Queue, RunningJob, Worker, sync
 from oxcart.broker.port import Ask
-from oxcart.model.errors import JobNotFound, ValidationError, WrongState
+from oxcart.model.errors import JobFailed, JobNotFound, ValidationError, WrongState
 from oxcart.model.options import JobOptions
 from oxcart.observe import logs
 from tests.conftest import MakeQueue
+from tests.signals import eventually
 
 
 class TestTags:
@@ -124,10 +126,30 @@ class TestCorrelation:
         finally:
             logger.handlers.clear()
         first, second = (json.loads(line) for line in lines.getvalue().splitlines())
-        assert first["correlation_id"] == "c-1"
+        assert first.get("correlation_id") == "c-1"
         assert "correlation_id" not in second
         assert "speak #1 c-1] hello" in text.getvalue()
         assert "speak #1] hello" in text.getvalue()
+
+    async def test_it_stands_in_the_workers_own_lines(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A retry, a failure for good, and a failure of a job without one."""
+        caplog.set_level(logging.INFO, "oxcart.worker")
+
+        @queue.job(attempts=2, backoff="1ms")
+        async def breaks() -> None:
+            raise OSError("broke")
+
+        async with Worker(queue).running():
+            for task in (breaks.using(correlation_id="c-1"), breaks):
+                with pytest.raises(JobFailed):
+                    await (await task.enqueue()).result(10)
+        lines = [record for record in caplog.records if "failed" in record.getMessage()]
+        assert [getattr(line, "correlation_id", None) for line in lines] == ["c-1", "c-1", None, None]
+        assert [line.levelname for line in lines] == ["INFO", "WARNING"] * 2
+        text = logs.TextFormatter().format(lines[0])
+        assert "breaks #1 c-1] queue q: job" in text
 
 
 class TestUpdate:
@@ -245,6 +267,30 @@ class TestTimes:
         ended = await job.get()
         assert ended.completed_at is not None
         assert ended.updated_at == ended.completed_at >= running.started_at
+
+    async def test_each_is_that_of_its_event(self, queue: Queue) -> None:
+        times: list[datetime | None] = []
+
+        async def between() -> None:
+            """Notes the time, and waits until it is another one."""
+            begun = int(time.time() * 1000)
+            times.append(datetime.fromtimestamp(begun / 1000, UTC))
+            await eventually(lambda: time.time() * 1000 >= begun + 2, "some milliseconds have passed")
+
+        await between()
+        job = await queue.add("a")
+        times.append((await job.get()).created_at)
+        await between()
+        await queue.broker.claim(Ask(1))
+        times.append((await job.get()).started_at)
+        await between()
+        await job.cancel(force=True)
+        ended = await job.get()
+        times.append(ended.completed_at)
+        await between()
+        assert [ended.created_at, ended.started_at] == times[1:4:2]
+        known = [one for one in times if one is not None]
+        assert known == times == sorted(known)
 
     async def test_a_time_that_is_none(self, queue: Queue, store: redis.Redis) -> None:
         job = await queue.add("a")

@@ -253,6 +253,22 @@ class TestDelivery:
         with pytest.raises(TemporaryError, match=r"no answer within 0\.2 s"):
             await Webhooks(SECRET, allow=HERE).deliver(delivery(receiver.url))
 
+    async def test_it_has_ten_seconds(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The clock of the loop is put forward instead of waiting."""
+        loop = asyncio.get_running_loop()
+        really, ahead = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: really() + ahead)
+        receiver.hangs = True
+        sending = asyncio.create_task(Webhooks(SECRET, allow=HERE).deliver(delivery(receiver.url)))
+        await eventually(lambda: receiver.got, "the host has the request")
+        ahead = 8.0
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not sending.done()
+        ahead = 10.5
+        with pytest.raises(TemporaryError, match="no answer within 10 s"):
+            await asyncio.wait_for(sending, 5)
+
     async def test_nobody_listens(self) -> None:
         with pytest.raises(TemporaryError, match="ConnectError"):
             await Webhooks(SECRET, allow=HERE).deliver(delivery("http://127.0.0.1:1/"))
@@ -278,7 +294,7 @@ def told(make_queue: MakeQueue) -> Queue:
 
 
 async def body_of(receiver: Receiver, number: int = 0) -> Any:
-    await eventually(lambda: len(receiver.got) > number, "it was told")
+    await eventually(lambda: len(receiver.got) > number, "it was told", 20)
     return json.loads(receiver.got[number][1])
 
 
@@ -341,6 +357,23 @@ class TestEnds:
             body = await body_of(receiver)
         assert (body["state"], body["result"], body["result_omitted"]) == ("completed", None, True)
 
+    async def test_a_delivery_is_tried_again_under_the_same_id(
+        self, make_queue: MakeQueue, receiver: Receiver
+    ) -> None:
+        queue = make_queue(webhooks=Webhooks(SECRET, allow=HERE, attempts=2))
+
+        @queue.job
+        async def work() -> int:
+            return 7
+
+        receiver.answers = [b"HTTP/1.1 503 No\r\nRetry-After: 0\r\n"]
+        async with Worker(queue).running():
+            await work.using(callback_url=receiver.url).enqueue()
+            first, second = await body_of(receiver), await body_of(receiver, 1)
+        assert first == second
+        assert (first["state"], first["result"]) == ("completed", 7)
+        assert receiver.got[0][0]["oxcart-delivery"] == receiver.got[1][0]["oxcart-delivery"]
+
     async def test_what_others_end_is_found_by_a_sweep(
         self, told: Queue, receiver: Receiver, store: redis.Redis
     ) -> None:
@@ -398,7 +431,7 @@ class TestEnds:
 
         async with Worker(told).running():
             await work.using(callback_url=receiver.url).enqueue()
-            await eventually(dead, "it is a dead letter")
+            await eventually(dead, "it is a dead letter", 20)
         (letter,) = await dead()
         assert why in str(letter.failed_reason)
 
