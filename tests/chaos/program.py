@@ -41,7 +41,8 @@ def _end_with_parent() -> None:
 
 def _register(queue: Queue, journal: Journal, renewer: Callable[[], int | None]) -> None:
     def start(job: RunningJob) -> None:
-        journal.write("start", id=job.id, fencing=job.fencing, attempt=job.attempt, renewer=renewer())
+        facts = {"fencing": job.fencing, "attempt": job.attempt, "renewer": renewer()}
+        journal.write("start", id=job.id, name=job.name, **facts)
 
     def end(job: RunningJob) -> dict[str, Any]:
         journal.write("end", id=job.id, fencing=job.fencing, cancelled=job.cancel_reason)
@@ -52,6 +53,10 @@ def _register(queue: Queue, journal: Journal, renewer: Callable[[], int | None])
         start(job)
         await asyncio.sleep(seconds)
         return end(job)
+
+    @queue.job
+    async def beat(job: RunningJob) -> None:
+        start(job)
 
     @queue.job
     async def grow(job: RunningJob, children: int) -> Any:
@@ -129,8 +134,17 @@ async def _main(settings: dict[str, Any]) -> None:
     journal.write("stopped", processed=worker.processed)
 
 
+def _set_clock(seconds: float) -> None:
+    """Sets the wall clock of this process so many seconds ahead."""
+    true_ns = time.time_ns
+    time.time_ns = lambda: true_ns() + int(seconds * 1e9)
+    time.time = lambda: true_ns() / 1e9 + seconds
+
+
 def main() -> None:
     settings = json.loads(sys.argv[1])
+    if settings.get("skew"):
+        _set_clock(settings["skew"])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     threading.Thread(target=_end_with_parent, daemon=True).start()
     asyncio.run(_main(settings))
