@@ -138,3 +138,18 @@ def test_faults_of_theirs_that_are_none_of_ours(
     ours = run(sys.executable, "faults.py", OURS, str(valkey.port))
     assert [name for name, there in ours.items() if there] == []
     assert ours.keys() == faults.keys()
+
+
+def test_what_we_have_decided_otherwise(theirs: str, valkey: ValkeyServer, store: redis.Redis) -> None:
+    """Each has its row in docs/migrating-from-bullmq.md, with the reason."""
+    there = run(theirs, "decided.py", "bullmq", str(valkey.port))
+    store.flushall()
+    here = run(sys.executable, "decided.py", OURS, str(valkey.port))
+    assert {what: (there[what], value) for what, value in here.items()} == {
+        "an empty queue name": ("accepted", "refused"),
+        "a set": (True, "nothing"),
+        "the name of a connection": ("bull:q:w:w", "bull:cQ==:w:w"),
+        "a float backoff": (["error", "active"], ["failed", "delayed"]),
+        "starts on the server": (None, "1"),
+        "starts of the job": (0, 0),
+    }

@@ -25,7 +25,7 @@ from oxcart.compat.bullmq.redis_connection import check_backend, client_of, serv
 from oxcart.compat.bullmq.refusals import told
 from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
 from oxcart.engine.verdict import Verdict
-from oxcart.model.errors import QueueBusy, ScriptError, ValidationError
+from oxcart.model.errors import PayloadError, QueueBusy, ScriptError, ValidationError
 from oxcart.model.flow import Tree
 from oxcart.queue import Queue as OxcartQueue
 
@@ -138,7 +138,11 @@ class Queue(QueueBase):
         options = read_options(opts)
         if job.parent is not None:
             return job, None
-        return job, codec.encode_job(name_of(name), dumps(data), options, "", counted=True)
+        name = name_of(name)
+        try:
+            return job, codec.encode_job(name, data, options, "", counted=True)
+        except PayloadError:
+            return job, codec.encode_job(name, dumps(data), options, "", counted=True)
 
     async def _add_children(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
