@@ -163,3 +163,48 @@ def test_jobs_of_a_namespace_are_cancelled_and_removed_in_bulk(ox: Commands, que
     assert ox("--namespace", "bridge", "clean", "email", "--state", "waiting", "--json").json["removed"] == 4
     assert ox("--namespace", "bridge", "obliterate", "email", "--yes").code == 0
     assert ox("--namespace", "bridge", "queues", "--json").json == []
+
+
+def test_options_of_the_protocol_have_flags(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
+    first = queue.add("email", {})
+    added = ox("--namespace", "bridge", "add", "email", "email", "--depends-on", first.id,
+               "--skip-on", "ValueError", "--skip-on", "KeyError", "--reroute-on", "MemoryError", "--priority", "9",
+               "--rate-limit", '{"max_concurrent": 4, "max_per_minute": 100}', "--json")  # fmt: skip
+    assert added.code == 0
+    with clean.client() as client:
+        record = json.loads(str(client.get(f"bridge:jobs:data:{added.json['id']}")))
+    assert record["dependsOn"] == [first.id]
+    assert record["rateLimit"] == {"maxConcurrent": 4, "maxPerMinute": 100}
+    assert (record["retry"]["skipOn"], record["retry"]["rerouteOn"]) == (
+        ["ValueError", "KeyError"],
+        ["MemoryError"],
+    )
+    assert record["priority"] == 9
+    refused = ox("add", "mail", "send", "--skip-on", "ValueError")
+    assert "bullmq protocol has no place" in refused.err
+    help_text = " ".join(ox("add", "--help").out.split())
+    assert "With --namespace 1 to 10, of which 10 runs first" in help_text
+
+
+def test_schedules_of_a_namespace(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
+    made = ox("--namespace", "bridge", "schedulers", "add", "email", "digest", "--cron", "0 7 * * *",
+              "--missed", "all", "--overlap", "queue", "--tag", "tenant=acme", "--target", "c=gpu", "--json")  # fmt: skip
+    assert made.code == 0
+    assert made.json["options"] == {"missed": "all", "overlap": "queue"}
+    assert made.json["next_job_id"] is None, "a run gets its id when it is made"
+    shown = ox("--namespace", "bridge", "schedulers", "show", "email", "digest")
+    assert "repeat:" not in shown.out
+    bad = ox(
+        "--namespace", "bridge", "schedulers", "add", "email", "d", "--cron", "0 7 * * *", "--missed", "never"
+    )
+    assert "missed must be one of skip, once, all" in bad.err
+    theirs = json.dumps({"jobId": "x1", "type": "email", "schedule": {"cron": "* * * * *"}})
+    with clean.client() as client:
+        client.set("bridge:jobs:data:x1", theirs)
+        client.zadd("bridge:jobs:cron", {"x1": 4_000_000_000_000})
+    assert (
+        ox("--namespace", "bridge", "schedulers", "show", "email", "x1", "--json").json["cron"] == "* * * * *"
+    )
+    assert ox("--namespace", "bridge", "schedulers", "show", "video", "x1").code == 1, "it is of another type"
+    assert ox("--namespace", "bridge", "schedulers", "remove", "email", "x1", "digest").code == 0
+    assert ox("--namespace", "bridge", "schedulers", "list", "email", "--json").json == []

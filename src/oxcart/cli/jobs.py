@@ -14,6 +14,17 @@ from oxcart.cli import output, settings
 from oxcart.cli.cancel import tags_of
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.operations import LimitOption, retry_all
+from oxcart.cli.options import (
+    CorrelationIdOption,
+    DependsOnOption,
+    LabelOption,
+    LimitKeyOption,
+    PriorityOption,
+    RateLimitOption,
+    RerouteOnOption,
+    SkipOnOption,
+    TargetOption,
+)
 from oxcart.cli.queues import require
 from oxcart.cli.settings import JsonOption, QueueArgument
 
@@ -36,7 +47,7 @@ def add(
         bool, typer.Option("--lines", help="Every line of the input is the payload of a job of its own.")
     ] = False,
     delay: Annotated[str | None, typer.Option(help="Wait before it runs: 250ms, 30s, 5m.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Lower runs first; 0 before every other.")] = None,
+    priority: PriorityOption = None,
     lifo: Annotated[bool, typer.Option("--lifo", help="Put it in front of the waiting jobs.")] = False,
     attempts: Annotated[int | None, typer.Option(help="How often it may be tried.")] = None,
     backoff: Annotated[str | None, typer.Option(help="Wait before a retry: 1s, or a JSON object.")] = None,
@@ -46,19 +57,16 @@ def add(
     idempotency_key: Annotated[
         str | None, typer.Option(help="A job of this name and key within 24 h is this job.")
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(help="Which workers may run it: 'all;c=gpu,cuda;r=us-east', 'any;s=python', 'id=NAME'."),
-    ] = None,
+    target: TargetOption = None,
+    depends_on: DependsOnOption = None,
+    rate_limit: RateLimitOption = None,
+    skip_on: SkipOnOption = None,
+    reroute_on: RerouteOnOption = None,
     timeout: Annotated[str | None, typer.Option(help="How long an attempt may run.")] = None,
     lifetime: Annotated[str | None, typer.Option(help="When it must have ended, from now.")] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="A label; repeat for several.")
-    ] = None,
-    correlation_id: Annotated[str | None, typer.Option(help="What ties it to other jobs and logs.")] = None,
-    limit_key: Annotated[
-        str | None, typer.Option(help="Whom it is done for, where the queue limits jobs per key.")
-    ] = None,
+    tag: LabelOption = None,
+    correlation_id: CorrelationIdOption = None,
+    limit_key: LimitKeyOption = None,
     callback_url: Annotated[str | None, typer.Option(help="Who is told when it has ended.")] = None,
     history: Annotated[bool, typer.Option("--history", help="Keep its transitions and attempts.")] = False,
     remove_on_complete: Annotated[
@@ -84,6 +92,10 @@ def add(
         "job_id": job_id,
         "idempotency_key": idempotency_key,
         "target": target,
+        "depends_on": depends_on,
+        "rate_limit": json_or_text(rate_limit),
+        "skip_on": skip_on,
+        "reroute_on": reroute_on,
         "timeout": timeout,
         "lifetime": lifetime,
         "tags": tags_of(tag),

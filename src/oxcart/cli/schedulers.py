@@ -8,6 +8,16 @@ import typer
 
 from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, CommandError
+from oxcart.cli.options import (
+    CorrelationIdOption,
+    LabelOption,
+    LimitKeyOption,
+    PriorityOption,
+    RateLimitOption,
+    RerouteOnOption,
+    SkipOnOption,
+    TargetOption,
+)
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
@@ -110,7 +120,23 @@ def add(
         bool, typer.Option("--immediately", help="The first run of a cron expression is now.")
     ] = False,
     name: Annotated[str | None, typer.Option(help="The jobs' name.", show_default="the id")] = None,
-    priority: Annotated[int | None, typer.Option(help="Lower runs first; 0 before every other.")] = None,
+    missed: Annotated[
+        str | None,
+        typer.Option(help="With --namespace, firings that nobody made in time: skip, once or all."),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option(help="With --namespace, a firing while the last one runs: beside, skip or queue."),
+    ] = None,
+    priority: PriorityOption = None,
+    target: TargetOption = None,
+    rate_limit: RateLimitOption = None,
+    skip_on: SkipOnOption = None,
+    reroute_on: RerouteOnOption = None,
+    tag: LabelOption = None,
+    correlation_id: CorrelationIdOption = None,
+    limit_key: LimitKeyOption = None,
+    lifetime: Annotated[str | None, typer.Option(help="When a run must have ended, from its start.")] = None,
     attempts: Annotated[int | None, typer.Option(help="How often a run may be tried.")] = None,
     backoff: Annotated[str | None, typer.Option(help="Wait before a retry: 1s, or a JSON object.")] = None,
     timeout: Annotated[str | None, typer.Option(help="How long an attempt may run.")] = None,
@@ -121,10 +147,21 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Make a schedule, or change the one of this id; saying the same again changes nothing."""
+    from oxcart.cli.cancel import tags_of
     from oxcart.cli.jobs import json_or_text, read_payloads
 
     given = {
+        "missed": missed,
+        "overlap": overlap,
         "priority": priority,
+        "target": target,
+        "rate_limit": json_or_text(rate_limit),
+        "skip_on": skip_on,
+        "reroute_on": reroute_on,
+        "tags": tags_of(tag),
+        "correlation_id": correlation_id,
+        "limit_key": limit_key,
+        "lifetime": lifetime,
         "attempts": attempts,
         "backoff": json_or_text(backoff),
         "timeout": timeout,

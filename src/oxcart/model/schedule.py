@@ -251,6 +251,7 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
         options: Their options, in the words of the wire.
         legacy: A repeatable job from before there were schedulers. It runs on with BullMQ 5 and with us;
             BullMQ 6 makes no further run of it. Make it anew as a scheduler, and remove this one.
+        names_runs: Whether the next run has its id already.
     """
 
     id: str
@@ -261,6 +262,7 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
     options: dict[str, Any] = {}
     legacy: bool = False
+    names_runs: bool = True
 
     @property
     def next_at(self) -> datetime:
@@ -268,9 +270,9 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
         return datetime.fromtimestamp(self.next_ms / 1000, UTC)
 
     @property
-    def next_job_id(self) -> str:
-        """The id of the next run."""
-        return f"repeat:{self.id}:{self.next_ms}"
+    def next_job_id(self) -> str | None:
+        """The id of the next run; None on Bridge, where a run gets its id when it is made."""
+        return f"repeat:{self.id}:{self.next_ms}" if self.names_runs else None
 
 
 def parse_instant(value: Instant, field: str) -> int:

@@ -112,16 +112,18 @@ class CronStore:
         return job_id
 
     async def get(self, scheduler_id: str) -> Scheduler | None:
-        """A schedule as it is now, or None."""
-        job_id = self.id_of(scheduler_id)
-        raw, score, known = await self._caller.pipeline(
-            [
-                ("GET", self._keys.data(job_id)),
-                ("ZSCORE", self._keys.cron(), job_id),
-                ("HGET", self._keys.schedule(job_id), "fired"),
-            ]
-        )
-        return None if raw is None or score is None else _scheduler(job_id, raw, score, known)
+        """A schedule as it is now, or None. One of another client has no name but the id of its record."""
+        for job_id in (self.id_of(scheduler_id), scheduler_id):
+            raw, score, known = await self._caller.pipeline(
+                [
+                    ("GET", self._keys.data(job_id)),
+                    ("ZSCORE", self._keys.cron(), job_id),
+                    ("HGET", self._keys.schedule(job_id), "fired"),
+                ]
+            )
+            if raw is not None and score is not None and records.read_record(raw).type == self._keys.queue:
+                return _scheduler(job_id, raw, score, known)
+        return None
 
     async def page(self, first: int, last: int, *, latest: bool = False) -> list[Scheduler]:
         """A range of the type's schedules, the next one first unless ``latest``."""
@@ -136,8 +138,11 @@ class CronStore:
 
     async def remove(self, scheduler_id: str) -> bool:
         """Removes a schedule; False if there is none. Jobs that it made go on."""
-        gone = await self._caller.once(load("remove_cron"), self._keys.waiting(), self.id_of(scheduler_id))
-        return bool(gone)
+        for job_id in (self.id_of(scheduler_id), scheduler_id):
+            raw = await self._caller.command("GET", self._keys.data(job_id))
+            if raw is not None and records.read_record(raw).type == self._keys.queue:
+                return bool(await self._caller.once(load("remove_cron"), self._keys.waiting(), job_id))
+        return False
 
     async def _all(self) -> list[Scheduler]:
         found: list[Scheduler] = []
@@ -359,4 +364,5 @@ def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Sc
         runs=int(fired or 0),
         data=records.decoded(record.payload),
         options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},
+        names_runs=False,
     )
