@@ -168,8 +168,9 @@ def test_jobs_of_a_namespace_are_cancelled_and_removed_in_bulk(ox: Commands, que
 def test_options_of_the_protocol_have_flags(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
     first = queue.add("email", {})
     added = ox("--namespace", "bridge", "add", "email", "email", "--depends-on", first.id,
-               "--skip-on", "ValueError", "--skip-on", "KeyError", "--reroute-on", "MemoryError", "--priority", "9",
-               "--rate-limit", '{"max_concurrent": 4, "max_per_minute": 100}', "--json")  # fmt: skip
+               "--skip-on", "ValueError", "--skip-on", "KeyError", "--reroute-on", "MemoryError",
+               "--priority", "9", "--json",
+               "--rate-limit", '{"max_concurrent": 4, "max_per_minute": 100}')  # fmt: skip
     assert added.code == 0
     with clean.client() as client:
         record = json.loads(str(client.get(f"bridge:jobs:data:{added.json['id']}")))
@@ -188,7 +189,8 @@ def test_options_of_the_protocol_have_flags(ox: Commands, queue: Queue, clean: V
 
 def test_schedules_of_a_namespace(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
     made = ox("--namespace", "bridge", "schedulers", "add", "email", "digest", "--cron", "0 7 * * *",
-              "--missed", "all", "--overlap", "queue", "--tag", "tenant=acme", "--target", "c=gpu", "--json")  # fmt: skip
+              "--missed", "all", "--overlap", "queue", "--tag", "tenant=acme", "--target", "c=gpu",
+              "--json")  # fmt: skip
     assert made.code == 0
     assert made.json["options"] == {"missed": "all", "overlap": "queue"}
     assert made.json["next_job_id"] is None, "a run gets its id when it is made"
