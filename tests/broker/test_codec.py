@@ -313,16 +313,17 @@ class TestPeers:
         ],
     )
     def test_garbage_options(self, opts: bytes) -> None:
-        options = codec.decode_options(opts)
+        options, _ = codec.read_options(opts)
         assert isinstance(options.attempts, int)
         assert options.backoff.delay_ms(1, lambda: 0.5) >= 0
 
     def test_garbage_in_our_own_fields(self) -> None:
-        options = codec.decode_options(b"{}", b"not json", b"not a number")
+        options, fault = codec.read_options(b"{}", b"not json", b"not a number")
         assert (options.backoff, options.timeout) == (Backoff.from_wire(None), None)
-        assert codec.decode_options(b"{}", b'{"type":"unheard-of"}').backoff is not None
-        assert codec.decode_options(b"{}").timeout is UNSET
-        assert codec.decode_options(b"{}", None, b"").timeout is None
+        assert fault.startswith("ox:backoff")
+        assert codec.read_options(b"{}", b'{"type":"unheard-of"}')[0].backoff is not None
+        assert codec.read_options(b"{}")[0].timeout is UNSET
+        assert codec.read_options(b"{}", None, b"")[0].timeout is None
 
     def test_extra_fields_are_shown_under_their_names(self) -> None:
         job = codec.decode_job("q", "1", {b"ox:category": b"timeout", b"other": b"x"})

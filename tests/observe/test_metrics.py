@@ -30,6 +30,7 @@ NAMES = {
     "bullmq_unroutable_jobs",
     "bullmq_clock_skew_seconds",
     "bullmq_stalled_jobs_detected_total",
+    "bullmq_quarantined_jobs_total",
     "bullmq_heartbeat_success_total",
     "bullmq_heartbeat_failure_total",
     "bullmq_lock_extend_duration_seconds",

@@ -259,7 +259,7 @@ def _of_version(version: int) -> str:
 def _read(raw: bytes) -> _Letter:
     try:
         return _envelope.decode(raw).sealed
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SealError("the value begins like an envelope of Oxcart, and is none") from error
 
 

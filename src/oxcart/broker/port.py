@@ -35,6 +35,8 @@ Code = int | str
 
 #: An outcome over this size goes alone.
 LARGE_OUTCOME = 262_144
+#: Why a job is a dead letter that no worker could decode, in the words of ``Outcome.dead``.
+UNDECODABLE = "undecodable"
 #: Why a job ended whose lifetime is over.
 LIFETIME_OVER = "the job's lifetime is over"
 
@@ -96,10 +98,15 @@ class ClaimedJob(msgspec.Struct):
     def earlier(self) -> int:
         """Attempts ended so far, for the ``Outcome``; -1 where more hangs on its end."""
         fields = self.fields
-        if b"deid" in fields or b"ox:history" in fields or b"ox:lifetime" in fields:
+        if (
+            b"deid" in fields
+            or b"ox:history" in fields
+            or b"ox:lifetime" in fields
+            or b"attemptsMade" in fields
+        ):
             return -1
-        ended = self.fields.get(b"atm", b"0")
-        return int(ended) if ended.isdigit() else -1
+        ended = fields.get(b"atm", b"0")
+        return int(ended) if ended.isdigit() and len(ended) <= 15 else -1
 
 
 class Claimed(msgspec.Struct):
@@ -151,7 +158,8 @@ class Outcome(msgspec.Struct):
         attempts: Failed: how many attempts the job had.
         category: Failed or to be retried: why, as one of the model's categories.
         code: Failed or to be retried: the application's own word for the kind of failure.
-        dead: Failed: why it is a dead letter though attempts are left: ``lifetime``, ``dependency``.
+        dead: Failed: why it is a dead letter though attempts are left: ``lifetime``, ``dependency``,
+            ``undecodable``. The last leaves the job's counts and stack traces as they are.
         delay_ms: Delayed: how long. Held: for how long.
         counts: Delayed: whether this was an attempt.
         lifo: Retry now: in front of the others.

@@ -67,8 +67,11 @@ def _as_document(view: FlowView) -> dict[str, Any]:
 
 
 def _lines(view: FlowView, before: str, under: str, seen: set[tuple[str, str]]) -> list[str]:
+    from oxcart.cli.jobs import why_of
+
     job = view.job
-    why = f": {job.failed_reason}" if job.failed_reason else ""
+    reason = why_of(job)
+    why = f": {reason}" if reason else ""
     made = [f"{before}{job.name} {job.queue}/{job.id} {view.state}{why}"]
     if (job.queue, job.id) in seen and view.children:
         return [f"{made[0]} (shown above)"]  # several jobs may wait for the same one

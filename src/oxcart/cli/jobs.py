@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from oxcart.model.job import Job
     from oxcart.queue import Queue
 
+#: Fields of a job that may hold anything JSON can, at any depth.
+_AS_STORED = ("data", "return_value", "progress", "parent")
+
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)]
 
 
@@ -171,7 +174,7 @@ def jobs(
                 *(job.lane for _ in routed),
                 f"{job.attempts_used}/{job.options.attempts}",
                 output.age(job.timestamp),
-                job.failed_reason or (job.return_value if one == "completed" else None),
+                why_of(job) or (job.return_value if one == "completed" else None),
             ]
             for one, job in found
         ),
@@ -386,8 +389,13 @@ def as_document(job: Job, state: str) -> dict[str, Any]:
     for field in job.__struct_fields__:
         value = getattr(job, field)
         if field != "state":
-            document[field] = value if field in ("data", "return_value") else msgspec.to_builtins(value)
+            document[field] = value if field in _AS_STORED else msgspec.to_builtins(value)
     return document
+
+
+def why_of(job: Job) -> str | None:
+    """Why a job failed, or that no worker can decode it; None for a sound job that has not failed."""
+    return job.failed_reason or (f"cannot be decoded: {job.fault}" if job.fault else None)
 
 
 def show_job(job: Job, state: str) -> None:
@@ -462,6 +470,7 @@ def _facts(job: Job, state: str) -> dict[str, Any]:
         "parent": job.parent_key,
         "stalled": job.stalled_count or None,
         "reason": job.failed_reason,
+        "cannot be decoded": job.fault,
         "category": job.category,
         "code": job.extra.get("ox:code"),
         "tags": job.tags or None,

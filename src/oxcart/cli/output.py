@@ -158,8 +158,24 @@ def span(seconds: float) -> str:
 
 def _encode(value: Any) -> bytes:
     from oxcart.model import payload
+    from oxcart.model.errors import PayloadError
 
-    return payload.encode(value, field="output")
+    try:
+        return payload.encode(value, field="output")
+    except PayloadError:
+        # What a peer stored may be deeper, longer or less finite than what we store.
+        import json
+
+        return json.dumps(_shallow(value), default=repr, separators=(",", ":")).encode()
+
+
+def _shallow(value: Any, deepest: int = 100) -> Any:
+    """A value without what is nested deeper than a reader follows."""
+    if isinstance(value, dict):
+        return {str(key): _shallow(item, deepest - 1) for key, item in value.items()} if deepest else "{…}"
+    if isinstance(value, list | tuple):
+        return [_shallow(item, deepest - 1) for item in value] if deepest else "[…]"
+    return value
 
 
 def _write(data: bytes) -> None:

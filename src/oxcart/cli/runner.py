@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from oxcart.cli import apps, exits
 from oxcart.cli.reloading import EVERY, SourceWatch
@@ -47,7 +48,7 @@ class Plan(msgspec.Struct, kw_only=True):
         lock_duration: How long a lease lasts.
         stalled_interval: How often to look for jobs of lost workers.
         shutdown_timeout: How long running jobs may take to end.
-        max_started: How often a job may be started, or None for no limit.
+        max_started: How often a job may be started; 0 for no limit, None for the worker's default.
         metrics_minutes: For how many minutes the queue keeps how many jobs ended in each.
         lifespan: ``module:function`` of an async context manager around the worker, or None.
         middleware: ``module:function`` names of layers around every handler, the first outermost.
@@ -165,7 +166,7 @@ class _Process:
             lock_duration=plan.lock_duration,
             stalled_interval=plan.stalled_interval,
             shutdown_timeout=plan.shutdown_timeout,
-            max_started=plan.max_started,
+            max_started=UNSET if plan.max_started is None else plan.max_started or None,
             metrics=plan.metrics_minutes,
             observer=metrics,
             **around,

@@ -64,7 +64,11 @@ def work(
     shutdown_timeout: Annotated[str, typer.Option(help="How long running jobs may take to end.")] = "30s",
     max_started: Annotated[
         int | None,
-        typer.Option(min=1, help="How often a job may be started before it is failed.", show_default="off"),
+        typer.Option(
+            min=0,
+            help="How often a job may be started before it is failed; 0 for no limit.",
+            show_default="1000 starts without an end",
+        ),
     ] = None,
     metrics_minutes: Annotated[
         int, typer.Option(min=0, help="Keep for so many minutes how many jobs ended in each.")

@@ -14,8 +14,6 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
-import msgspec
-
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Outcome
 from oxcart.engine.running import RunningJob
@@ -161,6 +159,6 @@ def _result(raw: bytes) -> dict[str, Any]:
     if len(raw) > LARGEST_RESULT:
         return {"result": None, "result_omitted": True}
     try:
-        return {"result": msgspec.json.decode(raw)}
-    except (msgspec.DecodeError, UnicodeError, PayloadError):
+        return {"result": payload.read(raw)}
+    except PayloadError:
         return {"result": None, "result_omitted": True}

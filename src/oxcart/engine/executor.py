@@ -45,8 +45,6 @@ _ENDING = (TIMED_OUT, CANCELLED, EXPIRED)
 
 #: Seconds that cancelled handlers have to end when the worker closes.
 CLOSING = 1.0
-#: How long a job is put off whose end could not be judged, in ms.
-UNJUDGED_DELAY = 60_000
 
 
 class AttemptTimeout(TimeoutError):
@@ -210,12 +208,10 @@ class Executor:
             place.job = job
             try:
                 outcome = await self._attempt(job, me)
-            except Exception:
-                # Else its lease would be renewed for ever, and nobody would run it.
-                log.exception(
-                    "job %s: its end could not be judged; it is put off", job.id, extra=job.log_fields()
-                )
-                outcome = self._verdict.snoozed(job, UNJUDGED_DELAY)
+            except Exception as error:
+                # Without an outcome its lease is renewed for ever; put off, it comes back for ever.
+                log.exception("could not judge the end of job %s", job.id, extra=job.log_fields())
+                outcome = self._verdict.quarantined(job, f"{type(error).__name__}: {error}")
             place.job = None
             if outcome is not None:
                 self._done(job, outcome)

@@ -71,6 +71,7 @@ class Handler:
 
         Raises:
             PermanentError: The data does not fit the signature; no retry can mend that.
+            Undecodable: The data is no JSON.
         """
         if not self.takes_data:
             return {}
@@ -78,12 +79,12 @@ class Handler:
             raw = b"{}"  # a job that was added without data: every argument is its default
         try:
             if self._spread or b'"$bytes"' in raw:
-                data = payload.decode(raw)
+                data = payload.decode_stored(raw, "data")
                 if self._shape is None:
                     return _as_dict(data)
                 known = msgspec.convert(data, self._shape)
             else:
-                known = msgspec.json.decode(raw, type=self._shape)
+                known = self._read(raw, self._shape)
         except msgspec.MsgspecError as error:
             raise PermanentError(
                 f"the payload of job {self.name!r} does not fit its handler: {error}",
@@ -99,6 +100,17 @@ class Handler:
             for name, value in _as_dict(data).items():
                 arguments.setdefault(name, value)
         return arguments
+
+    @staticmethod
+    def _read(raw: bytes, shape: Any) -> Any:
+        try:
+            return msgspec.json.decode(raw, type=shape)
+        except msgspec.ValidationError:
+            payload.decode_stored(raw, "data")  # a number of too many digits is no matter of the signature
+            raise
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            # The typed reader is strict. What only the lenient one accepts meets the signature here.
+            return msgspec.convert(payload.decode_stored(raw, "data"), shape, str_keys=True)
 
     def check(self, data: Any) -> None:
         """Checks a payload before it is enqueued.

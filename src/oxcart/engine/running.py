@@ -69,6 +69,7 @@ class RunningJob(Parent):
         "cancel_text",
         "claim",
         "deadline",
+        "fault",
         "fencing",
         "handler",
         "id",
@@ -98,6 +99,8 @@ class RunningJob(Parent):
         self.worker_id = worker_id
         self.state = state
         self.handler: Handler | None = None
+        #: Why a field of the job cannot be decoded; empty where all can.
+        self.fault = ""
         self.station: Any = None
         #: Seconds this attempt may take, or None.
         self.limit: float | None = None
@@ -152,9 +155,13 @@ class RunningJob(Parent):
 
     @property
     def data(self) -> Any:
-        """The payload."""
+        """The payload.
+
+        Raises:
+            Undecodable: It is no JSON.
+        """
         if self._data is _MISSING:
-            self._data = payload.decode(self.raw_data)
+            self._data = payload.decode_stored(self.raw_data, "data")
         return self._data
 
     @property
@@ -182,7 +189,7 @@ class RunningJob(Parent):
     @property
     def attempts_made(self) -> int:
         """Attempts that ended before this one."""
-        return codec.count_of(self.claim.fields.get(b"attemptsMade") or self.claim.fields.get(b"atm"))
+        return codec.attempts_made(self.claim.fields)
 
     @property
     def stalls(self) -> int:
@@ -301,7 +308,8 @@ class RunningJob(Parent):
         raw = self.claim.fields.get(b"ox:checkpoint")
         if raw is None:
             return None
-        return payload.decode(open_value(self.sealer, "checkpoint", self.id, raw))
+        opened = open_value(self.sealer, "checkpoint", self.id, raw)
+        return payload.decode_stored(opened, "ox:checkpoint")
 
     def limit_to(self, timeout: Duration) -> None:
         """Asks for less time than the attempt has, counted from now; more than it has is not to be had.

@@ -21,7 +21,7 @@ from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.factory import native
 from oxcart.engine.claims import Station
 from oxcart.engine.running import RunningJob
-from oxcart.model.errors import BrokerError, OxcartError
+from oxcart.model.errors import BrokerError, OxcartError, ScriptError
 from oxcart.model.schedule import is_legacy_id
 
 log = logging.getLogger("oxcart.worker")
@@ -75,12 +75,15 @@ class Scheduler:
             made = await native(station.broker, "intervals").schedulers.advance(claims)
         except BrokerError as error:
             made = [error] * len(jobs)
+        except Exception as error:  # jobs without an answer would keep their leases and never run
+            log.exception("queue %s: could not make the next runs", station.broker.queue)
+            made = [ScriptError(f"advance: {type(error).__name__}: {error}")] * len(jobs)
         self._held.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
         ready = []
         for job, claim, run in zip(jobs, claims, made, strict=True):
             if is_legacy_id(claim.scheduler):
                 self._tell(station, claim.scheduler)
-            if isinstance(run, OxcartError):
+            if isinstance(run, OxcartError) and not job.fault:
                 delay = min(PUT_OFF[0] * 2 ** min(job.fencing - 1, 30), PUT_OFF[1])
                 log.error(
                     "queue %s: the next run of schedule %s could not be made, job %s is put off for %d s: %s",

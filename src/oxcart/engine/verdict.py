@@ -14,15 +14,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.codec import retention_argument
-from oxcart.broker.port import LIFETIME_OVER, Outcome
+from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Outcome
 from oxcart.engine.running import RunningJob
 from oxcart.model import payload
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import parse_ms
-from oxcart.model.errors import FailedChildren, PayloadError
+from oxcart.model.errors import FailedChildren, PayloadError, Undecodable
 from oxcart.model.failure import (
     Category,
     Classifier,
@@ -46,6 +47,11 @@ LONGEST_REASON = 16_384
 LONGEST_LINE = 300
 #: The reason that peers write too.
 STARTED_TOO_OFTEN = "job started more than allowable limit"
+#: How often a job may be started without ending, unless the worker says otherwise. Starts count whose worker
+#: was lost or gave the job back; those that ended in a result, a failure or a snooze do not.
+MOST_UNENDED = 1000
+#: The reason of a job beyond that bound.
+NEVER_ENDED = "job started {} times without ending: its workers were lost or gave it back"
 #: How many traces are kept where the job does not say.
 TRACES = 10
 
@@ -68,7 +74,8 @@ class Verdict:
         strategies: Backoff functions by name, for jobs whose policy is ``custom``.
         remove_on_complete: What to keep of completed jobs that do not say.
         remove_on_fail: The same for failed ones.
-        max_started: How often a job may be started; None for no limit.
+        max_started: How often a job may be started, every start included; None for no limit. Unless given, a
+            job may be started `MOST_UNENDED` times without ending.
         rand: Randomness for jitter, from 0 to 1.
         clock: The time in ms, for tests; without it attempts end, and lifetimes are over, by the server's.
     """
@@ -82,7 +89,7 @@ class Verdict:
         strategies: Mapping[str, Strategy] | None = None,
         remove_on_complete: Retention | None = None,
         remove_on_fail: Retention | None = None,
-        max_started: int | None = None,
+        max_started: int | UnsetType | None = UNSET,
     ) -> None:
         self._clock = clock
         self._rand = rand
@@ -124,6 +131,8 @@ class Verdict:
 
     def of_error(self, job: RunningJob, error: BaseException, category: Category | None = None) -> Outcome:
         """The outcome of a handler that raised."""
+        if isinstance(error, Undecodable):
+            return self.quarantined(job, str(error))
         if isinstance(error, RateLimited):
             return self.limited(job, error)
         after = None
@@ -141,6 +150,28 @@ class Verdict:
             return self._final(job, reason, category, error)
         return self._retry(job, reason, category, error, after)
 
+    def quarantined(self, job: RunningJob, why: str) -> Outcome:
+        """The outcome of a job that cannot be decoded: a dead letter whose fields stay as they are.
+
+        Reads no field of the job. Retention does not apply: an operator must be able to look at it.
+
+        Args:
+            job: The job.
+            why: Which field cannot be decoded, and why.
+        """
+        return Outcome(
+            "f",
+            job.id,
+            job.token,
+            job.fencing,
+            self._time(),
+            _text(_cut(f"the job cannot be decoded: {why}", LONGEST_REASON)),
+            attempts=1,
+            category=Category.SYSTEM.value,
+            code=Undecodable.__name__,
+            dead=UNDECODABLE,
+        )
+
     def before_start(self, job: RunningJob) -> Outcome | None:
         """The outcome of a job that must not run at all, or None for one that may."""
         fields = job.claim.fields
@@ -154,10 +185,9 @@ class Verdict:
             reason = deferred.decode("utf-8", "replace")
             category = Category.SYSTEM if reason.startswith("job stalled") else Category.PERMANENT
             return self._final(job, reason, category, PermanentError(reason))
-        if self._max_started is not None:
-            forgiven = codec.count_of(fields.get(b"ox:forgiven"))
-            if job.fencing - forgiven > self._max_started:
-                return self._final(job, STARTED_TOO_OFTEN, Category.SYSTEM, PermanentError(STARTED_TOO_OFTEN))
+        too_often = self._started_too_often(job)
+        if too_often:
+            return self._final(job, too_often, Category.SYSTEM, PermanentError(too_often))
         if b"stc" in fields and job.options.attempts > 0:
             used = job.attempts_made + job.stalls
             if not self._is_retried(job, Category.SYSTEM):
@@ -168,6 +198,18 @@ class Verdict:
                 reason = f"attempts exhausted: {used} of {job.options.attempts}, the last by a lost worker"
                 return self._final(job, reason, Category.SYSTEM, None)
         return None
+
+    def _started_too_often(self, job: RunningJob) -> str:
+        """Why a job was started too often; empty where it was not."""
+        bound = self._max_started
+        if bound is None or job.fencing <= (MOST_UNENDED if bound is UNSET else bound):
+            return ""
+        fields = job.claim.fields
+        starts = job.fencing - codec.count_of(fields.get(b"ox:forgiven"))
+        if bound is not UNSET:
+            return STARTED_TOO_OFTEN if starts > bound else ""
+        unended = starts - 1 - codec.count_of(fields.get(b"ox:excused")) - job.attempts_made
+        return NEVER_ENDED.format(unended) if unended >= MOST_UNENDED else ""
 
     def cancelled(self, job: RunningJob, error: BaseException | None = None) -> Outcome:
         """The outcome of an attempt that ended because its job was cancelled."""
@@ -292,9 +334,9 @@ class Verdict:
         raw = job.claim.fields.get(b"stacktrace")
         if raw:
             try:
-                before = msgspec.json.decode(raw)
+                before = payload.read(raw)
                 traces = [str(trace) for trace in before] if isinstance(before, list) else []
-            except (msgspec.DecodeError, UnicodeError):
+            except PayloadError:
                 log.warning("job %s: its stack traces cannot be read and are replaced", job.id)
         trace = reason if error is None else "".join(traceback.format_exception(error)).rstrip()
         traces.append(_cut(trace, LONGEST_TRACE))
@@ -306,6 +348,15 @@ def tell_failure(job: RunningJob, outcome: Outcome) -> None:
     """Logs a failed attempt in one line, with its traceback and the facts of its job as fields."""
     if outcome.category == Category.CANCELLED.value:
         return  # somebody wanted it so
+    if outcome.dead == UNDECODABLE:
+        log.error(
+            "queue %s: job %s is quarantined: %s",
+            job.queue,
+            job.id,
+            outcome.value.decode("utf-8", "replace"),
+            extra={"job_id": job.id, "worker_id": job.worker_id, "category": outcome.category},
+        )
+        return
     final = outcome.kind == "f"
     if not failures.isEnabledFor(level := logging.WARNING if final else logging.INFO):
         return
@@ -332,7 +383,7 @@ def _last_trace(outcome: Outcome) -> str:
 
 def _is_named(error: BaseException, names: bytes) -> bool:
     """Whether an error, or what it is a kind of, is among names in JSON."""
-    named = msgspec.json.decode(names)
+    named = payload.read(names)
     kinds = {kind.__name__ for kind in type(error).__mro__} | {_code(error)}
     return not kinds.isdisjoint(named)
 

@@ -18,6 +18,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
+from oxcart.broker.bullmq import codec
 from oxcart.broker.clock import monotonic_ms
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.factory import is_native
@@ -80,7 +83,8 @@ class Worker:
         reconnect: Pauses and limit of attempts to reach a lost server.
         recover: Whether this worker looks for jobs of lost workers.
         max_started: How often a job may be started, retries, stalls and give-backs included, before it is
-            failed without being run; None for no limit.
+            failed without being run; None for no limit. Unless given, a job may be started 1 000 times
+            without ending: starts whose worker was lost or gave the job back.
         metrics: For so many minutes the queue keeps how many jobs ended in each, for ``Queue.metrics`` and
             Node's ``getMetrics``; 0 counts nothing.
         observer: Told what happens, for metrics and traces.
@@ -109,7 +113,7 @@ class Worker:
         remove_on_fail: bool | int | Mapping[str, Any] | None = None,
         reconnect: Reconnect | None = None,
         recover: bool = True,
-        max_started: int | None = None,
+        max_started: int | UnsetType | None = UNSET,
         metrics: int = 0,
         observer: Observer | None = None,
         clock: Callable[[], int] | None = None,
@@ -120,7 +124,7 @@ class Worker:
         check_count(concurrency, "concurrency", 1)
         check_count(max_stalled, "max_stalled", 0)
         check_count(metrics, "metrics", 0)
-        if max_started is not None:
+        if max_started is not None and max_started is not UNSET:
             check_count(max_started, "max_started", 1)
         limit_max, limit_duration = read_limiter(limiter, queues)
         self.id = make_worker_id()
@@ -417,8 +421,16 @@ class Worker:
         for claim in claimed.jobs:
             job = RunningJob(station.broker, claim, self.id, self._state)
             job.station = station
-            job.handler = registry.find(job.name)
-            job.limit = self._executor.limit_of(job)
+            try:
+                job.fault = codec.fault_of(claim.fields)
+                if not job.fault:
+                    job.handler = registry.find(job.name)
+                    job.limit = self._executor.limit_of(job)
+            except (
+                Exception
+            ) as error:  # whatever a peer wrote: it must not end this worker, and then the next
+                log.exception("queue %s: could not decode job %s", station.broker.queue, job.id)
+                job.fault = f"{type(error).__name__}: {error}"
             jobs.append(job)
             timeouts.append(job.limit)
             if b"rjk" in claim.fields:
@@ -439,7 +451,9 @@ class Worker:
     def _dispatch(self, station: Station, jobs: list[RunningJob]) -> None:
         ready = []
         for job in jobs:
-            if job.handler is None:
+            if job.fault:
+                self._claims.submit(station, job, self._verdict.quarantined(job, job.fault))
+            elif job.handler is None:
                 self._claims.submit(station, job, self._unknown.outcome_of(job, station.broker.queue))
             else:
                 ready.append(job)

@@ -193,7 +193,7 @@ class Backoff(msgspec.Struct, frozen=True):
             return NO_BACKOFF
         kind, delay = obj.get("type"), _lenient_ms(obj.get("delay"))
         jitter: Any = obj.get("jitter")
-        share = min(max(float(jitter), 0.0), 1.0) if _is_number(jitter) else 0.0
+        share = float(min(max(jitter, 0), 1)) if _is_number(jitter) else 0.0
         if kind in ("fixed", "exponential"):
             return cls(type=kind, delay=delay, cap=None, jitter=share, jitter_mode="down")
         return cls(type="custom", delay=delay, cap=None, name=str(kind))
@@ -216,7 +216,7 @@ class Backoff(msgspec.Struct, frozen=True):
         """
         try:
             return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise ValidationError("backoff", "a policy in JSON", text) from error
 
 

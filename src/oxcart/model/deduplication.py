@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from oxcart.model.duration import Duration, parse_ms
+from oxcart.model.duration import MAX_MS, Duration, parse_ms
 from oxcart.model.errors import ValidationError
 
 _FIELDS = ("id", "ttl", "extend", "replace", "keep_last_if_active")
@@ -104,7 +104,7 @@ class Deduplication(msgspec.Struct, frozen=True):
         ttl = value.get("ttl")
         return cls(
             value["id"],
-            int(ttl) if isinstance(ttl, (int, float)) and not isinstance(ttl, bool) else None,
+            int(ttl) if isinstance(ttl, int | float) and 0 <= ttl <= MAX_MS else None,
             bool(value.get("extend")),
             bool(value.get("replace")),
             bool(value.get("keepLastIfActive")),

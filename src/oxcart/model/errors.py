@@ -53,6 +53,10 @@ class PayloadError(ValidationError):
     """Data that cannot travel as JSON (NaN, a circle, an unknown type) or JSON that cannot be read."""
 
 
+class Undecodable(PayloadError):
+    """A field of a stored job cannot be decoded. A worker that meets it quarantines the job."""
+
+
 class PayloadTooLarge(PayloadError):
     """The encoded data and options are over the limit.
 

@@ -183,7 +183,7 @@ def _attempt(job_id: str, line: str) -> Attempt | None:
             message or None,
             stack or None,
         )
-    except (msgspec.DecodeError, ValueError, TypeError):
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
         return None
 
 

@@ -51,6 +51,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         stacktrace: One text per failed attempt, newest last.
         deferred_failure: A failure that the next worker shall record without running the job.
         state: Its formal state; None where it was not asked for (a list of many ids).
+        fault: Why a field of it cannot be decoded, beginning with the field's name; None where all can. A
+            worker does not run such a job but quarantines it.
         extra: Oxcart's own fields of the job, as text, under their names on the wire (``ox:…``).
     """
 
@@ -79,6 +81,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     stacktrace: list[str] = msgspec.field(default_factory=list)
     deferred_failure: str | None = None
     state: State | None = None
+    fault: str | None = None
     extra: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from oxcart.model.errors import PayloadError, PayloadTooLarge
+from oxcart.model.errors import PayloadError, PayloadTooLarge, Undecodable
 
 #: Limit of data and options together, in bytes, unless the job says otherwise.
 DEFAULT_SIZE_LIMIT = 10 * 1024 * 1024
@@ -82,23 +82,52 @@ def encode(value: Any, *, field: str = "data") -> bytes:
 
 
 def decode(raw: bytes | str, *, field: str = "data") -> Any:
-    """Decode JSON that `encode` or a peer wrote.
+    """Decode JSON that `encode` or a peer wrote, ``{"$bytes": …}`` as bytes.
 
     Raises:
-        PayloadError: The text is not JSON.
+        PayloadError: The text is not JSON, or is nested too deeply, or holds a number of too many digits.
     """
-    try:
-        value = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, UnicodeEncodeError) as error:
-        value = _decode_escaped(raw, field, error)
-    except RecursionError:
-        raise PayloadError(field, "not nested too deeply", type(raw)) from None
+    value = read(raw, field=field)
     # Looking for one byte is several times cheaper than for a string, and most payloads have no "$".
     if isinstance(raw, str):
         marked = "$" in raw and '"$bytes"' in raw
     else:
         marked = _DOLLAR in raw and b'"$bytes"' in raw
-    return _restore(value) if marked else value
+    if not marked:
+        return value
+    try:
+        return _restore(value)
+    except RecursionError:
+        raise _too_deep(raw, field) from None
+
+
+def decode_stored(raw: bytes, field: str) -> Any:
+    """As `decode`, for a field of a stored job that its worker needs.
+
+    Raises:
+        Undecodable: The field is not JSON, or is nested too deeply, or holds a number of too many digits.
+    """
+    try:
+        return decode(raw, field=field)
+    except PayloadError as error:
+        raise Undecodable(error.field, error.bound, error.value) from error
+
+
+def read(raw: bytes | str | msgspec.Raw, *, field: str = "data") -> Any:
+    """Decode JSON as it stands, without a look for bytes.
+
+    Accepts what Node writes and strict readers refuse: half of a surrogate pair, escaped or raw. It becomes
+    half of a pair in the `str`, and `encode` escapes it again. Integers of any size stay exact.
+
+    Raises:
+        PayloadError: The text is not JSON, or is nested too deeply, or holds a number of too many digits.
+    """
+    try:
+        return _decode(raw)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        return _read_leniently(raw, field, error)
+    except RecursionError:
+        raise _too_deep(raw, field) from None
 
 
 def check_size(data: bytes, opts: bytes, limit: int | None = None) -> None:
@@ -216,12 +245,25 @@ def _encode_escaped(value: Any, field: str) -> bytes:
     return json.dumps(_convert(value, (field,)), separators=(",", ":"), allow_nan=False).encode()
 
 
-def _decode_escaped(raw: bytes | str, field: str, error: Exception) -> Any:
-    """The lenient reader, for lone surrogates; NaN and Infinity are still no JSON."""
+def _read_leniently(raw: bytes | str | msgspec.Raw, field: str, error: Exception) -> Any:
+    """The slow reader, for half of a surrogate pair; NaN and Infinity are still no JSON."""
     try:
-        return json.loads(raw, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        raise PayloadError(field, f"JSON ({error})", f"{len(raw)} bytes of something else") from error
+        text = raw if isinstance(raw, str) else bytes(raw).decode("utf-8", "surrogatepass")
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise _too_deep(raw, field) from None
+    except ValueError as fault:  # also text that is no UTF-8, and integers beyond Python's limit of digits
+        if "digits" in str(fault):
+            raise PayloadError(field, "free of integers of over 4300 digits", _size(raw)) from fault
+        raise PayloadError(field, f"JSON ({error})", _size(raw)) from error
+
+
+def _too_deep(raw: bytes | str | msgspec.Raw, field: str) -> PayloadError:
+    return PayloadError(field, "JSON that is not nested too deeply", _size(raw))
+
+
+def _size(raw: bytes | str | msgspec.Raw) -> str:
+    return f"{len(raw if isinstance(raw, str) else bytes(raw))} bytes of something else"
 
 
 def _no_constant(name: str) -> NoReturn:

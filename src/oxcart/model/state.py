@@ -93,6 +93,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_S.DELAYED, _S.DEAD_LETTER, "the lifetime is over"),
     Transition(_S.RETRYING, _S.DEAD_LETTER, "the lifetime is over"),
     Transition(_S.RUNNING, _S.DEAD_LETTER, "the lifetime is over"),
+    Transition(_S.RUNNING, _S.DEAD_LETTER, "the job cannot be decoded"),
     # the way back
     Transition(_S.COMPLETED, _S.SCHEDULED, REPLAY),
     Transition(_S.FAILED, _S.SCHEDULED, REPLAY),

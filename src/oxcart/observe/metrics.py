@@ -27,7 +27,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from oxcart.broker.bridge.looking import Namespace
-from oxcart.broker.port import Code, Outcome
+from oxcart.broker.port import UNDECODABLE, Code, Outcome
 from oxcart.engine.running import RunningJob
 from oxcart.observe import bridge
 from oxcart.observe._tally import BATCH_SIZES, CALL_SECONDS, JOB_SECONDS, Tally
@@ -77,6 +77,7 @@ class _QueueNumbers:
         "heartbeats",
         "heartbeats_failed",
         "lock_extend",
+        "quarantined",
         "skipped",
         "stalled",
         "statuses",
@@ -90,6 +91,7 @@ class _QueueNumbers:
         self.lock_extend = Tally(CALL_SECONDS)
         self.heartbeats = 0
         self.heartbeats_failed = 0
+        self.quarantined = 0
         self.stalled = 0
         self.skipped = 0
 
@@ -147,6 +149,8 @@ class Metrics(Collector):
             numbers.statuses[SNOOZED] += 1
             return
         numbers.statuses[STATUSES[kind]] += 1
+        if outcome.dead == UNDECODABLE:
+            numbers.quarantined += 1
         numbers.duration.add(seconds)
 
     def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
@@ -347,6 +351,11 @@ _COUNTERS: tuple[tuple[str, str, Callable[[_QueueNumbers], int]], ...] = (
         "bullmq_stalled_jobs_detected",
         "Jobs taken back from lost workers by this process.",
         lambda numbers: numbers.stalled,
+    ),
+    (
+        "bullmq_quarantined_jobs",
+        "Jobs that could not be decoded and were failed unrun by this process.",
+        lambda numbers: numbers.quarantined,
     ),
     ("bullmq_heartbeat_success", "Leases renewed.", lambda numbers: numbers.heartbeats),
     (

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from oxcart.broker.bullmq.codec import count_of, text_of
+from oxcart.broker.bullmq.codec import attempts_made, count_of, text_of
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.model.state import formal_state
 from oxcart.model.target import base_of, split_lane
@@ -239,7 +239,7 @@ def row_of(
         _moment(get(b"finishedOn")),
         count_of(get(b"delay")),
         count_of(get(b"priority")),
-        count_of(get(b"attemptsMade", get(b"atm"))),
+        attempts_made(fields),
         count_of(get(b"ats")),
         count_of(get(b"stc")),
         _text(get(b"pb")),
@@ -262,7 +262,7 @@ def _formal(state: str, fields: Mapping[bytes, bytes]) -> str:
         allowed = 1
     return formal_state(
         state,
-        attempts_made=count_of(get(b"attemptsMade", get(b"atm"))),
+        attempts_made=attempts_made(fields),
         attempts=allowed,
         stalled=count_of(get(b"stc")),
         category=_text(get(b"ox:category")),

@@ -26,6 +26,7 @@ from oxcart.broker.bridge.looking import Looking
 from oxcart.broker.bridge.rescue import Rescuer
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bridge.sweeping import Sweeper
+from oxcart.broker.bullmq.faults import FIELD_FAULT
 from oxcart.broker.caller import Caller, time_left
 from oxcart.broker.capabilities import BRIDGE
 from oxcart.broker.clock import ServerClock, monotonic_ms, server_now
@@ -299,14 +300,25 @@ class BridgeBroker(Looking):
     def _jobs(self, answer: Any, worker: str) -> list[ClaimedJob]:
         jobs = []
         for raw_id, starts, raw, flat in msgpack.unpackb(answer[1], raw=True):
-            record = records.read_record(raw)
             pairs = iter(flat)
-            fields = records.fields_of(record, dict(zip(pairs, pairs, strict=True)))
-            fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run that begins now has not ended
-            if record.reroute_on:
-                self._reroutes[_id(raw_id)] = record.reroute_on, record.facts()
+            run = dict(zip(pairs, pairs, strict=True))
+            fields = self._fields(_id(raw_id), raw, run)
             jobs.append(ClaimedJob(_id(raw_id), worker, int(starts), answer[12], fields))
         return jobs
+
+    def _fields(self, job_id: str, raw: bytes, run: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """A claimed job in the field names that the engine reads; of what cannot be read, why."""
+        try:
+            record = records.read_record(raw)
+            if not record.type:
+                return {b"data": raw, FIELD_FAULT: records.fault_of(raw).encode(), **run}
+            fields = records.fields_of(record, run)
+        except Exception as error:  # whatever a client wrote: it must not cost the other jobs of the claim
+            return {b"data": raw, FIELD_FAULT: f"record: {type(error).__name__}: {error}".encode(), **run}
+        fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run that begins now has not ended
+        if record.reroute_on:
+            self._reroutes[job_id] = record.reroute_on, record.facts()
+        return fields
 
     def _rerouted(self, outcome: Outcome) -> bytes:
         """The facts of a job that another worker is to try next; empty for others."""
@@ -349,6 +361,8 @@ class BridgeBroker(Looking):
             if raw is None or one in over:
                 continue
             facts, depends, told = records.read_facts(raw)
+            if not facts.type:  # nobody can run it: the worker that finds it quarantines it
+                facts, depends = records.unreadable(self.queue), ()
             if depends:
                 waiting += (one, facts.packed(), told, records.pack(depends))
             else:
@@ -482,7 +496,7 @@ class BridgeBroker(Looking):
             if used >= record.attempts:
                 reason = LOST.format(used, record.attempts)
                 result = codec.failure_of(reason, b"", "WorkerLost")
-            jobs.append(records.pack((one, record.type, record.facts().packed(), result, reason)))
+            jobs.append(records.pack((one, record.type, record.facts(self.queue).packed(), result, reason)))
         return [
             _id(one)
             for one in await self.caller.once(

@@ -28,6 +28,7 @@ from oxcart.broker.bridge.records import (
     Facts,
     decoded,
     pack,
+    parts_of,
     read_backoff,
     told_of,
 )
@@ -37,7 +38,7 @@ from oxcart.broker.port import Outcome
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.duration import MAX_MS
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import Undecodable, ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions
 from oxcart.model.priority import Priority
@@ -300,6 +301,7 @@ def outcome_of(o: Outcome, facts: bytes) -> bytes:
             facts,
             _failed_into(o, category) if kind in "fx" else "",
             newest_stack(o.stack),
+            o.dead,
         )
     )
 
@@ -307,7 +309,15 @@ def outcome_of(o: Outcome, facts: bytes) -> bytes:
 def _failed_into(o: Outcome, category: str) -> str:
     """The formal state in which a failed job ends."""
     ended = o.earlier + 1 if o.earlier >= 0 else o.attempts
-    return str(formal_state("failed", attempts_made=ended, attempts=o.attempts, category=category))
+    return str(
+        formal_state(
+            "failed",
+            attempts_made=ended,
+            attempts=o.attempts,
+            category=category,
+            lifetime_over=bool(o.dead),
+        )
+    )
 
 
 def progress_of(progress: Any, now_ms: int) -> bytes:
@@ -362,8 +372,13 @@ def with_parts(raw: bytes, **parts: bytes) -> bytes:
     """A record with some parts replaced, each as JSON; the others stay to the letter.
 
     The number of attempts goes to the front, where our scripts find it at once.
+
+    Raises:
+        Undecodable: It is no record at all.
     """
-    old = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    if not parts_of(raw):
+        raise Undecodable("record", "a JSON object", f"{len(raw)} bytes of something else")
+    old = {name: msgspec.Raw(bytes(part)) for name, part in parts_of(raw).items()}
     new = {name: msgspec.Raw(part) for name, part in parts.items()}
     first = {"attempts": new.get("attempts", old.get("attempts", msgspec.Raw(b"0")))}
     return _json.encode(

@@ -61,7 +61,8 @@ async def _of_type(broker: BridgeBroker, ids: Sequence[str]) -> list[Job]:
     mine = [
         one
         for one, raw in zip(ids, raws, strict=True)
-        if raw is not None and records.read_record(raw).type == broker.queue
+        if raw is not None
+        and records.read_record(raw).type in (broker.queue, "")  # without a type: every type's
     ]
     return [job for job in await broker.look(mine, lenient=True) if job is not None] if mine else []
 

@@ -45,7 +45,7 @@ async def promote(broker: BridgeBroker, ids: Sequence[str]) -> list[int]:
     for start in range(0, len(ids), STEP):
         args: list[bytes | str] = [broker.queue]
         for one, raw in await _records(broker, ids[start : start + STEP]):
-            args += (one, records.read_record(raw).facts().packed())
+            args += (one, records.read_record(raw).facts(broker.queue).packed())
         codes += await broker.caller.once(load("promote_job"), broker.keys.waiting(), *args)
     return codes
 
@@ -58,8 +58,8 @@ async def retry(
     for start in range(0, len(ids), STEP):
         args: list[bytes | str] = [broker.queue, "L" if lifo else ""]
         for one, raw in await _records(broker, ids[start : start + STEP]):
-            new = codec.with_parts(raw, attempts=b"0") if reset and raw else b""
-            args += (one, records.read_record(new or raw).facts().packed(), new)
+            new = codec.with_parts(raw, attempts=b"0") if reset and records.parts_of(raw) else b""
+            args += (one, records.read_record(new or raw).facts(broker.queue).packed(), new)
         codes += await broker.caller.once(load("retry_job"), broker.keys.waiting(), *args)
     return codes
 

@@ -213,7 +213,7 @@ def _one(words: tuple[str, ...]) -> str:
 def _entry(name: str, raw: bytes | None, beats: bool, now_ms: int) -> WorkerEntry:
     try:
         read = msgspec.json.decode(raw or b"{}")
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         read = {}
     if not isinstance(read, dict):
         read = {}

@@ -20,8 +20,10 @@ import msgpack
 import msgspec
 
 from oxcart.broker.bullmq import codec as hashes
+from oxcart.broker.bullmq.faults import FIELD_FAULT, json_fault
+from oxcart.model import payload
 from oxcart.model.backoff import Backoff
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import PayloadError, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.target import Abilities, Mode, Target
 
@@ -43,6 +45,9 @@ DEFAULT_MODE: Mode = "any"
 #: No number of a record is further from 0: scripts read all up to it exactly.
 MOST = 2**53 - 1
 
+#: The position in the facts of a record that nobody can read: scripts leave it as it is.
+WHOLE = -3
+
 #: How the lanes of jobs begin that another worker is to try.
 AWAY = "-"
 
@@ -54,14 +59,19 @@ _COUNTED = re.compile(rb'"attempts"\s*:\s*\Z')
 _WHOLE = re.compile(rb"\d{1,15}(?![\d.eE])")
 _ATTEMPTS = re.compile(rb'"attempts"\s*:\s*(\d+)')
 _SPACE = re.compile(r"[ \t\n\r]*")
+_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 _json = msgspec.json.Encoder()
 _scan = json.JSONDecoder()
 
 
 def pack(value: Any) -> bytes:
     """A value as scripts read it: their MessagePack knows text, and no bytes beside it."""
-    # An id that another client wrote and that is no text goes back as it came.
-    packed: bytes = msgpack.packb(value, use_bin_type=False, unicode_errors="surrogateescape")
+    packed: bytes
+    try:
+        # An id that another client wrote and that is no text goes back as it came.
+        packed = msgpack.packb(value, use_bin_type=False, unicode_errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, from JSON
+        packed = msgpack.packb(value, use_bin_type=False, unicode_errors="surrogatepass")
     return packed
 
 
@@ -74,7 +84,8 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         priority: From 1 to 10, higher is sooner.
         max_concurrent: At most so many of its type at once; 0 for no limit.
         max_per_minute: At most so many of its type in a minute; 0 for no limit.
-        position: The byte of its record at which the number of attempts stands; -1 where there is none.
+        position: The byte of its record at which the number of attempts stands; -1 where there is none,
+            `WHOLE` where nobody can read the record.
     """
 
     type: str
@@ -98,6 +109,11 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+def unreadable(job_type: str) -> Facts:
+    """Facts of a record that nobody can read, for a worker of this type to quarantine."""
+    return Facts(job_type, "", NORMAL_PRIORITY, 0, 0, WHOLE)
+
+
 def told_of(name: str, corr: Any = None, tags: Any = None, created: int = 0) -> bytes:
     """What the event of a new job tells besides its id, as scripts read it.
 
@@ -111,7 +127,7 @@ def told_of(name: str, corr: Any = None, tags: Any = None, created: int = 0) -> 
     if isinstance(corr, str):
         fields += ("corr", corr)
     if tags:
-        fields += ("tags", _json.encode(tags))
+        fields += ("tags", dump(tags))
     if 0 < created < 2**53:
         fields += ("created", created)
     return pack(fields)
@@ -146,8 +162,15 @@ class Record(msgspec.Struct, frozen=True):
     ox: dict[str, Any]
     position: int
 
-    def facts(self) -> Facts:
-        """What a claim needs to know of it."""
+    def facts(self, finder: str = "") -> Facts:
+        """What a claim needs to know of it.
+
+        Args:
+            finder: The type that a worker serves who found it. A record without a type goes to that worker,
+                which quarantines it.
+        """
+        if not self.type and finder:
+            return unreadable(finder)
         return Facts(
             self.type, self.lane, self.priority, self.max_concurrent, self.max_per_minute, self.position
         )
@@ -159,12 +182,54 @@ class Record(msgspec.Struct, frozen=True):
         return name if isinstance(name, str) and name else self.type
 
 
+def fault_of(raw: bytes) -> str:
+    """Why nobody can tell what a record asks for; empty where the type of the job is known."""
+    parts = parts_of(raw)
+    if not parts:
+        return json_fault(raw, "record") or "record: a JSON object is needed"
+    job_type = decoded(parts.get("type"))
+    return "" if isinstance(job_type, str) and job_type else "type: a text is needed"
+
+
+def parts_of(raw: bytes) -> Mapping[str, bytes | msgspec.Raw]:
+    """The members of a record, each as JSON; none where it is no object."""
+    try:
+        found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except RecursionError:
+        return _split(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        try:
+            members = payload.read(raw)
+        except PayloadError:
+            return {}
+        return {name: dump(part) for name, part in members.items()} if isinstance(members, dict) else {}
+    return found
+
+
+def _split(raw: bytes) -> dict[str, bytes]:
+    """The same without a limit of depth: one part may be nested deeper than a reader goes."""
+    parts: dict[str, bytes] = {}
+    depth = start = 0
+    name = None
+    for token in _TOKENS.finditer(raw):
+        mark = token[0]
+        if mark in (b"}", b"]"):
+            depth -= 1
+        if name is not None and ((depth == 1 and mark == b",") or depth == 0):
+            parts[name], name = raw[start : token.start()].strip(), None
+        elif name is None and depth == 1 and mark[:1] == b'"':
+            try:
+                name, start = str(payload.read(mark)), raw.index(b":", token.end()) + 1
+            except ValueError:  # also a PayloadError
+                return {}
+        if mark in (b"{", b"["):
+            depth += 1
+    return parts
+
+
 def read_record(raw: bytes) -> Record:
     """Reads a record of any client; what is missing or makes no sense is a default of the document."""
-    try:
-        parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeError):
-        parts = {}
+    parts = parts_of(raw)
 
     def part(name: str) -> Any:
         return decoded(parts[name]) if name in parts else None
@@ -182,7 +247,7 @@ def read_record(raw: bytes) -> Record:
         delay = max(0, _number(schedule.get("runAt"), 0) - created)
     return Record(
         type=job_type if isinstance(job_type, str) else "",
-        payload=bytes(parts["payload"]) if "payload" in parts else b"{}",
+        payload=bytes(parts.get("payload", b"{}")),
         runs=_runs(raw, position, part("attempts")),
         attempts=max(1, _number(retry.get("attempts"), 3)),
         backoff=_exact_backoff(exact) or read_backoff(retry.get("backoff")),
@@ -232,7 +297,7 @@ def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...], bytes]:
     """
     try:
         brief = _brief.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         record = read_record(raw)
         told = told_of(record.type, None, record.metadata, record.created_at)
         return record.facts(), record.depends_on, b"" if record.runs else told
@@ -270,6 +335,8 @@ def _find_attempts(raw: bytes) -> int:
                 return start
         except (msgspec.MsgspecError, UnicodeError):
             return _search(raw)
+        except RecursionError:
+            return -1
     return -1 if b"\\u" not in raw else _search(raw)
 
 
@@ -289,7 +356,7 @@ def _search(raw: bytes) -> int:
             if text[at] != ",":
                 break
             at = _after_space(text, at + 1)
-    except (UnicodeDecodeError, ValueError, IndexError):
+    except (UnicodeDecodeError, ValueError, IndexError, RecursionError):
         return -1
     return found if raw[found : found + 1].isdigit() else -1
 
@@ -353,9 +420,9 @@ def fields_of(record: Record, run: Mapping[bytes, bytes] | None = None) -> dict[
     if record.delay:
         options["delay"] = record.delay
     fields = {
-        b"name": record.name.encode("utf-8", "surrogateescape"),
+        b"name": _bytes(record.name),
         b"data": record.payload,
-        b"opts": _json.encode(options),
+        b"opts": dump(options),
         b"ox:backoff": record.backoff.to_field().encode(),
         b"timestamp": b"%d" % record.created_at,
         b"priority": b"%d" % record.priority,
@@ -366,17 +433,17 @@ def fields_of(record: Record, run: Mapping[bytes, bytes] | None = None) -> dict[
         limit = record.ox["timeout"]
         fields[b"ox:timeout"] = b"%d" % limit if isinstance(limit, int) else b""
     if isinstance(record.ox.get("corr"), str):
-        fields[b"ox:corr"] = record.ox["corr"].encode()
+        fields[b"ox:corr"] = _bytes(record.ox["corr"])
     if isinstance(record.ox.get("noretry"), str):
-        fields[b"ox:noretry"] = record.ox["noretry"].encode()
+        fields[b"ox:noretry"] = _bytes(record.ox["noretry"])
     if record.metadata:
-        fields[b"ox:tags"] = _json.encode(record.metadata)
+        fields[b"ox:tags"] = dump(record.metadata)
     if record.skip_on:
-        fields[b"ox:skip"] = _json.encode(record.skip_on)
+        fields[b"ox:skip"] = dump(record.skip_on)
     if record.lane:
-        fields[b"ox:target"] = record.lane.encode()
+        fields[b"ox:target"] = _bytes(record.lane)
     if isinstance(record.ox.get("schedule"), str):
-        fields[b"ox:schedule"] = record.ox["schedule"].encode()
+        fields[b"ox:schedule"] = _bytes(record.ox["schedule"])
     if run:
         fields.update(run)
     return fields
@@ -400,7 +467,10 @@ def decode_job(
     Raises:
         DecryptionError: A sealed value does not open; not where ``lenient`` leaves it as it is.
     """
-    fields = job_fields(read_record(raw), status, run=run, result=result, progress=progress)
+    record = read_record(raw)
+    fields = job_fields(record, status, run=run, result=result, progress=progress)
+    if not record.type:
+        fields |= {b"data": raw, FIELD_FAULT: fault_of(raw).encode()}
     if sealer is not None:
         fields = sealer.open_fields(job_id, fields, lenient=lenient)
     place = "waiting-children" if pending else PLACES.get(status or "")
@@ -428,20 +498,20 @@ def job_fields(
     if ended:
         fields[b"finishedOn"] = b"%d" % _number(ended.get("completedAt"), 0)
         if ended.get("success"):
-            fields[b"returnvalue"] = _json.encode(ended.get("data"))
+            fields[b"returnvalue"] = dump(ended.get("data"))
         else:
             error = _object(ended.get("error"))
-            fields.setdefault(b"failedReason", str(error.get("message", "")).encode())
+            fields.setdefault(b"failedReason", _bytes(str(error.get("message", ""))))
             stack = error.get("stack")
             if stack and b"stacktrace" not in fields:
-                fields[b"stacktrace"] = _json.encode([str(stack)])
+                fields[b"stacktrace"] = dump([str(stack)])
     if progress:
         told = decoded(progress)
         if isinstance(told, dict) and "percent" in told and not (told.keys() - {"percent", "updatedAt"}):
             told = told["percent"]
         elif isinstance(told, dict) and _is_sealed(told.get("data")):
             told = told["data"]
-        fields[b"progress"] = _json.encode(told)
+        fields[b"progress"] = dump(told)
     return fields
 
 
@@ -451,13 +521,8 @@ def _is_sealed(value: Any) -> bool:
 
 def value_of(result: bytes) -> bytes | None:
     """The value in a result, as JSON; None where the job failed."""
-    try:
-        parts = msgspec.json.decode(result, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-    if bytes(parts.get("success", b"")) != b"true":
-        return None
-    return bytes(parts["data"]) if "data" in parts else b"null"
+    parts = parts_of(result)
+    return bytes(parts.get("data", b"null")) if bytes(parts.get("success", b"")) == b"true" else None
 
 
 def ended_at(result: bytes) -> int:
@@ -486,7 +551,7 @@ def _exact_backoff(given: Any) -> Backoff | None:
     if not isinstance(given, dict):
         return None
     try:
-        return Backoff.from_field(_json.encode(given))
+        return Backoff.from_field(dump(given))
     except ValidationError:
         return None
 
@@ -515,9 +580,21 @@ def decoded(raw: bytes | msgspec.Raw | None) -> Any:
     if not raw:
         return None
     try:
-        return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError):
+        return payload.read(raw)
+    except PayloadError:
         return None
+
+
+def dump(value: Any) -> bytes:
+    """JSON of what was read from JSON; half of a surrogate pair is written as its escape."""
+    try:
+        return _json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _object(value: Any) -> dict[str, Any]:

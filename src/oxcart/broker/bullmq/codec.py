@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from oxcart.broker.bullmq.faults import MOST, fault_in, json_fault
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
@@ -214,8 +215,8 @@ def decode_tags(raw: bytes | str | None) -> dict[str, str]:
     if not raw:
         return {}
     try:
-        found = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeError):
+        found = payload.read(raw)
+    except PayloadError:
         return {}
     if not isinstance(found, dict):
         return {}
@@ -319,28 +320,36 @@ def retention_argument(kept: Retention | None) -> str:
 
 
 @lru_cache(maxsize=1024)
-def decode_options(
+def read_options(
     raw: bytes,
     backoff: bytes | None = None,
     timeout: bytes | None = None,
     lifetime: bytes | None = None,
     no_retry: bytes | None = None,
     history: bool = False,
-) -> JobOptions:
-    """Reads ``opts`` and our further fields; what is missing or makes no sense is a default of the wire."""
-    try:
-        wire = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        wire = {}
-    if not isinstance(wire, dict):
-        wire = {}
+) -> tuple[JobOptions, str]:
+    """Reads ``opts`` and our further fields; what is missing or makes no sense is a default of the wire.
+
+    Returns:
+        The options; and why ``opts`` or the policy cannot be decoded at all, empty where they can.
+    """
+    fault = ""
+    wire: Any = {}
+    if raw:
+        try:
+            wire = payload.read(raw, field="opts")
+        except PayloadError:
+            fault = json_fault(raw, "opts")
+        if not isinstance(wire, dict):
+            wire, fault = {}, f"opts: a JSON object is needed, got {type(wire).__name__}"
     exact = None
     if backoff:
         try:
             exact = Backoff.from_field(backoff)
         except (ValidationError, msgspec.MsgspecError):
             exact = None
-    return JobOptions(
+            fault = fault or json_fault(backoff, "ox:backoff") or "ox:backoff: a policy in JSON is needed"
+    options = JobOptions(
         attempts=_int(wire.get("attempts"), 0),
         backoff=exact or Backoff.from_wire(wire.get("backoff")),
         delay=_int(wire.get("delay"), 0),
@@ -360,15 +369,23 @@ def decode_options(
         retry_system=b"system" not in (no_retry or b""),
         retry_timeout=b"timeout" not in (no_retry or b""),
     )
+    return options, fault
 
 
-def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
-    """The options in a job's hash."""
+def fault_of(fields: Mapping[bytes, bytes]) -> str:
+    """Why a job cannot be decoded, beginning with the field; empty where it can.
+
+    The payload is not looked at: it is decoded once, for the handler.
+    """
+    return fault_in(fields) or _stored_options(fields)[1]
+
+
+def _stored_options(fields: Mapping[bytes, bytes]) -> tuple[JobOptions, str]:
     raw = fields.get(b"opts")
     if raw is None:
-        return DEFAULT_OPTIONS
+        return DEFAULT_OPTIONS, ""
     get = fields.get
-    options = decode_options(
+    return read_options(
         raw,
         get(b"ox:backoff"),
         get(b"ox:timeout"),
@@ -376,9 +393,15 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
         get(b"ox:noretry"),
         b"ox:history" in fields,
     )
+
+
+def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
+    """The options in a job's hash."""
+    get = fields.get
+    options = _stored_options(fields)[0]
     tags, correlation, url = get(b"ox:tags"), get(b"ox:corr"), get(b"ox:callback")
     key = get(b"ox:limit")
-    if tags is None and correlation is None and url is None and key is None:
+    if b"opts" not in fields or (tags is None and correlation is None and url is None and key is None):
         return options
     return msgspec.structs.replace(
         options,
@@ -412,7 +435,7 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: st
         delay=_int(get(b"delay"), 0),
         priority=_int(get(b"priority"), 0),
         progress=_json_of(get(b"progress"), default=0),
-        attempts_made=_int(get(b"attemptsMade", get(b"atm")), 0),
+        attempts_made=attempts_made(fields),
         attempts_started=_int(get(b"ats"), 0),
         stalled_count=_int(get(b"stc"), 0),
         processed_on=_int(get(b"processedOn"), None),
@@ -427,6 +450,7 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: st
         scheduler_id=text_of(get(b"rjk")),
         dedup_id=text_of(get(b"deid")),
         state=None if place is None else state_of(fields, place),
+        fault=fault_of(fields) or json_fault(get(b"data", b"null"), "data") or None,
         extra={
             name.decode("utf-8", "replace"): text_of(value) or ""
             for name, value in fields.items()
@@ -442,7 +466,7 @@ def state_of(fields: Mapping[bytes, bytes], place: str) -> State | None:
     get = fields.get
     return formal_state(
         _PLACES[place],
-        attempts_made=count_of(get(b"attemptsMade", get(b"atm"))),
+        attempts_made=attempts_made(fields),
         attempts=options_of(fields).attempts,
         stalled=count_of(get(b"stc")),
         category=text_of(get(b"ox:category")),
@@ -461,18 +485,24 @@ def text_of(raw: bytes | None) -> str | None:
     return None if raw is None else raw.decode("utf-8", "surrogateescape")
 
 
-def count_of(raw: bytes | None) -> int:
+def count_of(raw: bytes | str | float | None) -> int:
     """A counter as a peer stored it; what is no number counts from nothing."""
     number: int = _int(raw, 0)
     return number
+
+
+def attempts_made(fields: Mapping[bytes, bytes]) -> int:
+    """Attempts that have ended: the larger of ``atm`` and of the field that older peers count in."""
+    ended = count_of(fields.get(b"atm"))
+    return max(ended, count_of(fields[b"attemptsMade"])) if b"attemptsMade" in fields else ended
 
 
 def _reason(text: str | None) -> str | None:
     # Old Python clients stored the reason as a JSON string, quotes and all.
     if text and len(text) > 1 and text[0] == '"' and text[-1] == '"':
         try:
-            inner = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
-        except (msgspec.DecodeError, UnicodeError):
+            inner = payload.read(text)
+        except PayloadError:
             return text
         return inner if isinstance(inner, str) else text
     return text
@@ -488,12 +518,14 @@ def _json_of(raw: bytes | None, default: Any = None) -> Any:
 
 
 def _int(raw: Any, default: Any) -> Any:
+    """A whole number as somebody stored it; the default where it is none, or further from 0 than `MOST`."""
     if raw is None or isinstance(raw, bool):
         return default
     try:
-        return int(raw)
-    except (TypeError, ValueError):
+        number = int(raw)
+    except (TypeError, ValueError, OverflowError):
         try:
-            return int(float(raw))
+            number = int(float(raw))
         except (TypeError, ValueError, OverflowError):
             return default
+    return number if -MOST <= number <= MOST else default

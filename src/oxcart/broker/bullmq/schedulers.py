@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from oxcart.broker.bullmq.codec import count_of
 from oxcart.broker.bullmq.scripts import load
 from oxcart.model import payload
 from oxcart.model.errors import OxcartError, PayloadError, ScriptError, ValidationError, error_for_code
@@ -123,6 +124,9 @@ class SchedulerStore:
             except ValidationError as error:
                 made[place] = error
                 continue
+            except Exception as error:  # a run that makes no sense must not stop those of other schedules
+                made[place] = ScriptError(f"advance: {type(error).__name__}: {error}")
+                continue
             if item is not None:
                 asked.append(place)
                 args += item
@@ -207,8 +211,8 @@ def _argument(value: int | str | None) -> int | str:
 
 def _object(raw: bytes | None) -> dict[str, Any]:
     try:
-        value = msgspec.json.decode(raw or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = payload.read(raw or b"{}")
+    except PayloadError:
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -226,13 +230,14 @@ def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
         name, _, end, tz, pattern = scheduler_id.split(":", 4)
         repeat: dict[str, Any] = {"endDate": end, "tz": tz or None}
         repeat["every" if pattern.isdigit() else "pattern"] = pattern
+        schedule = Schedule.from_wire(repeat)
         return Scheduler(
-            id=scheduler_id, name=name, schedule=Schedule.from_wire(repeat), next_ms=int(next_ms), legacy=True
+            id=scheduler_id, name=name, schedule=schedule, next_ms=count_of(next_ms), legacy=True
         )
     named = {one: text(one.encode()) for one in ("every", "pattern", "tz", "startDate", "endDate", "limit")}
     schedule = Schedule.from_wire(named)
     if b"every" in fields and (offset := text(b"offset")) is not None:
-        schedule = msgspec.structs.replace(schedule, offset=int(float(offset)))
+        schedule = msgspec.structs.replace(schedule, offset=count_of(offset))
     runs = text(b"ic")
     try:
         data = payload.decode(fields[b"data"]) if b"data" in fields else {}
@@ -242,8 +247,8 @@ def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
         id=scheduler_id,
         name=text(b"name") or "",
         schedule=schedule,
-        next_ms=int(next_ms),
-        runs=None if runs is None else int(runs),
+        next_ms=count_of(next_ms),
+        runs=None if runs is None else count_of(runs),
         data=data,
         options=_object(fields.get(b"opts")),
         legacy=runs is None,

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from msgspec import UNSET
+
 from oxcart.broker.bullmq.codec import count_of
 from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.clock import now_ms
@@ -125,7 +127,7 @@ class Worker(QueueBase):
             remove_on_complete=self.opts.get("removeOnComplete"),
             remove_on_fail=self.opts.get("removeOnFail"),
             recover=not self.opts.get("skipStalledCheck"),
-            max_started=self.opts.get("maxStartedAttempts"),
+            max_started=self.opts.get("maxStartedAttempts", UNSET),
             metrics=(self.opts.get("metrics") or {}).get("maxDataPoints", 0),
             observer=_Told(self),
         )

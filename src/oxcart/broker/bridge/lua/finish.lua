@@ -4,7 +4,7 @@
 -- ARGV     1 slot, 2 number of the call, 3 … as claim.lua, then how many outcomes, and each as MessagePack:
 --          { kind, id, worker id, starts or "", at or "" for the time of the call, result, reason, stack, category, code, delay, counts,
 --            front, seconds to keep, other facts (MessagePack) or "", its formal state or "",
---            the newest stack or "" }
+--            the newest stack or "", why it is a dead letter though attempts are left or "" }
 --          kind: c completed, f failed for good, x failed without being a dead letter (cancelled),
 --          r retry now, d delay, w give back, l give back and hold the type
 -- Returns  as claim.lua, with a code per outcome first: 1, -1 no such job, -2 the lease ran out,
@@ -61,6 +61,9 @@ local function note_failure(id, o)
   end
   if o[9] ~= "" then
     call("HSET", P .. "ox:job:" .. id, "ox:category", o[9], "ox:code", o[10])
+  end
+  if o[18] ~= "" then
+    call("HSET", P .. "ox:job:" .. id, "ox:dead", o[18])
   end
 end
 
@@ -121,8 +124,16 @@ function end_as.r(id, o, facts)
   tell(asked.type, "waiting", id, "prev", "active", told(o, "retried", o[7]))
 end
 
+-- Counts a start that ended without being an attempt, for those who bound starts without an end.
+local function excuse(id)
+  redis.pcall("HINCRBY", P .. "ox:job:" .. id, "ox:excused", 1)
+end
+
 function end_as.d(id, o, facts)
   note_failure(id, o)
+  if not o[12] then
+    excuse(id)
+  end
   local runs = o[12] and 1 or uncount(id, facts, 1)
   local due = string.format("%.0f", o[5] + o[11])
   call("HSET", P .. "ox:job:" .. id, "delay", math.max(1, o[11]))
@@ -141,6 +152,7 @@ end
 
 function end_as.l(id, o, facts)
   end_as.w(id, o, facts)
+  excuse(id)
   call("SET", P .. "ox:hold:" .. asked.type, "1", "PX", math.max(1, o[11]))
 end
 

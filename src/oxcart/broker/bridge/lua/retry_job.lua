@@ -26,11 +26,17 @@ local function retry(id, packed, record)
     call("ZREM", P .. "ox:ended:" .. state .. ":" .. ARGV[3], id)
   end
   call("PERSIST", P .. "ox:job:" .. id)
-  call("HDEL", P .. "ox:job:" .. id, "finishedOn", "failedReason", "stacktrace", "ox:category", "ox:code", "ox:cancel")
+  call("HDEL", P .. "ox:job:" .. id, "finishedOn", "failedReason", "stacktrace", "ox:category", "ox:code", "ox:cancel",
+    "ox:dead")
   if record == "" then
     call("PERSIST", P .. "jobs:data:" .. id)
   else
     call("SET", P .. "jobs:data:" .. id, record)
+    call("HDEL", P .. "ox:job:" .. id, "ox:excused")
+    local starts = call("HGET", P .. "ox:job:" .. id, "ats")
+    if starts then
+      call("HSET", P .. "ox:job:" .. id, "ox:forgiven", starts) -- they do not count against the bound on starts
+    end
   end
   call("HSET", P .. "ox:facts", id, packed)
   make_ready(id, cmsgpack.unpack(packed), ARGV[4] == "L")

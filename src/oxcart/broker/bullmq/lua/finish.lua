@@ -6,7 +6,7 @@
 --          kind, how many, token, time or "" for that of the call, and for each attempt
 --          id, starts ("" or the `ats` of the claim), and by kind
 --          c completed  value
---          f failed     reason, stacktrace, attempts allowed, category or "", why it is a dead letter though
+--          f failed     reason, stacktrace ("" to leave it), attempts allowed, category or "", why it is a dead letter though
 --                       attempts are left, or ""
 --          r retry now  reason, stacktrace
 --          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
@@ -236,7 +236,7 @@ local function leave(index, kind, id, token, starts, fields, earlier)
     job = { call("HGET", key, "parentKey"), false, earlier }
   else
     job = call("HMGET", key, "parentKey", "deid", "atm", "ats", "ox:history", "ox:lifetime", "processedOn", "pb",
-      "ox:attempts")
+      "ox:attempts", "attemptsMade")
     if not job[4] and call("EXISTS", key) == 0 then
       return -1
     end
@@ -285,6 +285,11 @@ local function leave(index, kind, id, token, starts, fields, earlier)
   return job
 end
 
+-- Attempts that had ended before.
+local function ended_of(job)
+  return attempts_made(job[3], job[10])
+end
+
 -- Keeps finished jobs within what was asked for; at most `purge` removals in one call.
 local function retain(set, wanted, time)
   write_places()
@@ -318,6 +323,9 @@ local function drained()
   end
 end
 
+-- Why a job is a dead letter that no worker could decode.
+local UNDECODABLE = "undecodable"
+
 -- The end of a job: `field` holds `value`, the job goes to `set` unless it is not to be kept.
 local function settle_job(job, key, id, time, set, field, value, wanted, category, code, dead)
   if not trimmed then
@@ -346,7 +354,10 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   if job[6] then
     call("ZREM", P .. "ox:expiring", id)
   end
-  local ended = (tonumber(job[3]) or 0) + 1
+  local ended = ended_of(job) + 1
+  if dead == UNDECODABLE then
+    ended = 0 -- it did not run, and its fields stay as they are
+  end
   if wanted ~= "" and string.sub(wanted, 1, 2) == "0:" then
     if gated and set == "failed" then
       call("HSET", key, "atm", ended, "ox:category", category or "", unpack(dead ~= "" and { "ox:dead", dead } or {}))
@@ -373,7 +384,10 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
       for i = 1, job.more and #job.more or 0 do
         more[#more + 1] = job.more[i]
       end
-      call("HSET", key, "atm", ended, field, value, "finishedOn", time, unpack(more))
+      if dead ~= UNDECODABLE then
+        more[#more + 1], more[#more + 2] = "atm", ended
+      end
+      call("HSET", key, field, value, "finishedOn", time, unpack(more))
     elseif job.more then
       call("HSET", key, "atm", ended, field, value, "finishedOn", time, unpack(job.more))
     else
@@ -381,6 +395,9 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
     end
     if set == "failed" then
       call("HDEL", key, "defa")
+    end
+    if job[10] and dead ~= UNDECODABLE then
+      call("HDEL", key, "attemptsMade") -- `atm` counts on from it
     end
     if job.untold then
       call("HSET", key, "ox:untold", job.untold)
@@ -437,6 +454,8 @@ local function make_other_kinds()
   local function failed_into(exhausted, category, dead)
     if category == "cancelled" then
       return "cancelled", "the job was cancelled"
+    elseif dead == UNDECODABLE then
+      return "dead_letter", "the job cannot be decoded"
     elseif dead ~= "" then
       return "dead_letter", dead == "lifetime" and "the lifetime is over" or "a dependency is in the dead letters"
     elseif exhausted and category ~= "permanent" then
@@ -451,15 +470,23 @@ local function make_other_kinds()
     end
   end
 
+  -- Counts a start that ended without being an attempt, for those who bound starts without an end.
+  local function excuse(key)
+    redis.pcall("HINCRBY", key, "ox:excused", 1)
+  end
+
   function kinds.f(index, at, id, token, starts, time, retention, earlier)
-    local job = leave(index, "f", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] },
-      earlier)
+    local fields = { "failedReason", ARGV[at] }
+    if ARGV[at + 1] ~= "" then
+      fields[3], fields[4] = "stacktrace", ARGV[at + 1]
+    end
+    local job = leave(index, "f", id, token, starts, fields, earlier)
     if type(job) == "number" then
       return job
     end
     local to, why
     if job[5] or job.told then
-      to, why = failed_into((tonumber(job[3]) or 0) + 1 >= tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4])
+      to, why = failed_into(ended_of(job) + 1 >= tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4])
     end
     if job[5] then
       job.more = noted_end(job, index, "failed", to, why, time, ARGV[at], ARGV[at + 1])
@@ -480,7 +507,7 @@ local function make_other_kinds()
     if type(job) == "number" then
       return job
     end
-    call("HINCRBY", P .. id, "atm", 1)
+    count_attempt(P .. id, job[3], job[10])
     seldom().insert_waiting(P, read_gate(P), id, priority_of(id), front == "L")
     local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
       "event", "waiting", "jobId", id, "prev", "active")
@@ -500,13 +527,15 @@ local function make_other_kinds()
       return job
     end
     if ARGV[at + 3] ~= "1" then
-      call("HINCRBY", P .. id, "atm", 1)
+      count_attempt(P .. id, job[3], job[10])
+    else
+      excuse(P .. id)
     end
     call("HSET", P .. id, "delay", ARGV[at + 2])
     local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
     seldom().wake_later(P)
     if ARGV[at + 3] == "1" then
-      local again = (tonumber(job[3]) or 0) > 0 -- what a place among the delayed means is told by the attempts made
+      local again = ended_of(job) > 0 -- what a place among the delayed means is told by the attempts made
       local to = again and "retrying" or "delayed"
       record_attempt(job.told, entry, id, "snoozed", time, ARGV[at], ARGV[at + 1], categories[index],
         failure_codes[index], to)
@@ -548,6 +577,7 @@ local function make_other_kinds()
     end
     call("ZADD", P .. "waiting-children", time, id)
     between = nil
+    excuse(key)
     call("XADD", events, "*", "event", "waiting-children", "jobId", id, "prev", "active")
     note(job, index, "waits", "pending", "the job waits for its children", time)
     return 1
@@ -556,7 +586,11 @@ local function make_other_kinds()
   -- What made it give the job back is true of the whole queue, whoever holds the job by now.
   function kinds.l(index, at, id, token, starts, time)
     call("SET", read_gate(P).limiter or P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
-    return kinds.w(index, at, id, token, starts, time)
+    local code = kinds.w(index, at, id, token, starts, time)
+    if code == 1 then
+      excuse(key_of[index])
+    end
+    return code
   end
 end
 

@@ -172,7 +172,7 @@ local function take(asked, id, facts, orphans)
     return nil
   end
   call("SET", P .. "jobs:data:" .. id, counted_raw)
-  if facts[6] < 0 then
+  if facts[6] < 0 and facts[6] ~= WHOLE then
     facts[6] = 12 -- where the number stands now
     call("HSET", P .. "ox:facts", id, cmsgpack.pack(facts))
   end
@@ -182,7 +182,11 @@ local function take(asked, id, facts, orphans)
   if call("INCR", P .. "ratelimit:minute:" .. facts[1]) == 1 then
     call("EXPIRE", P .. "ratelimit:minute:" .. facts[1], 60)
   end
-  local starts = call("HINCRBY", P .. "ox:job:" .. id, "ats", 1)
+  local starts = redis.pcall("HINCRBY", P .. "ox:job:" .. id, "ats", 1)
+  if type(starts) ~= "number" or starts < 1 or starts > 2 ^ 53 then -- no count: counted from here
+    starts = 1
+    call("HSET", P .. "ox:job:" .. id, "ats", starts)
+  end
   call("HSET", P .. "ox:job:" .. id, "processedOn", asked.now, "pb", asked.worker,
     "client", asked.client)
   call("HSET", P .. "ox:held", id, facts[1])

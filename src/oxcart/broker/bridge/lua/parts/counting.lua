@@ -2,7 +2,12 @@
 
 -- A record with one run more, or nil where the number is not where it was seen; the record was rewritten
 -- since. Never decoded: see the module codec.
+local WHOLE = -3 -- of a record that nobody can read: it stays as it is
+
 local function counted(raw, position, by)
+  if position == WHOLE then
+    return raw, 0
+  end
   if position < 0 then
     local _, brace = string.find(raw, "^%s*{")
     if not brace then

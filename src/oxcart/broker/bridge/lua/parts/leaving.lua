@@ -51,7 +51,7 @@ end
 
 -- A result that is JSON, and behind it when the last run ended and how long it took.
 local function timed(result, id, now)
-  local began = tonumber(call("HGET", P .. "ox:job:" .. id, "processedOn") or now)
+  local began = tonumber(call("HGET", P .. "ox:job:" .. id, "processedOn") or now) or tonumber(now)
   local took = math.max(0, tonumber(now) - began)
   return string.sub(result, 1, -2) .. string.format(',"completedAt":%.0f,"processingTime":%.0f}', now, took)
 end

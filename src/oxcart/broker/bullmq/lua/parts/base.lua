@@ -19,6 +19,32 @@ end
 
 -- include: time
 
+-- A count as somebody stored it, 0 for none; nil where it is no whole number that Lua counts exactly.
+local function count_of(text)
+  if not text or text == "" then
+    return 0
+  end
+  return #text <= 15 and string.match(text, "^%d+$") and tonumber(text) or nil
+end
+
+-- Attempts that have ended: the larger of `atm` and of the `attemptsMade` that older peers count in.
+local function attempts_made(ended, legacy)
+  local count = count_of(ended) or 0
+  return legacy and math.max(count, count_of(legacy) or 0) or count
+end
+
+-- Counts an attempt that has ended. `atm` goes on from what an older peer counted; what is no count stays as it is.
+local function count_attempt(key, ended, legacy)
+  if not count_of(ended) then
+    return
+  elseif legacy then
+    call("HSET", key, "atm", attempts_made(ended, legacy) + 1)
+    call("HDEL", key, "attemptsMade")
+  else
+    call("HINCRBY", key, "atm", 1)
+  end
+end
+
 -- Whether the time until which a pipeline reads the queue is still to come. Asks the clock only where there is
 -- such a time.
 local function is_ahead(till)

@@ -15,7 +15,7 @@ local FORMAL = { waiting = "scheduled", prioritized = "scheduled", delayed = "de
 
 -- Writes down the end of a job that keeps a history.
 local function note_settled(key, id, from, stamp, reason)
-  local known = call("HMGET", key, "ox:history", "atm", "delay")
+  local known = call("HMGET", key, "ox:history", "atm", "delay", "attemptsMade")
   if not known[1] then
     return
   end
@@ -26,7 +26,7 @@ local function note_settled(key, id, from, stamp, reason)
   local left = FORMAL[from]
   if left == "delayed" and is_held_back(key, known[1], known[3]) then
     left = "scheduled"
-  elseif left == "delayed" and (tonumber(known[2]) or 0) > 0 then
+  elseif left == "delayed" and attempts_made(known[2], known[4]) > 0 then
     left = "retrying"
   end
   call("HSET", key, "ox:history", noted(known[1], stamp, left, as.state, "", as.why))
@@ -132,7 +132,7 @@ local function cancel_running(key, id, now, reason, force)
   end
   call("DEL", key .. ":lock")
   call("SREM", P .. "stalled", id)
-  call("HINCRBY", key, "atm", 1)
+  count_attempt(key, unpack(call("HMGET", key, "atm", "attemptsMade"), 1, 2))
   if token then
     tell_worker(id, token, starts, reason, true)
   end

@@ -35,7 +35,7 @@ local function lease(keys, token, lock)
 end
 
 -- A job as it was read before the claim: a flat list of fields and values, or nil where the id leads to
--- nothing readable. Also returns its starts so far, the size of its payload, and its history where it has one.
+-- nothing readable. Also returns its starts so far (as text, where that is no count), the size of its payload, and its history where it has one.
 local function read_job(key)
   local fields = redis.pcall("HGETALL", key)
   if fields.err then
@@ -49,7 +49,7 @@ local function read_job(key)
   local starts, size, history = 0, 0, nil
   for i = 1, #fields, 2 do
     if fields[i] == "ats" then
-      starts = tonumber(fields[i + 1]) or 0
+      starts = count_of(fields[i + 1]) or fields[i + 1]
     elseif fields[i] == "data" then
       size = #fields[i + 1]
     elseif fields[i] == "ox:history" then
@@ -127,7 +127,8 @@ local function claim_jobs(asked, limiting)
       return
     end
     local last = #taken + 1
-    taken[last], keys[last], all_starts[last] = id, key, starts + 1
+    -- What is no count stays as it is: the worker quarantines the job.
+    taken[last], keys[last], all_starts[last] = id, key, type(starts) == "number" and starts + 1 or starts
     if history then
       histories[last] = history
     end

@@ -1,15 +1,15 @@
 -- How a failed job reads in formal terms (model/state.py).
 --
--- Told from fields of its hash: ox:category, ox:dead, atm, stc and opts. One that failed for good or was cancelled is
+-- Told from fields of its hash: ox:category, ox:dead, atm, stc, opts and attemptsMade. One that failed for good or was cancelled is
 -- no dead letter; one that used up its attempts is, or died of something else than its own failure.
 
-local function formal_failure(category, dead, ended, stalls, text)
+local function formal_failure(category, dead, ended, stalls, text, legacy)
   if category == "cancelled" then
     return "cancelled"
   end
   local fine, opts = pcall(cjson.decode, text or "")
   local attempts = fine and type(opts) == "table" and tonumber(opts.attempts) or 1
-  local used = (tonumber(ended) or 0) + (tonumber(stalls) or 0)
+  local used = attempts_made(ended, legacy) + (count_of(stalls) or 0)
   if dead or (used >= math.max(attempts, 1) and category ~= "permanent") then
     return "dead_letter"
   end

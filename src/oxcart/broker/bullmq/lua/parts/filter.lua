@@ -39,7 +39,7 @@ end
 
 local function is_chosen(filter, key)
   local job = redis.pcall("HMGET", key, FILTERED[1], FILTERED[2], FILTERED[3], FILTERED[4], filter.time_field)
-  if job.err or not job[1] then
+  if job.err or (not job[1] and call("EXISTS", key) == 0) then
     return false
   end
   if filter.names and not one_of(filter.names, job[1]) then

@@ -20,7 +20,8 @@ end
 
 -- How a failed job reads in formal terms.
 local function failed_as(key)
-  return formal_failure(unpack(call("HMGET", key, "ox:category", "ox:dead", "atm", "stc", "opts")))
+  return formal_failure(unpack(call("HMGET", key, "ox:category", "ox:dead", "atm", "stc", "opts",
+    "attemptsMade")))
 end
 
 -- A failed job that is not kept leaves only its reason with its gate: so the gate is told how it failed.

@@ -96,7 +96,7 @@ end
 -- Lets one due job wait for a worker. An id that leads to no job is dropped with its place.
 local function promote_one(prefix, gate, id, now)
   local key = prefix .. id
-  local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm", "delay")
+  local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm", "delay", "attemptsMade")
   local priority = known[1]
   if not priority and call("TYPE", key).ok ~= "hash" then
     return
@@ -109,7 +109,7 @@ local function promote_one(prefix, gate, id, now)
   end
   call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
   if known[2] and not is_held_back(key, known[2], known[4]) then
-    local retries = (tonumber(known[3]) or 0) > 0
+    local retries = attempts_made(known[3], known[5]) > 0
     call("HSET", key, "delay", 0, "ox:history", noted(known[2], string.format("%.0f", tonumber(now)),
       retries and "retrying" or "delayed", "scheduled", "",
       retries and "the backoff has passed" or "the delay has passed"))

@@ -8,7 +8,8 @@ local function retry_one(gate, id, state, front, reset, now)
   if call("EXISTS", key) == 0 then
     return -1
   end
-  local known = call("HMGET", key, "parentKey", "ox:history", "ox:category", "ox:dead", "atm", "stc", "opts", "ox:lifetime")
+  local known = call("HMGET", key, "parentKey", "ox:history", "ox:category", "ox:dead", "atm", "stc", "opts",
+    "attemptsMade", "ox:lifetime")
   local parent_key, history = known[1], known[2]
   local has_parent = parent_key and call("EXISTS", parent_key) == 1 -- in another slot: refused before any write
   if call("ZREM", P .. state, id) == 0 then
@@ -17,19 +18,19 @@ local function retry_one(gate, id, state, front, reset, now)
   call("HDEL", key, "finishedOn", "processedOn", state == "failed" and "failedReason" or "returnvalue", "ox:category",
     "ox:untold", "ox:cancel", "ox:code", "ox:dead")
   if reset then
-    call("HDEL", key, "atm", "attemptsMade", "stc")
+    call("HDEL", key, "atm", "attemptsMade", "stc", "ox:excused")
     local starts = call("HGET", key, "ats")
     if starts then
       call("HSET", key, "ox:forgiven", starts)
     end
   end
   now = now or server_ms()
-  if known[8] then -- the new generation has a lifetime of its own
+  if known[9] then -- the new generation has a lifetime of its own
     call("HSET", key, "ox:since", now)
-    call("ZADD", P .. "ox:expiring", now + known[8], id)
+    call("ZADD", P .. "ox:expiring", now + known[9], id)
   end
   if history then
-    local left = state == "failed" and formal_failure(unpack(known, 3, 7)) or state
+    local left = state == "failed" and formal_failure(unpack(known, 3, 8)) or state
     call("HSET", key, "ox:history", noted(history, now, left, "scheduled", "",
       "an operator replays the job: a new generation begins"))
   end
