@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from oxcart import Queue, sync
+from oxcart.broker.bullmq.keys import Keys
 from oxcart.model.errors import OxcartError, QueueBusy, ValidationError
 from oxcart.model.state import State
 from oxcart.operations import CLEANABLE, Operations, Progress
@@ -19,6 +20,12 @@ from tests.conftest import MakeQueue
 from tests.whole_queue import fill
 
 OPERATIONS = sorted(name for name in vars(Operations) if not name.startswith("_") and name != "broker")
+#: The keys of a queue that are ours alone. That of the lanes is a list of further queues.
+OURS = sorted(
+    name
+    for name, value in vars(Keys).items()
+    if inspect.isfunction(value) and "(ours" in (value.__doc__ or "") and name != "lanes"
+)
 
 
 async def fail(queue: Queue, count: int) -> None:
@@ -128,6 +135,17 @@ class TestThem:
         assert store.keys("bull:q*") == []
         (dependent,) = await other.jobs("failed")
         assert (dependent.name, dependent.state) == ("elsewhere", State.CANCELLED)
+
+    @pytest.mark.parametrize("name", OURS)
+    async def test_obliterate_removes_every_kind_of_key(
+        self, queue: Queue, store: redis.Redis, name: str
+    ) -> None:
+        await queue.add("n")
+        method = getattr(Keys("q"), name)
+        key = method(*["x"] * len(inspect.signature(method).parameters))
+        store.set(key, "nobody's")
+        await queue.obliterate()
+        assert store.keys("bull:q:*") == []
 
     async def test_obliterate_leaves_what_belongs_to_others(
         self, make_queue: MakeQueue, store: redis.Redis
