@@ -78,10 +78,10 @@ class ServerClock:
         return self._given is not None
 
 
-async def server_now(caller: Caller, clock: ServerClock) -> int:
+async def server_now(caller: Caller, clock: ServerClock, timeout: float | None = None) -> int:
     """Asks a server for its time in ms, unless a clock replaces it."""
     if not clock.is_given:
         sent = monotonic_ms()
-        seconds, micros = await caller.command("TIME")
+        seconds, micros = await caller.command("TIME", timeout=timeout)
         clock.learn(sent, int(seconds) * 1000 + int(micros) // 1000)
     return clock()

@@ -153,9 +153,9 @@ class BullMQBroker:
         """Closes the connection."""
         await self.caller.close()
 
-    async def now(self) -> int:
+    async def now(self, timeout: float | None = None) -> int:
         """The server's time in ms."""
-        return await server_now(self.caller, self.clock)
+        return await server_now(self.caller, self.clock, timeout)
 
     def open_lane(self, lane: str) -> BullMQBroker:
         """The broker of a lane of this queue, on the same connection."""
@@ -448,9 +448,10 @@ class BullMQBroker:
     async def expect_callbacks(self, job_ids: Sequence[str], timeout: float | None = None) -> None:
         """Notes jobs that somebody is to be told of when they have ended; may be repeated."""
         if job_ids:
-            now = await self.now()
+            left = time_left(timeout)
+            now = self.clock() if self.clock.is_known else await self.now(left())
             pairs = [part for job_id in job_ids for part in (now, job_id)]
-            await self.caller.command("ZADD", self.keys.callbacks(), "NX", *pairs, timeout=timeout)
+            await self.caller.command("ZADD", self.keys.callbacks(), "NX", *pairs, timeout=left())
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""
