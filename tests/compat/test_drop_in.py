@@ -6,6 +6,7 @@ they must call every one that the installed package has, so that a new version o
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -153,3 +154,31 @@ def test_what_we_have_decided_otherwise(theirs: str, valkey: ValkeyServer, store
         "starts on the server": (None, "1"),
         "starts of the job": (0, 0),
     }
+
+
+async def test_half_an_emoji_of_their_producer_reaches_our_processor(
+    theirs: str, valkey: ValkeyServer, url: str
+) -> None:
+    add = f"""
+import asyncio, bullmq
+async def main():
+    queue = bullmq.Queue("cut", {{"connection": {url!r}}})
+    await queue.add("n", {{"s": "cut \\ud83d"}})
+    await queue.close()
+asyncio.run(main())
+"""
+    subprocess.run([theirs, "-c", add], check=True, timeout=60)
+    seen: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def process(job: bullmq.Job, token: str) -> str:
+        await seen.put(job.data)
+        return str(job.data["s"])[-1]
+
+    worker = bullmq.Worker("cut", process, {"connection": url})
+    assert await asyncio.wait_for(seen.get(), 20) == {"s": "cut \ud83d"}
+    await worker.close()
+    queue = bullmq.Queue("cut", {"connection": url})
+    job = await queue.getJob("1")
+    assert job is not None
+    assert job.returnvalue == "\ud83d"
+    await queue.close()

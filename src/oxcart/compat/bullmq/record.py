@@ -21,13 +21,9 @@ def loads(text: str | bytes | None, default: Any = None) -> Any:
     if text is None:
         return default
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        text = text if isinstance(text, str) else text.decode("utf-8", "replace")
-    try:  # half of a surrogate pair, as Node writes it
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+        return payload.read(text)
+    except PayloadError:
+        return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
 def dumps(value: Any, field: str = "data") -> msgspec.Raw:
