@@ -181,6 +181,88 @@ def stuck() -> None:
         assert "said goodbye" in program.seen
         assert job.state() == "waiting"
 
+    @pytest.mark.parametrize(
+        ("handler", "state"),
+        [
+            (
+                """
+async def stuck() -> None:
+    log.info("stuck begins")
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+""",
+                "waiting",
+            ),
+            (
+                """
+async def stuck() -> None:
+    log.info("stuck begins")
+    await asyncio.to_thread(time.sleep, 3600)
+""",
+                "waiting",
+            ),
+            (
+                """
+async def stuck() -> None:
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3600,))
+    child.start()
+    log.info("stuck begins")
+    await asyncio.sleep(3600)
+""",
+                "waiting",
+            ),
+            (
+                """
+async def stuck() -> None:
+    log.info("stuck begins")
+    time.sleep(3600)
+""",
+                "active",  # nothing in the process could give it back
+            ),
+        ],
+        ids=["ignores its cancellation", "waits for a thread", "left a process", "blocks the loop"],
+    )
+    def test_the_process_ends_after_its_timeout_whatever_runs(
+        self, start: Start, mail: Queue, app: Path, handler: str, state: str
+    ) -> None:
+        app.write_text(APP + "\nimport asyncio, multiprocessing, time\n\n@mail.job" + handler)
+        program = start("work", "app:mail", "--shutdown-timeout", "200ms")
+        job = mail.add("stuck", {})
+        program.wait_for("stuck begins")
+        program.send(signal.SIGTERM)
+        assert program.wait(limit=30) == (0 if state == "waiting" else 1)
+        assert job.state() == state
+
+    def test_a_second_signal_ends_a_process_whose_handler_ignores_cancellation(
+        self, start: Start, mail: Queue, app: Path
+    ) -> None:
+        app.write_text(
+            APP
+            + """
+import asyncio
+
+@mail.job
+async def stuck() -> None:
+    log.info("stuck begins")
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+"""
+        )
+        program = start("work", "app:mail", "--shutdown-timeout", "1h")
+        job = mail.add("stuck", {})
+        program.wait_for("stuck begins")
+        program.send(signal.SIGTERM)
+        program.wait_for("stopping")
+        program.send(signal.SIGTERM)
+        assert program.wait(limit=30) == 0
+        assert job.state() == "waiting"
+
     def test_a_taken_port_is_told(self, start: Start, clean: ValkeyServer) -> None:
         program = start("work", "app:mail", "--metrics-port", str(clean.port))
         assert program.wait() == 2

@@ -16,7 +16,7 @@ from oxcart import Queue, RunningJob, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Lease, Outage, Outcome
 from oxcart.model.errors import BrokerError
 from oxcart.model.options import JobOptions
 from tests.chaos.fleet import eventually
@@ -185,6 +185,8 @@ _CALLS: dict[str, Callable[[BullMQBroker, ClaimedJob], Awaitable[Any]]] = {
     "give-back": lambda broker, held: broker.finish([_outcome("w", held)]),
     "extend": lambda broker, held: broker.extend([Lease(held.id, held.token, held.starts)], 90_000),
     "recover": lambda broker, _: broker.recover(interval_ms=1),
+    "check after an outage": lambda broker, _: broker.recover(interval_ms=1, outage=Outage(60_000, 1)),
+    "appear": lambda broker, _: broker.appear(Outage(60_000, 1)),
     "promote": lambda broker, _: broker.promote(),
     "pause": lambda broker, _: broker.pause(),
     "resume": lambda broker, _: broker.resume(),

@@ -23,7 +23,7 @@ from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
 from oxcart.broker.dead import DeadWork, Doing
-from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Lease, Outage, Outcome
 from oxcart.model.filter import JobFilter
 from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.graph import Edge, Existing, Kind, Node
@@ -146,9 +146,11 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await _limits(broker)
     # Lost workers.
     client.delete(*client.keys(f"{at}:*:lock"))
-    await broker.recover(interval_ms=1)
+    away = Outage(silence_ms=60_000, grace_ms=1)
+    await broker.recover(interval_ms=1, outage=away)
+    await broker.appear(away)
     await asyncio.sleep(0.01)
-    await broker.recover(interval_ms=1, max_stalled=0)
+    await broker.recover(interval_ms=1, max_stalled=0, outage=away)
     await broker.retry_job("kept", "failed", reset=True)
 
 
@@ -198,7 +200,7 @@ async def _lanes(broker: BullMQBroker, client: Any) -> None:
     await eu.finish([_outcome("l", job, delay_ms=1)])
     await broker.limits.release()
     await broker.lanes.counts()
-    await broker.lanes.tend(guard_ms=1)
+    await broker.lanes.tend(guard_ms=1, outage=Outage(60_000, 1))
     await broker.lanes.sweep_ids("0")
     await broker.pause()
     await broker.resume()

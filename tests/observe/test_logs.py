@@ -129,7 +129,7 @@ async def test_the_worker_logs_a_failure_with_the_facts_of_its_job_as_fields(str
                 handle = await queue.add("charge", **options)
                 with pytest.raises(JobFailed):
                     await handle.result(60)
-    failures = [one for one in records(stream, "oxcart.worker") if "failed" in one["message"]]
+    failures = [one for one in records(stream, "oxcart.worker.failures") if "failed" in one["message"]]
     assert [one["attempt"] for one in failures] == [1, 2]
     for one in failures:
         assert {name: one[name] for name in ("queue", "job_id", "job_name", "correlation_id")} == {
@@ -148,7 +148,7 @@ async def test_a_failed_renewal_names_its_job(stream: io.StringIO) -> None:
     ended = asyncio.Event()
 
     def renewals() -> list[dict[str, Any]]:
-        return [one for one in records(stream, "oxcart.worker") if "could not renew" in one["message"]]
+        return [one for one in records(stream, "oxcart.leases") if "could not renew" in one["message"]]
 
     with ValkeyServer() as server:
         async with Proxy(server.port) as proxy, Queue("q", url=proxy.url) as queue:

@@ -22,6 +22,7 @@ import msgspec
 
 from oxcart.cli import exits
 from oxcart.cli.runner import RELOAD, Plan
+from oxcart.model.duration import parse_ms
 
 log = logging.getLogger("oxcart.work")
 
@@ -30,7 +31,7 @@ PAUSES = (0.5, 30.0)
 #: A process that lived so many seconds was not dead on arrival: the next pause is the first again.
 HEALTHY = 30.0
 #: Seconds that a process may need to end beyond its own shutdown timeout.
-GRACE = 15.0
+GRACE = 10.0
 
 
 class Fleet:
@@ -87,11 +88,22 @@ class Fleet:
             loop.add_signal_handler(number, self.stop)
 
     def stop(self) -> None:
-        """Asks all processes to end; asked again, at once; a third time, by force."""
+        """Asks all processes to end; asked again, at once; a third time, by force.
+
+        A process that does not end some seconds after its shutdown timeout is killed: a handler in C code can
+        keep it from noticing any signal.
+        """
         self._signals += 1
         self._stopping.set()
+        self._send_all(signal.SIGKILL if self._signals > 2 else signal.SIGTERM)
+        timeout = (
+            0.0 if self._signals > 1 else parse_ms(self._plan.shutdown_timeout, "shutdown_timeout") / 1000
+        )
+        asyncio.get_running_loop().call_later(timeout + GRACE, self._send_all, signal.SIGKILL)
+
+    def _send_all(self, number: signal.Signals) -> None:
         for member in self._members.values():
-            _send(member, signal.SIGKILL if self._signals > 2 else signal.SIGTERM)
+            _send(member, number)
 
     async def _keep(self, index: int) -> None:
         pause, is_first = PAUSES[0], True

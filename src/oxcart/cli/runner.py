@@ -4,6 +4,7 @@ Run by ``oxcart work`` itself, or by its fleet as ``python -m oxcart.cli.runner 
 process keeps its standard input open to its supervisor: when that ends, by whatever signal, so does this.
 
 The first SIGINT or SIGTERM lets running jobs end, the second gives them back, the third ends the process.
+Five seconds after the shutdown timeout the process ends, whatever still runs in it.
 
 May touch: signals of the process, and everything a worker touches.
 """
@@ -11,13 +12,11 @@ May touch: signals of the process, and everything a worker touches.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -26,15 +25,20 @@ import msgspec
 from msgspec import UNSET
 
 from oxcart.cli import apps, exits
+from oxcart.cli.ending import Ending
 from oxcart.cli.reloading import EVERY, SourceWatch
+from oxcart.model.duration import parse_ms
 from oxcart.observe import logs
 
 log = logging.getLogger("oxcart.work")
 
 #: The exit code of a process that ends because its source has changed.
 RELOAD = 75
-#: Seconds that threads of handlers have to end when the worker has.
-LEAVING = 1.0
+#: The signals that stop a worker.
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: Seconds after the shutdown timeout at which the process ends, whatever still runs. In them the worker gives
+#: jobs back, and handlers and a lifespan clean up.
+SPARE = 5.0
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -86,42 +90,32 @@ def run(plan: Plan) -> int:
         CommandError: The plan's targets name nothing of use.
     """
     context = logs.configure(plan.log_format, plan.log_level)
-    try:
-        code = asyncio.run(_Process(plan, context).run())
-    except KeyboardInterrupt:  # before our handlers stood
-        return exits.INTERRUPTED
-    _leave_threads(code)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    ending = Ending()
+    with contextlib.closing(asyncio.Runner()) as runner:
+        try:
+            code = runner.run(_Process(plan, context, ending).run())
+            ending.leave(runner.get_loop(), code)
+        except KeyboardInterrupt:  # before our handlers stood
+            return exits.INTERRUPTED
+        finally:
+            ending.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
     return code
 
 
-def _leave_threads(code: int) -> None:
-    """Ends the process where a handler's thread does not: Python itself would wait for it, maybe for ever.
-
-    Its job was given back, so somebody else runs it; the sooner this thread is gone, the better.
-    """
-    end = time.monotonic() + LEAVING
-    left = [thread for thread in threading.enumerate() if thread.name.startswith("oxcart-job")]
-    for thread in left:
-        thread.join(max(0.0, end - time.monotonic()))
-    busy = sum(thread.is_alive() for thread in left)
-    if busy:
-        log.warning("%d threads of handlers have not ended; the process ends without them", busy)
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
-
-
 class _Process:
-    def __init__(self, plan: Plan, context: logs.JobContext) -> None:
+    def __init__(self, plan: Plan, context: logs.JobContext, ending: Ending) -> None:
         self._plan = plan
         self._context = context
+        self._ending = ending
         self._born = time.time()
         self._signals = 0
         self._worker: Any = None
         self._stopped = asyncio.Event()
         self._reloading = False
+        self._shutdown_timeout = parse_ms(plan.shutdown_timeout, "shutdown_timeout") / 1000
 
     async def run(self) -> int:
         self._catch_signals()
@@ -218,18 +212,26 @@ class _Process:
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signalled, number)
 
-    def _signalled(self, number: int) -> None:
-        self._signals += 1
-        if self._signals > 2:
-            os._exit(128 + number)
-        if self._signals == 2:
+        def signalled(number: int, _: object) -> None:
+            # Not by the loop, which a handler may block: the process is to end all the same.
+            self._signals += 1
+            if self._signals > 2:
+                os._exit(128 + number)
+            now = self._signals == 2
+            self._ending.within(SPARE if now else self._shutdown_timeout + SPARE)
+            loop.call_soon_threadsafe(self._signalled, now)
+
+        for number in SIGNALS:
+            signal.signal(number, signalled)
+
+    def _signalled(self, now: bool) -> None:
+        if now:
             log.warning("stopping at once; running jobs are given back")
-        self._stop(now=self._signals == 2)
+        self._stop(now=now)
 
     def _stop(self, *, now: bool = False) -> None:
+        self._ending.within(self._shutdown_timeout + SPARE)
         if not self._stopped.is_set():
             log.info("stopping; running jobs may end within %s", self._plan.shutdown_timeout)
         self._stopped.set()

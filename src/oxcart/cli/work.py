@@ -103,8 +103,9 @@ def work(
 ) -> None:
     """Run workers until interrupted.
 
-    The first Ctrl-C or SIGTERM lets running jobs end, the second gives them back at once. With
-    several processes, or --reload, one that dies is started again; a single one is left to whatever runs it.
+    The first Ctrl-C or SIGTERM lets running jobs end, the second gives them back at once. The process ends
+    5 s after the shutdown timeout, whatever runs. With several processes, or --reload, one that dies is
+    started again; a single one is left to whatever runs it.
     """
     from oxcart.cli.runner import Plan, run
     from oxcart.model.duration import parse_ms

@@ -106,11 +106,12 @@ class Station:
 class _Call:
     """One call in flight: what it asked for and where, and the timer that tells when it hangs."""
 
-    __slots__ = ("asked_for", "choice", "is_stuck", "place", "station", "timer")
+    __slots__ = ("asked_for", "choice", "ends", "is_stuck", "place", "station", "timer")
 
-    def __init__(self, station: Station, asked_for: int, choice: list[Station]) -> None:
+    def __init__(self, station: Station, asked_for: int, ends: int, choice: list[Station]) -> None:
         self.station = station
         self.asked_for = asked_for
+        self.ends = ends
         self.choice = choice
         self.is_stuck = False
         self.place: Hashable = None
@@ -162,6 +163,7 @@ class Claims:
         self._observe = observe
         self._most_calls = max(1, -(-concurrency // BATCH))
         self._asked_for = 0
+        self._ending = 0  # outcomes that calls under way commit
         self._stuck = 0
         self._stuck_places: Counter[Hashable] = Counter()  # endpoints at which calls hang
         self._calls: set[asyncio.Task[None]] = set()
@@ -178,6 +180,11 @@ class Claims:
     def has_room(self) -> bool:
         """Whether a job could be taken now."""
         return self._claiming and not self.paused and self._load() + self._asked_for < self._concurrency
+
+    @property
+    def owed(self) -> int:
+        """How many outcomes are not committed yet."""
+        return self._ending + sum(len(station.outcomes) for station in self._stations)
 
     def submit(self, station: Station, job: RunningJob, outcome: Outcome) -> None:
         """Takes an ended attempt; it is committed with the next call."""
@@ -310,8 +317,9 @@ class Claims:
                 choice = []
         else:
             claim = min(free, most) if station.ready and free > 0 else 0
-        call = _Call(station, claim, choice)
+        call = _Call(station, claim, len(batch), choice)
         self._asked_for += claim
+        self._ending += len(batch)
         if claim:
             for one in choice or (station,):
                 one.asked_at = asyncio.get_running_loop().time()
@@ -337,6 +345,7 @@ class Claims:
 
     def _over(self, call: _Call) -> None:
         call.station.calls -= 1
+        self._ending -= call.ends
         if call.is_stuck:
             self._stuck -= 1
             call.station.root.stuck -= 1

@@ -143,7 +143,8 @@ class Executor:
             # A handler that will not be cancelled must not keep the worker from ending.
             _, deaf = await asyncio.wait(slots, timeout=CLOSING)
             if deaf:
-                log.error("%d handlers ignore that they are cancelled and are left to themselves", len(deaf))
+                named = ", ".join(sorted(job.id for job in self.running)[:10])
+                log.error("%d handlers ignored cancellation and were abandoned: job %s", len(deaf), named)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._processes.close()

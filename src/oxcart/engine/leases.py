@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from oxcart.broker.port import Lease
@@ -36,6 +36,8 @@ REMIND = 0.5
 FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
 #: Seconds after which a renewer counts as one that started well.
 LONG_LIFE = 30.0
+#: Jobs that a log line about many names.
+NAMED = 10
 #: How much the pipe to the renewer holds, in bytes: it reads twenty times a second, not with every write.
 PIPE = 1 << 20
 
@@ -352,6 +354,27 @@ class Leases:
             self._failed(message["station"], message["failed"], message["error"])
         elif "ready" in message:
             self.ready.set()
+
+
+def tell_failed_renewal(held: Mapping[str, RunningJob], ids: list[str], error: str) -> None:
+    """Logs which jobs' leases could not be renewed; those that have ended since are left out."""
+    jobs = [job for job_id in ids if (job := held.get(job_id)) is not None]
+    if not jobs:
+        return
+    named = ", ".join(f"{job.id} (attempt {job.attempt})" for job in jobs[:NAMED])
+    if len(jobs) > NAMED:
+        named += f" and {len(jobs) - NAMED} more"
+    fields = jobs[0].log_fields()
+    if len(jobs) > 1:
+        fields = {"queue": jobs[0].queue, "worker_id": jobs[0].worker_id}
+    log.error(
+        "queue %s: could not renew the %s %s: %s",
+        jobs[0].queue,
+        "lease of job" if len(jobs) == 1 else "leases of jobs",
+        named,
+        error,
+        extra={**fields, "job_ids": [job.id for job in jobs[:100]]},
+    )
 
 
 def _widen(pipe: int) -> None:

@@ -62,10 +62,23 @@ class Namespaces:
         """Whether there is a namespace at all."""
         return bool(self._entries)
 
-    async def begin(self) -> None:
-        """Enters the worker before it takes a job; a server that is away hears of it later."""
+    async def begin(self, stopping: asyncio.Event) -> None:
+        """Enters the worker before it takes a job; a server that is away hears of it later.
+
+        Args:
+            stopping: Ends the wait for a server that is away.
+        """
         self._serve()
-        await self._beat()
+        beating = asyncio.ensure_future(self._beat())
+        stopped = asyncio.ensure_future(stopping.wait())
+        try:
+            await asyncio.wait((beating, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            beating.cancel()
+            stopped.cancel()
+            await asyncio.wait((beating, stopped))
+        if not beating.cancelled():
+            beating.result()
 
     def hurry(self) -> None:
         """Says at once what the worker can do: it has changed."""

@@ -31,7 +31,7 @@ from oxcart.engine.checks import check_count, read_lease, read_limiter
 from oxcart.engine.claims import SPELL_US, Claims, Station
 from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.housekeeping import keep_house
-from oxcart.engine.leases import Leases
+from oxcart.engine.leases import Leases, tell_failed_renewal
 from oxcart.engine.mesh import Mesh
 from oxcart.engine.namespaces import Namespaces, read_abilities
 from oxcart.engine.observer import Observer, careful
@@ -39,6 +39,7 @@ from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import outage_of
 from oxcart.engine.running import RunningJob
 from oxcart.engine.scheduler import Scheduler
+from oxcart.engine.shutdown import UNREACHED, commit_the_rest
 from oxcart.engine.source import Source, deliveries_of, make_worker_id
 from oxcart.engine.unknown import UnknownNames
 from oxcart.engine.verdict import REFUSALS, Verdict, tell_failure
@@ -52,9 +53,6 @@ from oxcart.model.retention import Retention
 from oxcart.model.target import Abilities
 
 log = logging.getLogger("oxcart.worker")
-
-#: Jobs that a log line about many names.
-NAMED = 10
 
 
 class Worker:
@@ -313,7 +311,7 @@ class Worker:
         self._claims.paused = self.is_paused
         self._namespaces = Namespaces(brokers, self.name, abilities=lambda: self.abilities)
         if self._namespaces.are_any:
-            await self._namespaces.begin()
+            await self._namespaces.begin(self._stopping)
         for broker in brokers:
             broker.caller.holding = self._is_holding
             if observer is not None:
@@ -538,20 +536,7 @@ class Worker:
             self._observer.renewed(self._base_of(station), leases, seconds)
 
     def _leases_failed(self, station: int, ids: list[str], error: str) -> None:
-        held = self._leases.held(station)
-        jobs = [job for job_id in ids if (job := held.get(job_id)) is not None]
-        if jobs:
-            named = ", ".join(f"{job.id} (attempt {job.attempt})" for job in jobs[:NAMED])
-            fields = jobs[0].log_fields() if len(jobs) == 1 else {"queue": jobs[0].queue}
-            log.error(
-                "queue %s: could not renew the lease%s of job%s %s%s: %s",
-                jobs[0].queue,
-                *(("", "") if len(jobs) == 1 else ("s", "s")),
-                named,
-                f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else "",
-                error,
-                extra={**fields, "worker_id": self.id, "job_ids": [job.id for job in jobs[:100]]},
-            )
+        tell_failed_renewal(self._leases.held(station), ids, error)
         if self._observer is not None:
             self._observer.renewal_failed(self._base_of(station), len(ids))
 
@@ -600,15 +585,16 @@ class Worker:
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         for task in loops:
             task.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
+        await asyncio.wait(loops, timeout=UNREACHED)
+        is_reached = False
         if not isinstance(self._failure, BrokerUnavailable | AccessDenied):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(10):
-                    await self._claims.drained()
-        await self._callbacks.close()
+            # A second stop takes the time away that the first one gave.
+            until = lambda: give_up if self._shutdown_timeout else 0.0  # noqa: E731
+            is_reached = await commit_the_rest(self._claims, self._mesh.stations, until)
         await self._claims.close()
-        await self._namespaces.end()
-        if not isinstance(self._failure, BrokerUnavailable | AccessDenied):
+        if is_reached:
+            await self._callbacks.close()
+            await self._namespaces.end()
             await self._mesh.leave()
         await self._executor.close()
         await self._leases.close()
