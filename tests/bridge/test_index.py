@@ -106,3 +106,14 @@ async def test_jobs_that_other_workers_hold_are_counted_and_listed(desk: Desk) -
     desk.store.sadd("bridge:jobs:active", desk.foreign("f1", push=""), desk.foreign("v1", "video", push=""))
     assert (await desk.broker().counts())["active"] == 2
     assert {job.id for job in await desk.broker().page("active", 0, 9)} == {mine.id, "f1"}
+
+
+async def test_dead_letters_that_are_noted_are_counted_without_their_records(desk: Desk) -> None:
+    for _ in range(3):
+        job = await desk.active(attempts=1)
+        await desk.end(job, "f", value=b"no")
+    desk.store.config_resetstat()
+    assert (await desk.broker().counts())["failed"] == 3
+    assert "cmdstat_mget" not in desk.store.info("commandstats")
+    desk.store.lpush("bridge:jobs:deadletter", desk.foreign("f1", push=""))
+    assert (await desk.broker().counts())["failed"] == 4

@@ -151,13 +151,26 @@ class Looking:
             "delayed": len(await self.census.of_type("delayed", self.queue)),
             "waiting-children": len(pending),
             "completed": completed,
-            "failed": len(await self.census.of_type("dead", self.queue)) + cancelled,
+            "failed": await self._dead_count() + cancelled,
         }
 
     async def _waiting_count(self, pending: set[str]) -> int:
         if await self.census.is_indexed():
             return sum(await self.caller.pipeline([("ZCARD", lane) for lane in await self._lanes()]))
         return len(set(await self.census.of_type("waiting", self.queue)) - pending)
+
+    async def _dead_count(self) -> int:
+        """Dead letters of the type: by our notes, where these have as many of all types as the list."""
+        types = [_id(raw) for raw in await self.caller.command("SMEMBERS", self.keys.types())]
+        listed, *noted = await self.caller.pipeline(
+            [
+                ("LLEN", self.keys.dead_letters()),
+                *(("ZCARD", self.keys.ended("failed", one)) for one in types),
+            ]
+        )
+        if listed == sum(noted):
+            return int(dict(zip(types, noted, strict=True)).get(self.queue, 0))
+        return len(await self.census.of_type("dead", self.queue))
 
     async def _active(self) -> list[str]:
         held, all_held, active = await self.caller.pipeline(

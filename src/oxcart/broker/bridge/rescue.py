@@ -32,9 +32,9 @@ log = logging.getLogger("oxcart.recovery")
 #: Keys that one step looks at, records that one question is about, and steps of one check.
 STEP = 1000
 PAGE = 200
-STEPS = 10
+STEPS = 5
 #: Ms between the end of one pass of maintenance and the next.
-REST = 10_000
+REST = 30_000
 #: Ms that a job must be in no list before maintenance brings it back. A client that takes a job in steps, or
 #: runs it for longer than its lock lasts, has the time of two locks.
 GRACE = 60_000
