@@ -104,6 +104,8 @@ def test_a_script_finds_the_same_on_both(script: str, theirs: str, valkey: Valke
     assert found.keys() == expected.keys()
     for what, value in expected.items():
         assert found[what] == value, what
+    left = [key for key in valkey.client().scan_iter("*:ox:*") if ":ox:call" in key or ":ox:worker" in key]
+    assert left == [], "every script closes what it opens"
 
 
 def test_the_scripts_call_every_public_method(theirs: str, valkey: ValkeyServer) -> None:
