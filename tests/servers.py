@@ -419,10 +419,14 @@ class Sentinels:
         ports = {int(port) for _, port in named}
         return {server for server in self.servers if server.port in ports}
 
-    def fail_over(self) -> None:
-        """Have the Sentinels find out that the master was killed, until all of them name the other one."""
+    def fail_over(self, *, hangs: bool = False) -> None:
+        """Have the Sentinels find out that the master was killed, until all of them name the other one.
+
+        Args:
+            hangs: The master was frozen instead.
+        """
         (master,) = self.masters()
-        assert not master.running, "the master lives"
+        assert hangs or not master.running, "the master lives"
         self._take_for_dead_after(self.HASTY)
         # One that was held up does nothing for 30 s.
         wait_until(lambda: master not in self.masters(), "the sentinels name the other one", 90)

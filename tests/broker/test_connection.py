@@ -193,7 +193,7 @@ class TestTls:
 
     async def test_an_unknown_authority_is_refused(self, valkey: ValkeyServer, certificate: Path) -> None:
         async with terminating(valkey.port, certificate) as port:
-            async with Queue("q", url=f"rediss://localhost:{port}/0", add_timeout=0.05) as queue:
+            async with Queue("q", url=f"rediss://localhost:{port}/0", add_timeout=2) as queue:
                 with pytest.raises(BrokerTimeout, match="CERTIFICATE_VERIFY_FAILED"):
                     await queue.add("n")
             async with Queue("q", url=f"rediss://localhost:{port}/0?tls_verify=no") as queue:

@@ -163,7 +163,7 @@ class TestFindingTheMaster:
             assert (at.host, at.port) == ("localhost", 6391)
 
     async def test_a_slot_that_moved_within_a_host(self) -> None:
-        async with fake_server(answering(PONG)) as port:
+        async with fake_server(answering(PONG, b"-ERR unknown command\r\n")) as port:
             server = Server(f"redis+cluster://localhost:{port}")
             server.moved(0, "localhost", port)
             caller = Caller(server, 0, "me")

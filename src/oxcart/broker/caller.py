@@ -118,7 +118,7 @@ class Caller:
         self.holding = holding
         self.on_script = on_script
         self.on_reconnect = on_reconnect
-        self.link: Link = server.link(slot)
+        self.link: Link = server.link(slot, blocks=False)
         #: Whether the last refusal concerned the queue's slot alone, and not its node.
         self.waits_for_slot = False
         self._free: list[list[int]] = []  # [slot, number] of slots without a call under way
@@ -257,8 +257,12 @@ class Caller:
     async def _until_answered(
         self, send: Callable[[_Tried], Any], tried: _Tried, verb: str, patient: bool, slot: int | None
     ) -> Any:
+        link = self.link
         try:  # the way of nearly every call, without the cost of a loop
-            return await send(tried)
+            answer = await send(tried)
+            if link.guard is not None and link.guard.doubts(link):
+                await link.guard.confirm(link)
+            return answer
         except (BrokerUnavailable, ReplyError) as first:
             error: BrokerUnavailable | ReplyError = first
         attempt = 1
@@ -275,6 +279,8 @@ class Caller:
                 await asyncio.sleep(pause)
             try:
                 answer = await send(tried)
+                if link.guard is not None and link.guard.doubts(link):
+                    await link.guard.confirm(link)
             except (BrokerUnavailable, ReplyError) as another:
                 error = another
                 attempt += 1

@@ -91,9 +91,32 @@ class Server:
         """Whether keys are spread over slots, so that a queue needs a hash tag."""
         return self.location is not None and self.location.kind == "cluster"
 
-    def link(self, slot: int | None = None, *, client_name: str | None = None, timeout: float = 10.0) -> Link:
-        """A new link to the process that owns a slot; it follows that slot."""
-        return Link(lambda: self.endpoint(slot), client_name=client_name, timeout=timeout)
+    def link(
+        self,
+        slot: int | None = None,
+        *,
+        client_name: str | None = None,
+        timeout: float = 10.0,
+        blocks: bool = True,
+    ) -> Link:
+        """Makes a link to the process that owns a slot; it follows that slot.
+
+        Args:
+            slot: The slot, on a cluster.
+            client_name: The name the server shows for the connection.
+            timeout: Seconds after which an unanswered call ends the connection.
+            blocks: Whether commands block on this link, so that a late answer means nothing.
+        """
+
+        async def resolve() -> Endpoint:
+            found = await self.endpoint(slot)
+            if found.master:
+                link.guard = masters = self._masters
+                masters.watch(link, slot)
+            return found
+
+        link = Link(resolve, client_name=client_name, timeout=timeout, blocks=blocks)
+        return link
 
     async def endpoint(self, slot: int | None = None) -> Endpoint:
         """The address to connect to now.

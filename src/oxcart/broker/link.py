@@ -19,10 +19,11 @@ import asyncio
 import contextlib
 import re
 import ssl
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 
@@ -36,6 +37,8 @@ DENIALS = frozenset({"WRONGPASS", "NOAUTH", "NOPERM"})
 
 CALL_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 5.0
+#: Seconds after which an answer is late: the process may have hung, and been replaced meanwhile.
+LATE = 1.0
 #: Seconds after which a TLS handshake is slow enough to see whether the port speaks TLS at all.
 HANDSHAKE = 0.5
 
@@ -87,8 +90,10 @@ class Endpoint:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     #: Whether it must be a server of its own: a node of a cluster is refused.
     alone: bool = False
-    #: Whether it must be a master: what Sentinel named may be one no more.
+    #: Whether it must be a master: what Sentinels and nodes name may be one no more.
     master: bool = False
+    #: Its id as a node of a cluster, where known.
+    node: str = ""
 
     @property
     def name(self) -> str:
@@ -96,14 +101,31 @@ class Endpoint:
         return self.path or f"{self.host}:{self.port}"
 
 
+class Guard(Protocol):
+    """Follows the masters of a location, for the links to them."""
+
+    def release(self, link: Link) -> None:
+        """Follows a link no longer."""
+
+    def doubts(self, link: Link) -> bool:
+        """Says whether an answer that has just come may be that of a master which was replaced."""
+
+    async def confirm(self, link: Link) -> None:
+        """Raises ``AnswerLost`` unless the endpoint that answered is still the master."""
+
+
 class _Wire(asyncio.Protocol):
     """The bytes of a link: feeds the parser, hands each answer to the oldest waiting call."""
 
-    def __init__(self, lost: Callable[[BaseException | None], None]) -> None:
+    def __init__(
+        self, lost: Callable[[BaseException | None], None], late: Callable[[], None] | None = None
+    ) -> None:
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=ReplyError)
         self._lost = lost
-        #: The call, when it is overdue, and whether it may take longer while its bytes still move.
-        self.waiting: deque[tuple[asyncio.Future[Any], float, bool]] = deque()
+        self._late = late
+        #: The call, when it is overdue, whether it may take longer while its bytes still move, and when it
+        #: was sent.
+        self.waiting: deque[tuple[asyncio.Future[Any], float, bool, float]] = deque()
         self.received = 0
         #: Bytes received, and bytes still to be sent, when the watch last looked; and when they last moved.
         self.seen = (0, 0)
@@ -121,6 +143,8 @@ class _Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         reader, waiting = self._reader, self.waiting
         self.received += len(data)
+        if self._late is not None and waiting and time.monotonic() - waiting[0][3] > LATE:
+            self._late()
         reader.feed(data)
         while True:
             answer = reader.gets()
@@ -150,6 +174,11 @@ class Link:
             failover or start the embedded server again.
         client_name: The name the server shows for this connection.
         timeout: Seconds after which an unanswered call ends the connection.
+        blocks: Whether commands block on this link, so that a late answer means nothing.
+
+    Attributes:
+        guard: Follows the master that the link leads to; None where it cannot change.
+        late: The endpoint of an answer that came late and that nobody has confirmed yet.
     """
 
     def __init__(
@@ -158,6 +187,7 @@ class Link:
         *,
         client_name: str | None = None,
         timeout: float = CALL_TIMEOUT,
+        blocks: bool = True,
     ) -> None:
         self._resolve = resolve
         self._client_name = client_name
@@ -165,6 +195,11 @@ class Link:
         self._wire: _Wire | None = None
         self._connecting: asyncio.Task[_Wire] | None = None
         self._closed = False
+        self._blocks = blocks
+        self._opening: _Wire | None = None
+        self._opening_since = 0.0
+        self.guard: Guard | None = None
+        self.late: Endpoint | None = None
         self.endpoint: Endpoint | None = None
         self.connections_made = 0
 
@@ -172,6 +207,20 @@ class Link:
     def is_connected(self) -> bool:
         """Whether the connection stands at this moment."""
         return self._wire is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection stands or is being made."""
+        return self._wire is not None or self._opening is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether an answer, or the greeting of a new connection, has been late for a while."""
+        now = asyncio.get_running_loop().time()
+        if self._opening is not None:
+            return now - self._opening_since > LATE
+        waiting = self._wire.waiting if self._wire else None
+        return not self._blocks and bool(waiting) and now - waiting[0][3] > LATE  # type: ignore[index]
 
     @property
     def in_flight(self) -> int:
@@ -231,24 +280,33 @@ class Link:
 
     async def close(self) -> None:
         """Ends the connection; calls in flight end in ``BrokerUnavailable``."""
+        self.shut()
+
+    def shut(self) -> None:
+        """As ``close``, without waiting for anything."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         self.drop("the connection was closed")
+        if self.guard is not None:
+            self.guard.release(self)
 
     def drop(self, why: str) -> None:
-        """Cuts the connection now; the next call makes a new one."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            if wire.transport is not None:
-                wire.transport.abort()
-            self._fail(wire, why)
+        """Cuts the connection now, also one that is being made; the next call makes a new one."""
+        wires, self._wire, self._opening = (self._wire, self._opening), None, None
+        for wire in wires:
+            if wire is not None:
+                if wire.transport is not None:
+                    wire.transport.abort()
+                self._fail(wire, why)
 
     async def _open(self) -> _Wire:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 self.endpoint = at = await self._resolve()
-                wire = _Wire(lambda exc: self._on_lost(wire, exc))
+                late = None if self.guard is None or self._blocks else lambda: setattr(self, "late", at)
+                wire = _Wire(lambda exc: self._on_lost(wire, exc), late)
+                self._opening, self._opening_since = wire, asyncio.get_running_loop().time()
                 await self._dial(wire, at)
                 await self._greet(wire, at)
                 if wire.ended is not None:
@@ -261,6 +319,8 @@ class Link:
             if isinstance(error, AnswerLost | ConnectionResetError):
                 await self._check_plain()
             raise BrokerUnavailable(f"cannot reach {where}: {reason}") from error
+        finally:
+            self._opening = None
         self._wire = wire
         self.connections_made += 1
         return wire
@@ -278,7 +338,10 @@ class Link:
             try:
                 await asyncio.wait((dialling,), timeout=HANDSHAKE)
                 slow = not dialling.done()
-                wrong = not slow and isinstance(dialling.exception(), ssl.SSLError)
+                error = None if slow else dialling.exception()
+                wrong = isinstance(error, ssl.SSLError) and not isinstance(
+                    error, ssl.SSLCertVerificationError
+                )
                 if (slow or wrong) and await speaks_plainly(at.host, at.port):
                     raise AccessDenied(f"{at.name} does not speak TLS: write redis:// instead of rediss://")
                 await dialling
@@ -288,7 +351,7 @@ class Link:
     async def _check_plain(self) -> None:
         """Raises a typed error where a server that ended a plain connection speaks TLS."""
         at = self.endpoint
-        if at is None or at.path or at.tls or not await speaks_tls(at.host, at.port):
+        if at is None or at.path or at.tls or at.master or not await speaks_tls(at.host, at.port):
             return
         raise AccessDenied(f"{at.name} speaks TLS: write rediss:// instead of redis://")
 
@@ -352,7 +415,8 @@ class Link:
             future.set_exception(BrokerUnavailable(wire.ended))
             return future
         limit = self._timeout if timeout is None else timeout
-        wire.waiting.append((future, loop.time() + limit, timeout is None))
+        now = loop.time()
+        wire.waiting.append((future, now + limit, timeout is None, now))
         if wire.watch is None:
             wire.watch = loop.call_later(1.0, self._look, wire)
         return future
@@ -368,7 +432,7 @@ class Link:
         if seen[0] > wire.seen[0] or seen[1] < wire.seen[1]:
             wire.moved_at = now
         wire.seen = seen
-        _, overdue, may_take_longer = wire.waiting[0]
+        _, overdue, may_take_longer, _ = wire.waiting[0]
         if may_take_longer:
             overdue = max(overdue, wire.moved_at + self._timeout)
         if now < overdue:

@@ -1,6 +1,13 @@
 """Which process is master now: the word of the Sentinels, or the slot map of a cluster.
 
-All links of an event loop to one location share a `Masters`. What one of them learns holds for all.
+All links of an event loop to one location share a `Masters`. What one of them learns holds for all: a link to
+a process that is no longer the master is dropped, also an idle one. Its calls are repeated at the new master.
+
+- Sentinels are asked once a second while a link is open. A master that hung, was replaced and woke goes on
+  answering for ten seconds, until a Sentinel demotes it.
+- The nodes of a cluster are asked while a call hangs. A node that wakes learns at once that it was replaced,
+  but first it answers the calls that waited in its sockets.
+- A late answer is trusted only after the Sentinels, or other nodes, confirmed the master once more.
 
 May touch: sockets.
 """
@@ -8,19 +15,55 @@ May touch: sockets.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from oxcart.broker.link import DENIALS, Endpoint, Link, ReplyError
+from oxcart.broker.link import DENIALS, AnswerLost, Endpoint, Link, ReplyError
 from oxcart.model.errors import AccessDenied, BrokerUnavailable
 
 if TYPE_CHECKING:
     from oxcart.broker.location import Location
 
-#: Seconds that one Sentinel or node has to answer. Less than a link has to connect in all, so that a dead one
-#: does not hide the others.
+log = logging.getLogger("oxcart.broker")
+
+#: Seconds that one Sentinel or node has to answer. Less than a link has to connect in all, so that a silent
+#: one does not hide the others.
 ASK_TIMEOUT = 1.5
+#: Seconds that the others have once one has answered.
+GRACE = 0.2
+#: Seconds between two looks at the masters, and while a call hangs.
+EVERY = 1.0
+HURRY = 0.25
+#: Seconds for which the answers of all links are doubted after a call has hung.
+DOUBT = 2.0
+#: Nodes of a cluster that are asked at once, at most.
+WITNESSES = 4
+
+Address = tuple[str, int]
+
+
+class Owner(NamedTuple):
+    """The owner of a range of slots; `node` is its id, empty where nobody said."""
+
+    first: int
+    last: int
+    host: str
+    port: int
+    node: str
+
+
+class Statement(NamedTuple):
+    """The words of one Sentinel or node: the owners that it names, and all nodes that it knows."""
+
+    witness: Address
+    owners: list[Owner]
+    nodes: tuple[Address, ...] = ()
+
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Location, Masters]] = WeakKeyDictionary()
 
@@ -34,11 +77,21 @@ class Masters:
 
     def __init__(self, location: Location) -> None:
         self._location = location
-        self._slots: list[tuple[int, int, str, int]] = []
-        self._last_slots: list[tuple[int, int, str, int]] = []  # also after `forget`
-        self._first = 0  # where to begin asking: a node that did not answer is asked last the next time
+        self._is_cluster = location.kind == "cluster"
+        self._base = Endpoint()
+        self._slots: list[Owner] = []
+        self._last_slots: list[Owner] = []  # also after `forget`
+        self._said: list[Statement] = []
+        self._turn = 0
         #: The nodes of a cluster that its nodes named.
-        self.nodes: tuple[tuple[str, int], ...] = ()
+        self.nodes: tuple[Address, ...] = ()
+        self._links: WeakKeyDictionary[Link, int] = WeakKeyDictionary()  # and the slots that they follow
+        self._witnesses: dict[Address, Link] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticked_at = 0.0
+        self._hung_at = -DOUBT
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = 0.0
 
     @classmethod
     def of(cls, location: Location) -> Masters:
@@ -51,6 +104,8 @@ class Masters:
             shared[location] = cls(location)
         return shared[location]
 
+    # -- who owns a slot
+
     async def find(self, base: Endpoint, slot: int | None) -> Endpoint:
         """Asks for the master of a slot.
 
@@ -59,111 +114,303 @@ class Masters:
             slot: The slot, on a cluster.
 
         Raises:
-            BrokerUnavailable: No Sentinel or node answered with a master.
+            AccessDenied: No Sentinel or node lets us in.
+            BrokerUnavailable: No Sentinel or node named a master.
         """
-        if self._location.kind == "sentinel":
-            return await self._ask_sentinels(base)
-        return await self._ask_cluster(base, slot or 0)
+        self._base = base
+        found = _owner(self._slots, slot or 0) if self._is_cluster else None
+        if found is None:
+            await self._ask_all()
+            found = self._choose(slot or 0)
+        if found is None:
+            names = ", ".join(f"{one.witness[0]}:{one.witness[1]}" for one in self._said)
+            if self._is_cluster:
+                raise BrokerUnavailable(f"no node of the cluster told its slots: {names} knows no {slot}")
+            master = self._location.sentinel_master
+            raise BrokerUnavailable(f"no sentinel named a master: {names} knows no master {master!r}")
+        db = 0 if self._is_cluster else base.db
+        return replace(base, host=found.host, port=found.port, db=db, master=True, node=found.node)
 
-    def owner(self, slot: int) -> tuple[str, int] | None:
+    def owner(self, slot: int) -> Address | None:
         """Returns the last known master of a slot, also when the map was forgotten since."""
-        return _owner(self._last_slots, slot)
+        found = _owner(self._last_slots, slot)
+        return (found.host, found.port) if found else None
 
-    def owners(self) -> list[tuple[int, tuple[str, int]]]:
+    def owners(self) -> list[tuple[int, Address]]:
         """Returns the first slot and the master of each range of the map."""
-        return [(first, (host, port)) for first, _, host, port in self._slots]
+        return [(owner.first, (owner.host, owner.port)) for owner in self._slots]
 
     def moved(self, slot: int, host: str, port: int) -> None:
         """Notes the new owner of a slot."""
-        kept = [entry for entry in self._slots if not entry[0] <= slot <= entry[1]]
-        self._slots = [*kept, (slot, slot, host, port)]
-        self._last_slots = [*self._last_slots, (slot, slot, host, port)]
+        new = Owner(slot, slot, host, port, "")
+        self._slots = [*(owner for owner in self._slots if not owner.first <= slot <= owner.last), new]
+        self._last_slots = [*self._last_slots, new]
 
     def forget(self) -> None:
         """Drops the slot map, so that the next connection reads it again."""
         self._slots = []
 
-    async def _ask_sentinels(self, base: Endpoint) -> Endpoint:
-        location = self._location
-        failures = []
-        for host, port in self._hosts():
-            at = replace(
-                base,
-                host=host,
-                port=port,
-                db=0,
-                username=location.sentinel_username,
-                password=location.sentinel_password,
-            )
-            try:
-                found = await ask(at, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", location.sentinel_master or "")
-            except (BrokerUnavailable, ReplyError) as error:
-                failures.append(str(error))
-                self._first += 1
+    # -- links that follow their masters
+
+    def watch(self, link: Link, slot: int | None) -> None:
+        """Drops a link as soon as its endpoint is no longer the master of a slot."""
+        self._links[link] = slot or 0
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._ticked_at = loop.time()
+            self._timer = loop.call_later(EVERY, self._tick)
+
+    def release(self, link: Link) -> None:
+        """Follows a link no longer; with the last one the connections to Sentinels or nodes end."""
+        self._links.pop(link, None)
+        if not self._links:
+            self._rest()
+
+    def doubts(self, link: Link) -> bool:
+        """Says whether an answer that has just come may be that of a master which was replaced.
+
+        It may where the answer is late, or another link's call has hung just before. Behind Sentinels it also
+        may where nobody could look because the event loop was held up.
+        """
+        if link.late is not None:
+            return True
+        now = asyncio.get_running_loop().time()
+        return now - self._hung_at < DOUBT or (not self._is_cluster and now - self._ticked_at > 3 * EVERY)
+
+    async def confirm(self, link: Link) -> None:
+        """Asks whether the endpoint that answered is still the master; drops the link if it is not.
+
+        Raises:
+            AnswerLost: It is not, or the answer was late and nobody could be asked.
+        """
+        at, was_late = link.late or link.endpoint, link.late is not None
+        if at is None:
+            return
+        slot = self._links.get(link, 0)
+        try:
+            await self._look_after(asyncio.get_running_loop().time())
+        except (BrokerUnavailable, AccessDenied) as error:
+            if not was_late:
+                return
+            raise AnswerLost(f"{at.name} answered late, and nobody confirms it: {error}") from error
+        if self._is_replaced(at, slot):  # the look has dropped the link
+            link.late = None
+            raise AnswerLost(f"{at.name} answered, but it is no longer the master")
+        if was_late and not self._is_confirmed(at, slot):
+            raise AnswerLost(f"{at.name} answered late, and no other node confirms it")
+        link.late = None
+        self._ticked_at = asyncio.get_running_loop().time()
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        open_links = [link for link in self._links if link.is_open]
+        if not open_links:
+            self._rest()
+            return
+        self._ticked_at = loop.time()
+        hangs = any(link.is_silent for link in open_links)
+        if hangs:
+            self._hung_at = loop.time()
+        self._timer = loop.call_later(HURRY if hangs else EVERY, self._tick)
+        if self._looking is None and (hangs or not self._is_cluster):
+            self._start_look()
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        witnesses, self._witnesses = self._witnesses, {}
+        for link in witnesses.values():
+            link.shut()
+
+    def _start_look(self) -> asyncio.Task[None]:
+        self._looking = asyncio.get_running_loop().create_task(self._look(), name="oxcart-masters")
+        self._looking.add_done_callback(self._looked)
+        return self._looking
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        if self._looking is task:
+            self._looking = None
+        if not task.cancelled():
+            task.exception()  # the next look may succeed
+        if not self._links:
+            self._rest()
+
+    async def _look_after(self, since: float) -> None:
+        """Waits for a look that began after a time (of the event loop)."""
+        while self._looked_at < since:
+            looking = self._looking
+            # Never one that is done: to await it would not let its callback run, which clears it.
+            await asyncio.shield(self._start_look() if looking is None or looking.done() else looking)
+
+    async def _look(self) -> None:
+        began = asyncio.get_running_loop().time()
+        await self._ask_all()
+        replaced: Counter[str] = Counter()
+        for link, slot in list(self._links.items()):
+            if link.is_open and link.endpoint is not None and self._is_replaced(link.endpoint, slot):
+                replaced[link.endpoint.name] += 1
+                self.forget()
+                link.drop("it is no longer the master")
+        for name, count in replaced.items():
+            log.warning("%s is no longer the master; connections dropped: %d", name, count)
+        self._looked_at = began
+
+    # -- what Sentinels and nodes say
+
+    def _choose(self, slot: int) -> Owner | None:
+        """The owner of a slot by the newest word: another's before a node's own, news before the known."""
+        known = self.owner(slot)
+        best: tuple[int, Owner, list[Owner]] | None = None
+        for witness, owners, _ in self._said:
+            if (owner := _owner(owners, slot)) is not None:
+                at = (owner.host, owner.port)
+                rank = 2 * (at != witness) + (at != known)
+                if best is None or rank > best[0]:
+                    best = rank, owner, owners
+        if best is None:
+            return None
+        if self._is_cluster:
+            self._slots = self._last_slots = best[2]
+        return best[1]
+
+    def _is_replaced(self, at: Endpoint, slot: int) -> bool:
+        """Whether anybody names another owner of the slot; the word of that owner alone does not count."""
+        for witness, owners, _ in self._said:
+            owner = _owner(owners, slot)
+            if owner is None or witness == (owner.host, owner.port):
                 continue
-            if found:
-                return replace(base, host=found[0].decode(), port=int(found[1]), master=True)
-            failures.append(f"{host}:{port} knows no master {location.sentinel_master!r}")
-            self._first += 1
-        raise BrokerUnavailable("no sentinel named a master: " + "; ".join(failures))
+            same_node = bool(owner.node) and owner.node == at.node
+            if not same_node and (owner.host, owner.port) != (at.host, at.port):
+                return True
+        return False
 
-    async def _ask_cluster(self, base: Endpoint, slot: int) -> Endpoint:
-        found = _owner(self._slots, slot)
-        failures = []
-        if found is None:
-            for host, port in self._hosts():
-                try:
-                    answer = await ask(replace(base, host=host, port=port), "CLUSTER", "SLOTS")
-                except (BrokerUnavailable, ReplyError) as error:
-                    failures.append(str(error))
-                    self._first += 1
-                    continue
-                self._slots = self._last_slots = [
-                    (int(entry[0]), int(entry[1]), _named(entry[2][0]) or host, int(entry[2][1]))
-                    for entry in answer
-                ]
-                nodes = ((_named(node[0]) or host, int(node[1])) for entry in answer for node in entry[2:])
-                self.nodes = tuple(dict.fromkeys(nodes))
-                found = _owner(self._slots, slot)
-                if found is not None:
-                    break
-                failures.append(f"{host}:{port} knows no owner of slot {slot}")
-                self._first += 1
-        if found is None:
-            raise BrokerUnavailable("no node of the cluster told its slots: " + "; ".join(failures))
-        return replace(base, host=found[0], port=found[1], db=0)
+    def _is_confirmed(self, at: Endpoint, slot: int) -> bool:
+        """Whether anybody but the endpoint itself named an owner; a node that is alone needs nobody."""
+        named = (witness for witness, owners, _ in self._said if _owner(owners, slot) is not None)
+        return any(witness != (at.host, at.port) for witness in named) or len(self.nodes) == 1
 
-    def _hosts(self) -> tuple[tuple[str, int], ...]:
-        """The Sentinels or nodes to ask, in order: those of the URL, and those that a cluster named since."""
-        hosts = tuple(dict.fromkeys(self._location.hosts + self.nodes))
-        first = self._first % len(hosts)
-        return hosts[first:] + hosts[:first]
+    async def _ask_all(self) -> None:
+        """Asks Sentinels or nodes at once; the silent ones have a moment more once one has answered.
 
+        Raises:
+            AccessDenied: None answered, and one does not let us in.
+            BrokerUnavailable: None answered.
+        """
+        hosts, said = self._hosts(), list[Statement]()
+        failures: list[Exception] = []
+        step = WITNESSES if self._is_cluster else len(hosts)
+        for first in range(0, len(hosts), step):
+            said = await self._ask_some(hosts[first : first + step], failures)
+            if said:
+                break
+        else:
+            denials = [error for error in failures if isinstance(error, AccessDenied)]
+            if denials:
+                raise denials[0]
+            what = (
+                "no node of the cluster told its slots" if self._is_cluster else "no sentinel named a master"
+            )
+            raise BrokerUnavailable(f"{what}: " + "; ".join(map(str, failures)))
+        if self._is_cluster:
+            self.nodes = tuple(dict.fromkeys(node for one in said for node in one.nodes))
+        elif len({owner for one in said for owner in one.owners}) > 1:
+            said = [await self._newest(said)]
+        self._said = said
 
-async def ask(at: Endpoint, *command: str) -> Any:
-    """Sends one command on a connection of its own."""
+    async def _ask_some(self, hosts: Sequence[Address], failures: list[Exception]) -> list[Statement]:
+        loop = asyncio.get_running_loop()
+        asking = {loop.create_task(self._ask(host)): host for host in hosts}
+        pending, end = set(asking), loop.time() + ASK_TIMEOUT
+        said: list[Statement] = []
+        try:
+            while pending and loop.time() < end:
+                done, pending = await asyncio.wait(
+                    pending, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    try:
+                        said.append(task.result())
+                        end = min(end, loop.time() + GRACE)
+                    except (BrokerUnavailable, ReplyError, AccessDenied) as error:
+                        failures.append(error)
+        finally:
+            for task in pending:
+                task.cancel()
+                host = asking[task]
+                failures.append(BrokerUnavailable(f"{host[0]}:{host[1]}: no answer within {ASK_TIMEOUT} s"))
+                if (link := self._witnesses.pop(host, None)) is not None:
+                    link.shut()
+        return said
 
-    async def here() -> Endpoint:
-        return at
+    async def _ask(self, host: Address) -> Statement:
+        if not self._is_cluster:
+            name = self._location.sentinel_master or ""
+            named = await self._call(host, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+            return Statement(host, [Owner(0, 0, named[0].decode(), int(named[1]), "")] if named else [])
+        owners, known = [], dict[Address, None]()
+        for first, last, *nodes in await self._call(host, "CLUSTER", "SLOTS"):
+            places = [(_named(node[0]) or host[0], int(node[1])) for node in nodes]
+            known.update(dict.fromkeys(places))
+            node = nodes[0][2].decode() if len(nodes[0]) > 2 else ""
+            owners.append(Owner(int(first), int(last), *places[0], node))
+        return Statement(host, owners, tuple(known))
 
-    link = Link(here, timeout=ASK_TIMEOUT)
-    try:
-        async with asyncio.timeout(ASK_TIMEOUT):
+    async def _newest(self, said: Sequence[Statement]) -> Statement:
+        """The word of the Sentinel that knows the newest failover, where they differ."""
+        newest, best = -1, said[0]
+        for one in said:
+            with contextlib.suppress(BrokerUnavailable, ReplyError, AccessDenied):
+                flat = await self._call(
+                    one.witness, "SENTINEL", "MASTER", self._location.sentinel_master or ""
+                )
+                epoch = int(dict(zip(flat[::2], flat[1::2], strict=False)).get(b"config-epoch", 0))
+                if one.owners and epoch > newest:
+                    newest, best = epoch, one
+        return best
+
+    async def _call(self, host: Address, *command: str) -> Any:
+        link = self._witnesses.get(host)
+        if link is None:
+            at = replace(self._base, host=host[0], port=host[1], db=0)
+            if not self._is_cluster:
+                location = self._location
+                at = replace(at, username=location.sentinel_username, password=location.sentinel_password)
+
+            async def here() -> Endpoint:
+                return at
+
+            link = self._witnesses[host] = Link(here, timeout=ASK_TIMEOUT)
+        try:
             return await link.call(*command)
-    except ReplyError as error:
-        if error.code in DENIALS:
-            raise AccessDenied(f"{at.name}: {error}") from error
-        raise
-    except TimeoutError:
-        raise BrokerUnavailable(f"{at.name}: no answer within {ASK_TIMEOUT} s") from None
-    finally:
-        await link.close()
+        except ReplyError as error:
+            if error.code in DENIALS:
+                raise AccessDenied(f"{host[0]}:{host[1]}: {error}") from error
+            raise
+
+    def _hosts(self) -> list[Address]:
+        """The Sentinels, or the nodes of the cluster: those of the URL, and those that nodes named since.
+
+        Nodes take turns; one at which a call hangs is asked last.
+        """
+        hosts = list(dict.fromkeys(self._location.hosts + self.nodes))
+        if not self._is_cluster:
+            return hosts
+        self._turn += 1
+        first = self._turn % len(hosts)
+        hosts = hosts[first:] + hosts[:first]
+        silent = {
+            (link.endpoint.host, link.endpoint.port)
+            for link in self._links
+            if link.endpoint is not None and link.is_silent
+        }
+        return sorted(hosts, key=silent.__contains__)
 
 
-def _owner(slots: list[tuple[int, int, str, int]], slot: int) -> tuple[str, int] | None:
-    for first, last, host, port in reversed(slots):
-        if first <= slot <= last:
-            return host, port
+def _owner(owners: list[Owner], slot: int) -> Owner | None:
+    for owner in reversed(owners):
+        if owner.first <= slot <= owner.last:
+            return owner
     return None
 
 

@@ -1,0 +1,111 @@
+"""A master hangs, its replica takes over, and the old master wakes: acknowledged adds are there all the same.
+
+`make chaos` freezes masters more often and for longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from oxcart import Queue
+from tests.cluster.conftest import Masters
+from tests.cluster.hangs import Producers
+from tests.servers import Sentinels, ValkeyCluster, ValkeyServer, wait_until
+
+FULL = os.environ.get("OXCART_CHAOS") == "full"
+#: How often a master of the cluster is frozen.
+HANGS = 3 if FULL else 1
+#: Seconds for which the old master runs beside the new one: Sentinels demote it after about ten.
+BESIDE = 15.0 if FULL else 4.0
+LIMIT = 90.0
+
+#: A queue's protocol and name, and options of its adds.
+Make = Callable[[str, str, str], Queue]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster(replicas=1, node_timeout=2000) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def group() -> Iterator[Sentinels]:
+    with Sentinels(password="secret") as group:
+        yield group
+
+
+def queue_of(protocol: str, name: str, url: str, **options: Any) -> Queue:
+    """A queue in the slot of a name, on both protocols."""
+    if protocol == "bridge":
+        return Queue("load", url=url, protocol="bridge", namespace=name, add_timeout=LIMIT, **options)
+    return Queue(name, url=url, add_timeout=LIMIT, **options)
+
+
+def role(server: ValkeyServer, password: str | None = None) -> str:
+    with contextlib.suppress(Exception), contextlib.closing(server.client(password=password)) as client:
+        return str(client.info("replication")["role"])
+    return ""
+
+
+def in_step(server: ValkeyServer, password: str | None = None) -> bool:
+    with contextlib.suppress(Exception), contextlib.closing(server.client(password=password)) as client:
+        facts = client.info("replication")
+        return bool(facts["role"] == "slave" and facts["master_link_status"] == "up")
+    return False
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+async def test_a_cluster_loses_no_acknowledged_job_to_a_master_that_wakes(
+    cluster: ValkeyCluster, protocol: str
+) -> None:
+    master = cluster.nodes[0]
+    heir = cluster.replicas_of(master)[0]
+    name = Masters(cluster).queue_on(master)
+    producers = Producers(lambda: queue_of(protocol, name, cluster.url))
+    async with producers.running():
+        for _ in range(HANGS):
+            await producers.goes_on()
+            master.freeze()
+            try:
+                await asyncio.to_thread(wait_until, lambda: role(heir) == "master", "taken over", LIMIT)  # noqa: B023
+                await asyncio.sleep(1)
+            finally:
+                master.thaw()
+            await producers.goes_on(LIMIT)
+            await asyncio.to_thread(wait_until, lambda: in_step(master), "it follows its heir", LIMIT)  # noqa: B023
+            master, heir = heir, master
+    lost = await producers.lost(f"cluster, {protocol}")
+    assert not producers.unacknowledged
+    assert len(lost) <= 2, lost
+    await producers.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+async def test_sentinels_lose_no_acknowledged_job_to_a_master_that_wakes(
+    group: Sentinels, protocol: str
+) -> None:
+    master, _ = group.servers
+    producers = Producers(lambda: queue_of(protocol, "load", group.url))
+    async with producers.running():
+        await producers.goes_on()
+        master.freeze()
+        try:
+            await asyncio.to_thread(group.fail_over, hangs=True)
+        finally:
+            master.thaw()
+        await asyncio.sleep(BESIDE)
+        await producers.goes_on(LIMIT)
+    await asyncio.to_thread(wait_until, lambda: in_step(master, "secret"), "it follows its heir", LIMIT)
+    lost = await producers.lost(f"Sentinels, {protocol}")
+    assert not producers.unacknowledged
+    assert len(lost) <= 2, lost
+    await producers.close()
