@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,33 @@ class TestRunning:
             async with asyncio.timeout(10):
                 await run.ended.wait()
         await check_cancelled(queue, job.id, "now", "active")
+
+    @pytest.mark.parametrize("force", [False, True], ids=["asked", "forced"])
+    async def test_from_another_process(self, queue: Queue, url: str, force: bool) -> None:
+        """The request comes from a process that shares nothing with the worker but the server."""
+        run = Run()
+
+        @queue.job
+        async def wait(job: RunningJob) -> None:
+            run.began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                run.ended.set()
+
+        async with Worker(queue, lock_duration=LONG, shutdown_timeout=1).running(), asyncio.timeout(60):
+            job = await wait.enqueue()
+            await run.began.wait()
+            command = [sys.executable, "-m", "oxcart.cli", "--url", url, "cancel", "q", job.id]
+            command += ["--reason", "stop it", *(["--force"] if force else [])]
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            said, _ = await process.communicate()
+            assert said.decode() == f"{job.id}: {'cancelled' if force else 'asked to end'}\n"
+            with pytest.raises(JobFailed, match=r"\(cancelled\): stop it"):
+                await job.result(20)
+            async with asyncio.timeout(20):
+                await run.ended.wait()  # the handler itself was stopped
+        await check_cancelled(queue, job.id, "stop it", "active")
 
     @pytest.mark.parametrize("answer", [Retry(), Snooze(1), ValueError("broke"), Cancel("mine")])
     async def test_it_is_not_tried_again(self, queue: Queue, answer: Any) -> None:
