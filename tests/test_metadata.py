@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
-import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -268,14 +267,19 @@ class TestTimes:
         assert ended.completed_at is not None
         assert ended.updated_at == ended.completed_at >= running.started_at
 
-    async def test_each_is_that_of_its_event(self, queue: Queue) -> None:
+    async def test_each_is_that_of_its_event(self, queue: Queue, store: redis.Redis) -> None:
         times: list[datetime | None] = []
 
+        def now() -> float:
+            """The server's time in seconds."""
+            seconds, micro = cast(tuple[int, int], store.time())
+            return seconds + micro / 1_000_000
+
         async def between() -> None:
-            """Notes the time, and waits until it is another one."""
-            begun = int(time.time() * 1000)
-            times.append(datetime.fromtimestamp(begun / 1000, UTC))
-            await eventually(lambda: time.time() * 1000 >= begun + 2, "some milliseconds have passed")
+            """Notes a time that lies 30 ms from all events: a client knows the server's only roughly."""
+            begun = now()
+            times.append(datetime.fromtimestamp(begun + 0.03, UTC))
+            await eventually(lambda: now() >= begun + 0.06, "some milliseconds have passed")
 
         await between()
         job = await queue.add("a")

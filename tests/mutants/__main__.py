@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", metavar="PATTERN", help="part of a name, row or file; * is allowed")
     parser.add_argument("--parallel", type=int, default=PARALLEL, help="processes at a time (default 2)")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds per mutant (default 300)")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds per mutant (default 600)")
     given = parser.parse_args()
     known, wanted = rows(), chosen(mutants(), given.only)
     stale = faults(mutants(), known)

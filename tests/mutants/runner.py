@@ -28,7 +28,7 @@ from tests.mutants.catalogue import PACKAGE, SOURCE, Mutant, StaleMutant
 from tests.mutants.page import ROOT, Row
 
 #: Seconds that the tests of one mutant may take.
-LIMIT = 300.0
+LIMIT = 600.0
 #: Processes that run tests at a time.
 PARALLEL = 2
 

@@ -270,7 +270,7 @@ async def test_a_job_that_ends_without_an_attempt_is_recorded_with_its_formal_st
             if fields["event"] == "failed":
                 assert events[entry_id]["event"] == "failed"
                 assert fields["failedReason"] == events[entry_id]["failedReason"]
-                found[fields["jobId"]] = (fields["state"], fields["category"], fields.get("corr"))
+                found[fields["jobId"]] = (fields.get("state"), fields.get("category"), fields.get("corr"))
     assert found == {
         "fails": ("failed", "permanent", None),
         "late": ("dead_letter", "timeout", None),
