@@ -6,7 +6,7 @@ import io
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
@@ -272,7 +272,7 @@ class TestTimes:
 
         def now() -> float:
             """The server's time in seconds."""
-            seconds, micro = cast(tuple[int, int], store.time())
+            seconds, micro = store.time()
             return seconds + micro / 1_000_000
 
         async def between() -> None:
