@@ -158,13 +158,13 @@ async def test_an_operator_brings_back_all_lost_jobs(desk: Desk, client: TypeScr
     runs = await desk.add()
     assert client.take() is not None
     desk.store.rpush("bridge:jobs:waiting", "no-record")
-    told = await rescue(desk.broker(), dry_run=True)
-    assert {name: set(one.rescued) for name, one in told.items()} == {"email": set(lost), "video": {video}}
+    found = await rescue(desk.broker(), dry_run=True)
+    assert {name: set(one.rescued) for name, one in found.items()} == {"email": set(lost), "video": {video}}
     assert desk.waiting() == ["no-record"], "a dry run changes nothing"
-    told = await rescue(desk.broker(), ["email"])
-    assert set(told["email"].rescued) == set(lost)
-    assert told["email"].leased == [runs]
-    assert told["email"].looked_at == 4
+    found = await rescue(desk.broker(), ["email"])
+    assert set(found["email"].rescued) == set(lost)
+    assert found["email"].leased == [runs]
+    assert found["email"].looked_at == 4
     assert set(desk.waiting()) == set(lost), "those of the type, and no entry without a record"
 
 

@@ -1,4 +1,4 @@
-"""Which jobs of a Bridge namespace are where, by type and target, whoever put them there.
+"""Which jobs of a Bridge namespace are where, by type and target, for jobs of all clients.
 
 The document's lists hold ids of all types. What our index knows of an id is read there. Other records are
 read once and remembered, because neither type nor target of a job changes.

@@ -99,7 +99,7 @@ async def obliterate(broker: BridgeBroker, *, force: bool = False, told: Told = 
     """Removes a job type with everything in it, for good; returns how many jobs it had.
 
     Raises:
-        QueueBusy: Workers hold jobs of it, and ``force`` was not said.
+        QueueBusy: Workers hold jobs of it, and ``force`` is not set.
     """
     active = len(await broker.ids("active"))
     if active and not force:

@@ -222,7 +222,7 @@ async def _scan(broker: BridgeBroker, cursor: bytes) -> tuple[bytes, list[bytes]
 async def _sort(
     broker: BridgeBroker, ids: Sequence[bytes], waiting: Container[bytes] | None = None
 ) -> tuple[list[bytes], list[bytes]]:
-    """Of some jobs those that are in no list, and those that have ended.
+    """Sorts out which of some jobs are in no list, and which have ended.
 
     Args:
         broker: Any broker of the namespace.

@@ -19,7 +19,7 @@ local OVER = { completed = true, dead = true, failed = true }
 local WAITS = 86400
 
 local function settle(id, prev)
-  local told = { told_of_run(id, job_type, "failed", now, "cancelled", "", reason) }
+  local run = { told_of_run(id, job_type, "failed", now, "cancelled", "", reason) }
   unlist_job(id, facts_of(id))
   call("HDEL", P .. "ox:job:" .. id, "depends", "due", "foreign", "ended")
   call("HSET", P .. "ox:job:" .. id, "failedReason", reason, "ox:category", "cancelled", "finishedOn", now)
@@ -27,7 +27,7 @@ local function settle(id, prev)
   call("SET", P .. "jobs:status:" .. id, "failed")
   call("INCR", P .. "metrics:jobs:failed")
   tell(job_type, "failed", id, "failedReason", reason, "prev", prev, "state", "cancelled",
-    unpack(prev == "active" and told or {}))
+    unpack(prev == "active" and run or {}))
   if not keep_for(id, 86400) then
     note_end(id, job_type, "cancelled", now)
   end

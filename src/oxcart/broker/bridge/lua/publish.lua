@@ -4,7 +4,7 @@
 -- ARGV     1 slot, 2 number of the call, 3 type, 4 about how many events to keep or "" for what the type keeps,
 --          5 name, then fields and values
 -- Returns  the event's id
--- Events   the one that is given
+-- Events   the event of this name
 -- include: base
 
 local kept = remembered()

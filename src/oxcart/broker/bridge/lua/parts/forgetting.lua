@@ -10,8 +10,8 @@ local function note_foreign_end(id, job_type, status, now)
   if call("ZSCORE", P .. "jobs:cron", id) or call("ZSCORE", key, id) or (left < 0 and status ~= "dead") then
     return 0
   end
-  local told = tonumber(string.match(call("GETRANGE", result, -256, -1), '"completedAt"%s*:%s*(%d+)'))
-  note_end(id, job_type, OVER[status], string.format("%.0f", math.min(told or now, now)))
+  local ended = tonumber(string.match(call("GETRANGE", result, -256, -1), '"completedAt"%s*:%s*(%d+)'))
+  note_end(id, job_type, OVER[status], string.format("%.0f", math.min(ended or now, now)))
   if status ~= "dead" then
     for _, kind in ipairs({ "jobs:data:", "jobs:status:", "jobs:progress:" }) do
       call("PEXPIRE", P .. kind .. id, left)
@@ -42,7 +42,7 @@ local function forget_job(id, now)
   end
 end
 
--- Looks at some jobs of the index by chance, and forgets those that other clients have ended or removed.
+-- Looks at some jobs of the index by chance, and forgets jobs that other clients have ended or removed.
 local function heal_index(some, now)
   for _, id in ipairs(call("HRANDFIELD", P .. "ox:facts", some)) do
     local over = OVER[call("GET", P .. "jobs:status:" .. id)] or call("EXISTS", P .. "jobs:data:" .. id) == 0
