@@ -20,6 +20,7 @@ from oxcart.cli import (
     keys,
     limits,
     operations,
+    output,
     pipeline,
     queues,
     schedulers,
@@ -147,5 +148,5 @@ def run(arguments: list[str]) -> int:
         if judged is None:
             raise
         code, message = judged
-        typer.echo(f"oxcart: {message}", err=True)
+        output.error(message)
     return code if isinstance(code, int) else exits.OK

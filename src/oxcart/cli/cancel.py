@@ -118,7 +118,7 @@ def _cancel_some(
             if one["ok"]:
                 output.text(f"{one['id']}: {words[one['state']]}")
             else:
-                typer.echo(f"oxcart: {one['error']}", err=True)
+                output.error(one["error"])
     if not all(one["ok"] for one in done):
         raise typer.Exit(FAILED)
 

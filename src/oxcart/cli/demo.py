@@ -174,7 +174,8 @@ async def _told(reporter: Reporter, told: dict[str, Any], quiet: bool) -> dict[s
         report.pop("tables", None)
     if "absent" in report:
         if not quiet:
-            output.text(f"\nno report: {report['absent']}")
+            output.text("")
+            output.text(f"no report: {report['absent']}")
         return report
     told["as_expected"] &= (report["completed"], report["failed"]) == (told["completed"], told["failed"])
     if not quiet:

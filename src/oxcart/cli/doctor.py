@@ -10,6 +10,7 @@ import typer
 from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.settings import JsonOption, Settings
+from oxcart.observe.terminal import clean
 
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.rescue import Progress, Rescued
@@ -132,14 +133,14 @@ class _ProgressLine:
     """Shows on a terminal how far a scan has come."""
 
     def __init__(self, name: str, *, quiet: bool) -> None:
-        self._name = name
+        self._name = clean(name)
         self._status: Any = None
         self._quiet = quiet
 
     def __enter__(self) -> _ProgressLine:
         from rich.console import Console
 
-        console = Console(stderr=True)
+        console = Console(stderr=True, markup=False, emoji=False)
         if console.is_terminal and not self._quiet:
             self._status = console.status(f"{self._name}: looking")
             self._status.start()

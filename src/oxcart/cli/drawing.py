@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from oxcart.observe.terminal import clean
+
 if TYPE_CHECKING:
     from oxcart.model.flow import FlowView
 
@@ -73,8 +75,8 @@ def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:
 def _box(view: FlowView, left: int, top: int) -> str:
     job = view.job
     more = f", {view.more:,} more before it" if view.more else ""
-    told = escape(f"{job.name} {job.queue}/{job.id} {view.state}{more}", quote=True)
-    name, place = escape(_short(job.name)), escape(_short(f"{job.queue}/{job.id}"))
+    told = _label(f"{job.name} {job.queue}/{job.id} {view.state}{more}")
+    name, place = _label(_short(job.name)), _label(_short(f"{job.queue}/{job.id}"))
     return (
         f"<g><title>{told}</title>"
         f"<rect class='{escape(view.state, quote=True)}' x='{left}' y='{top}' width='{_WIDE}' "
@@ -86,10 +88,14 @@ def _box(view: FlowView, left: int, top: int) -> str:
 
 def _named(key: str, left: int, top: int) -> str:
     return (
-        f"<g><title>{escape(key, quote=True)} waits</title>"
+        f"<g><title>{_label(key)} waits</title>"
         f"<rect class='waiting-children' x='{left}' y='{top}' width='{_WIDE}' height='{_HIGH}' rx='4'/>"
-        f"<text class='small' x='{left + 8}' y='{top + 24}'>{escape(_short(key))}</text></g>"
+        f"<text class='small' x='{left + 8}' y='{top + 24}'>{_label(_short(key))}</text></g>"
     )
+
+
+def _label(text: str) -> str:
+    return escape(clean(text), quote=True)
 
 
 def _short(text: str) -> str:

@@ -49,7 +49,7 @@ def show(
     if as_svg:
         from oxcart.cli.drawing import drawing
 
-        output.text(drawing(found, behind))
+        output.block(drawing(found, behind))
         return
     for line in _lines(found, "", "", set()):
         output.text(line)

@@ -376,7 +376,7 @@ def report(done: list[dict[str, Any]], what: str, as_json: bool) -> None:
             if one["ok"]:
                 output.text(f"{one['id']}: {what}")
             else:
-                typer.echo(f"oxcart: {one['error']}", err=True)
+                output.error(one["error"])
     if refused:
         raise typer.Exit(FAILED)
 
@@ -410,7 +410,7 @@ def show_job(job: Job, state: str) -> None:
             which = f"Traces {numbers[0]} to {numbers[-1]} of {len(traces)}, all the same:"
         else:
             which = f"Trace {numbers[0]} of {len(traces)}:"
-        output.text(f"\n{which}\n{trace}" if len(traces) > 1 else f"\n{trace}")
+        output.block(f"\n{which}\n{trace}" if len(traces) > 1 else f"\n{trace}")
 
 
 def _show_history(job: Job) -> None:

@@ -1,6 +1,9 @@
 """What a command prints: tables and facts for people, JSON for programs.
 
-May touch: standard output.
+Every command prints through this module, and all of it is cleaned here (``oxcart.observe.terminal``): what
+others wrote cannot steer the terminal, and cannot pass for a line of ours.
+
+May touch: standard output and standard error.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from oxcart.observe.terminal import clean, clean_json, clean_lines, indented
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +33,7 @@ def document(value: Any) -> None:
     import json
 
     # Not msgspec: its formatter refuses half a surrogate pair, which a peer's data may hold.
-    _write(json.dumps(json.loads(_encode(value)), indent=2).encode())
+    _write(clean_json(json.dumps(json.loads(_encode(value)), indent=2)).encode())
 
 
 def element(value: Any, *, last: bool = False) -> None:
@@ -36,17 +41,27 @@ def element(value: Any, *, last: bool = False) -> None:
     import json
 
     shown = json.dumps(json.loads(_encode(value)), indent=2).replace("\n", "\n  ")
-    _write(f"  {shown}{'' if last else ','}".encode())
+    _write(clean_json(f"  {shown}{'' if last else ','}").encode())
 
 
 def line(value: Any) -> None:
     """Prints one JSON value on one line, at once."""
-    _write(_encode(value))
+    _write(clean_json(_encode(value).decode()).encode())
 
 
 def text(message: str) -> None:
-    """Prints plain text."""
-    _write(message.encode("utf-8", "backslashreplace"))
+    """Prints one line of plain text; a newline in it is shown as an escape."""
+    _write(clean(message).encode())
+
+
+def block(message: str) -> None:
+    """Prints text of several lines: a stack trace, a drawing."""
+    _write(clean_lines(message).encode())
+
+
+def error(message: str) -> None:
+    """Prints to standard error what went wrong; further lines of it are indented."""
+    typer.echo(f"oxcart: {indented(message)}", err=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -66,13 +81,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         pad_edge=False,
     )
     for place, name in enumerate(columns):
+        head = Text(show(name.removesuffix("#")))
         if name.endswith("#"):
-            made.add_column(name[:-1], justify="right", no_wrap=True)
+            made.add_column(head, justify="right", no_wrap=True)
         elif place == 0:
             longest = max((len(row[0]) for row in cells), default=0)
-            made.add_column(name, overflow="fold", min_width=min(longest, KEEP_WIDTH))
+            made.add_column(head, overflow="fold", min_width=min(longest, KEEP_WIDTH))
         else:
-            made.add_column(name, overflow="fold")
+            made.add_column(head, overflow="fold")
     for row in cells:
         made.add_row(*(Text(cell) for cell in row))
     _draw(made)
@@ -98,7 +114,7 @@ def facts(pairs: Mapping[str, Any]) -> None:
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs.items():
-        made.add_row(name, Text(show(value)))
+        made.add_row(Text(show(name)), Text(show(value)))
     _draw(made)
 
 
@@ -107,7 +123,8 @@ def console() -> Console:
     from rich.console import Console
 
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if wide else PIPE_WIDTH, highlight=False, soft_wrap=False)
+    width = None if wide else PIPE_WIDTH
+    return Console(width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
 def _draw(drawing: Any) -> None:
@@ -124,10 +141,10 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return clean(value)
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
-    return _encode(value).decode()
+    return clean(_encode(value).decode())
 
 
 def moment(ms: int | None) -> str | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from oxcart.observe.terminal import clean
+
 if TYPE_CHECKING:
     from oxcart.operations import Progress
 
@@ -20,7 +22,7 @@ class Bar:
     """
 
     def __init__(self, what: str, *, quiet: bool = False) -> None:
-        self._what = what
+        self._what = clean(what)
         self._quiet = quiet
         self._bar: Any = None
         self._task: Any = None
@@ -29,10 +31,10 @@ class Bar:
         from rich import progress
         from rich.console import Console
 
-        console = Console(stderr=True)
+        console = Console(stderr=True, markup=False, emoji=False)
         if console.is_terminal and not self._quiet:
             self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
+                progress.TextColumn("{task.description}", markup=False),
                 progress.BarColumn(),
                 progress.TextColumn("{task.completed:,.0f} of about {task.total:,.0f}"),
                 progress.TimeElapsedColumn(),

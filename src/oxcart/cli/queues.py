@@ -175,7 +175,7 @@ def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -
 
     for name in sorted(settings.run(switch())):
         # It may be meant: a queue can be paused before its first job. More often it is a slip of the pen.
-        typer.echo(f"oxcart: note: there was no queue {name} until now", err=True)
+        output.error(f"note: there was no queue {name} until now")
     if as_json:
         output.document([{"queue": name, "paused": paused} for name in names])
     else:

@@ -178,4 +178,4 @@ def _say(url: str, folder: Path, as_json: bool, what: str) -> None:
         output.document({"url": url, "folder": str(folder)})
     else:
         output.text(url)
-        typer.echo(f"oxcart: the server in {folder} {what}", err=True)
+        output.error(f"the server in {folder} {what}")

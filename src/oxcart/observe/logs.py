@@ -17,6 +17,7 @@ from typing import Any, Literal, TextIO
 import msgspec
 
 from oxcart.engine.running import current_job
+from oxcart.observe.terminal import clean, clean_json, indented
 
 LogFormat = Literal["text", "json"]
 
@@ -64,33 +65,37 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = record.stack_info
         try:
-            return _json.encode(line).decode()
+            text = _json.encode(line).decode()
         except (TypeError, ValueError, UnicodeError):  # a log line must never be lost to its extras
-            return _json.encode({name: _harmless(value) for name, value in line.items()}).decode()
+            text = _json.encode({name: _harmless(value) for name, value in line.items()}).decode()
+        return clean_json(text)
 
 
 class TextFormatter(logging.Formatter):
-    """``time level logger [worker] [queue/job name #attempt correlation] message``."""
+    """``time level logger [worker] [queue/job name #attempt correlation] message``.
+
+    Further lines of a record are indented, so that no message can pass for a record of its own.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text."""
         fields = vars(record)
         parts = [_time(record), f"{record.levelname:<7}", record.name]
         if worker := fields.get("worker_id"):
-            parts.append(f"[{worker}]")
+            parts.append(clean(f"[{worker}]"))
         if job_id := fields.get("job_id"):
             about = "/".join(str(part) for part in (fields.get("queue"), job_id) if part)
             if "job_name" in fields:
                 about += f" {fields['job_name']} #{fields['attempt']}"
             if correlation := fields.get("correlation_id"):
                 about += f" {correlation}"
-            parts.append(f"[{about}]")
+            parts.append(clean(f"[{about}]"))
         text = " ".join([*parts, record.getMessage()])
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         if record.stack_info:
             text += "\n" + record.stack_info
-        return text
+        return indented(text)
 
 
 def configure(
