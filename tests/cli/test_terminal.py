@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 import typer.main
 
 from oxcart.cli.app import app
@@ -105,7 +104,7 @@ def test_every_command_has_a_recipe() -> None:
 
 
 @pytest.fixture
-def hostile(store: redis.Redis) -> str:
+def hostile(store: Any) -> str:
     """A queue, a job and a schedule whose every word is hostile; returns the queue's name."""
     base = f"bull:{QUEUE}"
     job = {

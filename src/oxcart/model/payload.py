@@ -93,10 +93,8 @@ def decode(raw: bytes | str, *, field: str = "data") -> Any:
         marked = "$" in raw and '"$bytes"' in raw
     else:
         marked = _DOLLAR in raw and b'"$bytes"' in raw
-    if not marked:
-        return value
     try:
-        return _restore(value)
+        return _restore(value) if marked else value
     except RecursionError:
         raise _too_deep(raw, field) from None
 
@@ -263,7 +261,9 @@ def _too_deep(raw: bytes | str | msgspec.Raw, field: str) -> PayloadError:
 
 
 def _size(raw: bytes | str | msgspec.Raw) -> str:
-    return f"{len(raw if isinstance(raw, str) else bytes(raw))} bytes of something else"
+    if isinstance(raw, msgspec.Raw):
+        raw = bytes(raw)
+    return f"{len(raw)} bytes of something else"
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -76,7 +76,9 @@ def json_fault(raw: bytes, field: str) -> str:
     try:
         payload.read(raw, field=field)
     except PayloadError as error:
-        return f"{field}: {error.bound} is needed, got {len(raw)} bytes: {_shown(raw)}"
+        return (
+            f"{field}: {error.bound} is needed, got {error.value}"  # without a word of it: it may be secret
+        )
     return ""
 
 
