@@ -32,38 +32,41 @@ class Bound:
         self._add_timeout = add_timeout
         self._alone = False
         self._shares = shares  # the connection is another queue's
-        self._waiting: list[tuple[Encoded, asyncio.Future[Added]]] = []
+        #: Adds of this turn of the loop: those that need no replica, and those that need one.
+        self._waiting: dict[bool, list[tuple[Encoded, asyncio.Future[Added]]]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def add(self, job: Encoded) -> Added:
+    async def add(self, job: Encoded, *, replicated: bool = False) -> Added:
         """Adds a job: at once where no other add is under way, else together with those of this turn."""
         if self._alone or self._waiting:
-            return await self._add_soon(job)
+            return await self._add_soon(job, replicated)
         self._alone = True
         try:
-            (added,) = await self.broker.add_each([job], timeout=self._add_timeout)
+            (added,) = await self.broker.add_each([job], timeout=self._add_timeout, replicated=replicated)
         finally:
             self._alone = False
         if isinstance(added, OxcartError):
             raise added
         return added
 
-    def _add_soon(self, job: Encoded) -> asyncio.Future[Added]:
+    def _add_soon(self, job: Encoded, replicated: bool) -> asyncio.Future[Added]:
         future: asyncio.Future[Added] = self.loop.create_future()
         if not self._waiting:
             self.loop.call_soon(self._send)
-        self._waiting.append((job, future))
+        self._waiting.setdefault(replicated, []).append((job, future))
         return future
 
     def _send(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        task = self.loop.create_task(self._add(waiting), name="oxcart-add")
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        groups, self._waiting = self._waiting, {}
+        for replicated, waiting in groups.items():
+            task = self.loop.create_task(self._add(waiting, replicated), name="oxcart-add")
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
 
-    async def _add(self, waiting: list[tuple[Encoded, asyncio.Future[Added]]]) -> None:
+    async def _add(self, waiting: list[tuple[Encoded, asyncio.Future[Added]]], replicated: bool) -> None:
         try:
-            added = await self.broker.add_each([job for job, _ in waiting], timeout=self._add_timeout)
+            jobs = [job for job, _ in waiting]
+            added = await self.broker.add_each(jobs, timeout=self._add_timeout, replicated=replicated)
         except Exception as error:
             for _, future in waiting:
                 if not future.done():

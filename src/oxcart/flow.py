@@ -142,7 +142,10 @@ class Flow:
             "flows",
             "flows need a server: oxcart.testing runs single jobs in memory; use drain",
         )
-        added = await add_tree(broker, self.tree(), timeout=self.queue.add_timeout)
+        queue = self.queue
+        added = await add_tree(
+            broker, self.tree(), timeout=queue.add_timeout, replicated=queue.is_replicated()
+        )
         await _expect_callbacks(self, added)
         return _handles(self, added)
 

@@ -27,7 +27,7 @@ from oxcart.handle import JobHandle
 from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.graph import Edge, Existing, Kind, Node
 from oxcart.model.names import check_job_name
-from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.model.options import Durability, JobOptions, OptionKwargs
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
@@ -204,8 +204,11 @@ class Graph:
         named = {job._named: number for number, job in enumerate(self.jobs) if job._named is not None}
         return [job._node(numbers, named) for job in self.jobs]
 
-    async def add(self) -> list[JobHandle[Any]]:
+    async def add(self, *, durability: Durability | None = None) -> list[JobHandle[Any]]:
         """Adds all jobs in one step; handles in the order in which the jobs were made.
+
+        Args:
+            durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
 
         Raises:
             ValidationError: Something is wrong with the graph, a cycle for example; nothing was written.
@@ -223,7 +226,12 @@ class Graph:
             "graphs need a server: oxcart.testing runs single jobs in memory; use drain",
         )
         try:
-            added = await add_graph(broker, self.nodes(), timeout=self.queue.add_timeout)
+            added = await add_graph(
+                broker,
+                self.nodes(),
+                timeout=self.queue.add_timeout,
+                replicated=self.queue.is_replicated(durability),
+            )
         except Unacknowledged as error:
             named = (job._options.job_id for job in self.jobs)
             raise error.of_jobs(one for one in named if one is not None) from error

@@ -47,7 +47,7 @@ from oxcart.model.flow import FlowView
 from oxcart.model.graph import Kind
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
-from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.model.options import Durability, JobOptions, OptionKwargs
 from oxcart.model.priority import formal_priority
 from oxcart.model.target import Target, base_of
 from oxcart.routing import Routing
@@ -87,6 +87,8 @@ class Queue(Routing):
         default_lifetime: The lifetime of every job that does not say its own.
         add_timeout: Seconds after which an add that cannot be acknowledged fails; one with a ``job_id`` is
             safe to repeat.
+        durability: ``"replicated"`` where an add returns only when a replica has the job (`WAIT`); it costs a
+            round trip between master and replica, and fails with `NotReplicated` where none confirms in time.
         server: A server object to share between queues, instead of ``url``.
         priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``
             (where a job does not say), ``low`` and ``bulk``; otherwise they are the wire's numbers.
@@ -105,6 +107,7 @@ class Queue(Routing):
         namespace: str | None = None,
         folder: str | Path | None = None,
         add_timeout: float = ADD_TIMEOUT,
+        durability: Durability | None = None,
         default_lifetime: Duration | None = None,
         server: Server | None = None,
         priorities: Literal["formal"] | None = None,
@@ -134,6 +137,8 @@ class Queue(Routing):
         self._folder = folder
         self._server = server
         self.add_timeout = add_timeout
+        self.durability = durability
+        self.is_replicated(durability)
         self._bound: Bound | None = None  # the one used last
         self._bounds: dict[asyncio.AbstractEventLoop, Bound] = {}
 
@@ -149,6 +154,7 @@ class Queue(Routing):
         *,
         after: Iterable[Dependency] = (),
         after_any: Iterable[Dependency] = (),
+        durability: Durability | None = None,
         **options: Unpack[OptionKwargs],
     ) -> JobHandle[Any]:
         """Adds a job.
@@ -159,6 +165,7 @@ class Queue(Routing):
             after: Jobs (handles, or ids of this queue) that must have completed before it runs; if one does
                 not, the job ends in the same state.
             after_any: Jobs of which one must have ended before it runs, however it did.
+            durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
             **options: As in ``JobOptions``: attempts, backoff, delay, priority, lifo, remove_on_complete,
                 remove_on_fail, job_id, timeout and others.
 
@@ -167,25 +174,29 @@ class Queue(Routing):
             BrokerTimeout: The server could not be reached in time; nothing was written.
             OutcomeUnknown: No answer in time (``add_timeout``, 30 s); to repeat it with the error's
                 ``job_ids``, or with the same idempotency key, is safe.
+            NotReplicated: The master has the job, but no replica confirmed it in time; repeat it likewise.
             UnknownDependency: A job to wait for does not exist; nothing was written.
         """
         if after or after_any:
             graph = Graph(self)
             graph.job(name, data, after=after, after_any=after_any, **options)
-            return (await graph.add())[0]
-        return await self._add(name, data, self.read_options(options))
+            return (await graph.add(durability=durability))[0]
+        return await self._add(name, data, self.read_options(options), durability)
 
-    async def add_many(self, jobs: Iterable[Row], **options: Unpack[OptionKwargs]) -> list[JobHandle[Any]]:
+    async def add_many(
+        self, jobs: Iterable[Row], *, durability: Durability | None = None, **options: Unpack[OptionKwargs]
+    ) -> list[JobHandle[Any]]:
         """Adds many jobs, in a round trip per chunk.
 
         All are checked and encoded before the first is written.
 
         Args:
             jobs: ``(name, data)`` or ``(name, data, options)`` per job.
+            durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
             **options: Options for all of them, beneath their own.
         """
         shared = carry(self.read_options(options))
-        bound = self._bind()
+        bound, replicated = self._bind(), self.is_replicated(durability)
         encode = bound.broker.encode
         encoded, names, watched, routed = [], [], [], []
         for row in jobs:
@@ -200,8 +211,8 @@ class Queue(Routing):
             await self.expect_callbacks(watched)
         try:
             if routed:
-                return await self._add_routed(encoded, names, dict(routed), self.add_timeout)
-            added = await bound.broker.add(encoded, timeout=self.add_timeout)
+                return await self._add_routed(encoded, names, dict(routed), self.add_timeout, replicated)
+            added = await bound.broker.add(encoded, timeout=self.add_timeout, replicated=replicated)
         except Unacknowledged as error:
             raise error.of_jobs(job_id for job_id, _ in encoded) from error
         return [
@@ -209,21 +220,41 @@ class Queue(Routing):
             for one, name in zip(added, names, strict=True)
         ]
 
-    async def _add(self, name: str, data: Any, options: JobOptions) -> JobHandle[Any]:
+    async def _add(
+        self, name: str, data: Any, options: JobOptions, durability: Durability | None = None
+    ) -> JobHandle[Any]:
         has_lane = options.target is not None and self.protocol == "bullmq"
         where = self.lane(cast(Target, options.target)) if has_lane else self
         encoded = self.broker.encode(name, data, carry(options))
         if options.callback_url is not None:
             await self.expect_callbacks([encoded[0]])
-        added = await where.add_encoded(encoded)
+        added = await where.add_encoded(encoded, durability)
         return JobHandle(where if added.created else self, added.id, name, added.created, added.duplicate)
 
-    async def add_encoded(self, job: Encoded) -> Added:
-        """Adds a job that a room beside this one has checked and encoded."""
+    async def add_encoded(self, job: Encoded, durability: Durability | None = None) -> Added:
+        """Adds a job that another module has checked and encoded."""
         try:
-            return await self._bind().add(job)
+            return await self._bind().add(job, replicated=self.is_replicated(durability))
         except Unacknowledged as error:
             raise error.of_jobs([job[0]]) from error
+
+    def is_replicated(self, durability: Durability | None = None) -> bool:
+        """Says whether adds wait for a replica.
+
+        Args:
+            durability: What one call asks for; None for what the queue says.
+
+        Raises:
+            ValidationError: There is no such durability, or the server is the embedded one.
+        """
+        asked = durability or self.durability
+        if asked is None or asked == "acknowledged":
+            return False
+        if asked != "replicated":
+            raise ValidationError("durability", "'acknowledged' or 'replicated'", asked)
+        if self.server.folder is not None:
+            raise ValidationError("durability", "left out with the embedded server: it has no replica", asked)
+        return True
 
     async def expect_callbacks(self, ids: Iterable[str]) -> None:
         """Notes jobs that somebody is to be told of, before they are added; one too many does no harm."""

@@ -69,7 +69,12 @@ class Routing(Cancelling):
         return opened
 
     async def _add_routed(
-        self, encoded: Sequence[Encoded], names: Sequence[str], lanes: Mapping[int, Self], timeout: float
+        self,
+        encoded: Sequence[Encoded],
+        names: Sequence[str],
+        lanes: Mapping[int, Self],
+        timeout: float,
+        replicated: bool,
     ) -> list[JobHandle[Any]]:
         """Adds jobs of which some go to lanes, by their places; each lane's go together."""
         groups: dict[Self, list[int]] = {}
@@ -78,7 +83,8 @@ class Routing(Cancelling):
         handles: dict[int, JobHandle[Any]] = {}
         left = time_left(timeout)
         for queue, places in groups.items():
-            added = await queue.broker.add([encoded[i] for i in places], timeout=left())
+            jobs = [encoded[i] for i in places]
+            added = await queue.broker.add(jobs, timeout=left(), replicated=replicated)
             for i, one in zip(places, added, strict=True):
                 where = queue if one.created else self  # one that was there before may be in another lane
                 handles[i] = JobHandle(cast("Queue", where), one.id, names[i], one.created, one.duplicate)

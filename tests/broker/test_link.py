@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 import redis
 
-from oxcart.broker.link import Endpoint, Link, ReplyError
+from oxcart.broker.link import Endpoint, Link, ReplyError, pack
 from oxcart.model.errors import AccessDenied, BrokerUnavailable
 from tests.servers import ValkeyServer
 from tests.signals import eventually
@@ -113,7 +113,9 @@ class TestCalls:
         assert answers[1].code == "WRONGTYPE"
 
     async def test_pipeline(self, link: Link) -> None:
-        answers = await link.pipeline([("SET", "k", "v"), ("LPUSH", "k", "v"), ("GET", "k")])
+        answers = await link.pipeline(
+            [pack(("SET", "k", "v")), pack(("LPUSH", "k", "v")), pack(("GET", "k"))]
+        )
         assert answers[0::2] == [b"OK", b"v"]
         assert isinstance(answers[1], ReplyError)
 

@@ -27,6 +27,7 @@ from oxcart.model.errors import (
     BrokerTimeout,
     BrokerUnavailable,
     CrossSlotError,
+    NotReplicated,
     OutcomeUnknown,
     ScriptError,
 )
@@ -42,6 +43,13 @@ PASSING = frozenset(
 )
 #: Answers that pass only once an operator has made room, in memory or on the disk.
 FULL = frozenset({"OOM", "MISCONF"})
+#: Seconds for which the server keeps the journal of a slot.
+JOURNAL = 600
+#: Replicas that must confirm a replicated call, and how many ms one attempt waits for them. The connection
+#: does nothing else meanwhile.
+REPLICAS = 1
+CONFIRM_MS = 1_000
+
 #: Answers that concern one slot of a cluster, not the node.
 _OF_SLOT = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 
@@ -60,13 +68,14 @@ class _Tried:
     Attributes:
         is_out: The attempt that is under way has been sent.
         is_lost: An earlier attempt was sent and never answered.
+        is_applied: The master applied an earlier attempt, but too few replicas confirmed it.
         error: Why the last attempt failed.
     """
 
-    __slots__ = ("error", "is_lost", "is_out")
+    __slots__ = ("error", "is_applied", "is_lost", "is_out")
 
     def __init__(self) -> None:
-        self.is_out = self.is_lost = False
+        self.is_out = self.is_lost = self.is_applied = False
         self.error: BrokerUnavailable | ReplyError | None = None
 
     def failed(self, error: BrokerUnavailable | ReplyError) -> None:
@@ -78,6 +87,8 @@ class _Tried:
     def overdue(self, verb: str, timeout: float, server: str) -> BrokerTimeout | OutcomeUnknown:
         """Returns the error for a call that was not answered in time."""
         why = f"{server} is silent" if self.error is None else self.error
+        if self.is_applied:
+            return NotReplicated(f"{verb}: applied, but not replicated within {timeout:.3g} s: {why}")
         if self.is_out or self.is_lost:
             return OutcomeUnknown(f"{verb}: no answer within {timeout:.3g} s: {why}")
         what = "refused for" if isinstance(self.error, ReplyError) else "no connection within"
@@ -155,15 +166,30 @@ class Caller:
         steps = [("DEL", *keys[at : at + FORGET_KEYS]) for at in range(0, len(keys), FORGET_KEYS)]
         with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(FORGET):
-                await self.link.pipeline(steps)
+                await self.link.pipeline([pack(step) for step in steps])
 
     async def once(
-        self, script: Script, key: str, *args: Argument, patient: bool = False, timeout: float | None = None
+        self,
+        script: Script,
+        key: str,
+        *args: Argument,
+        patient: bool = False,
+        timeout: float | None = None,
+        replicated: bool = False,
     ) -> Any:
         """Runs a script that changes something, exactly once however often it must be sent.
 
+        Args:
+            script: The script.
+            key: The key that it is called with.
+            *args: Its arguments.
+            patient: Whether to wait until memory or disk have room.
+            timeout: Seconds after which the call fails.
+            replicated: Whether a replica must have confirmed the call before it counts as answered.
+
         Raises:
             BrokerTimeout: The server could not be reached in time; nothing was applied.
+            NotReplicated: The master applied the call, but no replica confirmed it in time.
             OutcomeUnknown: No answer in time; the call may have been applied.
             ScriptError: The server refused.
         """
@@ -173,7 +199,9 @@ class Caller:
         taken[1] += 1
         name = f"{self.client_id}:{taken[0]}"
         self._written.add((key, taken[0]))
-        answer = await self._run(script, key, (name, taken[1], *args), patient, timeout, taken[0])
+        numbered = (name, taken[1], *args)
+        journal = self._journal(key, name) if replicated and self._journal is not None else None
+        answer = await self._run(script, key, numbered, patient, timeout, taken[0], journal)
         # Only an answered call frees its slot: one that was given up may still reach the server.
         self._free.append(taken)
         return answer
@@ -194,7 +222,7 @@ class Caller:
         """Runs commands that only read, in one round trip."""
 
         async def send(_: _Tried) -> list[Any]:
-            answers = await self.link.pipeline(commands)
+            answers = await self.link.pipeline([pack(tuple(command)) for command in commands])
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
@@ -211,6 +239,7 @@ class Caller:
         patient: bool,
         timeout: float | None,
         slot: int | None = None,
+        journal: str | None = None,
     ) -> Any:
         packed = pack((b"EVALSHA", script.sha, 1, key, *args))
         started = time.perf_counter()
@@ -223,17 +252,48 @@ class Caller:
                 await link.connect()
             tried.is_out = True
             try:
+                if journal is not None:
+                    return await self._confirmed(packed, tried, limit, journal)
                 return await link.call_packed(packed, limit)
             except ReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
             # Compiled by a call of its own: with the first run it would hold the server for the sum of both.
             await link.call_packed(pack((b"EVAL", script.text, 0)), limit)
-            return await link.call_packed(pack((b"EVAL", script.text, 1, key, *args)), limit)
+            whole = pack((b"EVAL", script.text, 1, key, *args))
+            if journal is not None:
+                return await self._confirmed(whole, tried, limit, journal)
+            return await link.call_packed(whole, limit)
 
         answer = await self._repeat(send, script.verb, patient, timeout, slot)
         if self.on_script is not None:
             self.on_script(script.verb, time.perf_counter() - started)
+        return answer
+
+    async def _confirmed(self, packed: bytes, tried: _Tried, limit: float | None, journal: str) -> Any:
+        """Sends a numbered call and waits until replicas have it, in one round trip.
+
+        Raises:
+            ReplyError: The server refused, or too few replicas confirmed the call in time.
+        """
+        link = self.link
+        ms = CONFIRM_MS if limit is None else max(1, min(CONFIRM_MS, int(limit * 1000)))
+        behind: list[tuple[Argument, ...]] = [("WAIT", REPLICAS, ms)]
+        if tried.is_lost or tried.is_applied:
+            # The script only reads its journal then. WAIT looks back to this connection's last write.
+            behind.insert(0, ("EXPIRE", journal, JOURNAL))
+        answer, *_, confirmed = await link.pipeline([packed, *map(pack, behind)], limit)
+        if isinstance(answer, BaseException):
+            raise answer
+        if isinstance(confirmed, ReplyError):
+            raise NotReplicated(f"applied, but the server refuses to wait for replicas: {confirmed}")
+        if isinstance(confirmed, BaseException):
+            raise confirmed
+        if confirmed < REPLICAS:
+            tried.is_applied = True
+            if link.guard is not None:  # most likely another process is master by now
+                await link.guard.confirm(link)
+            raise ReplyError(f"NOREPLICAS {confirmed} of {REPLICAS} replicas confirmed the call in {ms} ms")
         return answer
 
     async def _repeat(

@@ -247,13 +247,13 @@ class Link:
             wire = await self.connect()
         return await self._send(wire, packed, timeout)
 
-    async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Sends commands in one go. An error answer stands in the result in the command's place."""
+    async def pipeline(self, commands: Sequence[bytes], timeout: float | None = None) -> list[Any]:
+        """Sends packed commands in one go. An error stands in the result in the command's place."""
         wire = self._wire or await self.connect()
-        futures = [self._expect(wire, None) for _ in commands]
+        futures = [self._expect(wire, timeout) for _ in commands]
         if wire.ended is None:
             assert wire.transport is not None
-            wire.transport.write(b"".join(pack(tuple(command)) for command in commands))
+            wire.transport.write(b"".join(commands))
         return await asyncio.gather(*futures, return_exceptions=True)
 
     async def connect(self) -> _Wire:

@@ -250,8 +250,10 @@ class Broker(Protocol):
     def encode(self, name: str, data: Any, options: JobOptions) -> Any:
         """Checks and encodes a job for ``add``; raises before anything is written."""
 
-    async def add(self, jobs: Sequence[Any], *, timeout: float | None = None) -> list[Added]:
-        """Adds encoded jobs, in order."""
+    async def add(
+        self, jobs: Sequence[Any], *, timeout: float | None = None, replicated: bool = False
+    ) -> list[Added]:
+        """Adds encoded jobs, in order; with ``replicated`` a replica has them when it returns."""
 
     async def claim(self, ask: Ask) -> Claimed:
         """Takes ready jobs."""
@@ -437,7 +439,7 @@ class ServedBroker(Broker, Protocol):
         """Closes the connection."""
 
     async def add_each(
-        self, jobs: Sequence[Any], *, timeout: float | None = None
+        self, jobs: Sequence[Any], *, timeout: float | None = None, replicated: bool = False
     ) -> list[Added | OxcartError]:
         """As ``add``, with the error of a refused job in its place."""
 

@@ -307,6 +307,10 @@ class OutcomeUnknown(Unacknowledged):
     """The connection was lost after the call was sent: it may or may not have been applied."""
 
 
+class NotReplicated(OutcomeUnknown):
+    """The master applied the call, but no replica confirmed it in time: a failover may lose it."""
+
+
 class CrossSlotError(BrokerError):
     """The call would touch keys of several cluster slots; nothing was written."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -37,6 +37,9 @@ MAX_IDEMPOTENCY_KEY = 256
 
 _MAX_ATTEMPTS = 2**31 - 1
 _MAX_TIMESTAMP = 8_640_000_000_000_000  # the last instant of a JavaScript Date
+
+#: When an add returns: once the master has the job, or once a replica has it too.
+Durability = Literal["acknowledged", "replicated"]
 
 RetentionLike = bool | int | Mapping[str, Any] | Retention | None
 

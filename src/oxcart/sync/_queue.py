@@ -25,7 +25,7 @@ from oxcart.model.duration import Duration
 from oxcart.model.flow import FlowView
 from oxcart.model.graph import Kind
 from oxcart.model.job import Job
-from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.model.options import Durability, JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Row
 from oxcart.sync._dead_letters import DeadLetters
 from oxcart.sync._events import QueueEvents
@@ -52,6 +52,7 @@ class Queue(Routing):
         namespace: With ``protocol="bridge"``, what stands before all keys; ``bridge`` unless said.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
         add_timeout: Seconds after which an add that cannot be acknowledged fails; it is safe to repeat.
+        durability: ``"replicated"`` where an add returns only when a replica has the job.
         server: A server object to share between queues, instead of ``url``.
         priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``,
             ``low`` and ``bulk``.
@@ -73,6 +74,7 @@ class Queue(Routing):
         namespace: str | None = None,
         folder: str | Path | None = None,
         add_timeout: float = ADD_TIMEOUT,
+        durability: Durability | None = None,
         server: Server | None = None,
         priorities: Literal["formal"] | None = None,
         default_lifetime: Duration | None = None,
@@ -88,6 +90,7 @@ class Queue(Routing):
             namespace=namespace,
             folder=folder,
             add_timeout=add_timeout,
+            durability=durability,
             server=server,
             priorities=priorities,
             default_lifetime=default_lifetime,
@@ -158,6 +161,7 @@ class Queue(Routing):
         *,
         after: Iterable[Dependency] = (),
         after_any: Iterable[Dependency] = (),
+        durability: Durability | None = None,
         **options: Unpack[OptionKwargs],
     ) -> JobHandle[Any]:
         """Adds a job.
@@ -167,6 +171,7 @@ class Queue(Routing):
             data: The payload: anything JSON can hold, and bytes.
             after: Jobs that must have completed before it runs; see ``oxcart.Queue.add``.
             after_any: Jobs of which one must have ended before it runs, however it did.
+            durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
             **options: As in ``JobOptions``: attempts, backoff, delay, priority and others.
 
         Raises:
@@ -175,19 +180,32 @@ class Queue(Routing):
             OutcomeUnknown: No answer in time; repeat with the same ``job_id`` to be sure.
         """
         adding = self.asynchronous.add(
-            name, data, after=unwrapped(after), after_any=unwrapped(after_any), **options
+            name,
+            data,
+            after=unwrapped(after),
+            after_any=unwrapped(after_any),
+            durability=durability,
+            **options,
         )
         return JobHandle(self, self.run(adding))
 
-    def add_many(self, jobs: Iterable[Row], **options: Unpack[OptionKwargs]) -> list[JobHandle[Any]]:
+    def add_many(
+        self,
+        jobs: Iterable[Row],
+        *,
+        durability: Durability | None = None,
+        **options: Unpack[OptionKwargs],
+    ) -> list[JobHandle[Any]]:
         """Adds many jobs, in a round trip per chunk; all are checked before the first is written.
 
         Args:
             jobs: ``(name, data)`` or ``(name, data, options)`` per job.
+            durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
             **options: Options for all of them, beneath their own.
         """
         rows = list(jobs)  # here, not in the thread: a generator may belong to the caller's database
-        return [JobHandle(self, one) for one in self.run(self.asynchronous.add_many(rows, **options))]
+        adding = self.asynchronous.add_many(rows, durability=durability, **options)
+        return [JobHandle(self, one) for one in self.run(adding)]
 
     # -- handlers
 

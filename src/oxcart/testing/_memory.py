@@ -95,7 +95,9 @@ class MemoryBroker:
         """Checks and encodes a job for ``add``."""
         return codec.encode_job(name, data, options, now_ms(), sealer=self.sealer)
 
-    async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
+    async def add(
+        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
+    ) -> list[Added]:
         """Adds encoded jobs and, unless they are to wait, runs them in that order."""
         answers = [self._store(job_id, args) for job_id, args in jobs]
         if self.at_once and not self._paused:
@@ -412,7 +414,7 @@ class StandIn:
         self.broker = broker
         self.results = broker
 
-    async def add(self, job: codec.Encoded) -> Added:
+    async def add(self, job: codec.Encoded, *, replicated: bool = False) -> Added:
         """Adds a job."""
         return (await self.broker.add([job]))[0]
 

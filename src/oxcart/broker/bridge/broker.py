@@ -170,17 +170,19 @@ class BridgeBroker(Looking):
             self.queue, name, data, options, self.clock.argument, formal=self.formal, sealer=self.sealer
         )
 
-    async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
+    async def add(
+        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
+    ) -> list[Added]:
         """Adds encoded jobs, in order; long lists go in several calls."""
         added = []
-        for one in await self.add_each(jobs, timeout=timeout):
+        for one in await self.add_each(jobs, timeout=timeout, replicated=replicated):
             if isinstance(one, OxcartError):
                 raise one
             added.append(one)
         return added
 
     async def add_each(
-        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None
+        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
     ) -> list[Added | OxcartError]:
         """As ``add``, with the error of a call that failed in the place of each of its jobs, and in that of a
         job that is to wait for one that is not there, why it was refused.
@@ -192,7 +194,13 @@ class BridgeBroker(Looking):
             try:
                 sent = monotonic_ms()
                 *codes, now = await self.caller.once(
-                    load("add"), self._waiting, self.clock.argument, len(part), *args, timeout=left()
+                    load("add"),
+                    self._waiting,
+                    self.clock.argument,
+                    len(part),
+                    *args,
+                    timeout=left(),
+                    replicated=replicated,
                 )
                 self.clock.learn(sent, now)
             except BrokerError as error:

@@ -180,7 +180,9 @@ class BullMQBroker:
         """Checks and encodes a job for ``add``."""
         return codec.encode_job(name, data, options, self.clock.argument, sealer=self.sealer)
 
-    async def add(self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None) -> list[Added]:
+    async def add(
+        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
+    ) -> list[Added]:
         """Adds encoded jobs, in order; long lists go in several calls.
 
         Raises:
@@ -188,14 +190,14 @@ class BullMQBroker:
                 known to the caller, and adding them again is harmless.
         """
         added = []
-        for one in await self.add_each(jobs, timeout=timeout):
+        for one in await self.add_each(jobs, timeout=timeout, replicated=replicated):
             if isinstance(one, OxcartError):
                 raise one
             added.append(one)
         return added
 
     async def add_each(
-        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None
+        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
     ) -> list[Added | OxcartError]:
         """As ``add``, with the error of a refused job in its place.
 
@@ -209,7 +211,7 @@ class BullMQBroker:
         try:
             while True:
                 while failed is None and len(calls) < ADD_CALLS and (part := next(parts, None)):
-                    sending = self._add_call(*part, left())
+                    sending = self._add_call(*part, left(), replicated)
                     if len(part[0]) == len(jobs):
                         return await sending
                     calls.append((len(part[0]), asyncio.create_task(sending)))
@@ -231,10 +233,16 @@ class BullMQBroker:
         return added
 
     async def _add_call(
-        self, jobs: Sequence[codec.Encoded], args: list[bytes | str | int], timeout: float | None
+        self,
+        jobs: Sequence[codec.Encoded],
+        args: list[bytes | str | int],
+        timeout: float | None,
+        replicated: bool,
     ) -> list[Added | OxcartError]:
         sent = monotonic_ms()
-        *codes, now = await self.caller.once(load("add"), self._meta, *args, timeout=timeout)
+        *codes, now = await self.caller.once(
+            load("add"), self._meta, *args, timeout=timeout, replicated=replicated
+        )
         self.clock.learn(sent, now)
         added: list[Added | OxcartError] = []
         for (job_id, _), code in zip(jobs, codes, strict=True):

@@ -66,7 +66,9 @@ class AddedTree(msgspec.Struct, frozen=True):
     children: tuple[AddedTree, ...] = ()
 
 
-async def add_tree(broker: BullMQBroker, tree: Tree, *, timeout: float | None = None) -> AddedTree:
+async def add_tree(
+    broker: BullMQBroker, tree: Tree, *, timeout: float | None = None, replicated: bool = False
+) -> AddedTree:
     """Adds a tree of jobs, all of it or nothing; `broker` is that of the queue at its top.
 
     Raises:
@@ -75,7 +77,7 @@ async def add_tree(broker: BullMQBroker, tree: Tree, *, timeout: float | None = 
         ParentConflict: A job of an id in the tree belongs to another parent; nothing was written.
     """
     placed = arrange([tree], below=False)
-    (added,) = await _add(broker, placed, None, "", timeout)
+    (added,) = await _add(broker, placed, None, "", timeout, replicated)
     return added
 
 
@@ -144,7 +146,12 @@ def _check_slots(broker: BullMQBroker, placed: Sequence[Placed]) -> dict[tuple[s
 
 
 async def _add(
-    broker: BullMQBroker, placed: Sequence[Placed], parent_id: str | None, token: str, timeout: float | None
+    broker: BullMQBroker,
+    placed: Sequence[Placed],
+    parent_id: str | None,
+    token: str,
+    timeout: float | None,
+    replicated: bool = False,
 ) -> list[AddedTree]:
     queues = _check_slots(broker, placed)
     numbers = {named: number for number, named in enumerate(queues, 1)}
@@ -183,7 +190,9 @@ async def _add(
         weight += len(job[2]) + len(job[3])  # type: ignore[arg-type]
     if weight > MOST_BYTES:
         raise ValidationError("flow", f"at most {MOST_BYTES} bytes of payloads", weight)
-    status, detail = await broker.caller.once(load("add_flow"), broker.keys.meta(), *args, timeout=timeout)
+    status, detail = await broker.caller.once(
+        load("add_flow"), broker.keys.meta(), *args, timeout=timeout, replicated=replicated
+    )
     if status < 0:
         raise error_for_code(status, detail.decode("utf-8", "surrogateescape"), "add_flow")
     if status == 0:

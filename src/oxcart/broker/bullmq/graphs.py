@@ -39,7 +39,7 @@ class AddedNode(msgspec.Struct, frozen=True):
 
 
 async def add_graph(
-    broker: BullMQBroker, nodes: Sequence[Node], *, timeout: float | None = None
+    broker: BullMQBroker, nodes: Sequence[Node], *, timeout: float | None = None, replicated: bool = False
 ) -> list[AddedNode]:
     """Adds the jobs of a graph, all of them or none; `broker` is that of any of its queues.
 
@@ -74,7 +74,9 @@ async def add_graph(
     if weight > MOST_BYTES:
         raise ValidationError("graph", f"at most {MOST_BYTES} bytes of payloads", weight)
     args = [now, len(queues.prefixes), *queues.prefixes, len(order), *jobs, count, *edges]
-    status, detail = await broker.caller.once(load("add_graph"), broker.keys.meta(), *args, timeout=timeout)
+    status, detail = await broker.caller.once(
+        load("add_graph"), broker.keys.meta(), *args, timeout=timeout, replicated=replicated
+    )
     if status < 0:
         raise error_for_code(status, detail.decode("utf-8", "surrogateescape"), "add")
     return [AddedNode(ids[number], detail[turn[number] - 1] == 1) for number in range(len(nodes))]
