@@ -209,3 +209,40 @@ async def test_what_a_repeat_does_when_its_memory_is_over(server: ValkeyServer, 
     assert (first[0], second[0]) == ([1], [-2])
     assert store.lengths() == {"completed": 1}
     await broker.close()
+
+
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+async def test_a_job_that_another_worker_took_before_the_answer_came_is_not_run(
+    server: ValkeyServer, store: Store, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lease ran out before the worker knew of its claim; the job is another worker's by now."""
+    options: dict[str, Any] = {} if protocol == "bullmq" else {"protocol": "bridge", "namespace": "late"}
+    async with (
+        Proxy(server.port) as proxy,
+        Queue("chaos", url=proxy.url, **options) as far,
+        Queue("chaos", url=server.url, **options) as near,
+    ):
+        ran: list[str] = []
+
+        @far.process
+        async def work() -> None:
+            ran.append("far")
+
+        async with Worker(far, lock_duration=2, recover=False).running():
+            await eventually(lambda: proxy.calls["bzpopmin"] > 0, "the worker waits")
+            proxy.delay = 3.0
+            handle = await near.add("job")
+            lock = f"bull:chaos:{handle.id}:lock" if protocol == "bullmq" else f"late:jobs:lock:{handle.id}"
+            await eventually(lambda: store.client.exists(lock), "it has claimed the job")
+            store.client.delete(lock)
+            broker, back = near.broker, list[str]()
+            while not back:
+                back = (await broker.recover(interval_ms=1)).ids
+                await asyncio.sleep(0.005)
+            [taken] = (await broker.claim(Ask(1, worker="near", lock_ms=60_000))).jobs
+            assert taken.starts == 2
+            proxy.delay = 0.0  # the answer to the claim is on its way
+            await eventually(lambda: "claimed jobs are not run" in caplog.text, "it drops the job")
+            await broker.finish([Outcome("c", taken.id, taken.token, taken.starts, broker.clock(), b"1")])
+            assert await handle.result(LIMIT) == 1
+        assert ran == []

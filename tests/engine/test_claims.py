@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, ClaimedJob, Code, Outcome
+from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, ClaimedJob, Code, Lease, Outcome
 from oxcart.engine.claims import BATCH, LIMITED, SEARCHED, Claims, Station
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable, ScriptError
@@ -43,6 +43,12 @@ class Scripted:
         self.place = queue.rpartition("@")[2]
         self.waits_for_slot = False
         self._calls = calls
+        self.extended: list[list[str]] = []
+        self.refuses: set[str] = set()
+
+    async def extend(self, leases: list[Lease], lock_ms: int) -> list[str]:
+        self.extended.append([lease.id for lease in leases])
+        return [lease.id for lease in leases if lease.id in self.refuses]
 
     async def claim(self, ask: Ask) -> Claimed:
         return await self._call([], ask)
@@ -60,7 +66,7 @@ class Scripted:
 class Desk:
     """Claims over scripted queues, and what the worker would be told."""
 
-    def __init__(self, *queues: str, concurrency: int = 10) -> None:
+    def __init__(self, *queues: str, concurrency: int = 10, late: float = 60.0) -> None:
         self.calls: asyncio.Queue[Call] = asyncio.Queue()
         self.load = 0
         self.now = 1000
@@ -88,6 +94,7 @@ class Desk:
             observe=lambda station, ended, claimed, seconds: self.seen.append(
                 (station.broker.queue, ended, claimed)
             ),
+            late=late,
         )
 
     def _arrived(self, station: Station, claimed: Claimed) -> None:
@@ -112,6 +119,41 @@ class Desk:
         for _ in range(10):
             await asyncio.sleep(0)
         assert self.calls.empty()
+
+
+class TestLateAnswers:
+    async def test_jobs_of_a_late_answer_are_renewed_and_those_of_others_dropped(self) -> None:
+        desk = Desk("q", concurrency=10, late=0.0)
+        broker = cast(Scripted, desk.stations[0].broker)
+        broker.refuses = {"q1"}
+        desk.claims.wake(None)
+        (await desk.next()).reply(3)
+        await eventually(lambda: desk.arrived == [("q", 2)], "all but the one that another worker has")
+        assert broker.extended[0] == ["q0", "q1", "q2"]
+
+    async def test_an_answer_in_time_renews_nothing(self) -> None:
+        desk = Desk("q", concurrency=10)
+        desk.claims.wake(None)
+        (await desk.next()).reply(3)
+        await eventually(lambda: desk.arrived == [("q", 3)], "arrived")
+        assert cast(Scripted, desk.stations[0].broker).extended == []
+
+    async def test_slots_stay_taken_while_a_late_answer_is_renewed(self) -> None:
+        desk = Desk("q", concurrency=2, late=0.0)
+        broker, renewed = cast(Scripted, desk.stations[0].broker), asyncio.Event()
+
+        async def extend(leases: list[Lease], lock_ms: int) -> list[str]:
+            await renewed.wait()
+            return []
+
+        broker.extend = extend  # type: ignore[method-assign]
+        desk.claims.wake(None)
+        (await desk.next()).reply(2)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not desk.claims.has_room
+        renewed.set()
+        await eventually(lambda: desk.arrived == [("q", 2)], "arrived")
 
 
 class TestBatches:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, Code, Outcome, ServedBroker
+from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, Code, Lease, Outcome, ServedBroker
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerError, BrokerUnavailable, CrossSlotError
 
@@ -43,6 +44,8 @@ STUCK = 1.0
 SEARCHED = 100_000
 #: Lanes that one claim chooses between at most.
 CHOICE = 32
+#: How often what a late answer brings is renewed while the answers to renewals are late as well.
+CONFIRMED = 3
 
 
 class Station:
@@ -133,6 +136,7 @@ class Claims:
         clock: Ms of a clock that nobody sets: all times of stations are on it.
         broken: Told of an error that the worker cannot survive.
         observe: Told of every call: station, ended, claimed, seconds.
+        late: Seconds after which an answer is so late that the leases of its jobs must be renewed first.
     """
 
     def __init__(
@@ -149,6 +153,7 @@ class Claims:
         clock: Callable[[], int],
         broken: Callable[[BaseException], None],
         observe: Callable[[Station, int, int, float], None] | None = None,
+        late: float = math.inf,
     ) -> None:
         self._stations = stations
         self._concurrency = concurrency
@@ -161,6 +166,7 @@ class Claims:
         self._clock = clock
         self._broken = broken
         self._observe = observe
+        self._late = late
         self._most_calls = max(1, -(-concurrency // BATCH))
         self._asked_for = 0
         self._ending = 0  # outcomes that calls under way commit
@@ -394,6 +400,8 @@ class Claims:
                 codes, claimed = await station.broker.finish(outcomes, ask)
             else:
                 codes, claimed = [], await station.broker.claim(ask)
+            if claimed.jobs and time.perf_counter() - started > self._late:
+                await self._confirm(choice[claimed.lane or 0] if choice else station, claimed)
         except (BrokerUnavailable, CrossSlotError):
             raise  # told to give up after a number of attempts, or on a cluster without a hash tag
         except BrokerError as error:
@@ -425,6 +433,32 @@ class Claims:
             self._note(station, claimed, claim, wakes)
         station.active = claimed.active
         self._tell(station, batch, claimed, started)
+
+    async def _confirm(self, station: Station, claimed: Claimed) -> None:
+        """Renews what a late answer brings, and drops jobs that other workers may run by now.
+
+        An answer is late after an outage, or where a handler blocked the event loop. Nobody renewed since.
+        """
+        for _ in range(CONFIRMED):
+            started = time.perf_counter()
+            leases = [Lease(job.id, job.token, job.starts) for job in claimed.jobs]
+            try:
+                refused = set(await station.broker.extend(leases, self._ask.lock_ms))
+            except BrokerUnavailable:
+                raise
+            except BrokerError as error:
+                log.error("queue %s: could not renew what was claimed: %s", station.broker.queue, error)
+                refused = {lease.id for lease in leases}
+            if refused:
+                log.warning(
+                    "queue %s: %d claimed jobs are not run: the answer came after their leases had run out",
+                    station.broker.queue,
+                    len(refused),
+                    extra={"job_ids": sorted(refused)[:100]},
+                )
+                claimed.jobs = [job for job in claimed.jobs if job.id not in refused]
+            if not claimed.jobs or time.perf_counter() - started <= self._late:
+                return
 
     def _tell(
         self, station: Station, batch: list[tuple[RunningJob, Outcome]], claimed: Claimed, started: float

@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.codec import retention_argument
-from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Outcome
+from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Code, Outcome
 from oxcart.engine.running import RunningJob
 from oxcart.model import payload
 from oxcart.model.backoff import Strategy
@@ -373,6 +373,20 @@ def tell_failure(job: RunningJob, outcome: Outcome) -> None:
         outcome.category,
         first if len(first) <= LONGEST_LINE else first[:LONGEST_LINE] + "…",
         extra={**job.log_fields(), "category": outcome.category, "traceback": _last_trace(outcome)},
+    )
+
+
+def tell_refusal(job: RunningJob, outcome: Outcome, code: Code) -> None:
+    """Logs an outcome that the server refused; one of a job that was cancelled by force is no news."""
+    if job.cancel_reason == Category.CANCELLED.value and outcome.category == Category.CANCELLED.value:
+        return
+    log.warning(
+        "queue %s: the %s of job %s was refused: %s",
+        job.queue,
+        {"c": "result", "f": "failure"}.get(outcome.kind, "return"),
+        job.id,
+        REFUSALS.get(code, code) if isinstance(code, int) else code,
+        extra=job.log_fields(),
     )
 
 

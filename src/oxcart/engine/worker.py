@@ -29,7 +29,7 @@ from oxcart.engine.callbacks import Callbacks
 from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.checks import check_count, read_lease, read_limiter
 from oxcart.engine.claims import SPELL_US, Claims, Station
-from oxcart.engine.executor import CANCELLED, LEASE_LOST, SHUTDOWN, Executor, Middleware
+from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.housekeeping import keep_house
 from oxcart.engine.leases import Leases, tell_failed_renewal
 from oxcart.engine.mesh import Mesh
@@ -42,7 +42,7 @@ from oxcart.engine.scheduler import Scheduler
 from oxcart.engine.shutdown import UNREACHED, commit_the_rest
 from oxcart.engine.source import Source, deliveries_of, make_worker_id
 from oxcart.engine.unknown import UnknownNames
-from oxcart.engine.verdict import REFUSALS, Verdict, tell_failure
+from oxcart.engine.verdict import Verdict, tell_failure, tell_refusal
 from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import Duration, parse_ms
@@ -307,6 +307,7 @@ class Worker:
             clock=self._clock,
             broken=self._break,
             observe=None if observer is None else self._called,
+            late=self._outage.silence_ms / 1000,
         )
         self._claims.paused = self.is_paused
         self._namespaces = Namespaces(brokers, self.name, abilities=lambda: self.abilities)
@@ -494,21 +495,9 @@ class Worker:
             self._claims.submit(station, job, self._verdict.children_not_ready(job, int(code)))
             return
         else:
-            self._refused(station, job, outcome, code)
+            tell_refusal(job, outcome, code)
         if self._observer is not None:
             self._observer.job_ended(job, outcome, code, job.took)
-
-    def _refused(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
-        if job.cancel_reason == CANCELLED and outcome.category == CANCELLED:
-            return  # by force: the job had ended before its handler did
-        log.warning(
-            "queue %s: the %s of job %s was refused: %s",
-            station.broker.queue,
-            {"c": "result", "f": "failure"}.get(outcome.kind, "return"),
-            job.id,
-            REFUSALS.get(code, code) if isinstance(code, int) else code,
-            extra=job.log_fields(),
-        )
 
     def _starved(self) -> None:
         self._mesh.starved()
