@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from oxcart import Worker
-from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.port import Ask, Outcome, ServedBroker
 from oxcart.model.state import State
 from tests.conformance.conftest import Bench, Venue
 from tests.signals import eventually
@@ -140,3 +140,37 @@ async def test_a_schedule_fires_at_its_times(skew: int, venue: Venue, bench: Ben
     known = await queue.schedulers.get("daily")
     assert known is not None
     assert known.next_ms == due + 24 * HOUR_MS
+
+
+async def test_times_of_a_job_never_decrease_though_every_clock_differs(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer an hour ahead, a worker an hour behind, an operator in between."""
+    true_ns, ours = time.time_ns, venue.protocol == "bullmq"
+
+    async def client(hours: float) -> ServedBroker:
+        monkeypatch.setattr(time, "time_ns", lambda: true_ns() + int(hours * HOUR_MS) * 1_000_000)
+        return venue.queue().broker
+
+    producer = await client(1)
+    queue = venue.queue()
+    options = queue.read_options({"history": True} if ours else {})
+    (added,) = await producer.add([producer.encode("email", None, options)])
+    worker = await client(-1)
+    (job,) = (await worker.claim(Ask(1, worker="w1"))).jobs
+    outcome = Outcome("d", job.id, job.token, job.starts, value=b"no", stack=b"[]", delay_ms=HOUR_MS)
+    await worker.finish([outcome], Ask(0, worker="w1"))
+    operator = await client(0.5)
+    await operator.promote_job(added.id)
+    other = await client(-0.5)
+    (job,) = (await other.claim(Ask(1, worker="w2"))).jobs
+    await other.finish([Outcome("c", job.id, job.token, job.starts, value=b"1")], Ask(0, worker="w2"))
+    (found,) = await operator.look([added.id])
+    assert found is not None
+    assert found.completed_at is not None
+    shown = [found.created_at, found.scheduled_at, found.started_at, found.completed_at, found.updated_at]
+    assert shown == sorted(filter(None, shown))
+    assert found.completed_at - found.created_at < timedelta(minutes=1)
+    if ours:
+        written = [int(line.split("\t")[0]) for line in found.extra["ox:history"].splitlines()]
+        assert [found.timestamp, *written] == sorted([found.timestamp, *written])

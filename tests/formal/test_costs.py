@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 
+from oxcart import Queue
 from oxcart.broker.port import Ask, Outcome
 from oxcart.model.options import JobOptions
 from tests.broker.test_broker import Q
@@ -73,3 +74,24 @@ async def test_a_job_that_keeps_a_history_takes_at_most_three_more(q: Q, store: 
 
     plain = await commands()
     assert await commands(history=True) <= plain + 4 * 50
+
+
+async def test_a_call_asks_for_the_time_at_most_once(queue: Queue, store: redis.Redis) -> None:
+    broker = queue.broker
+    options = [JobOptions.build(), JobOptions.build(delay=1), JobOptions.build(lifetime=60, history=True)]
+    jobs = [broker.encode("n", {"n": number}, options[number % 3]) for number in range(90)]
+    store.config_resetstat()
+    await broker.add(jobs)
+    claimed = (await broker.claim(Ask(30))).jobs
+    later = [
+        Outcome("d", job.id, job.token, job.starts, value=b"no", stack=b"[]", delay_ms=1)
+        for job in claimed[:15]
+    ]
+    ended = [Outcome("c", job.id, job.token, job.starts, value=b"1") for job in claimed[15:]]
+    await broker.finish(later + ended, Ask(30))
+    await broker.promote()
+    await broker.expire()
+    await broker.recover()
+    stats: dict[str, dict[str, Any]] = store.info("commandstats")
+    calls = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
+    assert 3 <= stats["cmdstat_time"]["calls"] <= calls

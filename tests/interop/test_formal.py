@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oxcart import Queue
+from oxcart.broker.port import Ask
 from oxcart.model.state import State
 from tests.formal.test_history import check
 from tests.interop.obedient import LIMIT, obeying
@@ -111,3 +112,15 @@ async def test_after_us_node_and_after_node_us(node: NodeDriver, queue: Queue) -
     assert job.state is State.COMPLETED
     assert [one.worker for one in job.past_attempts if not one.inferred] == ["ox"]
     assert job.past_attempts[0].inferred
+
+
+async def test_a_job_that_node_promoted_shows_no_time_in_the_future(node: NodeDriver, queue: Queue) -> None:
+    """Node does not write when a job became ready: nothing is shown until it starts, then its start."""
+    handle = await queue.add("j", delay="1h")
+    await node.call("promote", queue=queue.name, jobId=handle.id)
+    job = await handle.get()
+    assert (job.state, job.scheduled_at, job.updated_at) == (State.SCHEDULED, None, job.created_at)
+    assert len((await queue.broker.claim(Ask(1))).jobs) == 1
+    job = await handle.get()
+    assert job.state == State.RUNNING
+    assert job.scheduled_at == job.started_at == job.updated_at

@@ -7,6 +7,7 @@ from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.progress import check_progress
+from oxcart.model.state import State
 
 
 def job(**fields: Any) -> Job:
@@ -53,3 +54,38 @@ def test_progress(value: Any) -> None:
 def test_bad_progress(value: Any) -> None:
     with pytest.raises(ValidationError, match="progress must be a number from 0 to 100 or an object, got"):
         check_progress(value)
+
+
+class TestTimesInOrder:
+    """Times of one job never decrease, whoever wrote them."""
+
+    def test_a_peer_whose_clock_is_ahead_added_it(self) -> None:
+        found = job(
+            timestamp=5_000_000,
+            processed_on=1_000_000,
+            finished_on=1_200_000,
+            attempts_started=1,
+            state=State.COMPLETED,
+        )
+        assert [change.at for change in found.transitions] == [1_000_000, 1_000_000, 1_200_000]
+        assert found.scheduled_at is not None
+        assert found.started_at is not None
+        assert found.created_at <= found.scheduled_at <= found.started_at <= found.updated_at
+
+    def test_the_clock_of_the_server_was_set_back(self) -> None:
+        lines = ["900\tpending\tscheduled\t\tadded", "1000\tscheduled\trunning\tw\tx"]
+        lines.append("400\trunning\tcompleted\tw\ty")
+        attempt = '[1,1000,400,"w","completed","","","",""]\n'
+        found = job(
+            timestamp=900,
+            processed_on=1000,
+            finished_on=400,
+            attempts_started=1,
+            state=State.COMPLETED,
+            extra={"ox:history": "\n".join(lines) + "\n", "ox:attempts": attempt},
+        )
+        assert [change.at for change in found.transitions] == [900, 1000, 1000]
+        assert [(one.started, one.ended) for one in found.past_attempts] == [(1000, 1000)]
+        assert found.started_at is not None
+        assert found.completed_at is not None
+        assert found.created_at < found.started_at <= found.completed_at == found.updated_at

@@ -119,7 +119,28 @@ def transitions(text: str, known: Known) -> list[Change]:
     last = changes[-1].target if changes else State.PENDING
     if known.state is not None and last is not known.state:
         changes += _bridge(last, known.state, known, None)
-    return changes
+    return _in_order(changes, known.created)
+
+
+def _in_order(changes: list[Change], created: int) -> list[Change]:
+    """Changes whose times never decrease.
+
+    Who wrote them may have had different clocks: a peer's, or the server's before it was set back. Then the
+    creation is not later than the first change that is known, and no other earlier than the one before it.
+    """
+    times = [change.at for change in changes if change.at is not None]
+    if times == sorted(times):
+        return changes
+    first = next((at for at in times if at != created), created)
+    last, ordered = 0, []
+    for change in changes:
+        if change.at is not None:
+            at = min(first, change.at) if change.inferred and change.at == created else change.at
+            last = max(last, at)
+            ordered.append(msgspec.structs.replace(change, at=last))
+        else:
+            ordered.append(change)
+    return ordered
 
 
 def attempts(text: str, job_id: str, starts: int, known: Known) -> list[Attempt]:
@@ -175,7 +196,7 @@ def _attempt(job_id: str, line: str) -> Attempt | None:
             attempt_id(job_id, int(number)),
             int(number),
             int(started) if started else None,
-            int(ended) if ended else None,
+            max(int(ended), int(started or 0)) if ended else None,
             worker or None,
             outcome,
             category or None,

@@ -109,18 +109,30 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def created_at(self) -> datetime:
-        """When it was added."""
-        return _time(self.timestamp)
+        """When it was added.
+
+        A peer whose clock is ahead writes a later time than the server's: then it is that of the first
+        transition that is known.
+        """
+        return _time(min([self.timestamp, *self._times()[:1]]))
 
     @property
     def scheduled_at(self) -> datetime | None:
-        """When it became ready for the first time; None while it waits for its time.
+        """When it last became ready for a worker; None while it waits for its time or for other jobs.
 
-        The wire does not tell when the children of a parent had ended: then it is the time of the add.
+        Where a peer made it ready, nobody wrote that down. Then a job with a delay shows nothing until it
+        starts, and then the end of its delay or its start, whichever was first; one without shows its add.
         """
-        return (
-            None if self.delay and not self.attempts_started else _time(self.timestamp + self.options.delay)
-        )
+        if self.state in (State.PENDING, State.DELAYED):
+            return None
+        ready = self._ms("ox:ready")
+        if ready is None:
+            if self.options.delay and self.processed_on is None:
+                return None
+            ready = self.timestamp + self.options.delay
+            if self.processed_on is not None:
+                ready = min(ready, self.processed_on)
+        return _time(ready)
 
     @property
     def started_at(self) -> datetime | None:
@@ -129,13 +141,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def completed_at(self) -> datetime | None:
-        """When it ended, however it ended."""
-        return None if self.finished_on is None else _time(self.finished_on)
+        """When it ended, however it ended; not before its latest attempt began."""
+        return None if self.finished_on is None else _time(max(self.finished_on, self.processed_on or 0))
 
     @property
     def updated_at(self) -> datetime:
         """When it last changed its state, as far as its record tells."""
-        return self.completed_at or self.started_at or self.scheduled_at or self.created_at
+        return _time(max(self._times(), default=self.timestamp))
+
+    def _times(self) -> list[int]:
+        """The times of transitions that are known, but for that of the add; that of the end comes last."""
+        known = (self._ms("ox:ready"), self._ms("ox:moved"), self.processed_on, self.finished_on)
+        return [at for at in known if at is not None]
+
+    def _ms(self, field: str) -> int | None:
+        raw = self.extra.get(field, "")
+        return int(raw) if raw.isdigit() and len(raw) < 16 else None
 
     @property
     def attempts_used(self) -> int:

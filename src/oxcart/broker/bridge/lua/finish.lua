@@ -121,6 +121,7 @@ end
 function end_as.r(id, o, facts)
   note_failure(id, o)
   make_ready(id, facts, o[13])
+  note_ready(id, o[5])
   tell(asked.type, "waiting", id, "prev", "active", told(o, "retried", o[7]))
 end
 
@@ -136,7 +137,7 @@ function end_as.d(id, o, facts)
   end
   local runs = o[12] and 1 or uncount(id, facts, 1)
   local due = string.format("%.0f", o[5] + o[11])
-  call("HSET", P .. "ox:job:" .. id, "delay", math.max(1, o[11]))
+  call("HSET", P .. "ox:job:" .. id, "delay", math.max(1, o[11]), "ox:moved", o[5])
   call("SET", P .. "jobs:status:" .. id, "delayed")
   call("ZADD", P .. "jobs:delayed", due, id)
   call("ZADD", P .. "ox:marker:" .. asked.type, due, "1")
@@ -147,6 +148,7 @@ end
 function end_as.w(id, o, facts)
   uncount(id, facts, 1)
   make_ready(id, facts, true)
+  note_ready(id, o[5])
   tell(asked.type, "waiting", id, "prev", "active", told(o, "given_back"))
 end
 

@@ -21,6 +21,7 @@ for at = 4, #ARGV, 2 do
   else
     call("HSET", P .. "ox:facts", id, packed)
     make_ready(id, cmsgpack.unpack(packed), false)
+    note_ready(id, server_ms())
     tell(ARGV[3], "waiting", id, "prev", "delayed")
   end
   codes[#codes + 1] = code

@@ -29,6 +29,7 @@ for at = 4, #ARGV do
       if job[4] == "" then
         call("HSET", P .. "ox:facts", id, job[3])
         make_ready(id, cmsgpack.unpack(job[3]), true)
+        note_ready(id, now)
         tell(job_type, "waiting", id, "prev", "active")
       else
         call("HSET", P .. "ox:job:" .. id, "failedReason", job[5], "ox:category", "system", "finishedOn", now)

@@ -40,6 +40,7 @@ local function retry(id, packed, record)
   end
   call("HSET", P .. "ox:facts", id, packed)
   make_ready(id, cmsgpack.unpack(packed), ARGV[4] == "L")
+  note_ready(id, server_ms())
   tell(ARGV[3], "waiting", id, "prev", status == "dead" and "failed" or status)
   return 1
 end

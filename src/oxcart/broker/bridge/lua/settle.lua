@@ -72,11 +72,13 @@ for _, id in ipairs(ids) do
     elseif due > tonumber(time_of(ARGV[3])) then
       call("SET", P .. "jobs:status:" .. id, "delayed")
       call("ZADD", P .. "jobs:delayed", known[2], id)
+      call("HSET", job, "ox:moved", time_of(ARGV[3]))
       if facts then
         tell(facts[1], "delayed", id, "delay", known[2])
       end
     else
       make_ready(id, facts, false)
+      note_ready(id, time_of(ARGV[3]))
       if facts then
         tell(facts[1], "waiting", id, "prev", "waiting-children")
       end

@@ -503,7 +503,8 @@ local function make_other_kinds()
 
   function kinds.r(index, at, id, token, starts, time, front)
     promote_due(P, read_gate(P), tonumber(time), PROMOTE)
-    local job = leave(index, "r", id, token, starts, { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1] })
+    local job = leave(index, "r", id, token, starts,
+      { "failedReason", ARGV[at], "stacktrace", ARGV[at + 1], "ox:ready", time })
     if type(job) == "number" then
       return job
     end
@@ -531,7 +532,7 @@ local function make_other_kinds()
     else
       excuse(P .. id)
     end
-    call("HSET", P .. id, "delay", ARGV[at + 2])
+    call("HSET", P .. id, "delay", ARGV[at + 2], "ox:moved", time)
     local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
     seldom().wake_later(P)
     if ARGV[at + 3] == "1" then
@@ -550,7 +551,7 @@ local function make_other_kinds()
   end
 
   function kinds.w(index, at, id, token, starts, time)
-    local job = leave(index, "w", id, token, starts)
+    local job = leave(index, "w", id, token, starts, { "ox:ready", time })
     if type(job) == "number" then
       return job
     end
@@ -571,7 +572,7 @@ local function make_other_kinds()
     elseif call("SCARD", key .. ":dependencies") == 0 then
       return 0
     end
-    local job = leave(index, "h", id, token, starts)
+    local job = leave(index, "h", id, token, starts, { "ox:moved", time })
     if type(job) == "number" then
       return job
     end

@@ -20,7 +20,7 @@ end
 local job = call("HMGET", P .. id, "priority", "ox:history", "atm", "delay", "attemptsMade")
 insert_waiting(P, read_gate(P), id, tonumber(job[1]) or 0)
 call("XADD", P .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
-call("HSET", P .. id, "delay", 0)
+call("HSET", P .. id, "delay", 0, "ox:ready", server_ms())
 if job[2] and not is_held_back(P .. id, job[2], job[4]) then
   local from = attempts_made(job[3], job[5]) > 0 and "retrying" or "delayed"
   call("HSET", P .. id, "ox:history", noted(job[2], server_ms(), from, "scheduled", "", "an operator lets it run now"))

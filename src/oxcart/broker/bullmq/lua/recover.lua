@@ -94,6 +94,7 @@ local function recover(id)
   if known[3] then -- its worker was asked to end it and is lost: whoever takes it next does so
     call("HSET", key, "defa", known[3])
   end
+  call("HSET", key, "ox:ready", time_of(ARGV[4]))
   if known[2] then
     note_end(key, known[2], "stalled", "scheduled", "the lease was lost", time_of(ARGV[4]),
       "the worker was lost", "system")

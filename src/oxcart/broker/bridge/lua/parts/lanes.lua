@@ -85,6 +85,11 @@ local function make_ready(id, facts, front)
   end
 end
 
+-- Notes when a job became ready that was not so before.
+local function note_ready(id, now)
+  call("HSET", P .. "ox:job:" .. id, "ox:ready", now)
+end
+
 -- Lets a job wait until others have completed. Each of them knows who waits for it, so that its end need not
 -- look at all that wait; for a day, after which a slower look finds them (settle.lua).
 local function make_pending(id, unmet, now)
@@ -104,6 +109,7 @@ local function promote_due(now, most)
     local facts = facts_of(id)
     make_ready(id, facts, false)
     if facts then
+      note_ready(id, now)
       tell(facts[1], "waiting", id, "prev", "delayed")
     end
   end

@@ -93,8 +93,9 @@ local function put_back(prefix, id)
   return true
 end
 
--- Lets one due job wait for a worker. An id that leads to no job is dropped with its place.
-local function promote_one(prefix, gate, id, now)
+-- Lets one due job wait for a worker; `stamp` is the time that is written down. An id that leads to no job is dropped
+-- with its place.
+local function promote_one(prefix, gate, id, stamp)
   local key = prefix .. id
   local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm", "delay", "attemptsMade")
   local priority = known[1]
@@ -110,11 +111,11 @@ local function promote_one(prefix, gate, id, now)
   call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
   if known[2] and not is_held_back(key, known[2], known[4]) then
     local retries = attempts_made(known[3], known[5]) > 0
-    call("HSET", key, "delay", 0, "ox:history", noted(known[2], string.format("%.0f", tonumber(now)),
+    call("HSET", key, "delay", 0, "ox:ready", stamp, "ox:history", noted(known[2], stamp,
       retries and "retrying" or "delayed", "scheduled", "",
       retries and "the backoff has passed" or "the delay has passed"))
   else
-    call("HSET", key, "delay", 0)
+    call("HSET", key, "delay", 0, "ox:ready", stamp)
   end
 end
 
@@ -134,9 +135,10 @@ local function promote_due(prefix, gate, now, most, few, stamp)
     last = few
   end
   local gone = {}
+  stamp = stamp or string.format("%.0f", now)
   for i = 1, last do
     local id = due[i]
-    if pcall(promote_one, prefix, gate, id, stamp or now) or is_ready(prefix, id) then
+    if pcall(promote_one, prefix, gate, id, stamp) or is_ready(prefix, id) then
       gone[#gone + 1] = id
     end
   end

@@ -9,11 +9,10 @@ local function release_parent(prefix, id, now)
     opened[#opened + 1] = { prefix, id }
   end
   local asked = call("HMGET", prefix .. id, "priority", "delay", "ox:history")
-  local delay = tonumber(asked[2]) or 0
-  if asked[3] then
-    call("HSET", prefix .. id, "ox:history", noted(asked[3], string.format("%.0f", now), "pending",
-      delay > 0 and "delayed" or "scheduled", "", delay > 0 and "a delay was asked for" or "its dependencies have ended"))
-  end
+  local delay, stamp = tonumber(asked[2]) or 0, string.format("%.0f", now)
+  call("HSET", prefix .. id, delay > 0 and "ox:moved" or "ox:ready", stamp, unpack(asked[3] and { "ox:history",
+    noted(asked[3], stamp, "pending", delay > 0 and "delayed" or "scheduled", "",
+      delay > 0 and "a delay was asked for" or "its dependencies have ended") } or {}))
   if delay > 0 then
     local due = now + delay
     call("ZADD", prefix .. "delayed", due * TICK, id)

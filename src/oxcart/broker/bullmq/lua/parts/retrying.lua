@@ -25,6 +25,7 @@ local function retry_one(gate, id, state, front, reset, now)
     end
   end
   now = now or server_ms()
+  call("HSET", key, "ox:ready", now)
   if known[9] then -- the new generation has a lifetime of its own
     call("HSET", key, "ox:since", now)
     call("ZADD", P .. "ox:expiring", now + known[9], id)
