@@ -430,9 +430,10 @@ class TestRetryAll:
         assert not store.exists("bull:q:failed")
 
     async def test_the_same_state_as_single_retries(self, q: Q, store: redis.Redis) -> None:
-        dumps = []
+        dumps, begun = [], q.clock.now
         for at_once in (True, False):
             store.flushall()
+            q.clock.now = begun
             await finish(q, *names(7), kind="f")
             store.delete("bull:q:events")
             if at_once:
