@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BULLMQ ?= 5.62.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check clean bench bench-quick bench-field bench-limits bench-bounds
+.PHONY: help install demo test lint types check clean bench bench-quick bench-field bench-brief bench-limits bench-bounds
 .PHONY: bench-formal bench-instructions life soak
 
 help:  ## list the targets
@@ -46,6 +46,9 @@ bench-quick: install  ## the same in under three minutes: fewer rounds, jobs and
 
 bench-field: install  ## the last section of bench alone: taskiq, SAQ, arq, streaQ, Celery, RQ, Dramatiq, Huey
 	$(BIN)/python -m benchmarks.field $(BENCH)
+
+bench-brief: install  ## how long small workers take to start, run some jobs and close, beside PyPI's bullmq
+	$(BIN)/python -m benchmarks.brief $(BENCH)
 
 bench-limits: install  ## how long the server is held at worst
 	$(BIN)/python -m benchmarks.limits $(BENCH)
