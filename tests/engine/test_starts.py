@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -140,3 +141,28 @@ class TestBound:
 
 async def _ended(queue: Queue, job_id: str) -> bool:
     return await queue.state(job_id) in ("failed", "completed")
+
+
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+async def test_a_fence_grows_though_the_id_is_removed_and_added_again(
+    valkey: ValkeyServer, store: redis.Redis, protocol: Any
+) -> None:
+    async with Venue(protocol, valkey.url, [valkey]).queue() as queue:
+        seen: list[tuple[int, int]] = []
+
+        @queue.process
+        async def work(job: RunningJob) -> None:
+            seen.append((job.fencing, job.fence))
+            if job.attempt == 1:
+                raise RuntimeError("again")
+
+        job_id = str(uuid.uuid4())
+        for generation in (1, 2, 3):
+            await queue.add("email", job_id=job_id, attempts=2, backoff=0.001)
+            async with Worker(queue).running():
+                await eventually(lambda: _ended(queue, job_id), f"generation {generation} ends")
+            await queue.remove(job_id)
+    assert [fencing for fencing, _ in seen] == [1, 2] * 3
+    fences = [fence for _, fence in seen]
+    assert fences == sorted(set(fences))
+    assert fences[-1] < 2**63

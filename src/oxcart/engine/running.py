@@ -38,6 +38,9 @@ T = TypeVar("T")
 
 _MISSING: Any = object()
 
+#: Bits of ``RunningJob.fence`` that hold the number of starts.
+FENCE_BITS = 20
+
 
 class RunningJob(Parent):
     """A claimed job. Handlers ask for it with a parameter named ``job``.
@@ -47,7 +50,7 @@ class RunningJob(Parent):
         queue: The queue it came from; of a job in a lane the queue that the lane belongs to.
         token: The lease under which it runs.
         fencing: How often the job was started: grows with every claim, so a store can refuse a writer
-            whose number is old.
+            whose number is old. A job that is removed and added again begins anew; ``fence`` does not.
         started_ms: When this attempt began, by the server's clock.
         began: The same in seconds of the monotonic clock.
         took: How many seconds it took, once it has ended.
@@ -190,6 +193,17 @@ class RunningJob(Parent):
     def attempts_made(self) -> int:
         """Attempts that ended before this one."""
         return codec.attempts_made(self.claim.fields)
+
+    @property
+    def fence(self) -> int:
+        """A fencing number that also grows when the job's id is removed and added again.
+
+        Holds the time of the add in ms and, in its lowest 20 bits, ``fencing``; fits a 64-bit integer. A
+        worker of a peer can compute the same from the job's timestamp and its number of starts.
+        """
+        created = codec.count_of(self.claim.fields.get(b"timestamp"))
+        starts: int = min(self.fencing, 2**FENCE_BITS - 1)
+        return (created << FENCE_BITS) + starts
 
     @property
     def stalls(self) -> int:

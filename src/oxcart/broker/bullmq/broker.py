@@ -6,6 +6,7 @@ May touch: the server, through its caller. Holds no state of jobs.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ from oxcart.model.errors import BrokerError, JobLocked, OxcartError, error_for_c
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.target import split_lane
+
+log = logging.getLogger("oxcart.broker")
 
 #: Jobs per add call: keeps a call at about 3 ms of the server's time.
 ADD_CHUNK = 150
@@ -135,6 +138,8 @@ class BullMQBroker:
         self._meta = self.keys.meta()
         #: When the next lifetime is over, in ms, as the last ``promote`` saw it; 0 for none.
         self.next_expiry = 0
+        #: Bounds of the queue that make no sense and were logged.
+        self._odd_bounds: set[bytes] = set()
         self._claims = 0
         self._new_token = new_token or self._next_token
         self.schedulers = SchedulerStore(self)
@@ -322,10 +327,17 @@ class BullMQBroker:
     async def promote(self, most: int = 250) -> tuple[int, int]:
         """Lets due jobs through and settles the pause lists; returns how many, and the next due time."""
         sent = monotonic_ms()
-        moved, due, self.next_expiry, now = await self.caller.again(
+        moved, due, self.next_expiry, now, odd = await self.caller.again(
             load("promote"), self._meta, self.clock.argument, most, patient=True
         )
         self.clock.learn(sent, now)
+        if odd and odd not in self._odd_bounds:
+            self._odd_bounds.add(odd)
+            log.warning(
+                "queue %s: its meta key holds bounds that make no sense: %s",
+                self.queue,
+                odd.decode("utf-8", "replace").rstrip(),
+            )
         return moved, due
 
     async def expire(self, *, grace_ms: int = EXPIRY_GRACE) -> int:

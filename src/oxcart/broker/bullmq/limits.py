@@ -86,7 +86,10 @@ class LimitStore:
     async def rules(self) -> Rules:
         """The limits per type and key."""
         raw = await self._caller.command("HGET", self._keys.meta(), "ox:limits")
-        return Rules() if raw is None else msgspec.json.decode(raw, type=Rules)
+        try:
+            return Rules() if raw is None else msgspec.json.decode(raw, type=Rules)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return Rules()
 
     async def usage(self, bucket: str) -> tuple[int, int, int]:
         """How many jobs of a bucket run, are held back, and started in the present minute.
@@ -116,5 +119,5 @@ class Rules(msgspec.Struct, frozen=True):
 def _number(raw: bytes | None) -> int | None:
     try:
         return None if raw is None else int(float(raw))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

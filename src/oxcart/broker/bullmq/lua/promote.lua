@@ -5,7 +5,7 @@
 -- ARGV     1 "", 2 "", 3 the time up to which jobs are due, or "" (time.lua), 4 how many at most, 5 the time to write
 --          down, where that is not 3, or "" for the server's
 -- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime is over or 0,
---          the time by which the call judged }
+--          the time by which the call judged, bounds in `meta` that make no sense or stop the queue, or "" }
 -- Events   `waiting` per job
 -- include: base gate insert
 -- include when needed: insert limiting
@@ -26,4 +26,4 @@ if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioriti
 end
 local due = next_due(P)
 local expiring = call("ZRANGE", P .. "ox:expiring", 0, 0, "WITHSCORES")
-return { moved, due and math.floor(due) or 0, tonumber(expiring[2]) or 0, now }
+return { moved, due and math.floor(due) or 0, tonumber(expiring[2]) or 0, now, gate.odd or "" }

@@ -77,7 +77,10 @@ end
 -- A pipeline wants more events kept than peers do, and every constructor of a Node queue sets the number back:
 -- where it was, it is set again.
 local function asserted(prefix, kept, keep, till)
-  if keep and kept and (tonumber(kept) or 0) < tonumber(keep) and is_ahead(till) then
+  if kept and not (string.match(kept, "^%d+$") and #kept <= 15) then
+    return nil -- no length: it is written anew
+  end
+  if keep and kept and tonumber(kept) < (count_of(keep) or 0) and is_ahead(till) then
     call("HSET", prefix .. "meta", "opts.maxLenEvents", keep)
     return keep
   end

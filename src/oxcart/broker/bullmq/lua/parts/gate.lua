@@ -71,9 +71,25 @@ local function active_elsewhere(base)
   return known[2], known[3]
 end
 
+-- A bound that somebody wrote to `meta`, or nil. What is no number of at least `least` bounds nothing, rather than
+-- stopping every call. `gate.odd` names it: the tick returns that, and a worker logs it.
+local function bound_of(gate, field, text, least)
+  local number = text and tonumber(text)
+  if number and number >= least and number < 2 ^ 53 then
+    if number > 0 then
+      return number
+    end
+    gate.odd = (gate.odd or "") .. field .. "=0 (no job starts) "
+    return number
+  elseif text then
+    gate.odd = (gate.odd or "") .. field .. "=" .. string.sub(text, 1, 40) .. " (ignored) "
+  end
+  return nil
+end
+
 -- Returns a table: `paused`, `closed` (paused or at its concurrency), `target` (list for ready jobs),
 -- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound), `limits`
--- (the rules per type and key, where there are any).
+-- (the rules per type and key, where there are any), `odd` (bounds in `meta` that make no sense, for the log).
 -- Of a lane, and of a queue that has lanes, also `base` (the beginning of the keys of the queue that the lanes belong
 -- to), and of a lane `limiter` (the key of that queue's rate) and `shut` (that queue is closed): its pause,
 -- concurrency, rate and rules hold for all of them together.
@@ -81,14 +97,15 @@ local function read_gate(prefix)
   local meta = call("HMGET", prefix .. "meta", "paused", "concurrency", "max", "duration", "opts.maxLenEvents",
     "ox:keep", "ox:until", "ox:limits", "ox:lanes")
   known_max_events[prefix] = asserted(prefix, meta[5], meta[6], meta[7]) or nil
-  local gate = { paused = meta[1] and true or false, max = meta[3], duration = meta[4], limits = meta[8] }
+  local gate = { paused = meta[1] and true or false, limits = meta[8] }
+  gate.max, gate.duration = bound_of(gate, "max", meta[3], 1), bound_of(gate, "duration", meta[4], 1)
   gate.closed = gate.paused
   gate.target = prefix .. (gate.paused and "paused" or "wait")
   if gate.paused then
     settle(prefix, true)
   else
-    local most = meta[2] and tonumber(meta[2])
-    if most and most == most then -- what is no number bounds nothing, rather than stopping every call
+    local most = bound_of(gate, "concurrency", meta[2], 0)
+    if most then
       if unwritten.active then
         unwritten.active()
       end
@@ -102,12 +119,13 @@ local function read_gate(prefix)
       base = prefix
     else
       meta = call("HMGET", base .. "meta", "paused", "concurrency", "max", "duration", "ox:limits")
-      gate.max, gate.duration, gate.limiter, gate.limits = meta[3], meta[4], base .. "limiter", meta[5]
+      gate.max, gate.duration = bound_of(gate, "max", meta[3], 1), bound_of(gate, "duration", meta[4], 1)
+      gate.limiter, gate.limits = base .. "limiter", meta[5]
       gate.shut = meta[1] and true or false
     end
     gate.base = base
-    local most = meta[2] and tonumber(meta[2])
-    if most and most == most and not gate.shut then
+    local most = bound_of(base == prefix and {} or gate, "concurrency", meta[2], 0)
+    if most and not gate.shut then
       if unwritten.active then
         unwritten.active()
       end

@@ -3,6 +3,15 @@
 -- A queue and its lanes have them together: `AT` is the beginning of the keys of the queue that they belong to. A job
 -- goes by its id in these sets, and one in a lane by the lane's name before that (`name_of`).
 
+-- The rules in `ox:limits`; none where they cannot be read.
+local function rules_of(text)
+  local fine, rules = pcall(cjson.decode, text)
+  if fine and type(rules) == "table" and type(rules.t) == "table" and type(rules.k) == "table" then
+    return rules
+  end
+  return { t = {}, k = { 0, 0 } }
+end
+
 local AT, PLACES, PARKED, OPENING
 local function limit_at(base)
   AT = base
@@ -186,7 +195,7 @@ end
 -- and nobody is held back, there are no limits any more.
 local function open_due(gate, now, most)
   limit_at(gate.base or P)
-  local rules = cjson.decode(gate.limits)
+  local rules = rules_of(gate.limits)
   local due = call("ZRANGEBYSCORE", OPENING, "-inf", string.format("%.0f", now), "LIMIT", 0, most)
   local left = LET_IN
   for _, bucket in ipairs(due) do
@@ -217,14 +226,14 @@ end
 local function give_up_lost_places(gate, id, key)
   limit_at(gate.base or P)
   local job = call("HMGET", key, "name", "ox:limit")
-  give_up_places(cjson.decode(gate.limits), id, job[1], job[2])
+  give_up_places(rules_of(gate.limits), id, job[1], job[2])
 end
 
 -- Ends what jobs that left `active` held, and lets others in for them. `leavers` is a list of { id, name and
 -- key, whether it stands in front of all others now }.
 local function leave_places(text, base, leavers)
   limit_at(base)
-  local rules, vacant = cjson.decode(text), {}
+  local rules, vacant = rules_of(text), {}
   for _, one in ipairs(leavers) do
     for _, bucket in ipairs(give_up_places(rules, one[1], one[2][1], one[2][2])) do
       if not one[3] then
@@ -248,7 +257,7 @@ end
 -- does or is held back; `write` writes both down. Nothing is written before.
 local function limiting(gate, now)
   open_due(gate, now, 20)
-  local rules = cjson.decode(gate.limits)
+  local rules = rules_of(gate.limits)
   local rooms, waits, entering, started, held_back, vacant = {}, {}, {}, {}, {}, {}
   local limits = {}
 
