@@ -30,8 +30,8 @@ async def test_one_life_leaves_the_same_traces(node: NodeDriver, queue: Queue, s
     for state in ("completed", "failed"):
         assert wire.job_shapes(client, base, state) == wire.job_shapes(client, theirs, state)
 
-    places = wire.key_types(client, base).keys() - _FLEETING - {"ox:call:*", "ox:worker:*", "ox:workers"}
-    assert places == wire.key_types(client, theirs).keys() - _FLEETING
+    fleeting = {*_FLEETING, "ox:call:*", "ox:worker:*", "ox:workers", "ox:alive"}
+    assert wire.key_types(client, base).keys() - fleeting == wire.key_types(client, theirs).keys() - _FLEETING
     assert wire.wrong_types(client, theirs) == {}
     assert wire.wrong_types(client, base) == {}
     # Every key that is ours alone goes by itself.

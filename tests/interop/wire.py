@@ -35,6 +35,7 @@ KEY_TYPES = {
     "ox:call:*": "string",
     "ox:worker:*": "string",
     "ox:workers": "zset",
+    "ox:alive": "string",
 }
 _ROOMS = ("lock", "logs", "dependencies", "processed", "failed", "unsuccessful")
 
