@@ -151,8 +151,9 @@ equality: install  ## 500 sequences against 5.62.0, and 500 more of each over fl
 	  $(BIN)/pytest -q -n 2 --timeout 1200 tests/equality
 
 .PHONY: failover
-failover: install  ## kill masters of a cluster with replicas and behind Sentinels under load, twelve times
+failover: install  ## kill masters of a cluster and behind Sentinels twelve times under load, and freeze them
 	OXCART_FAILOVERS=12 $(BIN)/pytest -q -s tests/cluster/test_failover.py tests/connections/test_sentinels.py
+	OXCART_CHAOS=full $(BIN)/pytest -q -s tests/cluster/test_hanging_master.py
 
 .PHONY: limits-chaos
 limits-chaos: install  ## limits per type and 10 000 keys, 20 000 jobs, workers killed all the time

@@ -17,6 +17,7 @@ from oxcart import Queue
 from tests.cluster.conftest import Masters
 from tests.cluster.hangs import Producers
 from tests.servers import Sentinels, ValkeyCluster, ValkeyServer, wait_until
+from tests.signals import eventually
 
 FULL = os.environ.get("OXCART_CHAOS") == "full"
 #: How often a master of the cluster is frozen.
@@ -24,6 +25,10 @@ HANGS = 3 if FULL else 1
 #: Seconds for which the old master runs beside the new one: Sentinels demote it after about ten.
 BESIDE = 15.0 if FULL else 4.0
 LIMIT = 90.0
+#: Protocols, and what adds wait for: two of the four in CI.
+KINDS = [("bullmq", "acknowledged"), ("bridge", "replicated")]
+if FULL:
+    KINDS += [("bridge", "acknowledged"), ("bullmq", "replicated")]
 #: Jobs that may be lost where no replica is waited for: those of the last moment before the hang.
 MOST_LOST = 2
 
@@ -61,8 +66,7 @@ def in_step(server: ValkeyServer, password: str | None = None) -> bool:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("durability", ["acknowledged", "replicated"])
-@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+@pytest.mark.parametrize(("protocol", "durability"), KINDS)
 async def test_a_cluster_loses_no_acknowledged_job_to_a_master_that_wakes(
     cluster: ValkeyCluster, protocol: str, durability: str
 ) -> None:
@@ -89,8 +93,7 @@ async def test_a_cluster_loses_no_acknowledged_job_to_a_master_that_wakes(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("durability", ["acknowledged", "replicated"])
-@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+@pytest.mark.parametrize(("protocol", "durability"), KINDS)
 async def test_sentinels_lose_no_acknowledged_job_to_a_master_that_wakes(
     group: Sentinels, protocol: str, durability: str
 ) -> None:
@@ -110,3 +113,49 @@ async def test_sentinels_lose_no_acknowledged_job_to_a_master_that_wakes(
     assert not producers.unacknowledged
     assert len(lost) <= (MOST_LOST if durability == "acknowledged" else 0), lost
     await producers.close()
+
+
+async def test_a_late_answer_of_a_master_that_was_not_replaced_counts(group: Sentinels) -> None:
+    master, _ = group.servers
+    async with queue_of("bullmq", "late", group.url) as queue:
+        await queue.add("job")
+        made = queue.broker.caller.link.connections_made
+        master.freeze()
+        adding = asyncio.create_task(queue.add("job"))
+        done, _ = await asyncio.wait((adding,), timeout=2.5)
+        master.thaw()
+        assert not done
+        assert (await adding).created
+        assert sum((await queue.counts()).values()) == 2
+        assert queue.broker.caller.link.connections_made == made, "the connection is kept"
+
+
+async def test_late_answers_do_not_stop_work_while_all_sentinels_are_away(group: Sentinels) -> None:
+    master, _ = group.servers
+    async with queue_of("bullmq", "alone", group.url) as queue:
+        await queue.add("job")
+        for sentinel in group.sentinels:
+            await asyncio.to_thread(sentinel.kill)
+        master.freeze()
+        adding = asyncio.create_task(queue.add("job"))
+        await asyncio.wait((adding,), timeout=2.5)
+        master.thaw()
+        assert (await adding).created
+        assert sum((await queue.counts()).values()) == 2
+
+
+async def test_an_idle_connection_to_a_replaced_master_is_dropped(group: Sentinels) -> None:
+    """No call notices that the master is gone; the Sentinels are asked once a second."""
+    master, heir = group.servers
+    async with queue_of("bullmq", "idle", group.url) as queue:
+        await queue.add("job")
+        link = queue.broker.caller.link
+        master.freeze()
+        try:
+            await asyncio.to_thread(group.fail_over, hangs=True)
+            await eventually(lambda: not link.is_connected, "dropped")
+        finally:
+            master.thaw()
+        await queue.add("job")
+        assert link.endpoint is not None
+        assert link.endpoint.port == heir.port

@@ -180,25 +180,27 @@ class Masters:
     async def confirm(self, link: Link) -> None:
         """Asks whether the endpoint that answered is still the master; drops the link if it is not.
 
+        Where nobody can be asked, a late answer does not count, and the answer to its repeat does: else a
+        master would be of no use while all Sentinels are away.
+
         Raises:
             AnswerLost: It is not, or the answer was late and nobody could be asked.
         """
-        at, was_late = link.late or link.endpoint, link.late is not None
+        at, was_late, slot = link.late or link.endpoint, link.late is not None, self._links.get(link, 0)
         if at is None:
             return
-        slot = self._links.get(link, 0)
         try:
             await self._look_after(asyncio.get_running_loop().time())
         except (BrokerUnavailable, AccessDenied) as error:
-            if not was_late:
-                return
-            raise AnswerLost(f"{at.name} answered late, and nobody confirms it: {error}") from error
-        if self._is_replaced(at, slot):  # the look has dropped the link
+            if was_late:
+                raise AnswerLost(f"{at.name} answered late, and nobody confirms it: {error}") from error
+            return
+        finally:
             link.late = None
+        if self._is_replaced(at, slot):  # the look has dropped the link
             raise AnswerLost(f"{at.name} answered, but it is no longer the master")
         if was_late and not self._is_confirmed(at, slot):
             raise AnswerLost(f"{at.name} answered late, and no other node confirms it")
-        link.late = None
         self._ticked_at = asyncio.get_running_loop().time()
 
     def _tick(self) -> None:
