@@ -129,7 +129,7 @@ async def test_recovery_goes_on_after_the_servers_clock_was_set_back(
             await (await queue.add("nap", {})).result(LIMIT)
             await eventually(lambda: client.exists(key), "a check was made", 2 * LEASE + LIMIT)
             stepping.set(-STEP)
-            assert abs(time.time() - STEP - float(client.time()[0])) < 60
+            await eventually(lambda: client.time()[0] < time.time() - STEP / 2, "the clock was set back")
             await (await queue.add("nap", {})).result(LIMIT)
             for worker in list(fleet._workers):
                 worker.kill()
