@@ -400,3 +400,36 @@ async def test_undecodable_record_is_failed_once_and_its_neighbours_run(
         assert "cannot be decoded" in shown.out
         await queue.dead_letters.replay(poisoned.id)
         assert raw.lrange("odd:jobs:waiting", 0, -1) == [poisoned.id.encode()]
+
+
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+async def test_half_a_surrogate_pair_goes_through_a_worker(
+    valkey: ValkeyServer, store: redis.Redis, raw: Any, protocol: Any
+) -> None:
+    """As Node writes it that cut an emoji, and as PyPI's producer writes it."""
+    place: dict[str, Any] = {"namespace" if protocol == "bridge" else "prefix": "half"}
+    half = {"s": "cut \ud83d", "n": 2**70}
+    async with Queue("email", url=valkey.url, protocol=protocol, **place) as queue:
+
+        @queue.job
+        async def email(job: RunningJob, s: str, n: int) -> Any:
+            assert job.data == {"s": s, "n": n} == half
+            await job.checkpoint({"s": s})
+            return {"s": s}
+
+        added = await queue.add("email", {"s": "", "n": 0}, attempts=1)
+        key = f"half:jobs:data:{added.id}" if protocol == "bridge" else f"half:email:{added.id}"
+        written = rb'{"s":"cut \ud83d","n":1180591620717411303424}'
+        if protocol == "bridge":
+            raw.set(key, raw.get(key).replace(b'{"s":"","n":0}', written))
+        else:
+            raw.hset(key, "data", written)
+        async with Worker(queue).running():
+            assert await added.result(20) == {"s": "cut \ud83d"}
+        job = await queue.get(added.id)
+        assert job is not None
+        assert (job.data, job.fault) == (half, None)
+        if protocol == "bridge":
+            assert rb'{"s":"cut \ud83d"}' in raw.get(f"half:jobs:result:{added.id}")
+        else:
+            assert raw.hget(key, "returnvalue") == rb'{"s":"cut \ud83d"}'

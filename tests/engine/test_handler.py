@@ -15,7 +15,7 @@ import pytest
 from oxcart import RunningJob
 from oxcart.engine.handler import Handler, Registry, RunKind
 from oxcart.model import payload
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import Undecodable, ValidationError
 from oxcart.model.failure import PermanentError, classify
 
 
@@ -270,3 +270,41 @@ class TestRegistry:
         registry.add(Handler("one", welcome))
         with pytest.raises(ValidationError, match="has a handler of this name"):
             registry.add(Handler("one", nothing))
+
+
+class TestLenientPayloads:
+    """What Node writes and a strict reader refuses: half an emoji, escaped by JSON.stringify or left raw."""
+
+    @pytest.mark.parametrize("raw", [rb'{"s":"cut \ud83d","n":1}', b'{"s":"cut \xed\xa0\xbd","n":1}'])
+    def test_half_a_surrogate_pair_reaches_a_typed_handler(self, raw: bytes) -> None:
+        def work(s: str, n: int = 0) -> None: ...
+
+        def spread(**fields: Any) -> None: ...
+
+        expected = {"s": "cut \ud83d", "n": 1}
+        assert Handler("work", work).arguments(raw) == expected
+        assert Handler("work", spread).arguments(raw) == expected
+        assert payload.encode(expected) == rb'{"s":"cut \ud83d","n":1}', "written as Node reads it"
+
+    def test_it_is_checked_against_the_signature_all_the_same(self) -> None:
+        def work(s: int) -> None: ...
+
+        with pytest.raises(PermanentError, match="does not fit its handler"):
+            Handler("work", work).arguments(rb'{"s":"cut \ud83d"}')
+
+    def test_integers_of_any_size_stay_exact(self) -> None:
+        def work(n: Any, s: str = "") -> None: ...
+
+        number = 7 * 10**400 + 1
+        assert Handler("work", work).arguments(b'{"n":%d}' % number) == {"n": number}
+        raw = b'{"n":%d,"s":"\\ud83d"}' % number
+        assert Handler("work", work).arguments(raw) == {"n": number, "s": "\ud83d"}
+
+    @pytest.mark.parametrize(
+        "raw", [b"[" * 1200 + b"]" * 1200, b'{"s":' + b"9" * 5000 + b"}", b'{"s":', b"\xff"]
+    )
+    def test_what_nobody_can_decode_is_undecodable(self, raw: bytes) -> None:
+        def work(s: Any) -> None: ...
+
+        with pytest.raises(Undecodable, match="data must be"):
+            Handler("work", work).arguments(raw)

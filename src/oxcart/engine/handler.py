@@ -85,7 +85,7 @@ class Handler:
                 known = msgspec.convert(data, self._shape)
             else:
                 known = self._read(raw, self._shape)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeError) as error:
             raise PermanentError(
                 f"the payload of job {self.name!r} does not fit its handler: {error}",
                 cause=error,

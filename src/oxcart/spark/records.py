@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from oxcart.broker.bridge import records
+from oxcart.broker.bridge import parts, records
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.bullmq.codec import count_of
 from oxcart.broker.discovery import STEP, glob_escape
@@ -86,7 +86,7 @@ class RecordReader(JobReader):
         if record.type not in self._choice.pick([record.type]):
             return None
         starts = max(record.runs, count_of(run.get(b"ats")))
-        ended = records.decoded(result)
+        ended = parts.decoded(result)
         ended = ended if isinstance(ended, dict) else {}
         if state in _ENDS and not _ours(run, ended):
             run = _foreign(ended)

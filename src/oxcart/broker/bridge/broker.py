@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 import msgspec
 
-from oxcart.broker.bridge import codec, operations, records
+from oxcart.broker.bridge import codec, operations, parts, records
 from oxcart.broker.bridge.census import Census
 from oxcart.broker.bridge.cron import CronStore
 from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys, journal_key
@@ -319,7 +319,7 @@ class BridgeBroker(Looking):
         try:
             record = records.read_record(raw)
             if not record.type:
-                return {b"data": raw, FIELD_FAULT: records.fault_of(raw).encode(), **run}
+                return {b"data": raw, FIELD_FAULT: parts.fault_of(raw).encode(), **run}
             fields = records.fields_of(record, run)
         except Exception as error:  # whatever a client wrote: it must not cost the other jobs of the claim
             return {b"data": raw, FIELD_FAULT: f"record: {type(error).__name__}: {error}".encode(), **run}

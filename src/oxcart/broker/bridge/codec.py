@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from oxcart.broker.bridge.parts import decoded, parts_of
 from oxcart.broker.bridge.records import (
     FRONT,
     JITTER,
     MAX_DELAY,
     NORMAL_PRIORITY,
     Facts,
-    decoded,
     pack,
-    parts_of,
     read_backoff,
     told_of,
 )

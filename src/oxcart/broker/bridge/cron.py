@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from oxcart.broker.bridge import codec, records
+from oxcart.broker.bridge import codec, parts, records
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bullmq.codec import new_id
@@ -362,7 +362,7 @@ def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Sc
         schedule=_schedule(record),
         next_ms=_ms(float(score)),
         runs=int(fired or 0),
-        data=records.decoded(record.payload),
+        data=parts.decoded(record.payload),
         options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},
         names_runs=False,
     )

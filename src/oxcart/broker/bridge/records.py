@@ -19,11 +19,11 @@ from urllib.parse import quote, unquote
 import msgpack
 import msgspec
 
+from oxcart.broker.bridge.parts import decoded, dump, fault_of, parts_of, text_bytes
 from oxcart.broker.bullmq import codec as hashes
-from oxcart.broker.bullmq.faults import FIELD_FAULT, json_fault
-from oxcart.model import payload
+from oxcart.broker.bullmq.faults import FIELD_FAULT
 from oxcart.model.backoff import Backoff
-from oxcart.model.errors import PayloadError, ValidationError
+from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
 from oxcart.model.target import Abilities, Mode, Target
 
@@ -59,7 +59,6 @@ _COUNTED = re.compile(rb'"attempts"\s*:\s*\Z')
 _WHOLE = re.compile(rb"\d{1,15}(?![\d.eE])")
 _ATTEMPTS = re.compile(rb'"attempts"\s*:\s*(\d+)')
 _SPACE = re.compile(r"[ \t\n\r]*")
-_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 _json = msgspec.json.Encoder()
 _scan = json.JSONDecoder()
 
@@ -180,51 +179,6 @@ class Record(msgspec.Struct, frozen=True):
         """The name of its handler: the type, unless our producer gave another."""
         name = self.ox.get("name")
         return name if isinstance(name, str) and name else self.type
-
-
-def fault_of(raw: bytes) -> str:
-    """Why nobody can tell what a record asks for; empty where the type of the job is known."""
-    parts = parts_of(raw)
-    if not parts:
-        return json_fault(raw, "record") or "record: a JSON object is needed"
-    job_type = decoded(parts.get("type"))
-    return "" if isinstance(job_type, str) and job_type else "type: a text is needed"
-
-
-def parts_of(raw: bytes) -> Mapping[str, bytes | msgspec.Raw]:
-    """The members of a record, each as JSON; none where it is no object."""
-    try:
-        found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except RecursionError:
-        return _split(raw)
-    except (msgspec.MsgspecError, UnicodeError):
-        try:
-            members = payload.read(raw)
-        except PayloadError:
-            return {}
-        return {name: dump(part) for name, part in members.items()} if isinstance(members, dict) else {}
-    return found
-
-
-def _split(raw: bytes) -> dict[str, bytes]:
-    """The same without a limit of depth: one part may be nested deeper than a reader goes."""
-    parts: dict[str, bytes] = {}
-    depth = start = 0
-    name = None
-    for token in _TOKENS.finditer(raw):
-        mark = token[0]
-        if mark in (b"}", b"]"):
-            depth -= 1
-        if name is not None and ((depth == 1 and mark == b",") or depth == 0):
-            parts[name], name = raw[start : token.start()].strip(), None
-        elif name is None and depth == 1 and mark[:1] == b'"':
-            try:
-                name, start = str(payload.read(mark)), raw.index(b":", token.end()) + 1
-            except ValueError:  # also a PayloadError
-                return {}
-        if mark in (b"{", b"["):
-            depth += 1
-    return parts
 
 
 def read_record(raw: bytes) -> Record:
@@ -420,7 +374,7 @@ def fields_of(record: Record, run: Mapping[bytes, bytes] | None = None) -> dict[
     if record.delay:
         options["delay"] = record.delay
     fields = {
-        b"name": _bytes(record.name),
+        b"name": text_bytes(record.name),
         b"data": record.payload,
         b"opts": dump(options),
         b"ox:backoff": record.backoff.to_field().encode(),
@@ -433,17 +387,17 @@ def fields_of(record: Record, run: Mapping[bytes, bytes] | None = None) -> dict[
         limit = record.ox["timeout"]
         fields[b"ox:timeout"] = b"%d" % limit if isinstance(limit, int) else b""
     if isinstance(record.ox.get("corr"), str):
-        fields[b"ox:corr"] = _bytes(record.ox["corr"])
+        fields[b"ox:corr"] = text_bytes(record.ox["corr"])
     if isinstance(record.ox.get("noretry"), str):
-        fields[b"ox:noretry"] = _bytes(record.ox["noretry"])
+        fields[b"ox:noretry"] = text_bytes(record.ox["noretry"])
     if record.metadata:
         fields[b"ox:tags"] = dump(record.metadata)
     if record.skip_on:
         fields[b"ox:skip"] = dump(record.skip_on)
     if record.lane:
-        fields[b"ox:target"] = _bytes(record.lane)
+        fields[b"ox:target"] = text_bytes(record.lane)
     if isinstance(record.ox.get("schedule"), str):
-        fields[b"ox:schedule"] = _bytes(record.ox["schedule"])
+        fields[b"ox:schedule"] = text_bytes(record.ox["schedule"])
     if run:
         fields.update(run)
     return fields
@@ -501,7 +455,7 @@ def job_fields(
             fields[b"returnvalue"] = dump(ended.get("data"))
         else:
             error = _object(ended.get("error"))
-            fields.setdefault(b"failedReason", _bytes(str(error.get("message", ""))))
+            fields.setdefault(b"failedReason", text_bytes(str(error.get("message", ""))))
             stack = error.get("stack")
             if stack and b"stacktrace" not in fields:
                 fields[b"stacktrace"] = dump([str(stack)])
@@ -573,28 +527,6 @@ def _lane(target: Any) -> str:
 def _after_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
-
-
-def decoded(raw: bytes | msgspec.Raw | None) -> Any:
-    """What a piece of JSON says; None where it says nothing that can be read."""
-    if not raw:
-        return None
-    try:
-        return payload.read(raw)
-    except PayloadError:
-        return None
-
-
-def dump(value: Any) -> bytes:
-    """JSON of what was read from JSON; half of a surrogate pair is written as its escape."""
-    try:
-        return _json.encode(value)
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def _object(value: Any) -> dict[str, Any]:
