@@ -284,7 +284,7 @@ class TestHolding:
         (job,) = (await lost.lanes.open("all;c=gpu").claim(Ask(1, lock_ms=50))).jobs
         assert job.id == handle.id
         await lost.close()
-        worker = Worker(queue, abilities=Abilities(capabilities="gpu"), stalled_interval=0.2)
+        worker = Worker(queue, abilities=Abilities(capabilities="gpu"), renew_every=0.2, stalled_interval=0.2)
         async with worker.running():
             assert await handle.result(20) == "q"
 
@@ -301,7 +301,9 @@ class TestHolding:
             handle = await queue.add("n", target=GPU)
             assert len((await lost.lanes.open("all;c=gpu").claim(Ask(1, lock_ms=50))).jobs) == 1
             await lost.close()
-            worker = Worker(queue, abilities=Abilities(capabilities="gpu"), stalled_interval=0.2)
+            worker = Worker(
+                queue, abilities=Abilities(capabilities="gpu"), renew_every=0.2, stalled_interval=0.2
+            )
             async with worker.running():
                 assert await handle.result(20) == "q"
 

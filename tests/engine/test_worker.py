@@ -483,7 +483,7 @@ class TestRecovery:
         lost = queue.open_broker()
         assert len((await lost.claim(Ask(1, lock_ms=100))).jobs) == 1
         await lost.close()
-        async with Worker(queue, stalled_interval="50ms").running():
+        async with Worker(queue, renew_every=0.2, stalled_interval="50ms").running():
             assert await job.result(timeout=20) == 2
         now = await job.get()
         assert (now.stalled_count, now.attempts_made, now.attempts_started) == (1, 1, 2)

@@ -171,7 +171,7 @@ async def test_a_job_of_a_dead_node_worker_is_run_by_ours(
         await doomed.call("workerWait", handle="w", runs=1, limit=LIMIT)
         await doomed.kill()
     await job.update_data({"result": "saved"})
-    async with obeying(queue, name="ox", stalled_interval=0.2) as worker:
+    async with obeying(queue, name="ox", renew_every=0.2, stalled_interval=0.2) as worker:
         assert await job.result(LIMIT) == "saved"
     seen = await job.get()
     assert (seen.stalled_count, seen.attempts_started, seen.worker_id) == (1, 2, "ox")

@@ -32,9 +32,10 @@ GUARD_MARGIN = 0.005
 NOTICED = 0.6
 #: Seconds of silence that are no outage in any case: a busy machine is silent for as long.
 LEAST_SILENCE = 0.3
-#: Seconds that a worker may need to reach a server that is back: at least, and as a part of its renewal
-#: interval.
-REACH, REACH_PART = 2.0, 0.2
+#: Seconds that a worker may need to reach a server that is back, where its lease is longer than that.
+REACH = 2.0
+#: The same as a part of its renewal interval, where that is more.
+REACH_PART = 0.2
 #: Signs of life that a worker gives in the silence that would count as an outage.
 SIGNS = 3
 
@@ -48,7 +49,8 @@ def outage_of(lock_ms: int, renew_every: float) -> Outage:
     """
     # A lease that is about to be renewed when the outage begins runs out first.
     shortest = lock_ms / 1000 - renew_every
-    grace = renew_every + max(REACH, REACH_PART * renew_every)
+    # The pauses between attempts to connect grow with the outage, so a short lease needs less.
+    grace = renew_every + max(REACH_PART * renew_every, min(REACH, lock_ms / 1000))
     return Outage(round(max(LEAST_SILENCE, NOTICED * shortest) * 1000), round(grace * 1000))
 
 
