@@ -398,6 +398,7 @@ class TestEndpoints:
         assert hanging.queue == "q0@dead"
         assert (await desk.next()).queue == "q@live"
         await desk.quiet()
+        await desk.claims.close()
 
     async def test_the_queues_of_an_endpoint_go_on_once_it_answers(self) -> None:
         desk = Desk("a@dead", "b@dead", "c@live", concurrency=5)
@@ -407,6 +408,7 @@ class TestEndpoints:
         await desk.quiet()
         hanging.reply()
         assert (await desk.next()).queue == "b@dead"
+        await desk.claims.close()
 
     async def test_a_slot_that_moves_holds_only_its_queue(self) -> None:
         desk = Desk("a@node", "b@node", concurrency=5)
@@ -414,6 +416,7 @@ class TestEndpoints:
         desk.claims.wake(None)
         await desk.next()
         assert (await desk.next()).queue == "b@node"
+        await desk.claims.close()
 
 
 class TestLanes:

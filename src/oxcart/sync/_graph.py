@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from oxcart import graph as _graph
 from oxcart.graph import GraphJob, Row
 from oxcart.model.errors import ValidationError
-from oxcart.model.options import OptionKwargs
+from oxcart.model.options import Durability, OptionKwargs
 from oxcart.sync._flow import Flow
 from oxcart.sync._handle import JobHandle
 
@@ -101,7 +101,7 @@ class Graph:
         """A job that runs once all of these have completed."""
         return self.job(name, data, queue=queue, after=after, **options)
 
-    def add(self) -> list[JobHandle[Any]]:
-        """Adds all jobs in one step; raises what ``oxcart.Graph.add`` raises."""
-        handles = self.queue.run(self.asynchronous.add())
+    def add(self, *, durability: Durability | None = None) -> list[JobHandle[Any]]:
+        """Adds all jobs in one step; takes and raises what ``oxcart.Graph.add`` does."""
+        handles = self.queue.run(self.asynchronous.add(durability=durability))
         return [JobHandle(queue, one) for queue, one in zip(self._queues, handles, strict=True)]

@@ -152,6 +152,10 @@ class Queue(Routing):
         """Options as a user writes them for a job of this queue, over some defaults or the queue's own."""
         return self.asynchronous.read_options(given, defaults)
 
+    def is_replicated(self, durability: Durability | None = None) -> bool:
+        """Says whether adds wait for a replica."""
+        return self.asynchronous.is_replicated(durability)
+
     # -- adding
 
     def add(
