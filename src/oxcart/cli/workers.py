@@ -38,19 +38,7 @@ def workers(
         output.text("no workers")
         return
     output.table(
-        [
-            "worker",
-            "host",
-            "pid#",
-            "queues",
-            "stack",
-            "capabilities",
-            "region",
-            "jobs#",
-            "version",
-            "seen",
-            "clock",
-        ],
+        ["worker", "host", "pid#", "queues", "stack", "capabilities", "region", "jobs#", "version", "seen"],
         (_row(one) for one in found),
     )
 
@@ -69,17 +57,16 @@ def _row(one: WorkerRecord) -> list[Any]:
         words(one.region),
         one.concurrency or None,
         one.version or None,
-        output.age(one.last_seen),
-        _clock(one.skew_ms),
+        f"{output.age(one.last_seen)}{_clock(one.skew_ms or 0)}",
     ]
 
 
-def _clock(skew_ms: int | None) -> str | None:
-    """How far a worker's clock is from the server's; a difference within the way of an answer is none."""
-    if skew_ms is None:
-        return None
+def _clock(skew_ms: int) -> str:
+    """How far a worker's clock is from the server's, where they are not in step."""
+    if abs(skew_ms) < IN_STEP:
+        return ""
     side = "ahead" if skew_ms > 0 else "behind"
-    return "in step" if abs(skew_ms) < IN_STEP else f"{output.span(abs(skew_ms) / 1000)} {side}"
+    return f", clock {output.span(abs(skew_ms) / 1000)} {side}"
 
 
 async def _found(using: Settings, names: list[str] | None) -> list[WorkerRecord]:
