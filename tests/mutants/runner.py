@@ -149,7 +149,7 @@ class Bench:
             witness.RECORD_VARIABLE: str(record),
             "OXCART_LIFE_RAW": "1",  # a found failure need not be shrunk
         }
-        # pytest-xdist and the cache would write into the repository.
+        # The cache would write into the repository.
         command = [
             sys.executable,
             "-m",

@@ -60,7 +60,7 @@ def bench(tmp_path: Path) -> Bench:
     (package / "__init__.py").write_text(PRODUCT)
     (tmp_path / "checks").mkdir()
     (tmp_path / "checks" / "test_product.py").write_text(CHECKS)
-    return Bench(tmp_path / "src", limit=20, root=tmp_path)
+    return Bench(tmp_path / "src", limit=90, root=tmp_path)
 
 
 def row(test: str) -> FakeRow:
@@ -257,6 +257,7 @@ def test_a_product_from_elsewhere_ends_the_run(tmp_path: Path, monkeypatch: pyte
 QUICK = ("id-is-no-version-4", "completed-may-run-again", "lowest-priority-is-inherited", "tripled")
 
 
+@pytest.mark.timeout(600)  # five runs of pytest, on a machine that may have other things to do
 def test_some_mutants_of_the_page_are_caught() -> None:
     before = _digest()
     wanted = [one for one in catalogue.mutants() if one.name in QUICK]
