@@ -21,10 +21,10 @@ end
 
 -- A count as somebody stored it, 0 for none; nil where it is no whole number that Lua counts exactly.
 local function count_of(text)
-  if not text or text == "" then
+  if not text or text == "" or text == "0" then
     return 0
   end
-  return #text <= 15 and string.match(text, "^%d+$") and tonumber(text) or nil
+  return #text <= 15 and not string.find(text, "%D") and tonumber(text) or nil
 end
 
 -- Attempts that have ended: the larger of `atm` and of the `attemptsMade` that older peers count in.
@@ -77,7 +77,7 @@ end
 -- A pipeline wants more events kept than peers do, and every constructor of a Node queue sets the number back:
 -- where it was, it is set again.
 local function asserted(prefix, kept, keep, till)
-  if kept and not (string.match(kept, "^%d+$") and #kept <= 15) then
+  if kept ~= "10000" and kept and not count_of(kept) then -- that is the default of every peer
     return nil -- no length: it is written anew
   end
   if keep and kept and tonumber(kept) < (count_of(keep) or 0) and is_ahead(till) then
