@@ -173,7 +173,7 @@ class TestJournal:
 
 class TestAgain:
     async def test_leaves_no_memory(self, caller: Caller, store: redis.Redis) -> None:
-        assert await caller.again(load("promote"), META, 5, 250) == [0, 0, 0, 5]
+        assert await caller.again(load("promote"), META, 5, 250) == [0, 0, 0, 5, b""]
         assert store.dbsize() == 0
 
 
