@@ -36,6 +36,7 @@ KEY_TYPES = {
     "ox:worker:*": "string",
     "ox:workers": "zset",
     "ox:alive": "string",
+    "ox:away": "string",
 }
 _ROOMS = ("lock", "logs", "dependencies", "processed", "failed", "unsuccessful")
 
