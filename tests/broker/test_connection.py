@@ -17,6 +17,7 @@ from oxcart import Queue
 from oxcart.broker.connection import YOUNG_ATTEMPTS, YOUNG_PAUSE, Reconnect, Server
 from oxcart.model.errors import BrokerTimeout, BrokerUnavailable, ValidationError
 from tests.servers import Sentinels, ValkeyServer, wait_until
+from tests.signals import eventually
 
 
 class TestReconnect:
@@ -123,6 +124,14 @@ class TestSentinel:
         server = Server(watched.url.replace("/main", "/other"))
         with pytest.raises(BrokerUnavailable, match="knows no master 'other'"):
             await server.endpoint()
+
+    async def test_an_unknown_master_leaves_no_connection_to_a_sentinel(self, watched: Sentinels) -> None:
+        async with Queue("q", url=watched.url.replace("/main", "/other"), add_timeout=0.5) as queue:
+            with pytest.raises(BrokerTimeout, match="knows no master 'other'"):
+                await queue.add("n")
+        with contextlib.closing(watched.sentinels[0].client()) as client:
+            asked = "sentinel|get-master-addr-by-name"
+            await eventually(lambda: asked not in [one["cmd"] for one in client.client_list()], "closed")
 
     async def test_no_sentinel_answers(self) -> None:
         queue = Queue("q", url="redis+sentinel://127.0.0.1:1/main", add_timeout=0.05)

@@ -159,3 +159,18 @@ async def test_an_idle_connection_to_a_replaced_master_is_dropped(group: Sentine
         await queue.add("job")
         assert link.endpoint is not None
         assert link.endpoint.port == heir.port
+
+
+async def test_a_process_whose_loop_was_held_up_confirms_the_master_first(group: Sentinels) -> None:
+    """No call hangs meanwhile, and nobody asks the Sentinels; the old master answers at once when it wakes."""
+    master, heir = group.servers
+    async with queue_of("bullmq", "held", group.url) as queue:
+        await queue.add("job")
+        master.freeze()
+        try:
+            group.fail_over(hangs=True)  # here and not in a thread: it holds up the event loop
+        finally:
+            master.thaw()
+        handle = await queue.add("job")
+        with contextlib.closing(group.client(heir)) as client:
+            assert client.exists(f"bull:held:{handle.id}"), "the new master has the job"

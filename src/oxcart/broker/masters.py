@@ -88,7 +88,8 @@ class Masters:
         self._links: WeakKeyDictionary[Link, int] = WeakKeyDictionary()  # and the slots that they follow
         self._witnesses: dict[Address, Link] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._ticked_at = 0.0
+        #: When the last look that has ended began; where it failed, when it ended.
+        self._seen_at = 0.0
         self._hung_at = -DOUBT
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = 0.0
@@ -120,8 +121,12 @@ class Masters:
         self._base = base
         found = _owner(self._slots, slot or 0) if self._is_cluster else None
         if found is None:
-            await self._ask_all()
-            found = self._choose(slot or 0)
+            try:
+                await self._ask_all()
+                found = self._choose(slot or 0)
+            finally:
+                if found is None and not self._links:  # else no link would end the connections to witnesses
+                    self._rest()
         if found is None:
             names = ", ".join(f"{one.witness[0]}:{one.witness[1]}" for one in self._said)
             if self._is_cluster:
@@ -157,7 +162,7 @@ class Masters:
         self._links[link] = slot or 0
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._ticked_at = loop.time()
+            self._seen_at = loop.time()
             self._timer = loop.call_later(EVERY, self._tick)
 
     def release(self, link: Link) -> None:
@@ -175,7 +180,7 @@ class Masters:
         if link.late is not None:
             return True
         now = asyncio.get_running_loop().time()
-        return now - self._hung_at < DOUBT or (not self._is_cluster and now - self._ticked_at > 3 * EVERY)
+        return now - self._hung_at < DOUBT or (not self._is_cluster and now - self._seen_at > 3 * EVERY)
 
     async def confirm(self, link: Link) -> None:
         """Asks whether the endpoint that answered is still the master; drops the link if it is not.
@@ -201,7 +206,6 @@ class Masters:
             raise AnswerLost(f"{at.name} answered, but it is no longer the master")
         if was_late and not self._is_confirmed(at, slot):
             raise AnswerLost(f"{at.name} answered late, and no other node confirms it")
-        self._ticked_at = asyncio.get_running_loop().time()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -209,7 +213,6 @@ class Masters:
         if not open_links:
             self._rest()
             return
-        self._ticked_at = loop.time()
         hangs = any(link.is_silent for link in open_links)
         if hangs:
             self._hung_at = loop.time()
@@ -246,8 +249,13 @@ class Masters:
             await asyncio.shield(self._start_look() if looking is None or looking.done() else looking)
 
     async def _look(self) -> None:
-        began = asyncio.get_running_loop().time()
-        await self._ask_all()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            await self._ask_all()
+        except (BrokerUnavailable, AccessDenied):
+            self._seen_at = loop.time()  # to ask again with every answer would stop the work
+            raise
         replaced: Counter[str] = Counter()
         for link, slot in list(self._links.items()):
             if link.is_open and link.endpoint is not None and self._is_replaced(link.endpoint, slot):
@@ -256,7 +264,7 @@ class Masters:
                 link.drop("it is no longer the master")
         for name, count in replaced.items():
             log.warning("%s is no longer the master; connections dropped: %d", name, count)
-        self._looked_at = began
+        self._looked_at = self._seen_at = began
 
     # -- what Sentinels and nodes say
 
