@@ -19,6 +19,7 @@ from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.link import AnswerLost, ReplyError
 from oxcart.model.errors import (
+    AccessDenied,
     BrokerTimeout,
     BrokerUnavailable,
     CrossSlotError,
@@ -164,6 +165,19 @@ class TestJournal:
         await caller.close()
         assert len(store.keys("*:ox:call:*")) == 1
 
+    async def test_refused_calls_take_no_memory(
+        self, caller: Caller, faults: Faults, store: redis.Redis
+    ) -> None:
+        """A producer may try for hours while the server is full."""
+        for _ in range(3):
+            faults.plan = [ReplyError("OOM command not allowed")]
+            with pytest.raises(ScriptError):
+                await caller.once(load("add"), META, *add_arguments("a"))
+        assert not caller._written
+        await caller.once(load("add"), META, *add_arguments("a"))
+        await caller.close()
+        assert store.keys("*:ox:call:*") == []
+
     async def test_close_spends_no_time_on_a_server_that_is_away(self, caller: Caller, url: str) -> None:
         await caller.once(load("add"), META, *add_arguments("a"))
         caller.link.drop("cut")
@@ -215,6 +229,17 @@ class TestPatience:
             await caller.once(load("add"), META, *add_arguments())
         faults.plan = [ReplyError(f"{code} command not allowed")] * 2
         assert (await caller.once(load("add"), META, *add_arguments(), patient=True))[0] == 1
+
+    @pytest.mark.parametrize(
+        "refusal", [ReplyError("OOM command not allowed"), ReplyError("NOPERM no"), AccessDenied("no")]
+    )
+    async def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_applied(
+        self, caller: Caller, faults: Faults, store: redis.Redis, refusal: Exception
+    ) -> None:
+        faults.plan = ["lost answer", refusal]
+        with pytest.raises(OutcomeUnknown, match="add: not answered, and its repeat was refused: "):
+            await caller.once(load("add"), META, *add_arguments("a"))
+        assert store.lrange("bull:q:wait", 0, -1) == ["a"]
 
     async def test_a_moved_slot_is_followed(
         self, caller: Caller, faults: Faults, valkey: ValkeyServer

@@ -112,6 +112,23 @@ async def test_an_add_waits_for_a_replica_that_comes_back_in_time(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_an_add_outlasts_a_master_that_is_demoted_while_it_waits(
+    pair: tuple[ValkeyServer, ValkeyServer], protocol: Any
+) -> None:
+    """Such a server breaks the wait off with an error; here it is master again soon."""
+    master, replica = pair
+    async with queue_of(master, protocol, durability="replicated") as queue:
+        with contextlib.closing(master.client()) as client:
+            with frozen(replica):
+                adding = asyncio.create_task(queue.add("job"))
+                await eventually(lambda: client.info("clients")["blocked_clients"], "the add waits")
+                client.replicaof("127.0.0.1", str(replica.port))
+                client.replicaof("NO", "ONE")
+            assert (await adding).created
+        assert sum((await queue.counts()).values()) == 1
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_adds_of_one_turn_share_a_wait(pair: tuple[ValkeyServer, ValkeyServer], protocol: Any) -> None:
     """The cost: one more command in the same round trip, for one job as for a hundred."""
     master, _ = pair

@@ -94,6 +94,14 @@ class _Tried:
         what = "refused for" if isinstance(self.error, ReplyError) else "no connection within"
         return BrokerTimeout(f"{verb}: {what} {timeout:.3g} s: {why}")
 
+    def refused(self, verb: str, refusal: BrokerError) -> OutcomeUnknown:
+        """Returns the error for a call whose repeat the server refused: an earlier attempt may be applied."""
+        if self.is_applied:
+            return NotReplicated(
+                f"{verb}: applied, but not replicated, and its repeat was refused: {refusal}"
+            )
+        return OutcomeUnknown(f"{verb}: not answered, and its repeat was refused: {refusal}")
+
 
 class Caller:
     """Runs scripts and commands of one queue's slot, over one link.
@@ -135,7 +143,7 @@ class Caller:
         self._free: list[list[int]] = []  # [slot, number] of slots without a call under way
         self._slots_made = 0
         self._journal = journal
-        self._written: set[tuple[str, int]] = set()  # (key, slot) of every journal key
+        self._written: set[tuple[str, int]] = set()  # (key, slot) of the journal keys of answered calls
         self._repeated: set[int] = set()  # slots of which a dead connection may still deliver a call
 
     @property
@@ -190,20 +198,21 @@ class Caller:
         Raises:
             BrokerTimeout: The server could not be reached in time; nothing was applied.
             NotReplicated: The master applied the call, but no replica confirmed it in time.
-            OutcomeUnknown: No answer in time; the call may have been applied.
-            ScriptError: The server refused.
+            OutcomeUnknown: No answer in time, or a refusal after an attempt without an answer; the call may
+                have been applied.
+            ScriptError: The server refused; nothing was applied.
         """
         taken = self._free.pop() if self._free else [self._slots_made, 0]
         if taken[1] == 0:
             self._slots_made += 1
         taken[1] += 1
         name = f"{self.client_id}:{taken[0]}"
-        self._written.add((key, taken[0]))
         numbered = (name, taken[1], *args)
         journal = self._journal(key, name) if replicated and self._journal is not None else None
         answer = await self._run(script, key, numbered, patient, timeout, taken[0], journal)
         # Only an answered call frees its slot: one that was given up may still reach the server.
         self._free.append(taken)
+        self._written.add((key, taken[0]))
         return answer
 
     async def again(
@@ -285,14 +294,16 @@ class Caller:
         answer, *_, confirmed = await link.pipeline([packed, *map(pack, behind)], limit)
         if isinstance(answer, BaseException):
             raise answer
-        if isinstance(confirmed, ReplyError):
+        if isinstance(confirmed, ReplyError) and not _is_demoted(confirmed):
             raise NotReplicated(f"applied, but the server refuses to wait for replicas: {confirmed}")
-        if isinstance(confirmed, BaseException):
+        if isinstance(confirmed, BaseException) and not isinstance(confirmed, ReplyError):
             raise confirmed
-        if confirmed < REPLICAS:
+        if isinstance(confirmed, ReplyError) or confirmed < REPLICAS:
             tried.is_applied = True
             if link.guard is not None:  # most likely another process is master by now
                 await link.guard.confirm(link)
+            if isinstance(confirmed, ReplyError):
+                raise ReplyError(f"NOREPLICAS the server broke off the wait for replicas: {confirmed}")
             raise ReplyError(f"NOREPLICAS {confirmed} of {REPLICAS} replicas confirmed the call in {ms} ms")
         return answer
 
@@ -324,8 +335,24 @@ class Caller:
                 await link.guard.confirm(link)
             return answer
         except (BrokerUnavailable, ReplyError) as first:
-            error: BrokerUnavailable | ReplyError = first
-        attempt = 1
+            error = first
+        try:
+            return await self._repeats(send, tried, verb, patient, slot, error)
+        except (AccessDenied, ScriptError) as refusal:
+            if slot is None or not (tried.is_lost or tried.is_applied):
+                raise
+            raise tried.refused(verb, refusal) from refusal
+
+    async def _repeats(
+        self,
+        send: Callable[[_Tried], Any],
+        tried: _Tried,
+        verb: str,
+        patient: bool,
+        slot: int | None,
+        error: BrokerUnavailable | ReplyError,
+    ) -> Any:
+        link, attempt = self.link, 1
         while True:
             tried.failed(error)
             pause = self._judge(error, verb, patient, attempt)
@@ -377,6 +404,11 @@ class Caller:
                 self.link.drop("the server is no master any more")
             return self.reconnect.pause(attempt, holding=True)
         raise script_error(verb, str(error)) from error
+
+
+def _is_demoted(refusal: ReplyError) -> bool:
+    """Whether a server refuses `WAIT` because it became a replica, before the command or during it."""
+    return refusal.code == "UNBLOCKED" or "replica instances" in str(refusal)
 
 
 def time_left(timeout: float | None) -> Callable[[], float | None]:
