@@ -124,6 +124,27 @@ class TestCounting:
         assert seen == [(1, 1), (1, 2)]
         assert (await handle.get()).attempts_made == 1
 
+    async def test_lost_workers_use_up_the_attempts(self, queue: Queue, store: redis.Redis) -> None:
+        ran: list[int] = []
+        queue.process(lambda: ran.append(1))
+        handle = await queue.add("n", attempts=2)
+
+        async def is_ready_again() -> bool:
+            await queue.broker.recover(max_stalled=9, interval_ms=1)
+            return await handle.state() == "waiting"
+
+        for _ in range(2):
+            lost = queue.open_broker()
+            assert len((await lost.claim(Ask(1))).jobs) == 1
+            await lost.close()
+            store.delete(f"bull:q:{handle.id}:lock")  # as its time would have
+            await eventually(is_ready_again, "the job was taken back", 20)
+        async with Worker(queue, max_stalled=9).running():
+            await eventually(lambda: ended(queue, handle.id), "it has ended", 20)
+        job = await handle.get()
+        assert (ran, job.state, job.category) == ([], State.DEAD_LETTER, "system")
+        assert job.failed_reason == "attempts exhausted: 2 of 2, the last by a lost worker"
+
 
 class TestCheckpoint:
     async def test_survives_to_the_next_attempt(self, queue: Queue, store: redis.Redis) -> None:

@@ -147,7 +147,9 @@ class Bench:
             "PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)]),
             witness.SOURCE_VARIABLE: str(copy),
             witness.RECORD_VARIABLE: str(record),
-            "OXCART_LIFE_RAW": "1",  # a found failure need not be shrunk
+            # Random lives: the same in every run, and a found failure need not be shrunk.
+            "OXCART_LIFE_SEED": "1",
+            "OXCART_LIFE_RAW": "1",
         }
         # The cache would write into the repository.
         command = [
