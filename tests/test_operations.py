@@ -11,7 +11,9 @@ import pytest
 import redis
 
 from oxcart import Queue, sync
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.bullmq.strays import remove_strays
 from oxcart.model.errors import OxcartError, QueueBusy, ValidationError
 from oxcart.model.state import State
 from oxcart.operations import CLEANABLE, Operations, Progress
@@ -161,6 +163,47 @@ class TestThem:
         }
         await queue.obliterate()
         assert {key: store.dump(key) for key in store.scan_iter() if key != "bull:q:own:thing"} == before
+
+    @pytest.mark.parametrize("name", ["q@example.com", "q~gates2", "q*", "[q]?"])
+    async def test_obliterate_leaves_queues_whose_names_begin_alike(
+        self, make_queue: MakeQueue, store: redis.Redis, name: str
+    ) -> None:
+        """An address is no lane. Its keys that no job has guard what has ended, and stay."""
+        queue, other = make_queue(), make_queue(name)
+        await queue.add("n")
+        job = await other.add("n", idempotency_key="k")
+        await other.remove(job.id)
+        store.set(f"bull:{name}:ox:idem:1:n:ended", "gone")
+        store.set(f"bull:{name}:ox:call:alive:0", "1:x")
+        before = {key: store.dump(key) for key in store.scan_iter() if key.startswith(f"bull:{name}:")}
+        await queue.obliterate()
+        assert {key: store.dump(key) for key in store.scan_iter()} == before
+
+    async def test_obliterate_of_a_name_with_wildcards_leaves_other_queues(
+        self, make_queue: MakeQueue, store: redis.Redis
+    ) -> None:
+        queue, other = make_queue("[q]*?"), make_queue("qxy")
+        for one in (queue, other):
+            await one.add("n", idempotency_key="k")
+        before = {key: store.dump(key) for key in store.scan_iter() if key.startswith("bull:qxy:")}
+        await queue.obliterate()
+        assert {key: store.dump(key) for key in store.scan_iter()} == before
+
+    @pytest.mark.parametrize("job_id", ["repeat:daily:1700000000000", "de:a:b", "ox:a:b"])
+    async def test_a_job_keeps_its_parts_whatever_its_id_begins_with(
+        self, queue: Queue, store: redis.Redis, job_id: str
+    ) -> None:
+        store.hset(f"bull:q:{job_id}", mapping={"name": "n", "timestamp": 1, "opts": "{}"})
+        store.zadd("bull:q:failed", {job_id: 1})
+        store.rpush(f"bull:q:{job_id}:logs", "row")
+        store.sadd(f"bull:q:{job_id}:dependencies", "child")
+        store.rpush("bull:q:repeat:gone:1:logs", "row")
+        store.set("bull:q:ox:call:killed:0", "1:x")
+        broker = queue.broker
+        assert isinstance(broker, BullMQBroker)
+        assert await remove_strays(broker) == 2
+        parts = {f"bull:q:{job_id}{part}" for part in ("", ":logs", ":dependencies")}
+        assert {*store.keys("bull:q:*")} == {"bull:q:failed", *parts}
 
     async def test_obliterate_keeps_whole_what_is_added_meanwhile(
         self, make_queue: MakeQueue, store: redis.Redis

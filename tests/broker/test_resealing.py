@@ -261,3 +261,20 @@ class TestBullMQ:
         job = await make_queue(key_ring=old_ring()).add("task", 1)
         with pytest.raises(DecryptionError, match="'old'"):
             await make_queue(key_ring=new_ring()).get(job.id)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [("q@example.com", "bull"), ("r", "bull:q"), ("q~gates2", "bull"), ("q@all;c=gpu@all;c=gpu", "bull")],
+)
+async def test_a_migration_leaves_queues_whose_names_begin_alike(
+    make_queue: MakeQueue, store: redis.Redis, name: str, prefix: str
+) -> None:
+    job = await make_queue(name, prefix=prefix).add("task", {"in": "plaintext"})
+    key = f"{prefix}:{name}:{job.id}"
+    before = store.hgetall(key)
+    queue = make_queue(key_ring=new_ring(migrating=True))
+    store.hset("bull:q:old", mapping={"name": "task", "data": '"plain"', "opts": "{}", "timestamp": 1})
+    done = await reseal(queue.broker)
+    assert (done.resealed, done.unopened) == (1, {})
+    assert store.hgetall(key) == before

@@ -21,6 +21,7 @@ from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.bridge.scripts import load as load_bridge
 from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.keys import split_own
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
 from oxcart.broker.keyring import SEALED, Bond, KeyRing, Purpose, purpose_of
@@ -28,6 +29,7 @@ from oxcart.broker.port import ServedBroker
 from oxcart.broker.progress import Progress, Told, silent
 from oxcart.broker.sealing import FIELDS, Sealer, data_of, schedule_of
 from oxcart.model.errors import DecryptionError, OxcartError
+from oxcart.model.names import HIDDEN
 from oxcart.model.target import base_of
 
 #: Keys that one step of the scan looks at.
@@ -163,13 +165,9 @@ async def _values(broker: ServedBroker, sealer: Sealer, told: Told) -> AsyncIter
                 yield value
         return
     assert isinstance(broker, BullMQBroker)
-    base = broker.keys.base
-    async for keys in _scan(broker, f"{glob_escape(base)}*", "hash", told):
+    async for keys in _scan(broker, f"{glob_escape(broker.keys.base)}*", "hash", told):
         jobs = []
-        for key in keys:
-            rest = _rest(key, base)
-            if rest is None:
-                continue
+        for key, rest in await _own(broker, keys):
             if rest.endswith(":processed"):
                 async for value in _of_children(broker, sealer, key):
                     yield value
@@ -195,13 +193,24 @@ async def _scan(broker: ServedBroker, pattern: str, kind: str, told: Told) -> As
             return
 
 
-def _rest(key: str, base: str) -> str | None:
-    """What follows the queue's or the lane's name in a key; None for a key of another queue."""
-    if key.startswith(f"{base}:"):
-        return key[len(base) + 1 :]
-    if key.startswith(f"{base}@"):
-        return key[len(base) :].partition(":")[2] or None
-    return None
+async def _own(broker: BullMQBroker, keys: Sequence[str]) -> list[tuple[str, str]]:
+    """The keys of a queue and its lanes among some, each with its end.
+
+    Keys of a queue ``r`` with the prefix ``bull:q`` begin as those of ``q`` with the prefix ``bull`` do.
+    """
+    found, heads = [], dict[str, list[str]]()
+    for key in keys:
+        split = split_own(key, broker.keys.base)
+        if split is None or split[0].endswith(HIDDEN):
+            continue
+        begin, end = split
+        found.append((key, end))
+        heads[key] = [f"{begin}:{end[:at]}" for at, char in enumerate(end) if char == ":"]
+    asked = list(dict.fromkeys(head for several in heads.values() for head in several))
+    commands = [("EXISTS", f"{head}:meta", f"{head}:events") for head in asked]
+    answers = await broker.caller.pipeline(commands) if commands else []
+    others = {head for head, known in zip(asked, answers, strict=True) if known}
+    return [(key, end) for key, end in found if others.isdisjoint(heads[key])]
 
 
 async def _of_hashes(broker: BullMQBroker, sealer: Sealer, keys: Sequence[tuple[str, str]]) -> list[_Value]:

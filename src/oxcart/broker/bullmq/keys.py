@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from oxcart.model.errors import CrossSlotError
-from oxcart.model.names import check_queue_name
+from oxcart.model.names import HIDDEN, check_queue_name
 from oxcart.model.target import base_of
 
 DEFAULT_PREFIX = "bull"
@@ -42,6 +42,26 @@ def slot_of(key: str) -> int:
 def journal_key(meta: str, slot: str) -> str:
     """The key of a caller's slot, from the meta key that a script was called with."""
     return f"{meta.removesuffix('meta')}ox:call:{slot}"
+
+
+def split_own(key: str, base: str) -> tuple[str, str] | None:
+    """Splits a key of a queue, of one of its lanes or of their gates into qualified name and end.
+
+    Other queues have names that begin alike: ``ada@example.com`` is no lane of ``ada``.
+
+    Args:
+        key: The key.
+        base: The queue's qualified name.
+
+    Returns:
+        None for a key of another queue.
+    """
+    if not key.startswith(base):
+        return None
+    middle, colon, end = key[len(base) :].partition(":")
+    lane = middle.removesuffix(HIDDEN)
+    is_own = bool(colon) and (not lane or (lane[0] == "@" and base_of(f"q{lane}") == "q"))
+    return (base + middle, end) if is_own else None
 
 
 @dataclass(frozen=True, slots=True)

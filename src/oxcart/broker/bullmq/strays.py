@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.graphs import STEP, GateKeeper
+from oxcart.broker.bullmq.keys import split_own
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
 from oxcart.model.errors import AccessDenied
@@ -58,19 +59,18 @@ async def remove_strays(broker: BullMQBroker) -> int:
     return removed
 
 
-async def _keys(broker: BullMQBroker) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def _keys(broker: BullMQBroker) -> AsyncIterator[tuple[str, list[str]]]:
     """Every key of the queue, its lanes and gates: what a key begins with, and the ends behind it."""
-    base = broker.keys.base.encode()
     pattern = f"{glob_escape(broker.keys.base)}*"
     cursor = b"0"
     while True:
         cursor, keys = await broker.caller.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN)
-        found: dict[bytes, list[bytes]] = {}
+        found: dict[str, list[str]] = {}
         for key in keys:
-            middle, colon, end = key[len(base) :].partition(b":")
-            if colon and (not middle or middle.startswith((b"@", HIDDEN.encode()))):
-                found.setdefault(base + middle, []).append(end)
+            own = split_own(key.decode("utf-8", "surrogateescape"), broker.keys.base)
+            if own is not None:
+                found.setdefault(own[0], []).append(own[1])
         for begin, ends in found.items():
-            yield begin.decode("utf-8", "surrogateescape"), ends
+            yield begin, ends
         if cursor == b"0":
             return

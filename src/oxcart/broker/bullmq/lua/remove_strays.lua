@@ -57,7 +57,10 @@ local function names_a_job(name)
 end
 
 local function is_stray(name)
-  if begins(name, "ox:call:") then
+  local id, part = string.match(name, "^(.*):([^:]*)$")
+  if id and PARTS[part] and is_job(id) then
+    return false -- whatever its id begins with: that of a run begins with "repeat:"
+  elseif begins(name, "ox:call:") then
     return not begins(name, "ox:call:" .. ARGV[3] .. ":")
   elseif begins(name, "ox:idem:") or begins(name, "de:") then
     return not names_a_job(name)
@@ -68,7 +71,6 @@ local function is_stray(name)
   elseif begins(name, "repeat:") then
     return not call("ZSCORE", P .. "repeat", string.sub(name, 8))
   end
-  local id, part = string.match(name, "^(.*):([^:]*)$")
   return id and PARTS[part] and call("EXISTS", P .. id) == 0
 end
 
