@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from itertools import count
+from typing import Any
 
 import pytest
 import redis
@@ -239,6 +240,32 @@ async def test_a_schedule_of_another_client_fires(desk: Desk) -> None:
     (job,) = await desk.claim(9)
     assert desk.record(job.id)["ox"] == {"schedule": "theirs", "due": desk.clock.now - 1}
     assert desk.store.zscore("bridge:jobs:cron", "theirs") % MINUTE == 0
+
+
+@pytest.mark.parametrize(
+    ("member", "fires"),
+    [
+        ({"ox": {"corr": "\ud83d"}}, True),
+        ({"ox": {"scheduler": "\ud83d"}}, True),
+        ({"metadata": {"note": "\ud83d"}}, True),
+        ({"ox": {"start": 10**30}}, False),
+        ({"schedule": {"cron": "* * * * *", "timezone": "Europe/Berlin"}, "ox": {"start": 10**30}}, False),
+    ],
+    ids=["correlation id", "name", "tag", "start", "start in a zone"],
+)
+async def test_an_odd_schedule_ends_no_worker_and_stops_no_other_schedule(
+    desk: Desk, member: dict[str, Any], fires: bool
+) -> None:
+    ours = await schedule(desk, cron="* * * * *")
+    desk.foreign("odd", push="", **{"schedule": {"cron": "* * * * *"}, **member})
+    due = next_of(desk, ours)
+    desk.store.zadd("bridge:jobs:cron", {"odd": due})
+    desk.clock.now = due
+    keeper = CronKeeper(desk.broker(), "s1")
+    assert await keeper.tick() == 1 + fires
+    assert [one for one, _ in fired(desk)] == sorted([ours, *["odd"] * fires])
+    assert await keeper.tick() == 0
+    assert next_of(desk, "odd") == due + MINUTE, "it is looked at again"
 
 
 async def test_a_schedule_that_only_others_understand_stays(desk: Desk) -> None:

@@ -293,19 +293,34 @@ def _firing(one: str, at: float, raw: bytes, now: int, most: int) -> tuple[bytes
     later. Where there is no record, the entry goes.
     """
     record = records.read_record(raw)
-    schedule = _schedule(record)
-    missed = record.ox.get("missed")
     overlap = record.ox.get("overlap")
-    times: list[int]
-    following: int | None
+    jobs: list[tuple[str, bytes, bytes, bytes, bytes]] = []
+    following: int | None = None
     try:
-        known: Missed = missed if missed in MISSED else "once"
-        if raw and not schedule.cron:
-            raise ValidationError("schedule", "a cron expression", record.schedule)
-        times, following = due_times(schedule, _ms(at), now, known, most) if raw else ([], None)
-    except ValidationError as error:
+        if raw:
+            jobs, following = _runs(one, _ms(at), raw, record, now, most)
+    except Exception as error:  # whatever a client wrote: it must not end this worker, and then the next
         log.warning("schedule %s does not fire, and is looked at again in a minute: %s", one, error)
-        times, following = [], now + UNREADABLE
+        jobs, following = [], now + UNREADABLE
+    packed = records.pack(
+        (one, at, "" if following is None else following, overlap if overlap in OVERLAP else "beside", jobs)
+    )
+    return packed, len(jobs)
+
+
+def _runs(
+    one: str, first: int, raw: bytes, record: records.Record, now: int, most: int
+) -> tuple[list[tuple[str, bytes, bytes, bytes, bytes]], int | None]:
+    """A schedule's due jobs, so many at most, and when it is due next.
+
+    Raises:
+        ValidationError: It has no cron expression, or one that cannot be read.
+    """
+    schedule, missed = _schedule(record), record.ox.get("missed")
+    if not schedule.cron:
+        raise ValidationError("schedule", "a cron expression", record.schedule)
+    known: Missed = missed if missed in MISSED else "once"
+    times, following = due_times(schedule, first, now, known, most)
     jobs = []
     for due in times:
         job_id = new_id()
@@ -320,16 +335,13 @@ def _firing(one: str, at: float, raw: bytes, now: int, most: int) -> tuple[bytes
             jobId=_json.encode(job_id),
             schedule=b"{}",
             createdAt=b"%d" % now,
-            ox=_json.encode({**ox, "schedule": one, "due": due}),
+            ox=parts.dump({**ox, "schedule": one, "due": due}),
         )
         told = records.told_of(record.name, record.ox.get("corr"), record.metadata)
         rule = {"schedule": _name(one, record), "cron": schedule.cron, "tz": schedule.tz, "due": due}
-        counted = _json.encode(rule)[:-1] + b',"count":'  # the script knows which run it is
+        counted = parts.dump(rule)[:-1] + b',"count":'  # the script knows which run it is
         jobs.append((job_id, body, records.read_record(body).facts().packed(), told, counted))
-    packed = records.pack(
-        (one, at, "" if following is None else following, overlap if overlap in OVERLAP else "beside", jobs)
-    )
-    return packed, len(jobs)
+    return jobs, following
 
 
 def _ms(score: float) -> int:
