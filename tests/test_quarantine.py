@@ -13,6 +13,7 @@ import pytest_asyncio
 import redis
 
 from oxcart import Queue, RunningJob, Worker
+from oxcart.model.errors import JobFailed
 from oxcart.model.state import State
 from oxcart.observe.metrics import Metrics
 from tests.cli.conftest import Commands
@@ -433,3 +434,26 @@ async def test_half_a_surrogate_pair_goes_through_a_worker(
             assert rb'{"s":"cut \ud83d"}' in raw.get(f"half:jobs:result:{added.id}")
         else:
             assert raw.hget(key, "returnvalue") == rb'{"s":"cut \ud83d"}'
+
+
+async def test_a_handler_that_meets_an_undecodable_record_is_not_quarantined_for_it(
+    valkey: ValkeyServer, store: redis.Redis
+) -> None:
+    async with (
+        Queue("email", url=valkey.url, protocol="bridge", namespace="odd") as queue,
+        Queue("other", url=valkey.url, protocol="bridge", namespace="odd") as other,
+    ):
+        poisoned = await other.add("other")
+        store.set(f"odd:jobs:data:{poisoned.id}", "no record")
+
+        @queue.process
+        async def work(job: RunningJob) -> None:
+            await other.handle(poisoned.id).update_data({"a": 1})
+
+        async with Worker(queue).running():
+            job = await queue.add("email", attempts=1)
+            with pytest.raises(JobFailed, match="record must be a JSON object"):
+                await job.result(20)
+        ended = await queue.get(job.id)
+        assert ended is not None
+        assert "ox:dead" not in ended.extra

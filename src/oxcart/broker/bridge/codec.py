@@ -37,7 +37,7 @@ from oxcart.broker.port import Outcome
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.duration import MAX_MS
-from oxcart.model.errors import Undecodable, ValidationError
+from oxcart.model.errors import PayloadError, ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions
 from oxcart.model.priority import Priority
@@ -373,10 +373,10 @@ def with_parts(raw: bytes, **parts: bytes) -> bytes:
     The number of attempts goes to the front, where our scripts find it at once.
 
     Raises:
-        Undecodable: It is no record at all.
+        PayloadError: It is no record at all. Not `Undecodable`: a handler that meets it is sound itself.
     """
     if not parts_of(raw):
-        raise Undecodable("record", "a JSON object", f"{len(raw)} bytes of something else")
+        raise PayloadError("record", "a JSON object", f"{len(raw)} bytes of something else")
     old = {name: msgspec.Raw(bytes(part)) for name, part in parts_of(raw).items()}
     new = {name: msgspec.Raw(part) for name, part in parts.items()}
     first = {"attempts": new.get("attempts", old.get("attempts", msgspec.Raw(b"0")))}
