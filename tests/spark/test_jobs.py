@@ -32,6 +32,29 @@ def ended(store: redis.Redis, queue: str, job_id: str, state: str, at_ms: int, *
     store.hset(f"bull:{queue}:{job_id}", mapping={name: str(value) for name, value in made.items()})
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {b"stacktrace": b"[" * 1200 + b"]" * 1200},
+        {b"stacktrace": b'["\\ud83d"]'},
+        {b"opts": b'{"a":' * 2000 + b"1" + b"}" * 2000},
+        {b"opts": b'{"attempts":1e400}'},
+        {b"priority": b"999999999999999"},
+        {b"atm": b"-9999999999999", b"ats": b"9999999999999", b"stc": b"9999999999999"},
+    ],
+    ids=["deep stack", "half a pair", "deep options", "endless attempts", "priority", "counts"],
+)
+def test_an_odd_job_does_not_hide_its_neighbours(odd: dict[bytes, bytes]) -> None:
+    from oxcart.spark.jobs import batch_of, row_of
+
+    sound = {b"name": b"n", b"data": b"{}", b"opts": b"{}", b"timestamp": b"%d" % AT}
+    rows = [
+        row_of("q", None, job_id, "failed", fields)
+        for job_id, fields in (("odd", sound | odd), ("sound", sound))
+    ]
+    assert batch_of(rows).column("job_id").to_pylist() == ["odd", "sound"]
+
+
 @pytest.fixture
 def table(spark: SparkSession, url: str) -> DataFrame:
     return spark.read.format("oxcart").option("url", url).option("pattern", "*").load()

@@ -9,7 +9,6 @@ May touch: the server; reads only.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -28,8 +27,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from oxcart.broker.bullmq.codec import attempts_made, count_of, text_of
+from oxcart.broker.bullmq.codec import attempts_made, count_of, options_of, text_of
 from oxcart.broker.bullmq.keys import Keys
+from oxcart.model import payload
+from oxcart.model.errors import PayloadError
 from oxcart.model.state import formal_state
 from oxcart.model.target import base_of, split_lane
 from oxcart.spark.access import Access, Choice, chosen
@@ -220,12 +221,12 @@ def row_of(
     """A job as a row, from its hash."""
     get = fields.get
     try:
-        stack = json.loads(get(b"stacktrace") or b"[]")
-    except ValueError:
+        stack = payload.read(get(b"stacktrace") or b"[]")
+    except PayloadError:
         stack = []
     return (
-        queue,
-        lane,
+        _clean(queue),
+        None if lane is None else _clean(lane),
         _clean(job_id),
         state,
         _text(get(b"name")),
@@ -233,15 +234,15 @@ def row_of(
         _text(get(b"opts")),
         _text(get(b"returnvalue")),
         _text(get(b"failedReason")),
-        [str(one) for one in stack] if isinstance(stack, list) else [],
+        [_clean(str(one)) for one in stack] if isinstance(stack, list) else [],
         _moment(get(b"timestamp")),
         _moment(get(b"processedOn")),
         _moment(get(b"finishedOn")),
         count_of(get(b"delay")),
-        count_of(get(b"priority")),
-        attempts_made(fields),
-        count_of(get(b"ats")),
-        count_of(get(b"stc")),
+        _small(count_of(get(b"priority"))),
+        _small(attempts_made(fields)),
+        _small(count_of(get(b"ats"))),
+        _small(count_of(get(b"stc"))),
         _text(get(b"pb")),
         _text(get(b"progress")),
         _text(get(b"ox:category")),
@@ -255,15 +256,10 @@ def row_of(
 def _formal(state: str, fields: Mapping[bytes, bytes]) -> str:
     """The state in the words of the model."""
     get = fields.get
-    try:
-        attempts = json.loads(get(b"opts") or b"{}").get("attempts") or 1
-        allowed = int(attempts)
-    except (ValueError, TypeError, AttributeError):
-        allowed = 1
     return formal_state(
         state,
         attempts_made=attempts_made(fields),
-        attempts=allowed,
+        attempts=options_of(fields).attempts or 1,
         stalled=count_of(get(b"stc")),
         category=_text(get(b"ox:category")),
         lifetime_over=b"ox:dead" in fields,
@@ -293,12 +289,20 @@ def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def _clean(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except UnicodeEncodeError:  # half of a surrogate pair, from JSON
+        return text.encode("utf-8", "replace").decode()
 
 
 def _text(raw: bytes | None) -> str | None:
     text = text_of(raw)
     return None if text is None else _clean(text)
+
+
+def _small(number: int) -> int:
+    """The nearest number that a column of 32 bits holds."""
+    return max(-(2**31), min(number, 2**31 - 1))
 
 
 def _moment(raw: bytes | None) -> int | None:
