@@ -110,6 +110,30 @@ async def test_a_second_outage_takes_no_job_of_a_worker_that_renewed_between(ben
     assert await check(bench.broker) == []
 
 
+async def test_a_second_outage_takes_no_job_of_a_worker_that_could_not_renew_between(bench: Bench) -> None:
+    job = await lost_at_once(bench)
+    await silence()
+    assert (await bench.broker.recover(interval_ms=1, outage=RULE)).ids == []
+    await asyncio.sleep(RULE.grace_ms / 1000)
+    await silence()
+    assert (await bench.broker.recover(interval_ms=1, outage=RULE)).ids == []
+    assert await bench.broker.extend([lease_of(job)], 60_000) == []
+    assert await check(bench.broker) == []
+
+
+async def test_workers_with_short_leases_wait_for_those_with_long_ones(bench: Bench) -> None:
+    """The grace of a long lease is longer than any check is alone."""
+    job = await lost_at_once(bench)
+    await silence()
+    long, short = Outage(60_000, 3_600_000), Outage(60_000, 600)
+    assert (await bench.broker.recover(interval_ms=1, outage=long)).ids == []
+    for _ in range(3):
+        found = await bench.broker.recover(interval_ms=1, outage=short)
+        assert not found.ran, "the guard of the first check was not heeded"
+        assert found.wait_ms > 3_000_000
+    assert await bench.broker.extend([lease_of(job)], 60_000) == []
+
+
 async def test_the_shortest_silence_rules(bench: Bench) -> None:
     """Workers with leases of different lengths: an outage is one for all where it is one for some."""
     patient = Outage(60_000, 600)

@@ -16,14 +16,15 @@ local now, cursor = tonumber(server_ms()), ARGV[4]
 if cursor == "" then
   local guard = P .. "ox:checking"
   if ARGV[6] ~= "" and must_wait(ARGV[6]) then
-    call("SET", guard, server_ms(), "PX", ARGV[7])
+    call("SET", guard, server_ms() .. ":" .. ARGV[7], "PX", ARGV[7])
     return { "busy", tonumber(ARGV[7]), {} }
   end
   if not call("SET", guard, server_ms(), "NX", "PX", ARGV[3]) then
-    local left, set_at = call("PTTL", guard), tonumber(call("GET", guard)) or 0
+    local set_at, grace = string.match(call("GET", guard) or "", "^(%d+):?(%d*)$")
+    local left, longest = call("PTTL", guard), math.max(10 * ARGV[3], 60000, tonumber(grace) or 0)
     -- After the server's clock was set back a guard lasts longer by that step: it was set in the future, or it lasts
     -- longer than any check sets it.
-    if set_at <= now and left >= 0 and left <= math.max(10 * ARGV[3], 60000, tonumber(ARGV[7]) or 0) then
+    if (tonumber(set_at) or 0) <= now and left >= 0 and left <= longest then
       return { "busy", left, {} }
     end
     call("SET", guard, server_ms(), "PX", ARGV[3])

@@ -24,13 +24,10 @@ remembered()
 local phase, step = ARGV[3], tonumber(ARGV[7])
 local stalled_key, active_key = P .. "stalled", P .. "active"
 
-if phase == "start" and ARGV[9] ~= "" and not stay_alive(P, ARGV[9]) then
-  give_sign(P, ARGV[9])
-  if call("EXISTS", active_key) == 1 and call("SET", P .. "ox:away", ARGV[10], "NX") then
-    call("PERSIST", stalled_key)
-    call("SET", P .. "stalled-check", time_of(ARGV[4]), "PX", ARGV[10])
-    phase = "note"
-  end
+if phase == "start" and ARGV[9] ~= "" and must_wait(P, ARGV[9], ARGV[10]) then
+  call("PERSIST", stalled_key)
+  call("SET", P .. "stalled-check", time_of(ARGV[4]), "PX", ARGV[10])
+  phase = "note"
 end
 
 if phase == "start" then
@@ -39,7 +36,7 @@ if phase == "start" then
     local left, set_at = call("PTTL", guard), tonumber(call("GET", guard))
     -- After the server's clock was set back, a guard lasts longer by that step: it was set in the future, or it lasts
     -- longer than the interval of any worker. One that never ends guards nothing either.
-    local longest = math.max(interval, tonumber(call("GET", P .. "ox:away") or 0)) -- a check after an outage waits
+    local longest = math.max(interval, grace_of(P)) -- a check after an outage waits
     local is_past = left < 0 or (left > longest and ((set_at or 0) > tonumber(now) or left > 10 * longest))
     if not is_past then
       return { "busy", left }
