@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
+import sys
+import termios
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -216,6 +219,33 @@ class TestProcess:
         finally:
             await held.close()
 
+    async def test_it_renews_though_the_worker_does_not_read_what_it_reports(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
+        """A handler may block the event loop for hours, while the pipe of reports fills."""
+        held = Held(queue, every=0.001)
+        held.leases.start()
+        try:
+            (job,) = await held.claim()
+            held.leases.hold(0, [job], [None])
+            await held.renewals(1)
+            process = held.leases._process
+            assert process is not None
+            assert process.stdout is not None
+            pipe = process.stdout.fileno()
+            asyncio.get_running_loop().remove_reader(pipe)
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
+
+            def unread() -> int:
+                return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+            await eventually(lambda: unread() > 3900, "the pipe is full")
+            for _ in range(3):
+                store.pexpire(f"bull:q:{job.id}:lock", LOCK_MS // 2)
+                await eventually(lambda: lock_of(store, job) > LOCK_MS // 2, "renewed")
+        finally:
+            await held.close()
+
     async def test_close_ends_it(self, held: Held) -> None:
         held.leases.hold(0, await held.claim(), [None])
         pid = held.leases.pid
@@ -313,6 +343,30 @@ class TestStandIn:
         await eventually(lambda: len(alone.extended) > before + 2, "it goes on")
         assert alone.lost == []
 
+    async def test_it_begins_when_the_renewer_can_renew_no_more(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
+        """The server lets the worker's connection live, and no new one of the renewer in."""
+        held = Held(queue, every=0.3)
+        held.stand_in()
+        held.leases.start()
+        try:
+            (job,) = await held.claim()
+            held.leases.hold(0, [job], [None])
+            await held.renewals(2)
+            url = held.queue.station_facts()["url"]
+            held.leases.find_at(0, "redis://127.0.0.1:1/0")
+            await eventually(lambda: held.failed, "the renewer has lost the server")
+            store.pexpire(f"bull:q:{job.id}:lock", LOCK_MS // 2)
+            await eventually(lambda: lock_of(store, job) > LOCK_MS // 2, "the worker renews")
+            held.leases.find_at(0, url)
+            await held.renewals(2)
+            before = len(held.extended)
+            await held.renewals(3)
+            assert len(held.extended) == before, "one is enough"
+        finally:
+            await held.close()
+
     async def test_it_ends_when_the_renewer_has_renewed_and_begins_when_that_has_died(
         self, queue: Queue
     ) -> None:
@@ -347,6 +401,24 @@ class TestRenewerAlone:
         renewer.beat()
         assert said[0]["failed"] == ["a"]
         assert renewer._loop is not None
+        renewer._loop.close()
+
+    def test_repeats_soon_what_it_left_out_for_a_worker_that_was_stopped(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Until the next renewal is due the lease may have run out."""
+        said: list[dict[str, Any]] = []
+        renewer = Renewer(1, LOCK_MS, said.append)
+        renewer.take(
+            {"open": 0, "url": "redis://127.0.0.1:1/0", "folder": "", "queue": "q", "prefix": "bull"}
+        )
+        renewer.take({"hold": 0, "leases": [["a", "t", 1, None]], "drop": []})
+        monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: True)
+        assert not renewer.beat(), "to be repeated"
+        assert not renewer.beat(again=True)
+        monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: False)
+        assert not renewer.beat(again=True), "nobody listens at that port"
+        assert renewer._loop is not None, "it tried"
         renewer._loop.close()
 
     def test_does_not_connect_while_nothing_is_held(self) -> None:

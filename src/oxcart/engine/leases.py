@@ -5,7 +5,8 @@ in the pipe by then, so a handler that blocks the event loop at once cannot keep
 worker without jobs has no such process. A renewer that dies is replaced and receives all held leases.
 
 On a busy machine a process can take longer to start than a short lease lasts. Until the renewer has renewed
-something the worker does so itself, as far as its handlers let the event loop run.
+something the worker does so itself, as far as its handlers let the event loop run. It also renews the leases
+of a queue whose server the renewer does not reach.
 
 May touch: the renewer process, and the server through ``extend``.
 """
@@ -93,7 +94,8 @@ class Leases:
         self._respawn: asyncio.TimerHandle | None = None
         self._deputy: asyncio.Task[None] | None = None
         self._is_renewing = False
-        self._bereft = asyncio.Event()  # the renewer has died
+        self._failing: set[int] = set()  # stations whose last renewal failed
+        self._bereft = asyncio.Event()  # the renewer has died, or does not reach a server
         self._is_open = False
         self.ready = asyncio.Event()
 
@@ -224,7 +226,7 @@ class Leases:
         asyncio.get_running_loop().remove_writer(pipe)
 
     async def _stand_in(self, extend: Extend) -> None:
-        """Renews at the renewer's pace while that has not renewed anything yet, and at once when it dies."""
+        """Renews at the renewer's pace what that does not renew yet, and at once when it dies or fails."""
         wait = self._every
         while True:
             with contextlib.suppress(TimeoutError):
@@ -232,10 +234,9 @@ class Leases:
                     await self._bereft.wait()
             self._bereft.clear()
             wait = self._every
-            if self._is_renewing:
-                continue
+            stations = set(self._failing) if self._is_renewing else set(range(len(self._held)))
             # All at once, as the renewer does: a server that is silent must not cost the leases on another.
-            renewals = [self._renew_at(number, extend) for number in range(len(self._held))]
+            renewals = [self._renew_at(number, extend) for number in stations]
             if not all(await asyncio.gather(*renewals)):
                 wait = min(RETRY, self._every)
 
@@ -324,6 +325,7 @@ class Leases:
             process.wait()
             self._release(process)
             self._is_renewing = False
+            self._failing.clear()
             self._bereft.set()
             if self._is_open:
                 self._spawn_later()
@@ -349,8 +351,11 @@ class Leases:
                     self._lost(station, job_id)
         elif "renewed" in message:
             self._is_renewing = True
+            self._failing.discard(message["station"])
             self._renewed(message["station"], message["renewed"], message["seconds"])
         elif "failed" in message:
+            self._failing.add(message["station"])
+            self._bereft.set()
             self._failed(message["station"], message["failed"], message["error"])
         elif "ready" in message:
             self.ready.set()

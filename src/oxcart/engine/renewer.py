@@ -133,10 +133,13 @@ class Renewer:
             again: Whether this repeats a failed renewal, whose failure the worker knows of.
 
         Returns:
-            Whether every server answered.
+            Whether every server answered, and the worker was not stopped.
         """
-        if is_stopped(self._parent) or not any(self._held.values()):
+        if not any(self._held.values()):
             return True
+        if is_stopped(self._parent):
+            self._failed = set(self._held)  # due at once when the worker goes on
+            return False
         import asyncio
 
         if self._loop is None:
@@ -222,9 +225,17 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
     out = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not come between our messages
 
+    os.set_blocking(out, False)
+    behind = bytearray()  # what the pipe could not take yet
+
     def report(message: dict[str, Any]) -> None:
+        # A handler may keep the worker from reading for hours. Counts are left out then, and refusals wait.
+        if not behind or "refused" in message:
+            behind.extend(frame(message))
         try:
-            os.write(out, frame(message))
+            del behind[: os.write(out, behind)]
+        except BlockingIOError:
+            return
         except OSError:
             os._exit(0)  # nobody listens any more
 
