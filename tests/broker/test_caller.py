@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -59,6 +60,28 @@ class Faults:
             return await real(packed, *more, **options)
 
         monkeypatch.setattr(caller.link, "call_packed", call_packed)
+
+
+@contextlib.asynccontextmanager
+async def slow_line(port: int, rate: int) -> AsyncIterator[int]:
+    """Passes on what a client sends to a server, so many bytes per second; yields the port to connect to."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pause: float) -> None:
+        with contextlib.closing(writer):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+                await asyncio.sleep(len(data) * pause)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, forth, 1 / rate), pump(back, writer, 0), return_exceptions=True)
+
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        listener.bind(("127.0.0.1", 0))
+        async with await asyncio.start_server(serve, sock=listener):
+            yield listener.getsockname()[1]
 
 
 @pytest.fixture
@@ -328,6 +351,23 @@ class TestLimits:
             with pytest.raises(BrokerTimeout, match=r"add: refused for 3 s: NOREPLICAS"):
                 await caller.once(load("add"), META, *add_arguments(), timeout=3)
             await caller.close()
+
+    async def test_a_large_job_on_a_slow_line_has_all_of_its_time(
+        self, valkey: ValkeyServer, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The connection ends after its limit where nothing moves; here the job's bytes do."""
+        monkeypatch.setattr("oxcart.broker.caller.CALL_TIMEOUT", 1.0)
+        async with slow_line(valkey.port, 1_000_000) as port:
+            caller = Caller(Server(f"redis://127.0.0.1:{port}"), None, "me", reconnect=QUICK)
+            caller.link._timeout = 1.0
+            wire = await caller.link.connect()
+            assert wire.transport is not None
+            wire.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+            job = ("a", "n", "x" * 3_000_000, "{}", 5, 0, 0, "", 0)
+            assert (await caller.once(load("add"), META, 1, 0, *job, timeout=20))[0] == 1
+            assert caller.link.connections_made == 1
+            await caller.close()
+        assert store.hstrlen("bull:q:a", "data") == 3_000_000
 
     async def test_closing_ends_a_call_that_waits_for_the_server(self) -> None:
         caller = Caller(Server("redis://127.0.0.1:1/0"), None, "me", reconnect=QUICK)
