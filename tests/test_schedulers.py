@@ -126,6 +126,32 @@ class TestCron:
         assert desk.waiting() == []
 
 
+class TestRepeatables:
+    async def test_the_next_run_is_due_on_time_though_its_call_came_late(
+        self, queue: Queue, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A repeatable job from before schedulers; the call waits for a server that is away for a moment."""
+        broker, key = BullMQBroker(queue.server, queue.name), "name:::UTC:0 0 * * *"
+        repeat = {"pattern": "0 0 * * *", "tz": "UTC", "count": 1}
+        fields = {b"name": b"name", b"data": b"{}", b"opts": json.dumps({"repeat": repeat}).encode()}
+        store.zadd("bull:q:repeat", {key: 1})
+        store.hset("bull:q:repeat:x:1", mapping={"name": "name"})
+        await broker.now()
+        send = broker.caller.link.call_packed
+
+        async def late(*call: Any) -> Any:
+            await asyncio.sleep(0.5)
+            return await send(*call)
+
+        monkeypatch.setattr(broker.caller.link, "call_packed", late)
+        (made,) = await broker.schedulers.advance([Claim("repeat:x:1", key, fields)])
+        delayed: Any = store.zrange("bull:q:delayed", 0, -1, withscores=True)
+        ((run, score),) = delayed
+        assert run == made
+        assert abs(int(score) // 4096 - int(str(made).rpartition(":")[2])) < 100
+        await broker.close()
+
+
 class TestExactlyOnce:
     async def test_only_the_present_run_makes_the_next(self, desk: Desk) -> None:
         await desk.upsert(Schedule(every=60_000))

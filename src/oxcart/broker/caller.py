@@ -252,8 +252,8 @@ class Caller:
     ) -> Any:
         packed = pack((b"EVALSHA", script.sha, 1, key, *args))
         started = time.perf_counter()
-        # A silent server is given up after the caller's time where the link's is longer. Else the link judges:
-        # a call whose bytes still move, a large job on a slow line, has all of the caller's time.
+        # A silent server is given up after the caller's time where that is shorter than the link's. Else the
+        # link judges: a large job on a slow line, whose bytes still move, has all of the caller's time.
         limit = timeout if timeout is not None and timeout < CALL_TIMEOUT else None
 
         async def send(tried: _Tried) -> Any:

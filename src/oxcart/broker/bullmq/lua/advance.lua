@@ -80,7 +80,7 @@ local function advance_repeatable(at)
   end
   call("ZADD", P .. "repeat", when, key)
   local opts = cjson.decode(ARGV[at + 4])
-  opts.repeatJobKey = nil
+  opts.repeatJobKey, opts.delay = nil, math.max(1, tonumber(when) - now) -- the call may have come late
   local name = call("HGET", P .. ARGV[at + 2], "name")
   local priority = tonumber(opts.priority) or 0
   call("INCR", P .. "id")
