@@ -288,6 +288,26 @@ async def test_leases_hold_while_memory_is_full(server: ValkeyServer, store: Sto
         assert all(result == {"pid": worker.pid, "fencing": 1} for result in results)
 
 
+async def test_a_job_that_ends_while_memory_is_full_is_held_until_its_end_is_committed(
+    server: ValkeyServer, store: Store, fleet: Fleet
+) -> None:
+    """Otherwise the first check after it may take the job back, and it would run twice."""
+    async with Queue("chaos", url=server.url) as queue:
+        worker = await fleet.start(concurrency=4)
+        handles = await queue.add_many([("nap", {"seconds": LEASE})] * 4)
+        await eventually(lambda: len(fleet.starts()) == 4, "the jobs started")
+        try:
+            store.client.config_set("maxmemory", 1)
+            end = time.monotonic() + 3.5 * LEASE
+            while time.monotonic() < end:
+                assert all(store.lock_ms(handle.id) > 0 for handle in handles)
+                await asyncio.sleep(LEASE / 10)
+        finally:
+            store.client.config_set("maxmemory", 0)
+        results = [await handle.result(2 * LEASE + LIMIT) for handle in handles]
+        assert all(result == {"pid": worker.pid, "fencing": 1} for result in results)
+
+
 async def test_a_worker_may_be_told_to_give_up(server: ValkeyServer, fleet: Fleet) -> None:
     """`Reconnect(attempts=3)`: the worker ends with an error when the server stays away."""
     async with Proxy(server.port) as proxy:

@@ -87,6 +87,7 @@ class Desk:
             load=lambda: self.load,
             arrived=self._arrived,
             leaving=lambda station, ids: self.left.extend(ids),
+            left=lambda station, ids: None,
             ended=lambda station, job, outcome, code: self.ended.append((outcome.id, code)),
             starved=self._starved,
             clock=lambda: self.now,

@@ -34,6 +34,7 @@ def claims_on(broker: SlowBroker, starved: asyncio.Event, **more: Any) -> Claims
         load=lambda: 0,
         arrived=lambda station, claimed: None,
         leaving=lambda station, ids: None,
+        left=lambda station, ids: None,
         ended=lambda station, job, outcome, code: None,
         starved=starved.set,
         clock=lambda: 0,

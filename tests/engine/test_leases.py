@@ -103,6 +103,7 @@ class TestRenewal:
         one, two = await held.claim(2)
         held.leases.hold(0, [one, two], [None] * 2)
         await held.renewals(1)
+        held.leases.let_go(0, [one.id])
         held.leases.drop(0, [one.id])
         assert set(held.leases.held(0)) == {two.id}
         held.leases.hold(0, [], [])  # drops go with the next claim
@@ -113,8 +114,37 @@ class TestRenewal:
         one, two = await held.claim(2)
         held.leases.hold(0, [one, two], [None] * 2)
         await held.renewals(1)
+        held.leases.let_go(0, [one.id])
         held.leases.drop(0, [one.id])
         await eventually(lambda: held.renewed[-1] == 1, "told after a while")
+
+    async def test_what_was_let_go_is_renewed_until_its_end_is_committed(
+        self, held: Held, store: redis.Redis
+    ) -> None:
+        (job,) = await held.claim()
+        held.leases.hold(0, [job], [None])
+        held.leases.let_go(0, [job.id])
+        assert held.leases.held(0) == {}
+        await held.renewals(1)
+        store.set(f"bull:q:{job.id}:lock", "stolen")
+        held.leases.drop(0, [job.id])
+        (other,) = await held.claim()
+        held.leases.hold(0, [other], [None])
+        await held.renewals(2)
+        assert held.lost == [], "it is ours no more"
+
+    async def test_a_job_that_was_claimed_again_is_renewed_though_its_end_is_told_late(
+        self, held: Held, store: redis.Redis
+    ) -> None:
+        """The answer to its end was lost, and another call brought the job back before the repeat."""
+        (job,) = await held.claim()
+        held.leases.hold(0, [job], [None])
+        held.leases.let_go(0, [job.id])
+        held.leases.hold(0, [job], [None])
+        held.leases.drop(0, [job.id])
+        held.leases.hold(0, [], [])
+        await held.renewals(3)
+        assert held.renewed[-1] == 1
 
     async def test_a_lease_of_somebody_else_is_told_once(self, held: Held, store: redis.Redis) -> None:
         one, two = await held.claim(2)

@@ -131,6 +131,7 @@ class Claims:
         load: How many jobs are in hand now.
         arrived: Takes what was claimed.
         leaving: Told of outcomes before they are sent.
+        left: Told of outcomes that the server has answered.
         ended: Told of each outcome and its code.
         starved: Told when a queue has nothing more, so that the wait for work begins.
         clock: Ms of a clock that nobody sets: all times of stations are on it.
@@ -148,6 +149,7 @@ class Claims:
         load: Callable[[], int],
         arrived: Callable[[Station, Claimed], None],
         leaving: Callable[[Station, list[str]], None],
+        left: Callable[[Station, list[str]], None],
         ended: Callable[[Station, RunningJob, Outcome, Code], None],
         starved: Callable[[], None],
         clock: Callable[[], int],
@@ -161,6 +163,7 @@ class Claims:
         self._load = load
         self._arrived = arrived
         self._leaving = leaving
+        self._left = left
         self._ended = ended
         self._starved = starved
         self._clock = clock
@@ -396,8 +399,10 @@ class Claims:
         try:
             if batch:
                 outcomes = [outcome for _, outcome in batch]
-                self._leaving(station, [outcome.id for outcome in outcomes])
+                ids = [outcome.id for outcome in outcomes]
+                self._leaving(station, ids)
                 codes, claimed = await station.broker.finish(outcomes, ask)
+                self._left(station, ids)
             else:
                 codes, claimed = [], await station.broker.claim(ask)
             if claimed.jobs and time.perf_counter() - started > self._late:

@@ -165,16 +165,20 @@ class Leases:
         else:
             self._tell(station, jobs)
 
-    def drop(self, station: int, ids: list[str]) -> None:
-        """Forgets jobs whose end is being sent."""
+    def let_go(self, station: int, ids: list[str]) -> None:
+        """Forgets jobs whose end is being sent. The renewer goes on until ``drop``: that may take minutes."""
         held = self._held[station]
         for job_id in ids:
             job = held.pop(job_id, None)
             if job is not None:
                 self._deadlines.pop(job, None)
+
+    def drop(self, station: int, ids: list[str]) -> None:
+        """Lets the renewer forget jobs whose end is committed, except those that were claimed again since."""
+        held = self._held[station]
         # Told with the next claim: a renewal of what has ended is refused and harms nobody, while every
         # write wakes the renewer.
-        self._dropped[station] += ids
+        self._dropped[station] += [job_id for job_id in ids if job_id not in held]
         if self._reminder is None:
             self._reminder = asyncio.get_running_loop().call_later(REMIND, self._remind)
 
