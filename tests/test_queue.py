@@ -362,6 +362,18 @@ class TestLife:
         await queue.add("n")
         assert (await queue.counts())["waiting"] == 2
 
+    @pytest.mark.parametrize("count", [1, 3], ids=["one", "some"])
+    async def test_close_cuts_off_no_add_of_this_turn(
+        self, queue: Queue, store: redis.Redis, count: int
+    ) -> None:
+        await queue.add("first")
+        adding = [asyncio.create_task(queue.add("n")) for _ in range(count)]
+        await asyncio.sleep(0)
+        assert queue.broker.caller.link.in_flight == 1, "the first goes alone, the others wait"
+        await queue.close()
+        assert all(job.created for job in await asyncio.gather(*adding))
+        assert store.llen("bull:q:wait") == 1 + count
+
     async def test_close_waits_for_adds_under_way(self, queue: Queue, store: redis.Redis) -> None:
         adds = [asyncio.create_task(queue.add("n")) for _ in range(10)]
         await asyncio.sleep(0)

@@ -31,6 +31,7 @@ class Bound:
         self.results = Results(broker)
         self._add_timeout = add_timeout
         self._alone = False
+        self._closing: asyncio.Event | None = None  # set when the add that goes alone has ended
         self._shares = shares  # the connection is another queue's
         #: Adds of this turn of the loop: those that need no replica, and those that need one.
         self._waiting: dict[bool, list[tuple[Encoded, asyncio.Future[Added]]]] = {}
@@ -45,6 +46,8 @@ class Bound:
             (added,) = await self.broker.add_each([job], timeout=self._add_timeout, replicated=replicated)
         finally:
             self._alone = False
+            if self._closing is not None:
+                self._closing.set()
         if isinstance(added, OxcartError):
             raise added
         return added
@@ -82,6 +85,11 @@ class Bound:
 
     async def close(self) -> None:
         """Waits for adds under way, and closes the connection."""
+        if self._alone:
+            self._closing = asyncio.Event()
+            await self._closing.wait()
+        if self._waiting:
+            await asyncio.sleep(0)  # the loop's next turn sends them
         if self._sending:
             await asyncio.wait(self._sending)
         await self.results.close()
