@@ -18,7 +18,7 @@ import pytest_asyncio
 import redis
 
 from oxcart import Queue
-from oxcart.broker.port import Ask, Lease
+from oxcart.broker.port import Ask, Lease, Outcome
 from oxcart.engine.leases import Leases
 from oxcart.engine.renewer import Renewer, is_stopped
 from oxcart.engine.running import RunningJob
@@ -155,6 +155,18 @@ class TestRenewal:
         assert held.lost == [one.id]
         assert held.renewed[-1] == 1
         assert store.get(f"bull:q:{one.id}:lock") == "stolen"
+
+    async def test_a_refusal_of_the_claim_before_does_not_concern_the_next_one(self, held: Held) -> None:
+        """A job may end and be claimed again while its renewal is under way."""
+        (before,) = await held.claim()
+        await held.broker.finish([Outcome("w", before.id, before.token, before.fencing, 0)])
+        (claim,) = (await held.broker.claim(Ask(1, LOCK_MS))).jobs
+        assert claim.id == before.id
+        held.leases.hold(0, [before], [None])  # all that the renewer knows
+        held.leases.held(0)[claim.id] = RunningJob(held.broker, claim, "w", None)
+        await held.renewals(1)
+        assert held.renewed == [0]
+        assert held.lost == []
 
     async def test_nothing_is_renewed_past_the_deadline(self, held: Held) -> None:
         mortal, immortal = await held.claim(2)

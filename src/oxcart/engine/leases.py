@@ -350,8 +350,9 @@ class Leases:
     def _hear(self, message: dict[str, Any]) -> None:
         if "refused" in message:
             station = message["refused"]
-            for job_id in message["ids"]:
-                if job_id in self._held[station]:
+            for job_id, token, starts in message["leases"]:
+                job = self._held[station].get(job_id)
+                if job is not None and (job.token, job.fencing) == (token, starts):  # not claimed again since
                     self._lost(station, job_id)
         elif "renewed" in message:
             self._is_renewing = True

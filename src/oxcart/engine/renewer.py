@@ -11,7 +11,7 @@ in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue"
      (again where the worker has learnt of more nodes of a cluster),
      {"open": station, "of": station of its queue, "lane"},
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
-out  {"ready": true}, {"refused": station, "ids": [...]},
+out  {"ready": true}, {"refused": station, "leases": [[id, token, starts]]},
      {"renewed": n, "seconds": s, "station"}, {"failed": [ids], "error": text, "station"}
 Deadlines are seconds of the machine's monotonic clock, or null.
 
@@ -182,10 +182,9 @@ class Renewer:
                 reason = str(error) or "no answer in time"
                 self._report({"failed": [lease.id for lease in leases], "error": reason, "station": station})
             return False
-        for job_id in refused:
-            held.pop(job_id, None)
         if refused:
-            self._report({"refused": station, "ids": refused})
+            lost = [(job_id, *held.pop(job_id)[:2]) for job_id in refused if job_id in held]
+            self._report({"refused": station, "leases": lost})
         spent = time.perf_counter() - started
         self._report({"renewed": len(leases) - len(refused), "seconds": spent, "station": station})
         return True
