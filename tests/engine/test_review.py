@@ -231,12 +231,14 @@ class TestLeases:
             await leases.close()
 
     async def test_many_leases_lost_at_once(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-        ids = [f"{number:036}" for number in range(5000)]
+        jobs = [make_job(job_id=f"{number:036}") for number in range(5000)]
+        token, starts = jobs[0].token, jobs[0].fencing
         fake = tmp_path / "renewer"
         fake.write_text(
             "#!/bin/sh\n"
             'exec python3 -c "import marshal, os, sys; '
-            "body = marshal.dumps({'refused': 0, 'ids': ['%036d' % n for n in range(5000)]}); "
+            f"leases = [('%036d' % n, '{token}', {starts}) for n in range(5000)]; "
+            "body = marshal.dumps({'refused': 0, 'leases': leases}); "
             "os.write(1, len(body).to_bytes(4, 'big') + body); "
             'sys.stdin.buffer.read()"\n'
         )
@@ -244,13 +246,13 @@ class TestLeases:
         monkeypatch.setattr("sys.executable", str(fake))
         lost: list[str] = []
         leases = self.make(lambda station, job_id: lost.append(job_id))
-        leases.hold(0, [make_job(job_id=job_id) for job_id in ids], [None] * len(ids))
+        leases.hold(0, jobs, [None] * len(jobs))
         leases.start()
         try:
             await eventually(lambda: lost, "the refusals")
         finally:
             await leases.close()
-        assert lost == ids
+        assert lost == [job.id for job in jobs]
 
 
 async def test_a_handler_process_leaves_signals_to_its_worker(bench: Bench) -> None:
