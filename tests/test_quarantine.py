@@ -457,3 +457,31 @@ async def test_a_handler_that_meets_an_undecodable_record_is_not_quarantined_for
         ended = await queue.get(job.id)
         assert ended is not None
         assert "ox:dead" not in ended.extra
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["ours", "of another client"])
+@pytest.mark.parametrize("part", ["jobs:data:", "jobs:status:", "ox:job:"])
+async def test_a_key_of_the_wrong_kind_stops_no_namespace(
+    valkey: ValkeyServer, store: redis.Redis, part: str, known: bool
+) -> None:
+    async with Queue("email", url=valkey.url, protocol="bridge", namespace="odd") as queue:
+
+        @queue.process
+        async def work(job: RunningJob) -> str:
+            return "done"
+
+        poisoned = await queue.add("email")
+        store.delete(f"odd:{part}{poisoned.id}")
+        if part == "ox:job:":
+            store.set(f"odd:{part}{poisoned.id}", "text")
+        else:
+            store.hset(f"odd:{part}{poisoned.id}", "field", "value")
+        if not known:
+            store.delete("odd:ox:facts", "odd:ox:listed", "odd:ox:lane:5:email:", "odd:ox:lanes:email")
+        sound = [await queue.add("email") for _ in range(3)]
+        async with Worker(queue, concurrency=1).running() as worker:
+            for job in sound:
+                assert await job.result(20) == "done"
+            await eventually(lambda: not store.llen("odd:jobs:waiting"), "the list is empty")
+            await eventually(lambda: not store.scard("odd:jobs:active"), "nothing is held")
+            assert worker._failure is None

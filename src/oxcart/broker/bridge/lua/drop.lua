@@ -11,9 +11,9 @@ asked_of_slot("SETRANGE", NEVER, 0, "")
 local stay = {}
 for at = 3, #ARGV do
   local id = ARGV[at]
-  local is_over = call("GET", P .. "jobs:status:" .. id) == "completed"
+  local is_over = redis.pcall("GET", P .. "jobs:status:" .. id) == "completed"
     and call("EXISTS", P .. "jobs:result:" .. id) == 1
-  if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
+  if not record_of(id) then
     unqueue(id)
     unlist_job(id, facts_of(id))
     call("HDEL", P .. "ox:facts", id)

@@ -41,7 +41,7 @@ local function refusal(id, worker, starts)
 end
 
 local function uncount(id, facts, runs)
-  local raw = call("GET", P .. "jobs:data:" .. id)
+  local raw = record_of(id)
   local fewer, left
   if raw then
     fewer, left = counted(raw, facts and facts[6] >= 0 and facts[6] or 12, -runs)

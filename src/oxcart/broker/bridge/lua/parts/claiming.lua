@@ -150,7 +150,7 @@ end
 
 -- Gives one job to the worker. Returns the job, or nil and whether its place in the lane is to go.
 local function take(asked, id, facts, orphans)
-  local raw = call("GET", P .. "jobs:data:" .. id)
+  local raw = record_of(id)
   if not raw then
     unqueue(id)
     call("DEL", P .. "ox:job:" .. id)
@@ -184,6 +184,9 @@ local function take(asked, id, facts, orphans)
   end
   local starts = redis.pcall("HINCRBY", P .. "ox:job:" .. id, "ats", 1)
   if type(starts) ~= "number" or starts < 1 or starts > 2 ^ 53 then -- no count: counted from here
+    if type(starts) == "table" and string.find(starts.err, "WRONGTYPE", 1, true) then
+      call("DEL", P .. "ox:job:" .. id)
+    end
     starts = 1
     call("HSET", P .. "ox:job:" .. id, "ats", starts)
   end
@@ -294,7 +297,7 @@ local function repeat_claim(kept, asked)
   local answer = { jobs = {}, limited = 0, due = 0, closed = 0, orphans = {}, unknown = {}, more = 1, lanes = {},
     now = kept[3] }
   for _, id in ipairs(kept[2]) do
-    local raw = call("GET", P .. "jobs:data:" .. id)
+    local raw = record_of(id)
     if raw and call("GET", P .. "jobs:lock:" .. id) == asked.worker then
       local run = call("HGETALL", P .. "ox:job:" .. id)
       answer.jobs[#answer.jobs + 1] = { id, call("HGET", P .. "ox:job:" .. id, "ats"), raw, run }

@@ -55,6 +55,18 @@ local function unlist_job(id, facts)
   end
 end
 
+-- The record of a job, or false; false as well where its key holds no text: an id in the list may lead anywhere, and
+-- one that leads to nothing readable must not stop its neighbours.
+local function record_of(id)
+  local raw = redis.pcall("GET", P .. "jobs:data:" .. id)
+  if type(raw) ~= "table" then
+    return raw
+  elseif not string.find(raw.err, "WRONGTYPE", 1, true) then
+    refuse(raw.err) -- a user who may not read records must not drop them
+  end
+  return false
+end
+
 -- In a longer list an id is looked for near both ends before all of it is gone through.
 local LONG = 2000
 local NEAR = 1000
