@@ -77,7 +77,7 @@ end
 -- A pipeline wants more events kept than peers do, and every constructor of a Node queue sets the number back:
 -- where it was, it is set again.
 local function asserted(prefix, kept, keep, till)
-  if kept ~= "10000" and kept and not count_of(kept) then -- that is the default of every peer
+  if kept == "" or (kept ~= "10000" and kept and not count_of(kept)) then -- that is the default of every peer
     return nil -- no length: it is written anew
   end
   if keep and kept and tonumber(kept) < (count_of(keep) or 0) and is_ahead(till) then
