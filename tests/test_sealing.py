@@ -405,3 +405,13 @@ class TestBonds:
             Bond("bullmq", "bull", "q", "\udcff", "payload"),
         ]
         assert len({bond.authenticated() for bond in bonds}) == len(bonds)
+
+
+async def test_a_schedule_that_nobody_sealed_does_not_hide_the_others(
+    make_queue: MakeQueue, store: redis.Redis
+) -> None:
+    queue = make_queue(key_ring=KeyRing({"a": bytes(32)}))
+    await queue.schedulers.upsert("sealed", cron="0 0 1 1 *", data={"x": 1})
+    store.hset("bull:q:repeat:odd", mapping={"name": "n", "ic": 1, "every": 1000, "data": "9" * 30})
+    store.zadd("bull:q:repeat", {"odd": 1})
+    assert [one.id for one in await queue.schedulers.list()] == ["odd", "sealed"]

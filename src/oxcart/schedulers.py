@@ -23,7 +23,7 @@ from oxcart.broker.factory import native
 from oxcart.handle import JobHandle
 from oxcart.model import payload
 from oxcart.model.duration import Duration
-from oxcart.model.errors import DecryptionError, ValidationError
+from oxcart.model.errors import DecryptionError, PayloadError, ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import OptionKwargs
 from oxcart.model.schedule import Instant, Missed, Overlap, Schedule, Scheduler, check_scheduler_id
@@ -172,7 +172,7 @@ class Schedulers:
             return found
         try:
             body = sealer.open("schedule", _bound_id(self._store, found.id), payload.encode(found.data))
-        except DecryptionError:
+        except (DecryptionError, PayloadError):  # what we cannot write was not sealed by us
             if not lenient:
                 raise
             return found
