@@ -81,7 +81,9 @@ class TestWhere:
 class TestSlots:
     async def test_no_node_answers(self) -> None:
         server = Server("redis+cluster://127.0.0.1:1,127.0.0.1:2")
-        with pytest.raises(BrokerUnavailable, match=r"no node of the cluster told its slots: .*:1: .*:2: "):
+        with pytest.raises(
+            BrokerUnavailable, match=r"no node of the cluster told its slots: (?=.*:1: )(?=.*:2: )"
+        ):
             await server.endpoint(5)
 
     async def test_what_the_cluster_told_is_used_until_it_is_forgotten(self) -> None:

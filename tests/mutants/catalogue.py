@@ -15,7 +15,6 @@ An entry of ``tests`` may go on after a name: ``TestTags::test_limits`` or ``tes
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ class Mutant:
             raise StaleMutant(f"{self.name}: the mutant changes nothing")
         if path.suffix == ".py":
             try:
-                ast.parse(changed)
+                compile(changed, self.file, "exec")  # ast.parse may fail in a thread of Python 3.11
             except SyntaxError as error:
                 raise StaleMutant(f"{self.name}: the mutant is not valid Python: {error}") from error
         return changed
