@@ -165,6 +165,9 @@ class Proxy:
             writer.transport.abort()
             return
         pair = _Pair(writer, to_server)
+        if not self.is_up:  # it went down while this connection was being made
+            pair.abort()
+            return
         self._pairs.add(pair)
         back = asyncio.create_task(self._answers(from_server, pair))
         try:
