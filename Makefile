@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 BULLMQ ?= 5.62.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check clean bench bench-quick bench-field bench-brief bench-limits bench-bounds
-.PHONY: bench-formal bench-instructions life soak
+.PHONY: help install demo test test-fast lint types check clean bench bench-quick bench-field bench-brief bench-limits bench-bounds
+.PHONY: bench-formal bench-instructions random-steps soak
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -31,9 +31,15 @@ lock:  ## pin everything anew with the hashes of all files of each release; LOCK
 demo: install  ## a server, workers, failures and retries, and Spark's report of it, in a minute
 	$(BIN)/oxcart demo --html build/demo.html $(DEMO)
 
-lint: install  ## ruff, format and rules
+.PHONY: sync
+sync: install  ## make src/oxcart/sync/ anew from the asynchronous source
+	$(BIN)/python -m tools.sync
+
+lint: install  ## format, style, the layers, and that src/oxcart/sync/ is current
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m tools.sync --check
+	$(BIN)/lint-imports --no-logo --no-cache
 
 types: install  ## strict type checking
 	$(BIN)/mypy
@@ -62,8 +68,8 @@ bench-formal: install  ## what the formal model costs: plain jobs against the co
 bench-instructions: install  ## server instructions and client CPU per job; BENCH="--base REV --check" compares
 	$(BIN)/python -m benchmarks.instructions $(BENCH)
 
-life: install  ## 100 000 random steps in the lives of jobs, compared with a reference model
-	OXCART_LIFE=2000 $(BIN)/pytest -q --timeout 7200 tests/formal/test_life.py
+random-steps: install  ## 100 000 random steps of jobs, compared with a reference model
+	OXCART_STEPS=2000 $(BIN)/pytest -q --timeout 7200 tests/formal/test_random_steps.py
 
 soak: install  ## 200 000 jobs through one worker: memory and keys must stay flat
 	$(BIN)/python -m benchmarks.soak $(BENCH)
@@ -72,6 +78,9 @@ test: install  ## all tests, those against real BullMQ included
 	$(BIN)/python -c "from tests import nodes; nodes.bull_board(); [nodes.installed(v) for v in nodes.versions()]"
 	$(BIN)/python -m tests.browser
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
+
+test-fast: install  ## the library on one Valkey, in under two minutes: no Node, browser or Java
+	$(BIN)/pytest -q -n 2 --dist loadgroup --fast $(TEST)
 
 test-spark: install  ## all tests of the pipeline, those included that CI leaves out
 	$(BIN)/python -m tests.browser
@@ -107,7 +116,7 @@ pause-all: install  ## every sequence of pause, resume and add by two BullMQs an
 
 .PHONY: pipeline-picture
 pipeline-picture: install  ## draw the picture of docs/pipeline.md anew, the report of a made-up morning
-	$(BIN)/python -m tests.spark.picture docs/pipeline.svg
+	$(BIN)/python -m tests.spark.report.picture docs/pipeline.svg
 
 .PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-chaos bench-pipeline
 pipeline-kill: install  ## a million events while the pipeline is killed ten times: bronze equals the stream
@@ -138,12 +147,12 @@ bench-bridge: install  ## how long a Bridge claim holds the server with 10 000 a
 
 .PHONY: bridge-mesh
 bridge-mesh: install  ## 20 000 Bridge jobs with random targets by 50 workers that die and join; a death at full length
-	OXCART_BRIDGE_JOBS=20000 OXCART_BRIDGE_CREW=10 $(BIN)/pytest -q --timeout 3600 tests/bridge/test_routing.py
-	OXCART_CHAOS=full $(BIN)/pytest -q -k dead_workers tests/bridge/test_limits.py
+	OXCART_BRIDGE_JOBS=20000 OXCART_BRIDGE_CREW=10 $(BIN)/pytest -q --timeout 3600 tests/broker/bridge/test_routing.py
+	OXCART_CHAOS=full $(BIN)/pytest -q -k dead_workers tests/broker/bridge/test_limits.py
 
 .PHONY: bridge-cron
 bridge-cron: install  ## 10 000 Bridge schedules over both changes of the clocks, three leaders killed
-	OXCART_BRIDGE_CRON=10000 $(BIN)/pytest -q -k every_due_time tests/bridge/test_cron.py
+	OXCART_BRIDGE_CRON=10000 $(BIN)/pytest -q -k every_due_time tests/broker/bridge/test_schedules.py
 
 .PHONY: equality
 equality: install  ## 500 sequences against 5.62.0, and 500 more of each over flows and windows, schedules and limits

@@ -103,13 +103,13 @@ async def run(arguments: argparse.Namespace, console: Console) -> list[Round]:
                     one = await bench.run(workload, system)
                     one.number = number
                     rounds.append(one)
-                    told = f"{workload} {number + 1}/{arguments.rounds} {one.words}"
+                    line = f"{workload} {number + 1}/{arguments.rounds} {one.words}"
                     if link and workload == SLOW:
                         busy = (link.cpu() - before) / one.seconds
-                        told += f"; the proxy used {busy:.0%} of a core"
+                        line += f"; the proxy used {busy:.0%} of a core"
                         if busy > 0.7:
-                            told += " and may be the bottleneck"
-                    console.print(f"[dim]{told}[/dim]")
+                            line += " and may be the bottleneck"
+                    console.print(f"[dim]{line}[/dim]")
     return rounds
 
 

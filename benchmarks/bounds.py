@@ -1,21 +1,18 @@
-"""How long one call holds the server when a queue is long: `make bench-bounds`.
+"""Measures how long one call blocks the server when a queue is long: `make bench-bounds`.
 
-Fills a queue with a million jobs, in turn in every state, and runs every operation on whole queues: clean,
-drain, obliterate, retry and promote of all, counts, pages. For each it prints how many calls it made and how
-long they held the server, by the server's own slow log. Exits 1 when one is over 10 ms.
+It fills a queue with a million jobs, in turn in every state, and runs every operation on whole queues: clean,
+drain, obliterate, retry and promote of all, counts, pages. For each it prints the number of calls and how
+long they blocked the server, by the server's slow log. It exits with 1 if a call takes over 10 ms.
 
-Two kinds of calls are exceptions, shown with their cost: what must search a list by value, because no command
-of the server finds an id in a list without walking through it; and what is one step by its nature, a tree of
-jobs that is added or removed as a whole.
+Two kinds of calls are exceptions, shown with their cost: searches of a list by value, because the server can
+only read the whole list; and trees of jobs, which one call adds or removes.
 
-The slow log tells time, not CPU: where the system allows it the server runs at a raised priority, so that
-what it tells is its own time and not that of others on the machine. What a virtual machine's host takes away
-cannot be told apart by that. So a loop that touches nothing is timed in the same way after every part: by how
-much it is late at worst is the machine's doing. And what a call needs, its neighbours need as well: of 50
-calls of one script that follow each other the one in the middle, and of all fifties the highest, is printed
-as what calls need; one without such neighbours as it was, less the machine's worst. That explains a figure
-and excuses none: what is judged is the longest call. Every so many calls an operation waits for a quiet
-spell, within `--patience`.
+The slow log has wall-clock time, not CPU time. If the system allows it, the server runs at a raised priority,
+so that other processes do not count. Pauses by a virtual machine's host still count. So an idle loop is timed
+in the same way after every part: its longest delay shows the pauses of the machine. Consecutive calls of one
+script need the same time: the printed "needs" is the highest median of 50 consecutive calls, or, for a call
+without neighbours, its time less the machine's longest delay. That explains a figure and excuses none: the
+longest call decides. Between calls an operation waits for a quiet period, within `--patience`.
 """
 
 from __future__ import annotations
@@ -38,31 +35,29 @@ from benchmarks.peers import role
 from benchmarks.peers.role import percentile
 from benchmarks.report import make_console
 from benchmarks.slowlog import SlowLog
-from oxcart.broker.bullmq import operations, rescue
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.flows import add_tree
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.clock import now_ms
 from oxcart.broker.connection import Server
 from oxcart.model.flow import MOST_JOBS, Tree
 from oxcart.model.options import JobOptions
 
-#: What one call may take, in ms.
+#: The limit of one call, in ms.
 HELD = 10.0
 
-#: Shorter calls are not logged, in µs (benchmarks/slowlog.py).
+#: The slow log omits shorter calls, in µs (benchmarks/slowlog.py).
 _LOGGED = 250
 
 _HOUR = 3_600_000
-#: How often what is one call is done.
+#: Repetitions of operations that are a single call.
 _TIMES = 20
-#: After so many calls of an operation a quiet spell is waited for.
+#: Calls of an operation between two waits for a quiet period.
 _STRETCH = 2000
-#: Calls that follow each other and so need the same.
+#: Consecutive calls, which need the same time.
 _FIFTY = 50
 
-# Moves waiting jobs to a sorted set, as if they had ended or been put off; done in parts, before anything is
-# measured. KEYS: from, to. ARGV: prefix, how many, first score.
+# Moves waiting jobs to a sorted set, as if they had ended or been delayed; in parts, before the measurement.
+# KEYS: from, to. ARGV: prefix, count, first score.
 _MOVE = """
 local ids = redis.call('LRANGE', KEYS[1], -tonumber(ARGV[2]), -1)
 for i, id in ipairs(ids) do
@@ -80,9 +75,9 @@ SEARCH, ONE_STEP = "searches a list", "one step by its nature"
 
 @dataclass
 class Row:
-    """One operation: how many scripts it called; the usual, the 99th of 100 and the longest call in ms.
+    """One operation: its script calls, and their median, p99 and maximum in ms.
 
-    `needs` is what a call took at most that has neighbours, `single` the longest of those that have none.
+    `needs` is the longest time of calls with neighbours, `single` the longest of calls without.
     """
 
     what: str
@@ -98,7 +93,7 @@ class Row:
 
 
 class Bounds:
-    """Runs operations on a long queue and notes how long each held the server."""
+    """Runs operations on a long queue and records how long each blocked the server."""
 
     def __init__(self, server: ValkeyServer, jobs: int, console: Console) -> None:
         self.client: Any = server.client(decode_responses=False)
@@ -110,7 +105,7 @@ class Bounds:
         self.idle: list[float] = []
 
     async def measure(self, what: str, *doing: Awaitable[Any], excuse: str = "") -> Any:
-        """Does something, or the like several times, and notes how long its calls were."""
+        """Runs one or several steps, and records the duration of their calls."""
         scripts: list[str] = []
         rested = 0.0
 
@@ -130,35 +125,35 @@ class Bounds:
         seen = self.log.stop()
         entries = [(call.ms, call.name) for call in seen.calls]
         longest, verb = max(entries, default=(_LOGGED / 1000, "-"))
-        # The server logs the commands of a script beside the script; they are no calls.
+        # The server also logs the commands of a script; they are no calls.
         kept = [(call.ms, call.name) for call in seen.kept_scripts]
         spent = [one for one, _ in kept or entries]
         spent += [_LOGGED / 1000] * max(0, len(scripts) - len(spent), 1 - len(spent))
         usual, p99 = percentile(spent, 0.5), percentile(spent, 0.99)
-        # Of commands within a script, and of scripts that mostly take less, only what was late is logged.
+        # Commands within a script, and scripts that are usually shorter, appear only when delayed.
         whole = kept if scripts else entries
         whole = whole if 2 * len(whole) >= len(scripts) else []
         needs, single = _needed(whole, repeated=len(doing) > 1)
         self.rows.append(Row(what, len(scripts), usual, p99, longest, needs, single, verb, took, excuse))
-        told = f"{len(scripts):,} calls, longest {longest:.2f} ms ({verb})"
+        summary = f"{len(scripts):,} calls, longest {longest:.2f} ms ({verb})"
         stolen = cores.stolen_ms() - stolen
-        self._console.print(f"[dim]{what}: {told}, {stolen:.0f} ms stolen by the host[/dim]")
+        self._console.print(f"[dim]{what}: {summary}, {stolen:.0f} ms stolen by the host[/dim]")
         self._console.file.flush()
         return answer
 
     def beside(self, calls: int) -> None:
-        """Times a loop of about 2 ms that touches nothing."""
+        """Times an idle loop of about 2 ms."""
         self.idle += self.log.idle(calls)
 
     @property
     def hiccup(self) -> float:
-        """By how many ms the loop was late at worst."""
+        """Returns the longest delay of the loop in ms."""
         return max(self.idle) - percentile(self.idle, 0.5)
 
     async def fill(self, **options: Any) -> None:
-        """An empty server with a queue of so many jobs."""
+        """Empties the server and fills a queue."""
         self.client.flushall()
-        # The pauses of Lua's collector grow with all that was ever compiled: let there be what is used.
+        # The pauses of Lua's collector grow with everything compiled: compile only what is used.
         self.client.script_flush()
         await add_jobs(self.broker, self.jobs, JobOptions.build(**options))
 
@@ -221,19 +216,21 @@ async def waiting(bounds: Bounds) -> None:
         "state of a job in the middle", *(broker.states([one]) for one in middle), excuse=SEARCH
     )
     await bounds.measure(
-        "priority of a job in the middle", *(broker.change_priority(one, 3) for one in middle), excuse=SEARCH
+        "priority of a job in the middle",
+        *(broker.updates.change_priority(one, 3) for one in middle),
+        excuse=SEARCH,
     )
     middle = [job.id for job in await broker.page("wait", jobs // 2, jobs // 2 + _TIMES - 1)]
     await bounds.measure(
         "removal of a job in the middle", *(broker.remove_job(one) for one in middle), excuse=SEARCH
     )
-    await bounds.measure("clean of waiting jobs that are all young", operations.clean(broker, "wait", 1))
+    await bounds.measure("clean of waiting jobs that are all young", broker.bulk.clean(["wait"], 1))
     bounds.client.lpop(broker.keys.wait())
-    found = await bounds.measure("removal of an orphan", rescue.remove_orphans(broker), excuse=SEARCH)
+    found = await bounds.measure("removal of an orphan", broker.rescue.remove_orphans(), excuse=SEARCH)
     bounds.check("removal of an orphan", len(found), 1)
     counts = await broker.counts()
     left = counts["wait"] + counts["prioritized"]
-    bounds.check("drain", await bounds.measure("drain of waiting jobs", operations.drain(broker)), left)
+    bounds.check("drain", await bounds.measure("drain of waiting jobs", broker.bulk.clear()), left)
 
 
 async def mixed(bounds: Bounds) -> None:
@@ -244,7 +241,7 @@ async def mixed(bounds: Bounds) -> None:
     # What is removed from among others is marked by its place, and then searched for from the nearer end.
     done = await bounds.measure(
         "clean of every tenth waiting job",
-        operations.clean(broker, "wait", now_ms() - _HOUR),
+        broker.bulk.clean(["wait"], now_ms() - _HOUR),
         excuse=SEARCH,
     )
     left = (await broker.counts())["wait"]
@@ -253,7 +250,7 @@ async def mixed(bounds: Bounds) -> None:
     part = jobs // 20
     bounds.age(left // 2, left // 2 + part, 1)
     what = f"clean of {part:,} waiting jobs in the middle of young ones"
-    done = await bounds.measure(what, operations.clean(broker, "wait", now_ms() - _HOUR), excuse=SEARCH)
+    done = await bounds.measure(what, broker.bulk.clean(["wait"], now_ms() - _HOUR), excuse=SEARCH)
     bounds.check(what, done, part)
 
 
@@ -265,11 +262,11 @@ async def ended(bounds: Bounds) -> None:
     pages = (broker.page("failed", jobs // 2, jobs // 2 + 99) for _ in range(_TIMES))
     await bounds.measure("page of 100 failed jobs, middle", *pages)
     await bounds.measure("page of 10,000 failed jobs", broker.page("failed", 0, 9_999))
-    done = await bounds.measure("retry of all failed jobs", operations.retry_all(broker, "failed"))
+    done = await bounds.measure("retry of all failed jobs", broker.bulk.retry_all("failed"))
     bounds.check("retry of all failed jobs", done, jobs)
     bounds.move("completed", jobs)
     done = await bounds.measure(
-        "clean of completed jobs", operations.clean(broker, "completed", now_ms(), limit=jobs)
+        "clean of completed jobs", broker.bulk.clean(["completed"], now_ms(), limit=jobs)
     )
     bounds.check("clean of completed jobs", done, jobs)
 
@@ -278,12 +275,12 @@ async def put_off(bounds: Bounds) -> None:
     """Promotion of all, then counts by priority."""
     broker, jobs = bounds.broker, bounds.jobs
     await bounds.fill(delay="1d", priority=5)
-    await bounds.measure("clean of delayed jobs that are all young", operations.clean(broker, "delayed", 1))
-    done = await bounds.measure("promotion of all delayed jobs", operations.promote_all(broker))
+    await bounds.measure("clean of delayed jobs that are all young", broker.bulk.clean(["delayed"], 1))
+    done = await bounds.measure("promotion of all delayed jobs", broker.bulk.promote_all())
     bounds.check("promotion of all delayed jobs", done, jobs)
-    counted = (operations.counts_per_priority(broker) for _ in range(_TIMES))
+    counted = (broker.bulk.counts_per_priority() for _ in range(_TIMES))
     await bounds.measure("counts per priority", *counted)
-    done = await bounds.measure("drain of prioritized jobs", operations.drain(broker))
+    done = await bounds.measure("drain of prioritized jobs", broker.bulk.clear())
     bounds.check("drain of prioritized jobs", done, jobs)
 
 
@@ -293,8 +290,8 @@ async def all_of_it(bounds: Bounds) -> None:
     await bounds.fill()
     for state in ("completed", "failed", "delayed", "prioritized"):
         bounds.move(state, part)
-    await bounds.measure("trim of all events", operations.trim_events(broker, 0))
-    done = await bounds.measure("obliterate", operations.obliterate(broker))
+    await bounds.measure("trim of all events", broker.bulk.trim_events(0))
+    done = await bounds.measure("obliterate", broker.bulk.obliterate())
     bounds.check("obliterate", done, bounds.jobs)
 
 
@@ -327,7 +324,7 @@ def _tree(wide: int, deep: int) -> Tree:
 
 
 async def _added(broker: BullMQBroker, tree: Tree, tops: list[str]) -> None:
-    tops.append((await add_tree(broker, tree)).id)
+    tops.append((await broker.flows.add(tree)).id)
 
 
 def show(bounds: Bounds, console: Console) -> bool:

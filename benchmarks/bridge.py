@@ -1,12 +1,11 @@
-"""How long a Bridge claim holds the server, whatever is in front of the job: `make bench-bridge`.
+"""Measures how long a Bridge claim blocks the server behind many other jobs: `make bench-bridge`.
 
-Fills a namespace with jobs of another type that some other client added, puts one job for us behind them,
-and claims it: once while nobody has read them, once when all were read, and once with a target that 10 000
-others do not fit. Prints how long each call held the server by its own slow log, and how long it took until
-a worker had the job. Exits 1 when a call was over 2 ms or a job took longer than a second. The slow log tells
-time by the clock, in which a virtual machine's host may have been busy elsewhere: how much it took, how many
-calls were over the limit and, with several runs, the least of their longest calls explain a figure and excuse
-none.
+It fills a namespace with jobs of another type by another client, adds one of our jobs behind them, and claims
+it: before any worker read them, after all were read, and with a target that 10 000 others do not match. It
+prints how long each call blocked the server by its slow log, and the time until a worker had the job. It
+exits with 1 if a call took over 2 ms or a job longer than a second. The slow log has wall-clock time, which
+includes pauses by a virtual machine's host: the stolen time, the calls over the limit and the smallest of the
+runs' longest calls explain a figure and excuse none.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from oxcart.broker.factory import DEFAULTS
 from oxcart.broker.port import Ask
 from oxcart.model.target import Abilities, Target
 
-#: What one call may take, in ms, and the way of a job to its worker, in seconds.
+#: The limit of one call in ms, and of the time until a worker has the job, in seconds.
 HELD, LATE = 2.0, 1.0
-#: Shorter calls are not logged, in µs (benchmarks/slowlog.py).
+#: The slow log omits shorter calls, in µs (benchmarks/slowlog.py).
 _LOGGED = 500
 
 
 def fill(client: Any, count: int) -> None:
-    """Jobs of another type by another client, with plain commands."""
+    """Adds jobs of another type like another client, with plain commands."""
     record = {"type": "video", "payload": {"text": "x" * 500}, "retry": {"attempts": 3}, "attempts": 0}
     for start in range(0, count, 1000):
         pipe = client.pipeline()
@@ -51,7 +50,7 @@ def fill(client: Any, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One claim: seconds until the job was there, the average of its calls and those logged, in ms."""
+    """One claim: seconds until it had the job, the average of its calls and the logged calls, in ms."""
 
     until: float
     usual: float
@@ -62,7 +61,7 @@ async def claim_one(broker: BridgeBroker) -> float:
     """Seconds until the job is claimed."""
     began = time.perf_counter()
     claimed = await broker.claim(Ask(1, worker="w1"))
-    while claimed.more and not claimed.jobs:  # as a worker does: a long list is gone through in parts
+    while claimed.more and not claimed.jobs:  # like a worker, which reads a long list in parts
         claimed = await broker.claim(Ask(1, worker="w1"))
     took = time.perf_counter() - began
     assert len(claimed.jobs) == 1, "the job was not found"
@@ -98,7 +97,7 @@ async def claims(server: ValkeyServer, client: Any, log: SlowLog, jobs: int) -> 
 
 
 async def run(arguments: argparse.Namespace) -> bool:
-    """Measures and prints; True where all is within bounds."""
+    """Measures and prints; returns whether all is within bounds."""
     names = (
         "in front",
         "jobs",

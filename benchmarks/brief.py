@@ -1,8 +1,6 @@
-"""How long small workers take to start, to run a few jobs and to close, beside PyPI's bullmq.
+"""Measures how long small workers take to start, run a few jobs and close, beside PyPI's bullmq.
 
-    python -m benchmarks.brief [--rounds N] [--jobs N]
-
-May touch: a server of its own, and the environment of PyPI's bullmq.
+python -m benchmarks.brief [--rounds N] [--jobs N]
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from benchmarks.systems import PEERS, pypi_environment
 
 
 def measure(command: list[str], package: str, rounds: int, jobs: int) -> list[tuple[float, float, float]]:
-    """The ms of each round: until the worker exists, until its jobs have run, until it is closed."""
+    """Returns the ms of each round: to create the worker, to run its jobs, to close it."""
     with ValkeyServer() as server:
         arguments = [package, str(server.port), str(rounds), str(jobs)]
         done = subprocess.run(

@@ -1,9 +1,8 @@
-"""A core of the machine for the server, and the others for whoever talks to it.
+"""Reserves a core for the server, and the others for its clients.
 
-Otherwise the system's scheduler decides comparisons: where it puts a server and its one busy client on the
-same core, a job takes the sum of what both need, and elsewhere the larger of the two. In production the
-server has a machine or a core of its own. Touches the affinity of the server and of this process; what this
-process starts inherits it.
+Otherwise the system's scheduler decides comparisons: if a server and its busy client share a core, a job
+takes the sum of both times, else the larger of the two. In production the server has its own machine or core.
+This sets the CPU affinity of the server and of this process; processes that it starts inherit it.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def apart(server: int) -> Iterator[bool]:
-    """Keeps a server (its pid) and this process, with all it starts from now on, on different cores.
+    """Keeps a server (by pid) and this process, with the processes it starts, on different cores.
 
     Yields:
-        Whether that could be had: it takes two cores, and a system that can be asked.
+        Whether it succeeded: it needs two cores and a system with CPU affinity.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield False
@@ -37,7 +36,7 @@ def apart(server: int) -> Iterator[bool]:
 
 
 def stolen_ms() -> float:
-    """What the host of a virtual machine took of this machine's cores since its start, as far as it tells."""
+    """Returns the CPU time in ms that a virtual machine's host took, as far as it reports it."""
     try:
         with open("/proc/stat") as stat:
             return int(stat.readline().split()[8]) * 1000 / os.sysconf("SC_CLK_TCK")

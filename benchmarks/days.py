@@ -1,9 +1,7 @@
-"""A day of a queue, written as its workers would have written it: events, and the records of attempts.
+"""Writes a day of a queue as its workers would have written it: events and records of attempts.
 
-One job in twenty is tried twice and one in a hundred fails for good. Jobs begin one after the other, evenly
-over yesterday.
-
-Writes to a private server.
+One job in twenty is retried and one in a hundred fails. Jobs begin one after the other, evenly over
+yesterday.
 """
 
 from __future__ import annotations
@@ -14,22 +12,22 @@ from typing import Any
 
 from tests.servers import ValkeyServer
 
-from oxcart.spark.stream import ATTEMPTS, EVENTS
+from oxcart.broker.export import ATTEMPTS, EVENTS
 
 _DAY_MS = 86_400_000
-#: The longest life of a job in ms; the next one begins later.
+#: The longest time from the add to the end of a job, in ms; the next job begins later.
 _LONGEST = 160
-#: Jobs whose entries are sent in one go.
+#: Jobs whose entries one call sends.
 _CHUNK = 2000
 
 Fields = dict[str, Any]
 
 
 def fill(server: ValkeyServer, queue: str, events: int) -> None:
-    """Writes so many events, and a record of every attempt.
+    """Writes events, and a record of every attempt.
 
     Raises:
-        ValueError: A day has no room for so many.
+        ValueError: There are too many events for a day.
     """
     jobs = max(1, events * 100 // 416)  # 4 events a job, 3 more for one in 20, 1 more for one in 100
     apart = _DAY_MS // jobs
@@ -56,7 +54,7 @@ def fill(server: ValkeyServer, queue: str, events: int) -> None:
 
 
 def _life(number: int) -> Iterator[tuple[str, Fields]]:
-    """The entries of a job in their order; a record has the id of the event before it."""
+    """Yields the entries of a job in order; a record has the id of the event before it."""
     job = {"jobId": f"job-{number}"}
     record = {**job, "name": "n", "starts": "1", "began": "20", "ended": "30", "worker": "host:1:0"}
     yield EVENTS, {"ms": 0, "event": "added", **job, "name": "n"}
@@ -64,8 +62,11 @@ def _life(number: int) -> Iterator[tuple[str, Fields]]:
     yield EVENTS, {"ms": 20, "event": "active", **job, "prev": "waiting"}
     if number % 20 == 0:
         yield EVENTS, {"ms": 30, "event": "delayed", **job, "delay": "130"}
-        told = {"category": "temporary", "failedReason": f"the connection to 10.0.0.{number % 256} was lost"}
-        yield ATTEMPTS, {"event": "retried", **record, **told}
+        failure = {
+            "category": "temporary",
+            "failedReason": f"the connection to 10.0.0.{number % 256} was lost",
+        }
+        yield ATTEMPTS, {"event": "retried", **record, **failure}
         yield EVENTS, {"ms": 130, "event": "waiting", **job, "prev": "delayed"}
         yield EVENTS, {"ms": 135, "event": "active", **job, "prev": "waiting"}
     if number % 100 == 1:

@@ -3,9 +3,9 @@
     async with SlowLink(server.port, delay=0.010) as link:
         connect_to(link.port)
 
-The proxy is a process of its own with one loop over `select`, whose timeouts are finer than those of epoll
-in Python. It copies whatever one read yields, so its cost is per read, not per command; `busy()` tells how
-much of a core it used, as proof that it was not the bottleneck.
+The proxy is a process of its own with one loop over `select`, whose timeouts are finer than those of epoll in
+Python. It copies the bytes of one read, so its cost is per read, not per command; `busy()` returns its share
+of a core, which shows that it was not the bottleneck.
 
     python -m benchmarks.delay <server port> <delay in seconds>
 """
@@ -70,7 +70,7 @@ class _Way:
         self.ended = False
 
     def take(self, due: float) -> None:
-        """Reads what is there; an end is on its way as bytes are."""
+        """Reads the available bytes; an end of the stream is delayed like bytes."""
         try:
             data = self.source.recv(CHUNK)
         except BlockingIOError:

@@ -1,8 +1,8 @@
 """Oxcart against the field: `make bench-field`, and the last section of `make bench`.
 
-taskiq, SAQ, arq, streaQ, Celery, RQ, Dramatiq and Huey, each in an environment of its own with pinned
-packages, each with the settings that served it best here, on one private Valkey in interleaved rounds. What
-cannot be installed or does not run is said, not left out.
+taskiq, SAQ, arq, streaQ, Celery, RQ, Dramatiq and Huey, each in its own environment with pinned packages,
+each with its best settings on this machine, on one private Valkey in interleaved rounds. Systems that cannot
+be installed or do not run are printed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _stream(key: str, client: redis.Redis) -> int:
 
 
 def _group(key: str, client: redis.Redis) -> int:
-    """What the group of a stream has not acknowledged; its entries stay."""
+    """Returns the unacknowledged entries of a stream's group."""
     groups: Any = client.xinfo_groups(key)
     return int(groups[0]["lag"] + groups[0]["pending"])
 
@@ -200,7 +200,7 @@ def measure(
     rounds: int = ROUNDS,
     budget: float | None = None,
 ) -> bool:
-    """Measures the field and puts its records into the output; returns whether all could be measured."""
+    """Measures the field and writes its records; returns whether all systems were measured."""
     sizes = Sizes(jobs=jobs, singles=max(1, jobs // 4), warm=max(1, jobs // 10))
     found, missing = asyncio.run(_run(console, systems, sizes, rounds, budget))
     results = medians(found)

@@ -1,10 +1,9 @@
-"""What the formal model costs: plain jobs against those of the commit before it, and jobs that use all of it.
+"""Measures the cost of the formal model: plain jobs against the commit before it, and jobs with all features.
 
 Three systems take turns on one server: ``before`` (a checkout of the commit before the formal model),
 ``plain`` (this checkout, the same jobs) and ``formal`` (this checkout; every job with a timeout, an
-idempotency key, tags and a history). Each measurement is a process of its own that adds jobs and runs
-them with one worker; what is timed is both. A figure is the median of the rounds' ratios, because the
-machine is shared.
+idempotency key, tags and a history). Each measurement is a process that adds jobs and runs them with one
+worker; both are timed. A figure is the median of the rounds' ratios, because the machine is shared.
 
     python -m benchmarks.formal [--rounds 7] [--jobs 10000] [--check]
 """
@@ -31,7 +30,7 @@ CONCURRENCY = 100
 
 
 async def measure(url: str, kind: str, jobs: int) -> dict[str, float]:
-    """Adds jobs and runs them; returns the seconds of each. Uses only what the older commit has as well."""
+    """Adds and runs jobs; returns the seconds of each. It uses only what the older commit has too."""
     from oxcart import Queue, Worker
 
     async def nothing() -> None:
@@ -56,11 +55,11 @@ async def measure(url: str, kind: str, jobs: int) -> dict[str, float]:
         return took
 
     async with Queue("warm", url=url) as warm:
-        warm.process(nothing)
+        warm.fallback(nothing)
         await warm.add_many(rows("w", 1000))
         await work(warm, 1000)
     async with Queue("bench", url=url) as queue:
-        queue.process(nothing)
+        queue.fallback(nothing)
         prepared = rows("b", jobs)
         began = time.perf_counter()
         handles = await queue.add_many(prepared)
@@ -72,7 +71,7 @@ async def measure(url: str, kind: str, jobs: int) -> dict[str, float]:
 
 
 def checkout(commit: str) -> Path:
-    """The source of another commit, in ``build``."""
+    """Checks out another commit in ``build`` and returns its source."""
     place = ROOT / "build" / f"before-{commit}"
     if not place.exists():
         place.mkdir(parents=True)
@@ -84,7 +83,7 @@ def checkout(commit: str) -> Path:
 
 
 def run_one(url: str, kind: str, jobs: int, source: Path) -> dict[str, float]:
-    """One measurement, in a process of its own."""
+    """Runs one measurement in a separate process."""
     environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
     command = [
         sys.executable,
@@ -136,13 +135,13 @@ def compare(rounds: int, jobs: int, before: str, check: bool) -> int:
             ]
             ratio = statistics.median(ratios)
             results[f"{name} {part}"] = round(ratio, 3)
-            said = ""
+            verdict = ""
             if part == "both":
                 met = met and ratio >= floor
-                said = f"  (at least {floor:g}: {'met' if ratio >= floor else 'NOT MET'})"
-            print(f"{name}, {part}: {ratio:.2f}{said}")
+                verdict = f"  (at least {floor:g}: {'met' if ratio >= floor else 'NOT MET'})"
+            print(f"{name}, {part}: {ratio:.2f}{verdict}")
     for name, each in spent.items():
-        # What a busy machine changes least: CPU of the server and of the measured process, warm-up included.
+        # A busy machine changes CPU times least: of the server and the measured process, warm-up included.
         results[f"{name} us per job"] = round(statistics.median(each), 1)
         print(f"{name}: {statistics.median(each):.1f} us of CPU per job")
     output = ROOT / "build" / "bench-formal.json"

@@ -1,16 +1,15 @@
-"""How long the server is held at worst: `make bench-limits`, or `python -m benchmarks.limits --help`.
+"""Measures the longest calls of the server: `make bench-limits`, or `python -m benchmarks.limits --help`.
 
-Checks the four limits of the specification (reading a job, taking its lock, emitting an event, a stalled
-check over 10 000 active jobs), the longest time that any of our scripts held the server by its own slow log,
-and that two worker processes are not slower than one. Exits 1 when a limit is passed.
+It checks the four limits of the specification (reading a job, taking its lock, emitting an event, a stalled
+check over 10 000 active jobs), the longest time that a script blocked the server by its slow log, and that
+two worker processes are not slower than one. It exits with 1 if a limit is exceeded.
 
-The slow log tells time, not CPU: where the system allows it the server runs at a raised priority, so that
-what it tells is its own time and not that of others on the machine. What a virtual machine's host takes away
-cannot be told apart by that, so each scenario runs several times: what a script needs, it needs each time.
-The limit is held against the least of the runs' longest calls; the longest of all is printed beside it. And
-a loop that does nothing, of the length of a usual call, is timed in the same way: what it takes at worst, and
-how many of its calls were over the limit, is the machine's doing. How much the host took of the machine's
-cores meanwhile ("stolen") is printed where it tells.
+The slow log has wall-clock time, not CPU time. If the system allows it, the server runs at a raised priority,
+so that other processes do not count. Pauses by a virtual machine's host still count, so each scenario runs
+several times: a script needs its own time in every run. The limit applies to the smallest of the runs'
+longest calls; the longest of all is printed too. An idle loop of the length of a usual call is timed in the
+same way: its longest call, and its calls over the limit, show the pauses of the machine. The CPU time that
+the host took meanwhile ("stolen") is printed if the host reports it.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ from oxcart.model.options import JobOptions
 
 #: The specification's limits, in ms.
 READ, LOCK, EVENT, STALLED, HELD = 10.0, 5.0, 5.0, 100.0, 5.0
-#: Two processes may be this part slower than one.
+#: The share by which two processes may be slower than one.
 TWO = 0.9
 
-#: Shorter calls are not logged, in µs (benchmarks/slowlog.py).
+#: The slow log omits shorter calls, in µs (benchmarks/slowlog.py).
 _LOGGED = 500
 
 #: What there is to measure: first uses of scripts, the four limits, jobs due at once, jobs active elsewhere
@@ -126,11 +125,11 @@ async def times(calls: int, call: Callable[[], Awaitable[object]]) -> list[float
     return spent
 
 
-# -- how long a script holds the server
+# -- how long a script blocks the server
 
 
 class Held:
-    """How long scripts held the server, by its own log."""
+    """How long scripts blocked the server, by its slow log."""
 
     def __init__(self, client: redis.Redis, console: Console, checks: Checks, patience: float) -> None:
         self._client: Any = client
@@ -201,7 +200,7 @@ async def due_at_once(server: ValkeyServer, log: SlowLog, delayed: int) -> None:
 
 
 async def beside_active(server: ValkeyServer, log: SlowLog, active: int, jobs: int) -> None:
-    """A worker on a queue of which others hold many jobs; their leases are renewed, stalls looked for."""
+    """Runs a worker on a queue with many active jobs of others: renewals and stalled checks."""
     client = server.client()
     client.flushall()
     broker = open_broker(server)
@@ -237,7 +236,7 @@ async def all_active(server: ValkeyServer, log: SlowLog, active: int) -> None:
     async def sleepy() -> None:
         await asyncio.sleep(random.uniform(2, 6))
 
-    queue.process(sleepy)
+    queue.fallback(sleepy)
     log.start()
     await drain(server, active * 2, concurrency=active, queue=queue)
 

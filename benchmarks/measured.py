@@ -1,8 +1,8 @@
-"""A measured process, and the clocks that are read around its work.
+"""A measured process, and the CPU clocks around its work.
 
-A measured process is warm when it says `ready`. Then the parent reads all CPU clocks, says `go`, waits for
-the report, and reads the clocks again. CPU time of a client is that of the whole process tree (a renewer
-process counts), from the kernel's own clock of each process.
+A measured process is warm when it reports `ready`. Then the parent reads all CPU clocks, sends `go`, waits
+for the report, and reads the clocks again. CPU time of a client is that of the whole process tree (the
+renewer included), from the kernel's clock of each process.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def tree_cpu(pid: int) -> float:
 
 @dataclass
 class ServerClock:
-    """What the server has spent since the clock was started.
+    """The server's CPU time and calls since the clock was started.
 
     Attributes:
         cpu: Seconds of CPU, user and system, of its main process (INFO CPU).

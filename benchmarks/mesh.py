@@ -1,11 +1,11 @@
-"""What lanes cost: `make bench-mesh`.
+"""Measures the cost of lanes: `make bench-mesh`.
 
 Two figures, each of which can fail with ``--check``:
 
-- how much longer the server works on a claim where a queue has 1 000 registered lanes and 3 of them are
-  ready, by its own statistics, than on a claim of the same jobs in a queue without lanes: at most 15 %;
-- how soon a job starts that stands behind 10 000 others which the only worker cannot do: within 100 ms. The
-  usual one is judged, because others on the machine may hold a single one up; the worst is shown.
+- how much longer the server works on a claim with 1 000 registered lanes, 3 of them ready, than on a claim of
+  the same jobs without lanes, by its own statistics: at most 15 %;
+- how soon a job starts behind 10 000 others that do not match the only worker: within 100 ms. The median
+  counts, because other processes may delay a single one; the longest is printed.
 
     python -m benchmarks.mesh [--rounds 21] [--check]
 """
@@ -31,7 +31,7 @@ from oxcart.model.target import Abilities, Target
 
 REGISTERED, READY = 1000, 3
 DEARER, SOON = 1.15, 0.1
-#: Jobs that a claim asks for: what a busy worker asks for, and what an idle one does.
+#: The sizes of a claim: of a busy worker and of an idle one.
 BATCHES = (50, 1)
 #: Parts of a round.
 PARTS = 10
@@ -60,8 +60,8 @@ class Costs:
         await broker.add([broker.encode("n", data, JobOptions.build()) for _ in range(count)])
 
     async def round(self, batch: int, calls: int) -> list[tuple[float, float]]:
-        """Claims all jobs in parts, by turns without lanes and with them, and returns what each part took."""
-        # As many as wait in the lanes: the server's caches hold what is small.
+        """Claims all jobs in parts, alternately without and with lanes, and returns the time of each part."""
+        # As many as wait in the lanes, because a small queue fits into the server's caches.
         await self.fill(self._plain, batch * calls * PARTS * (READY + 1))
         for lane in self._ready:
             await self.fill(self._mesh.lanes.open(lane), batch * calls * PARTS)
@@ -99,9 +99,9 @@ class Costs:
 
 
 async def measure_costs(server: ValkeyServer, rounds: int) -> dict[int, float]:
-    """How much dearer a claim with lanes is, by how many jobs it asks for: the usual ratio of two parts.
+    """Returns the cost of a claim with lanes by its size: the median ratio of two parts.
 
-    They come one after the other, and are too short for the machine to change its pace in them.
+    The parts follow each other, and are too short for the machine's speed to change.
     """
     costs = Costs(server)
     await costs.prepare()
@@ -125,11 +125,11 @@ async def measure_costs(server: ValkeyServer, rounds: int) -> dict[int, float]:
 
 
 async def measure_start(server: ValkeyServer, jobs: int = 10_000, times: int = 50) -> float:
-    """Seconds until a job starts that stands behind many that the worker cannot do: the usual of some."""
+    """Returns the seconds until a job starts behind many that do not match: the median of some."""
     begun: asyncio.Queue[float] = asyncio.Queue()
     async with Queue("behind", url=server.url) as queue:
 
-        @queue.process
+        @queue.fallback
         async def run(job: RunningJob) -> None:
             begun.put_nowait(time.perf_counter())
 

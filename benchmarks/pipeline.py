@@ -1,4 +1,4 @@
-"""The pipeline's figures, as ratios in one run: ingest against a plain loop, the sink against ``add_many``.
+"""Measures the pipeline as ratios in one run: ingest against a plain loop, the sink against ``add_many``.
 
     python -m benchmarks.pipeline [--events 1000000] [--jobs 50000] [--seconds 300] [--rate 1000] [--check]
 
@@ -6,17 +6,17 @@ Everything is measured warm, against the same private server, one after another:
 
 - ingest: one process that reads pages by XRANGE and writes Parquet, and the pipeline's bronze, from the start
   of the query to its end;
-- day: all tables of the day that was read. One job in twenty is tried twice and one in a hundred fails; every
-  attempt has its record, so that there are a quarter more rows than events;
+- day: all tables of the ingested day. One job in twenty is retried and one in a hundred fails; every attempt
+  has its record, so there are a quarter more rows than events;
 - sink: ``Queue.add_many`` from plain Python, and ``df.write.format("oxcart")``;
-- live: a producer and a worker at a steady rate on the same machine, and ``pipeline run`` beside them. How
-  old the newest row of bronze is, how old the newest settled minute, and the memory of driver, JVM and
-  Python workers, looked at twice a second, from the first tables on.
+- live: a producer, a worker and ``pipeline run`` at a steady rate on the same machine. It measures the age of
+  the newest row of bronze, the age of the newest settled minute, and the memory of driver, JVM and Python
+  workers, twice a second, from the first tables on.
 
-Below each part stands where its time went: seconds by the clock for every step, and seconds of CPU for every
-kind of process; a JVM's share of compiling what it has not run often enough stands apart.
+Each part prints its wall-clock seconds by step, and its CPU seconds by kind of process. The JVM's compilation
+is a separate kind.
 
-``--check`` ends with 1 where a bound is missed; ``--seconds 0`` leaves the live part out.
+``--check`` exits with 1 if a bound is missed; ``--seconds 0`` skips the live part.
 """
 
 from __future__ import annotations
@@ -38,40 +38,40 @@ from tests.servers import ValkeyServer, wait_until
 from benchmarks.days import fill
 from benchmarks.processes import Profile, resident_mb
 from oxcart import Queue, Worker
-from oxcart.spark.access import Access, Choice
-from oxcart.spark.attach import attach
-from oxcart.spark.bronze import BRONZE, write_rows
-from oxcart.spark.entries import page_rows
-from oxcart.spark.lake import File, Lake
-from oxcart.spark.position import Position
+from oxcart.broker.export import ATTEMPTS, EVENTS
+from oxcart.spark.lake.bronze import BRONZE, write_rows
+from oxcart.spark.lake.tables import Tables
+from oxcart.spark.lake.versions import File, Lake
+from oxcart.spark.options import QueueSelection, ServerAddress
+from oxcart.spark.read.attachment import attach
+from oxcart.spark.read.connection import Connection, stream_key
+from oxcart.spark.read.entries import page_rows
+from oxcart.spark.read.position import Position
+from oxcart.spark.read.stream import Page, Piece
 from oxcart.spark.session import SETTINGS, open_session
-from oxcart.spark.stream import ATTEMPTS, EVENTS, Page, Piece
-from oxcart.spark.streams import Streams, stream_key
-from oxcart.spark.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: What the figures must reach, and what they must not exceed. Memory is the most that the second half of the
-#: live part takes over the most of the first.
+#: The bounds of the figures. Memory is the ratio of the maxima of the second and the first half of the live
+#: part.
 FLOORS = {"ingest": 0.60, "sink": 0.75, "live_rate": 0.95}
 CEILINGS = {"day_seconds": 60.0, "bronze_age_s": 5.0, "minute_age_s": 60.0, "memory_growth": 1.25}
-#: The live part is looked at when so many seconds have passed and the tables have been made once: until then
-#: the JVM compiles. A pipeline that has none after the longer time is looked at all the same, and its newest
-#: minute is as old as the load.
+#: The live part is measured after this many seconds and the first tables: until then the JVM compiles. A
+#: pipeline without tables after the longer time is measured anyway, with a newest minute as old as the load.
 WARM_SECONDS = 45.0
 WARM_MOST = 240.0
-#: Events that are read, and a day that is built, before anything is measured.
+#: Events of the day that is ingested and built before the measurement.
 WARM_EVENTS = 100_000
 
 
-def plain_ingest(access: Access, queue: str, lake: Lake) -> int:
-    """The limit of one process: pages to Parquet, as a task of the pipeline writes them."""
+def plain_ingest(address: ServerAddress, queue: str, lake: Lake) -> int:
+    """Writes pages to Parquet in one process, like a task of the pipeline."""
     rows = 0
-    with Streams(access) as streams:
+    with Connection(address) as connection:
         for suffix in (EVENTS, ATTEMPTS):
-            stream = streams.at(stream_key(queue, suffix))
+            stream = connection.stream(stream_key(queue, suffix))
             pages = stream.read(Piece(Position(life=1), stream.end()))
             batches = (page_rows(cast(Page, page), queue, suffix) for page in pages)
             rows += sum(file.rows for file in write_rows(lake, queue, batches))
@@ -79,25 +79,25 @@ def plain_ingest(access: Access, queue: str, lake: Lake) -> int:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and the result."""
+    """Returns the seconds of a call and its result."""
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
 
 
 def measure_ingest(spark: SparkSession, server: ValkeyServer, folder: Path, events: int) -> dict[str, float]:
-    """Bronze against a plain loop, and the day of what was read."""
+    """Measures bronze against a plain loop, and the build of the day."""
     from oxcart.spark.pipeline import Pipeline, Plan
 
-    access = Access(url=server.url)
+    address = ServerAddress(url=server.url)
     fill(server, "warm", max(4000, min(WARM_EVENTS, events)))
     fill(server, "q", events)
-    warm = Pipeline(spark, Plan(folder / "warm", access, Choice(("warm",)), samples=False))
+    warm = Pipeline(spark, Plan(folder / "warm", address, QueueSelection(("warm",)), samples=False))
     warm.once()
     with Profile("plain loop"):
-        seconds, rows = timed(lambda: plain_ingest(access, "q", Lake(folder / "plain")))
+        seconds, rows = timed(lambda: plain_ingest(address, "q", Lake(folder / "plain")))
     found = {"plain_rows_per_s": rows / seconds}
-    pipeline = Pipeline(spark, Plan(folder / "lake", access, Choice(("q",)), samples=False))
+    pipeline = Pipeline(spark, Plan(folder / "lake", address, QueueSelection(("q",)), samples=False))
     with Profile("ingest") as profile:
         began = time.perf_counter()
         query = pipeline.start(once=True)
@@ -118,14 +118,14 @@ def measure_ingest(spark: SparkSession, server: ValkeyServer, folder: Path, even
 
 
 class Watched(Tables):
-    """Tables that know how long each took to be made and written."""
+    """Tables that record the time of each build and write."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         super().__init__(spark, lake)
         self.seconds: dict[str, float] = {}
 
     def write(self, rows: DataFrame, table: str, pending: Column | bool = False) -> list[File]:
-        """Writes, and notes the time."""
+        """Writes and records the time."""
         began = time.perf_counter()
         files = super().write(rows, table, pending)
         self.seconds[table] = time.perf_counter() - began
@@ -133,18 +133,18 @@ class Watched(Tables):
 
 
 def batch_steps(query: StreamingQuery, seconds: float) -> dict[str, float]:
-    """Where the time of a query went, by Spark's own count."""
+    """Returns the seconds of a query by step, as Spark reports them."""
     steps = {"plan": 0.0, "tasks and publishing": 0.0, "checkpoint": 0.0}
     names = {"latestOffset": "plan", "addBatch": "tasks and publishing"}
-    for told in query.recentProgress:
-        for name, millis in told["durationMs"].items():
+    for progress in query.recentProgress:
+        for name, millis in progress["durationMs"].items():
             if name != "triggerExecution":
                 steps[names.get(name, "checkpoint")] += millis / 1000
     return {**steps, "start and end of the query": seconds - sum(steps.values())}
 
 
 def measure_sink(spark: SparkSession, server: ValkeyServer, jobs: int) -> dict[str, float]:
-    """The sink against ``add_many``."""
+    """Measures the sink against ``add_many``."""
     rows = [("n", {"i": i}, {"job_id": f"p-{i}"}) for i in range(jobs)]
 
     async def add() -> None:
@@ -168,22 +168,22 @@ def measure_sink(spark: SparkSession, server: ValkeyServer, jobs: int) -> dict[s
 
 
 async def produce(url: str, rate: int) -> None:
-    """Adds jobs at a steady rate until its input ends; tells how many there were, and in how many seconds."""
-    began, told = time.monotonic(), 0
+    """Adds jobs at a steady rate until its input ends; prints their number and the seconds."""
+    began, added = time.monotonic(), 0
     async with Queue("live", url=url) as queue:
         ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
         while not ended.done():
             passed = time.monotonic() - began
-            due = int(passed * rate) - told
+            due = int(passed * rate) - added
             if due:
-                await queue.add_many([("n", {"i": told + i}) for i in range(due)])
-                told += due
+                await queue.add_many([("n", {"i": added + i}) for i in range(due)])
+                added += due
             await asyncio.sleep(0.05)
-    print(told, passed, flush=True)
+    print(added, passed, flush=True)
 
 
 async def serve(url: str) -> None:
-    """Runs those jobs until its input ends."""
+    """Runs the jobs until its input ends."""
     async with Queue("live", url=url) as queue:
 
         @queue.job(name="n")
@@ -197,14 +197,14 @@ async def serve(url: str) -> None:
 def measure_live(
     spark: SparkSession, server: ValkeyServer, folder: Path, seconds: float, rate: int
 ) -> dict[str, float]:
-    """How old bronze and minutes get while jobs run, and what memory that takes."""
-    from oxcart.spark.builder import BUILT
+    """Measures the age of bronze and minutes, and the memory, while jobs run."""
+    from oxcart.spark.build.builder import BUILT
     from oxcart.spark.pipeline import Pipeline, Plan
 
-    access = Access(url=server.url)
+    address = ServerAddress(url=server.url)
     asyncio.run(_touch(server.url))
-    assert attach(access, "live", "main") is not None
-    plan = Plan(folder / "live", access, Choice(("live",)), spool=folder / "spool")
+    assert attach(address, "live", "main") is not None
+    plan = Plan(folder / "live", address, QueueSelection(("live",)), spool=folder / "spool")
     pipeline = Pipeline(spark, plan)
     me = [sys.executable, "-m", "benchmarks.pipeline", "--url", server.url]
     worker = subprocess.Popen([*me, "--role", "serve"], stdin=subprocess.PIPE)
@@ -248,7 +248,7 @@ def measure_live(
             minutes.append((now - max(began_ms, through)) / 1000)
             memory.append(resident_mb())
         slowest = slowest_batch(spark)
-        told, passed = map(float, producer.communicate(timeout=120)[0].split())
+        added, passed = map(float, producer.communicate(timeout=120)[0].split())
         with server.client() as store:
             wait_until(
                 lambda: not store.exists("bull:live:wait", "bull:live:active"), "all jobs have run", 120
@@ -267,13 +267,13 @@ def measure_live(
     pipeline.once()
     rows = sum(file.rows for file in pipeline.lake.head().of("events"))
     found = pipeline.query("select count(*) as n from jobs where state = 'completed'").collect()[0].n
-    assert found == told + 1, f"{told:.0f} jobs were added and one before, {found} are in the table"
+    assert found == added + 1, f"{added:.0f} jobs were added and one before, {found} are in the table"
     assert rows >= wanted, f"{wanted} events were written, bronze has {rows} rows"
     print(f"live:\n    slowest batch: {slowest}", flush=True)
     half = len(memory) // 2
     return {
-        "live_jobs": told,
-        "live_rate": told / (passed * rate),
+        "live_jobs": added,
+        "live_rate": added / (passed * rate),
         "warm_s": warm - began,
         "bronze_age_s": max(bronze),
         "bronze_age_p50_s": sorted(bronze)[len(bronze) // 2],
@@ -284,17 +284,18 @@ def measure_live(
 
 
 def slowest_batch(spark: SparkSession) -> str:
-    """Where the time of the slowest of the last hundred batches went."""
-    told = [one["durationMs"] for query in spark.streams.active for one in query.recentProgress]
-    told.sort(key=lambda steps: steps.get("triggerExecution", 0))
-    if not told:
+    """Returns the steps of the slowest of the last hundred batches."""
+    batches = [one["durationMs"] for query in spark.streams.active for one in query.recentProgress]
+    batches.sort(key=lambda steps: steps.get("triggerExecution", 0))
+    if not batches:
         return "none"
-    slowest = ", ".join(f"{name} {millis / 1000:.1f}" for name, millis in told[-1].items() if millis >= 50)
-    return f"{slowest} s; the median of all {told[len(told) // 2].get('triggerExecution', 0) / 1000:.1f} s"
+    slowest = ", ".join(f"{name} {millis / 1000:.1f}" for name, millis in batches[-1].items() if millis >= 50)
+    median = batches[len(batches) // 2].get("triggerExecution", 0) / 1000
+    return f"{slowest} s; the median of all {median:.1f} s"
 
 
 async def _touch(url: str) -> None:
-    """Makes the queue: there must be one to attach to, and one that was only paused is gone when resumed."""
+    """Creates the queue, because `attach` needs one; a queue that is only paused is gone after a resume."""
     async with Queue("live", url=url) as queue:
         await queue.add("n", {"i": -1})
 
@@ -317,7 +318,7 @@ def main() -> int:
     found: dict[str, float] = {}
     with ValkeyServer() as server, tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        # A compiler's thread that ends while it is not needed would take its seconds with it.
+        # An idle compiler thread that ends would drop its CPU seconds.
         options = f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:-UseDynamicNumberOfCompilerThreads"
         spark = open_session(asked.master, settings={"spark.driver.extraJavaOptions": options})
         if asked.events:
@@ -329,15 +330,15 @@ def main() -> int:
         spark.stop()
     missed = False
     for name, value in found.items():
-        said = ""
+        verdict = ""
         if name in FLOORS:
-            said, bad = f" at least {FLOORS[name]:g}", value < FLOORS[name]
+            verdict, bad = f" at least {FLOORS[name]:g}", value < FLOORS[name]
         elif name in CEILINGS:
-            said, bad = f" at most {CEILINGS[name]:g}", value > CEILINGS[name]
-        if said:
-            said += ": MISSED" if bad else ": held"
+            verdict, bad = f" at most {CEILINGS[name]:g}", value > CEILINGS[name]
+        if verdict:
+            verdict += ": MISSED" if bad else ": held"
             missed |= bad
-        print(f"{name:>20} {value:12,.2f}{said}")
+        print(f"{name:>20} {value:12,.2f}{verdict}")
     target = Path("build")
     target.mkdir(exist_ok=True)
     (target / "pipeline.json").write_text(json.dumps(found, indent=2))

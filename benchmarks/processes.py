@@ -1,7 +1,4 @@
-"""What this process and all that it started take: memory, and CPU by kind of process; by the kernel's count.
-
-Reads ``/proc``; nothing else is touched.
-"""
+"""Memory and CPU time of this process and its descendants, by kind of process, from ``/proc``."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _COMPILERS = ("C1 Compiler", "C2 Compiler")
 
 
 def processes() -> Iterator[tuple[str, Path]]:
-    """This process and those below it, each with its kind."""
+    """Returns this process and its descendants with their kinds."""
     wanted = [os.getpid()]
     while wanted:
         process = Path("/proc", str(wanted.pop()))
@@ -44,7 +41,7 @@ def resident_mb() -> float:
 
 
 def cpu_seconds() -> dict[str, float]:
-    """CPU taken so far, by kind of process. What has ended and was waited for counts for who waited."""
+    """Returns CPU seconds by kind of process. An ended process counts for the parent that waited for it."""
     found: dict[str, float] = defaultdict(float)
     for kind, process in processes():
         try:
@@ -76,15 +73,15 @@ def _kind(command: bytes, process: Path) -> str:
 
 
 class Profile:
-    """Prints where time went between beginning and end of a block.
+    """Prints CPU and wall-clock seconds of a block.
 
     Args:
-        title: What is done in it.
+        title: The name of the block.
     """
 
     def __init__(self, title: str) -> None:
         self._title = title
-        #: Seconds by the clock, by step; told by whoever knows.
+        #: Wall-clock seconds by step; the measured code fills it.
         self.steps: dict[str, float] = {}
 
     def __enter__(self) -> Profile:
@@ -97,6 +94,6 @@ class Profile:
         taken = {name: seconds - self._before.get(name, 0) for name, seconds in cpu_seconds().items()}
         print(f"{self._title}:", flush=True)
         for what, seconds in (("seconds", self.steps), ("seconds of CPU", taken)):
-            told = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05)
-            if told:
-                print(f"    {what}: {told}", flush=True)
+            shown = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05)
+            if shown:
+                print(f"    {what}: {shown}", flush=True)

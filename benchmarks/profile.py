@@ -2,9 +2,9 @@
 
     python -m benchmarks.profile [--jobs 20000] [--exact] [--add-many] [--top 40]
 
-By default a timer interrupts the worker and notes where it is (cheap, so the shares are true; time in C is
-its Python caller's). `--exact` uses cProfile, which counts calls and makes small functions look
-dearer than they are. The renewer process is not in it, the server neither.
+By default a timer interrupts the worker and records where it is (cheap, so the shares are right; time in C
+counts for its Python caller). `--exact` uses cProfile, which counts calls but overstates small functions. The
+renewer process and the server are not included.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.peers import role
 from benchmarks.peers.oxcart import look, make_queue
 from benchmarks.report import make_console
 
-#: Seconds between two looks; a timer of CPU time would be no finer than the kernel's tick.
+#: Seconds between two samples; a timer of CPU time would be no finer than the kernel's tick.
 EVERY = 0.0005
 
 

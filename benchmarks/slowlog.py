@@ -1,14 +1,14 @@
-"""The server's own log of slow calls, kept from getting into the way of what it measures.
+"""Reads the server's slow log without disturbing the measurement.
 
-For each call that it keeps, the log takes time and memory of the server: with every command of every script
-in it, 100 000 jobs take a quarter longer and 700 MB more. So only calls from some length on are kept; how
-many there were in all and what they took on average, the server's counters tell. And what was kept is dropped
-in many small parts, which the allocator puts in order when a large one is asked for: milliseconds in the
-middle of some later call. So that is asked for here, before anything is measured.
+Each logged call costs the server time and memory: with every command of every script in the log, 100 000 jobs
+take a quarter longer and 700 MB more. So the log keeps only calls above a length; the server's counters have
+the number and the average of all calls. The server frees the log in many small parts, which the allocator
+merges at the next large allocation: milliseconds in the middle of a later call. So this module makes a large
+allocation before the measurement.
 
-The log tells time by the clock. On a virtual machine whose host is busy a loop that touches nothing takes
-milliseconds longer now and then, in spells of seconds to minutes; with a limit of a few ms that is all there
-is to be seen. So a measurement may wait for a quiet spell before it begins; what it then finds counts.
+The log has wall-clock time. On a virtual machine whose host is busy an idle loop sometimes takes milliseconds
+longer, in periods of seconds to minutes, which would hide everything else. So a measurement may wait for a
+quiet period before it begins; everything measured from then on counts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 
 #: Commands by which the log itself is used.
 _OWN = frozenset({b"CONFIG", b"SLOWLOG"})
-#: A key that is there only while the allocator is asked for something large, and how often it is asked.
+#: The key of the large allocation, and the number of allocations.
 _LARGE, _TIMES = "large", 500
-#: So many loops of 2 ms, none of which takes longer than this, in ms, are a quiet spell.
+#: A quiet period is this many loops of 2 ms, none longer than this many ms.
 _QUIET, _LATE = 1500, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that was kept: how long it held the server in ms, and the name of the script or command."""
+    """A logged call: how long it blocked the server in ms, and the name of the script or command."""
 
     ms: float
     name: str
@@ -40,9 +40,9 @@ class Seen:
     """What the server did meanwhile.
 
     Attributes:
-        calls: The calls that were kept, as they followed each other; commands within scripts among them.
-        scripts: How often any script ran.
-        average: What a script took on average, in ms.
+        calls: The logged calls in order, including commands within scripts.
+        scripts: The number of script calls.
+        average: The average time of a script, in ms.
     """
 
     calls: list[Call]
@@ -51,7 +51,7 @@ class Seen:
 
     @property
     def kept_scripts(self) -> list[Call]:
-        """The scripts among the calls that were kept."""
+        """The scripts among the logged calls."""
         return [call for call in self.calls if call.is_script]
 
 
@@ -60,9 +60,9 @@ class SlowLog:
 
     Args:
         client: A client that does not decode.
-        names: What to call scripts, by their SHA1.
-        from_us: How long a call is that is kept, in µs.
-        patience: For how many seconds in all it may be waited until the machine is quiet.
+        names: The names of scripts by SHA1.
+        from_us: The shortest logged call, in µs.
+        patience: The most seconds to wait for a quiet machine, in total.
     """
 
     def __init__(self, client: Any, names: Mapping[bytes, str], from_us: int, patience: float = 0.0) -> None:
@@ -74,23 +74,23 @@ class SlowLog:
         self.patience = patience
 
     def start(self) -> None:
-        """Begins with an empty log: in a quiet spell, if there is one before the patience is used up."""
+        """Starts with an empty log, in a quiet period if one comes within the patience."""
         self._before = []
         self.wait()
         self._empty()
 
     def wait(self, loops: int = _QUIET) -> None:
-        """Waits until so many loops in a row were not late, or the patience is used up."""
+        """Waits for a quiet period, or until the patience is used up."""
         began = time.monotonic()
         while time.monotonic() - began < self.patience and max(self.idle(loops)) > _LATE:
             pass
         self.patience = max(0.0, self.patience - (time.monotonic() - began))
 
     def rest(self) -> float:
-        """Waits for a quiet spell in the midst of it; what was kept so far is not lost.
+        """Waits for a quiet period during a measurement; the logged calls stay.
 
         Returns:
-            How many seconds it took.
+            The seconds that it waited.
         """
         began = time.monotonic()
         if self.patience:
@@ -110,7 +110,7 @@ class SlowLog:
         self._client.slowlog_reset()
 
     def stop(self) -> Seen:
-        """Ends it; returns what there was."""
+        """Stops the log and returns its calls."""
         parts = [*self._before, self._end()]
         self._before = []
         scripts = sum(seen.scripts for seen in parts)
@@ -129,7 +129,7 @@ class SlowLog:
         return Seen(calls[::-1], scripts, average)
 
     def idle(self, calls: int) -> list[float]:
-        """How long a script of about 2 ms takes each time that touches nothing, in ms."""
+        """Returns the times of an idle script of about 2 ms, in ms."""
         if not self._turns:
             self._turns = 100_000
             for _ in range(8):  # how many turns that is, is found out here and now

@@ -75,13 +75,13 @@ def slope(samples: list[Sample], field: str) -> float:
 
 
 async def work(port: int, concurrency: int) -> None:
-    """The worker's process: runs until its parent says otherwise."""
+    """The worker's process: runs until its parent stops it."""
     # Renewals come often, so that the renewer has done all it ever does before memory is compared.
     worker = oxcart.Worker(make_queue("soak", port), concurrency=concurrency, renew_every=0.5)
     running = asyncio.create_task(worker.run())
     await worker.started.wait()
     role.report(ready=True)
-    ended = asyncio.create_task(role.told("end"))
+    ended = asyncio.create_task(role.wait_for("end"))
     await asyncio.wait((running, ended), return_when=asyncio.FIRST_COMPLETED)
     worker.stop()
     await running

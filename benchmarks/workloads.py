@@ -181,8 +181,8 @@ class Bench:
     ) -> Round:
         """Lets warm processes go and waits until all jobs are done.
 
-        Where there is a judge, its report alone counts; otherwise those of all are put together. Where the
-        server can tell whether work is acknowledged, it has to be.
+        If there is a judge, its report alone counts; otherwise all reports are combined. If the server shows
+        which work is acknowledged, all of it must be.
         """
         clock = ServerClock(self._client)
         clock.start()
@@ -218,14 +218,14 @@ class Bench:
         )
 
     def _rename(self, keys: tuple[str, ...], old: str, new: str) -> None:
-        """Puts a queue aside, or back."""
+        """Renames a queue away, or back."""
         with self._client.pipeline() as pipe:
             for key in keys:
                 pipe.rename(old.format(key), new.format(key))
             pipe.execute()
 
     def _expect(self, system: System, state: str, jobs: int) -> None:
-        """Makes sure that the work was done and not only reported."""
+        """Checks on the server that the work was done."""
         if system.unfinished is not None:
             wanted, found = jobs if state == "wait" else 0, system.unfinished(self._client)
             if found != wanted:
@@ -238,7 +238,7 @@ class Bench:
 
 
 async def _until_done(started: list[Measured], jobs: int) -> list[dict[str, Any]]:
-    """Listens to all until their counts add up."""
+    """Reads reports until their counts add up."""
     latest: dict[Measured, dict[str, Any]] = {}
     listening = {asyncio.create_task(one.report()): one for one in started}
     try:

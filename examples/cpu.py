@@ -8,7 +8,7 @@ import os
 import time
 
 from oxcart import Queue, Worker
-from oxcart.model import JobFailed
+from oxcart.errors import JobFailed
 
 numbers = Queue("numbers")
 

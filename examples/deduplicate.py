@@ -21,7 +21,7 @@ async def main() -> None:
         debounced = [await search.add("index", n, delay="5s", deduplication=rule) for n in (1, 2, 3)]
         for kind, jobs in (("simple", simple), ("throttled", throttled), ("debounced", debounced)):
             print(kind, [job.created for job in jobs], "owner:", (await jobs[-1].get()).data)
-        print(await search.release_deduplication("rebuild"), await search.deduplicated_by("rebuild"))
+        print(await search.deduplication.release("rebuild"), await search.deduplication.owner("rebuild"))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from oxcart import Queue, Worker
-from oxcart.operations import Progress
+from oxcart.jobs import Progress
 from oxcart.testing import drain
 
 mail = Queue("mail-after-outage")
@@ -32,16 +32,16 @@ async def main() -> None:
         await drain(mail)
         outage = False
         yesterday = datetime.now(UTC) - timedelta(days=1)
-        again = await mail.retry_all(since=yesterday, reset=True, progress=tell)
+        again = await mail.jobs.retry_all(since=yesterday, reset=True, progress=tell)
         async with Worker(mail, metrics=60 * 24 * 14, max_started=100).running() as worker:
             for job in jobs:
                 await job.result(timeout=20)
             await worker.pause()
-        series = await mail.metrics("completed")
+        series = await mail.jobs.metrics("completed")
         print(series.count, "completed")
-        print(await mail.clean("completed"), "removed")
-        await mail.publish("recovered", jobs=again)
-        await mail.obliterate()
+        print(await mail.jobs.clean("completed"), "removed")
+        await mail.events.publish("recovered", jobs=again)
+        await mail.jobs.obliterate()
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def main(customers: list[str]) -> None:
             print("order", place(customer))
         except ValueError as error:
             print(error)
-    print("jobs:", sorted(job.data["customer"] for job in orders.jobs("waiting")))
+    print("jobs:", sorted(job.data["customer"] for job in orders.jobs.list("waiting")))
     orders.close()
 
 

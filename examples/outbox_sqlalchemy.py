@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import JSON, create_engine, event, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from oxcart.model import OxcartError
+from oxcart.errors import OxcartError
 from oxcart.sync import Queue
 
 orders = Queue("orders")
@@ -102,7 +102,7 @@ def main(customers: list[str]) -> None:
             print("order", place(customer))
         except ValueError as error:
             print(error)
-    print("jobs:", sorted(job.data["customer"] for job in orders.jobs("waiting")))
+    print("jobs:", sorted(job.data["customer"] for job in orders.jobs.list("waiting")))
     orders.close()
 
 

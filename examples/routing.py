@@ -15,14 +15,14 @@ async def work(job: RunningJob) -> None:
 
 async def main() -> None:
     """Runs what the one worker can do; the rest waits, and is seen to."""
-    video.process(work)
+    video.fallback(work)
     worker = Worker(video, name="render-3", abilities=Abilities(capabilities=["gpu"], region="us-east"))
     async with video, worker.running():
         await video.add("render", {"clip": 7}, target=Target(capabilities="gpu", region=["us-east", "eu"]))
         await video.add("report", target="any;c=pdf,latex")  # the same as text: --target on the command line
         await video.add("flush", target=Target(server="render-3"))  # one worker, by its name
         print("done:", *sorted([await done.get(), await done.get()]))
-        print("nobody can:", await video.unroutable())
+        print("nobody can:", await video.workers.unroutable())
         worker.abilities = Abilities(region="us-east")  # takes effect at once
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from oxcart import Queue
-from oxcart.broker.keyring import KeyRing
+from oxcart.encryption import KeyRing
 from oxcart.testing import drain
 
 # In production the keys come with the environment; here one is made for the show.
@@ -23,12 +23,12 @@ async def main() -> None:
     """Adds a job, shows what everybody else sees of it, and runs it."""
     async with queue, Queue("emails") as without_the_key:
         job = await reset_password.enqueue(to="ada@example.com", token="s3cret")
-        seen = await without_the_key.get(job.id)
+        seen = await without_the_key.jobs.get(job.id)
         assert seen is not None
         print("everybody else sees", list(seen.data), "sealed with", seen.data["$sealed"]["key"])
         await drain(queue)
         print(await job.result(timeout=20))
-        await queue.obliterate()
+        await queue.jobs.obliterate()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from oxcart.model import ValidationError
+from oxcart.errors import ValidationError
 from oxcart.sync import Queue
 
 signups = Queue("signups", attempts=5)
@@ -40,10 +40,10 @@ class Service(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers with the job's state, and its result once it has one."""
-        job = signups.get(self.path.rpartition("/")[2])
+        job = signups.jobs.get(self.path.rpartition("/")[2])
         if job is None:
             return self._answer(404, {"error": "no such signup"})
-        return self._answer(200, {"state": signups.state(job.id), "result": job.return_value})
+        return self._answer(200, {"state": signups.jobs.state(job.id), "result": job.return_value})
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
         raw = json.dumps(body).encode()

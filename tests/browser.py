@@ -1,4 +1,4 @@
-"""A real browser for tests: found or installed, started without a screen, driven by Chromium's own protocol.
+"""A real browser for tests: found or installed, headless, driven by Chromium's own protocol.
 
     with Browser() as browser:
         page = browser.page()
@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.fast import refuse
 from tests.nodes import NODE_FOLDER, install, locked
 from tests.servers import wait_until
 
@@ -150,6 +151,7 @@ class Browser:
     """
 
     def __init__(self, program: Path | None = None) -> None:
+        refuse("a browser")
         self._folder = tempfile.mkdtemp(prefix="oxcart-browser-")
         program = program or installed()
         environ = {**os.environ, "HOME": self._folder}

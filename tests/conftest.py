@@ -1,4 +1,4 @@
-"""What all suites share: a private server per test process, empty at the start of every test."""
+"""Shared by all suites: a private server per test process, empty at the start of every test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from oxcart import Queue
+from tests import fast
+from tests.fast import pytest_addoption as pytest_addoption
+from tests.fast import pytest_configure as pytest_configure
+from tests.fast import pytest_ignore_collect as pytest_ignore_collect
 from tests.servers import ValkeyServer
 
 # A run in the background of a shell inherits an ignored SIGINT, and so would every program a test starts.
@@ -62,8 +66,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Orders the tests so that the longest suites start first, and selects the tests of ``--fast``."""
+    fast.select(config, items)
     items.sort(
         key=lambda item: next((i for i, at in enumerate(FIRST) if item.nodeid.startswith(at)), len(FIRST))
     )

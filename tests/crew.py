@@ -1,4 +1,4 @@
-"""A worker of ours that keeps a diary: ``python -m tests.crew JSON``. Its peer is `tests/node/crew.js`.
+"""A worker that records every run: ``python -m tests.crew JSON``. Its peer is `tests/node/crew.js`.
 
 What an attempt does is said by the job's data: ``steps[n]`` is what its (n+1)th start does, after ``take``
 ms of work. Begin and end of every attempt go to the diary, one line each, written before anything else can
@@ -57,7 +57,7 @@ async def main(told: dict[str, Any]) -> None:
         return data["row"]
 
     for queue in queues:
-        queue.process(run)
+        queue.fallback(run)
     worker = Worker(
         *queues,
         name=told["name"],

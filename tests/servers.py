@@ -30,6 +30,7 @@ from typing import Any, Self
 import redis
 
 from oxcart.broker.embedded import binary_path
+from tests.fast import refuse
 
 #: A machine that has other things to do may need it; whoever is quicker does not wait for it.
 _LIMIT = 60.0
@@ -256,6 +257,7 @@ class ValkeyCluster:
     SLOTS = 16384
 
     def __init__(self, masters: int = 3, replicas: int = 0, node_timeout: int = 3000, **options: Any) -> None:
+        refuse("a cluster")
         self.nodes: list[ValkeyServer] = []
         self.replicas: list[ValkeyServer] = []
         options = {"cluster_node_timeout": node_timeout, "repl_diskless_sync_delay": 0, **options}
@@ -382,6 +384,7 @@ class Sentinels:
     PATIENT, HASTY = 600_000, 1000
 
     def __init__(self, count: int = 3, *, password: str | None = None, **options: Any) -> None:
+        refuse("Sentinels")
         self.password = password
         self.quorum = count // 2 + 1
         secret: dict[str, Any] = {"requirepass": password, "masterauth": password} if password else {}

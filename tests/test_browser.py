@@ -1,4 +1,4 @@
-"""The tests' own browser: what it hears and does is what happens on a page."""
+"""The tests' own browser: it sees and does what happens on a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed: every dependency has bounds, and the lock pins it with its hashes."""
+"""The dependencies: each has bounds, and the lock pins it with its hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example is run, and the code in the README is one of them."""
+"""Every example runs, and the code in the README is one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests of a file, and those of a suite that shares what is dear to open, run in one process."""
+"""The tests of a file, and those of a suite with an expensive fixture, run in one process."""
 
 from __future__ import annotations
 

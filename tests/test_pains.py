@@ -54,7 +54,7 @@ def test_every_pain_has_a_row() -> None:
 # ------------------------------------------------------------------------------------------- outages, leases
 
 
-async def test_pain_a_worker_that_is_silent_after_the_server_was_away() -> None:
+async def test_pain_a_worker_that_is_silent_after_an_outage() -> None:
     with ValkeyServer(appendonly=True) as server:
         async with Queue("q", url=server.url) as queue:
 
@@ -114,13 +114,15 @@ async def test_pain_a_constructor_that_binds_to_an_event_loop() -> None:
 
         ids = [await asyncio.to_thread(in_a_loop_of_its_own) for _ in range(2)]
         async with queue:
-            assert {job.id for job in await queue.jobs("waiting")} == set(ids)
+            assert {job.id for job in await queue.jobs.list("waiting")} == set(ids)
 
 
 # ------------------------------------------------------------------------------------------- cancel, timeout
 
 
-async def test_pain_a_running_job_that_nobody_can_cancel_from_another_process(queue: Queue, url: str) -> None:
+async def test_pain_a_running_job_that_cannot_be_cancelled_from_another_process(
+    queue: Queue, url: str
+) -> None:
     running, told = asyncio.Event(), asyncio.Event()
 
     @queue.job
@@ -204,10 +206,10 @@ async def test_pain_no_dead_letter_queue_that_can_be_replayed(queue: Queue) -> N
         for job in jobs:
             with pytest.raises(JobFailed):
                 await job.result(LIMIT)
-        assert {one.id for one in await queue.jobs("failed")} == {job.id for job in jobs}
+        assert {one.id for one in await queue.jobs.list("failed")} == {job.id for job in jobs}
         assert {(await job.get()).state for job in jobs} == {State.DEAD_LETTER}
         broken = False
-        assert await queue.retry_all() == 3
+        assert await queue.jobs.retry_all() == 3
         assert [await job.result(LIMIT) for job in jobs] == ["mended"] * 3
 
 
@@ -219,7 +221,7 @@ async def test_pain_a_prefetch_that_defeats_priority(queue: Queue) -> None:
     order: list[str] = []
     added = asyncio.Event()
 
-    @queue.process
+    @queue.fallback
     async def note(job: RunningJob) -> None:
         order.append(job.name)
         if job.name == "first":
@@ -239,7 +241,7 @@ async def test_pain_a_prefetch_that_defeats_priority(queue: Queue) -> None:
 async def test_pain_a_fan_in_that_hangs_when_a_member_fails_or_is_tried_again(
     queue: Queue, policy: str, ends: str
 ) -> None:
-    @queue.process
+    @queue.fallback
     async def member(job: RunningJob) -> None:
         if job.name == "shaky" and job.attempt == 1:
             raise RuntimeError("once more")
@@ -259,7 +261,7 @@ async def test_pain_a_limit_on_one_queue_blocks_the_others(make_queue: MakeQueue
     limited, free = make_queue("limited"), make_queue("free")
     await limited.limits.set_rate(1, per="1h")
     for queue in (limited, free):
-        queue.process(_nothing)
+        queue.fallback(_nothing)
     async with Worker(limited, free, concurrency=4).running():
         await limited.add_many([("n", {})] * 5)
         for job in await free.add_many([("n", {})] * 20):
@@ -287,7 +289,7 @@ async def test_pain_async_handlers_that_wait_for_each_other_in_one_process(queue
     """A hundred wait at once in one event loop: none could go on if they took turns."""
     meeting = asyncio.Barrier(100)
 
-    @queue.process
+    @queue.fallback
     async def meet(job: RunningJob) -> None:
         await meeting.wait()
 
@@ -343,8 +345,8 @@ def _events(store: redis.Redis) -> list[tuple[str, dict[str, str]]]:
 
 
 async def _is_gone(queue: Queue, job_id: str) -> bool:
-    return await queue.get(job_id) is None
+    return await queue.jobs.get(job_id) is None
 
 
 async def _is_in(queue: Queue, job_id: str, state: str) -> bool:
-    return str(await queue.state(job_id)) == state
+    return str(await queue.jobs.state(job_id)) == state

@@ -1,29 +1,196 @@
-"""The public face: few names, each importable, typed, and loaded only when used."""
+"""The public names: what a user types in the first week is at the root, errors are in ``oxcart.errors``."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
+import re
 import subprocess
 import sys
 from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 import oxcart
+from oxcart import JobOptions, Queue, errors, sync
+from oxcart.broker.capabilities import BULLMQ, OPTIONS
+from oxcart.model.options import AllOptions
+
+#: Names at the root. A new one needs a reason: every name here is one more that a beginner reads.
+ROOT = {
+    "Abilities",
+    "Backoff",
+    "Cancel",
+    "Event",
+    "Flow",
+    "Graph",
+    "Job",
+    "JobHandle",
+    "JobOptions",
+    "PermanentError",
+    "Queue",
+    "RateLimited",
+    "Retry",
+    "RunningJob",
+    "Snooze",
+    "Target",
+    "TemporaryError",
+    "WaitForChildren",
+    "Worker",
+    "current_job",
+}
+
+#: The documented path of every other public name but errors.
+PATHS = {
+    "oxcart.encryption": {"Bond", "KeyRing"},
+    "oxcart.events": {"QueueEvents"},
+    "oxcart.sync": {"Queue"},
+    "oxcart.testing": {"MemoryServer", "assert_enqueued", "drain", "inline", "manual"},
+    "oxcart.webhooks": {"Webhooks"},
+}
+
+#: Members of a queue itself.
+QUEUE = {
+    "add",
+    "add_many",
+    "capabilities",
+    "close",
+    "counts",
+    "fallback",
+    "is_paused",
+    "job",
+    "name",
+    "pause",
+    "resume",
+}
+
+#: The parts of a queue and their members.
+PARTS = {
+    "dead_letters": {"count", "get", "list", "purge", "purge_all", "replay", "replay_all"},
+    "deduplication": {"owner", "release"},
+    "events": {"publish", "trim"},
+    "flows": {"dependents", "get"},
+    "jobs": {
+        "cancel",
+        "cancel_all",
+        "clean",
+        "clear",
+        "counts_per_priority",
+        "get",
+        "get_many",
+        "handle",
+        "list",
+        "metrics",
+        "obliterate",
+        "promote_all",
+        "remove",
+        "remove_orphans",
+        "retry",
+        "retry_all",
+        "state",
+    },
+    "lanes": {"counts", "get"},
+    "limits": {
+        "concurrency",
+        "hold",
+        "key_limit",
+        "key_usage",
+        "rate",
+        "release",
+        "remove_concurrency",
+        "remove_key_limit",
+        "remove_rate",
+        "remove_type_limit",
+        "set_concurrency",
+        "set_key_limit",
+        "set_rate",
+        "set_type_limit",
+        "type_limits",
+        "type_usage",
+        "wait_ms",
+    },
+    "namespace": {"stats"},
+    "schedules": {"count", "get", "list", "remove", "upsert"},
+    "workers": {"list", "unroutable", "unroutable_jobs"},
+}
+
+#: Errors that do not leave the package, or that exist for PyPI's names.
+PRIVATE = {"AnswerLost", "HandlerStopped", "LinkClosed", "NotAName", "NotJson"}
 
 
-def test_the_names() -> None:
-    assert len(oxcart.__all__) <= 22
-    assert sorted(oxcart.__all__, key=str.lower) == sorted(set(oxcart.__all__), key=str.lower)
-    assert {"Queue", "Worker", "QueueEvents", "Retry", "Cancel", "Snooze", "TemporaryError"} <= set(
-        oxcart.__all__
-    )
+def test_the_root_has_the_names_of_the_first_week() -> None:
+    assert set(oxcart.__all__) == ROOT
+    assert list(oxcart.__all__) == sorted(oxcart.__all__)
 
 
 @pytest.mark.parametrize("name", oxcart.__all__)
 def test_every_name_is_there_and_documented(name: str) -> None:
     assert getattr(oxcart, name).__doc__
     assert name in dir(oxcart)
+
+
+def test_a_queue_has_the_members_of_the_rule() -> None:
+    """It adds work, names handlers and is switched on and off; every other noun is a part."""
+    assert {name for name in dir(Queue) if not name.startswith("_")} == QUEUE | PARTS.keys()
+    assert {name for name in dir(sync.Queue) if not name.startswith("_")} == (
+        QUEUE | PARTS.keys() | {"asynchronous", "run"}
+    )
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_has_its_members(part: str) -> None:
+    members = {name for name in dir(getattr(Queue("q"), part)) if not name.startswith("_")}
+    assert members == PARTS[part]
+    assert members == {
+        name
+        for name in dir(getattr(sync.Queue("q"), part))
+        if not name.startswith("_") and name != "asynchronous"
+    }
+
+
+def test_the_page_of_the_api_names_everything() -> None:
+    named = set(re.findall(r"[a-z_A-Z]+", (Path(__file__).parents[1] / "docs" / "api.md").read_text("utf-8")))
+    options = set(AllOptions.__optional_keys__)
+    members = QUEUE | PARTS.keys() | set[str]().union(*PARTS.values())
+    assert (ROOT | members | options | set[str]().union(*PATHS.values())) - named == set()
+
+
+def test_every_option_is_in_one_group() -> None:
+    """The options of one protocol alone are those that the other refuses, whatever their value."""
+    text = inspect.getdoc(JobOptions) or ""
+    for name in JobOptions.__struct_fields__:
+        (line,) = re.findall(rf"^    {name}: (.*)", text, re.MULTILINE)
+        feature = OPTIONS.get(name)
+        if name == "after" or feature is None:
+            assert not line.startswith(("BullMQ only", "Bridge only")), name
+        else:
+            assert line.startswith("BullMQ only:" if BULLMQ.can(feature) else "Bridge only:"), name
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_other_name_has_its_path(path: str) -> None:
+    module = importlib.import_module(path)
+    assert {name for name in PATHS[path] if getattr(module, name).__doc__} == PATHS[path]
+
+
+def test_every_error_is_in_the_module_of_errors() -> None:
+    for module in pkgutil.walk_packages(oxcart.__path__, "oxcart."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found = {kind.__name__ for kind in _kinds(errors.OxcartError)}
+    assert found - PRIVATE == set(errors.__all__)
+    assert list(errors.__all__) == sorted(errors.__all__)
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_is_documented_and_of_the_family(name: str) -> None:
+    kind = getattr(errors, name)
+    assert issubclass(kind, errors.OxcartError)
+    assert kind.__doc__
+    assert name in dir(errors)
 
 
 def test_version_is_that_of_the_package() -> None:
@@ -33,6 +200,8 @@ def test_version_is_that_of_the_package() -> None:
 def test_an_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Qeueu'"):
         _ = oxcart.Qeueu
+    with pytest.raises(AttributeError, match="no attribute 'JobFialed'"):
+        _ = errors.JobFialed
 
 
 def test_is_typed() -> None:
@@ -43,6 +212,7 @@ def test_is_typed() -> None:
     ("module", "unwanted"),
     [
         ("oxcart", ("oxcart.engine.worker", "oxcart.queue", "redis", "typer")),
+        ("oxcart.errors", ("oxcart.broker", "oxcart.engine", "oxcart.spark", "oxcart.testing", "asyncio")),
         ("oxcart.model", ("oxcart.broker", "oxcart.engine", "asyncio")),
         ("oxcart.queue", ("oxcart.cli", "typer", "rich", "prometheus_client", "pytest")),
         ("oxcart.sync", ("oxcart.cli", "typer", "rich", "oxcart.testing")),
@@ -53,3 +223,7 @@ def test_an_import_brings_no_more_than_it_needs(module: str, unwanted: tuple[str
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) & set(unwanted) == set()
+
+
+def _kinds(root: type[Exception]) -> set[type[Exception]]:
+    return {root}.union(*(_kinds(kind) for kind in root.__subclasses__()))

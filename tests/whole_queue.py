@@ -1,4 +1,4 @@
-"""A queue that holds something of every kind that Oxcart stores, for tests of what removes it."""
+"""A queue with every kind of key that Oxcart stores, for tests of its removal."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def fill(queue: Queue, other: Queue) -> int:
             raise PermanentError("no")
         return 1
 
-    queue.process(run)
+    queue.fallback(run)
     await queue.limits.set_type_limit("kind", concurrent=1, per_minute=100)
     await queue.limits.set_key_limit(per_minute=100)
-    broker = queue.broker
+    broker = queue._core.broker
     assert isinstance(broker, BullMQBroker)
     now = broker.clock()
     await broker.caller.again(
@@ -47,7 +47,7 @@ async def fill(queue: Queue, other: Queue) -> int:
     await queue.add("ranked", priority=3)
     await queue.add("routed", target=GPU, job_id="mine", delay="1h")
     await queue.add("routed", target=Target(region="{eu}"))
-    await queue.schedulers.upsert("daily", every="1h", name="tick")
+    await queue.schedules.upsert("daily", every="1h", name="tick")
     graph = Graph(queue)
     first = graph.job("first")
     graph.job("second", after=[first])

@@ -29,14 +29,14 @@ function report(facts) {
   process.stdout.write(JSON.stringify(facts) + '\n');
 }
 
-async function told(word) {
+async function waitFor(word) {
   const { value } = await lines.next();
   if (value !== word) process.exit(1);
 }
 
 async function ready() {
   report({ ready: true, version });
-  await told('go');
+  await waitFor('go');
 }
 
 function payload(stamp) {
@@ -87,11 +87,11 @@ class Count {
   constructor(expected) {
     this.expected = expected;
     this.count = 0;
-    this.told = 0;
+    this.reported = 0;
     this.spent = [];
     this.began = this.last = now();
     this.timer = setInterval(() => {
-      if (this.count !== this.told && !this.spent.length) this.report();
+      if (this.count !== this.reported && !this.spent.length) this.report();
     }, TELL);
   }
 
@@ -110,7 +110,7 @@ class Count {
   }
 
   report() {
-    this.told = this.count;
+    this.reported = this.count;
     const more = this.spent.length ? latencies(this.spent) : {};
     report({ count: this.count, began: this.began, last: this.last, ...more });
   }
@@ -177,7 +177,7 @@ async function main() {
   const producer = !['work', 'wait'].includes(task.role);
   const queue = producer ? new Queue(task.queue, { connection: connection(task.port) }) : null;
   await roles[task.role](queue);
-  await told('end');
+  await waitFor('end');
   process.exit(0);
 }
 

@@ -15,7 +15,7 @@ from oxcart.broker.port import Code, Outcome
 
 
 class _Ends:
-    """An observer that tells of completed jobs and of nothing else."""
+    """An observer that reports completed jobs only."""
 
     def __init__(self, count: role.Count) -> None:
         self._count = count
@@ -34,7 +34,7 @@ async def no_op() -> None:
 
 def make_queue(name: str, port: int) -> oxcart.Queue:
     queue = oxcart.Queue(name, url=f"redis://127.0.0.1:{port}/0")
-    queue.process(no_op)
+    queue.fallback(no_op)
     return queue
 
 

@@ -1,9 +1,9 @@
-"""What the two Python peers share: how a measured process talks, and how it measures itself.
+"""Shared by the Python peers: the protocol with the parent process, and the measurements.
 
     ready   the process is warm; the parent sends `go`
-    report  what was measured, or the count of jobs so far; the parent sends `end`
+    report  the measurement, or the number of jobs so far; the parent sends `end`
 
-Standard library only: one of the peers lives in an environment without Oxcart.
+Standard library only: one of the peers has an environment without Oxcart.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-#: How often a worker looks whether all jobs are done, and how often it tells how many are.
+#: Seconds between checks whether all jobs are done, and between reports of their number.
 LOOK = 0.005
 TELL = 0.1
 
 
 def payload(size: int = 100, stamp: str | None = None) -> dict[str, str]:
-    """Returns data of so many bytes as JSON without spaces."""
+    """Returns data of this many bytes as JSON without spaces."""
     if stamp is None:
         return {"v": "x" * (size - len('{"v":""}'))}
     return {"t": stamp, "v": "x" * max(0, size - len('{"t":"","v":""}') - len(stamp))}
@@ -35,22 +35,22 @@ def report(**facts: Any) -> None:
     sys.stdout.flush()
 
 
-async def told(word: str) -> None:
-    """Waits for a word of the parent; without the parent there is nothing left to measure."""
+async def wait_for(word: str) -> None:
+    """Waits for a word of the parent; ends the process if the parent is gone."""
     line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     if line.strip() != word:
         os._exit(1)
 
 
 async def ready(version: str) -> None:
-    """Says that the process is warm, and waits until it may begin."""
+    """Reports that the process is warm, and waits for the start signal."""
     report(ready=True, version=version)
-    await told("go")
+    await wait_for("go")
 
 
 async def end() -> None:
-    """Waits until the parent has read its clocks, then ends without ceremony."""
-    await told("end")
+    """Waits until the parent has read its clocks, then ends at once."""
+    await wait_for("end")
     os._exit(0)
 
 
@@ -96,9 +96,9 @@ async def pace_adds(add: Callable[[str], Awaitable[object]], count: int, pause: 
 
 
 class Count:
-    """Counts completions in a worker process; reports when all are done, and on the way how many are.
+    """Counts completions in a worker process; reports the number regularly, and when all are done.
 
-    Of two workers neither sees all jobs, so the parent adds up what they tell.
+    Of two workers neither sees all jobs, so the parent adds up their reports.
     """
 
     def __init__(self, expected: int) -> None:
@@ -117,7 +117,7 @@ class Count:
             self._report()
 
     def one_since(self, stamp: str) -> None:
-        """Counts one completion and notes the time since its add."""
+        """Counts one completion and records the time since its add."""
         self._spent.append(max(0, time.time_ns() - int(stamp)) / 1e9)
         self.one()
 

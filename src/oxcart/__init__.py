@@ -1,7 +1,8 @@
 """Oxcart: a distributed job system for Python that shares its queues with BullMQ.
 
-The names are loaded when first used: a command line that only prints its help, or a process that only
-renews leases, does not pay for what it does not touch.
+The names of the first week are here. Errors are in ``oxcart.errors``; `KeyRing` is in ``oxcart.encryption``,
+`QueueEvents` in ``oxcart.events``, `Webhooks` in ``oxcart.webhooks``, and the queue without ``await`` in
+``oxcart.sync``. Each name loads its module when first used, so that a process pays only for what it uses.
 """
 
 from importlib import import_module as _import
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oxcart.engine.running import RunningJob, current_job
     from oxcart.engine.worker import Worker
-    from oxcart.events import QueueEvents
     from oxcart.flow import Flow
     from oxcart.graph import Graph
     from oxcart.handle import JobHandle
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         Event,
         Job,
         JobOptions,
-        OxcartError,
         PermanentError,
         RateLimited,
         Retry,
@@ -39,7 +38,6 @@ _PLACES = {
     "Graph": "oxcart.graph",
     "JobHandle": "oxcart.handle",
     "Queue": "oxcart.queue",
-    "QueueEvents": "oxcart.events",
     "RunningJob": "oxcart.engine.running",
     "Worker": "oxcart.engine.worker",
     "current_job": "oxcart.engine.running",
@@ -55,10 +53,8 @@ __all__ = [
     "Job",
     "JobHandle",
     "JobOptions",
-    "OxcartError",
     "PermanentError",
     "Queue",
-    "QueueEvents",
     "RateLimited",
     "Retry",
     "RunningJob",

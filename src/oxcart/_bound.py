@@ -1,12 +1,10 @@
-"""What of a queue belongs to one event loop: a connection, waiting adds, waiting results.
-
-May touch: the server, through the broker it is given.
-"""
+"""What of a queue belongs to one event loop: a connection, waiting adds, waiting results."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.port import Added, ServedBroker
@@ -95,3 +93,11 @@ class Bound:
         await self.results.close()
         if not self._shares:
             await self.broker.close()
+
+
+class DirectlyBound(Bound):
+    """The same without a server: no add waits to share a call with others."""
+
+    async def add(self, job: Any, *, replicated: bool = False) -> Added:
+        """Adds a job."""
+        return (await self.broker.add([job], replicated=replicated))[0]

@@ -7,8 +7,6 @@
 A dead letter is not a failed job: one that failed for good (a permanent error) would fail again, a dead
 letter may do better another time. Cancelled jobs are neither. Jobs that Node's workers gave up are too. On
 Bridge all are dead letters that failed for good, as its document says.
-
-May touch: the server, through the queue's broker.
 """
 
 from __future__ import annotations
@@ -16,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from oxcart.broker.bridge import dead as bridge_dead
-from oxcart.broker.bridge.broker import BridgeBroker
-from oxcart.broker.bullmq import dead
-from oxcart.broker.dead import DeadDone, DeadWork, Doing
+from oxcart.broker.port import parts
+from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
+from oxcart.broker.progress import OnProgress, silent
+from oxcart.jobs import check_limit
 from oxcart.model.duration import Duration
 from oxcart.model.errors import JobNotFound, ValidationError, WrongState
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
-from oxcart.operations import Told, _after, _limit
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
@@ -63,14 +60,14 @@ class DeadLetters:
             oldest: Begin with those that died first.
             **which: As in `Which`.
         """
-        work = DeadWork("list", await self._filter(which), newest=not oldest, limit=_limit(limit))
-        found = await self._work_off(work)
-        jobs = await self._queue.broker.look(found.ids, lenient=True)
+        work = DeadWork("list", await self._filter(which), newest=not oldest, limit=check_limit(limit))
+        found = await self._store.run(work)
+        jobs = await self._queue._core.broker.look(found.ids, lenient=True)
         return [job for job in jobs if job is not None]
 
     async def count(self, **which: Unpack[Which]) -> int:
         """How many dead letters there are."""
-        return (await self._work_off(DeadWork("list", await self._filter(which)))).matched
+        return (await self._store.run(DeadWork("list", await self._filter(which)))).matched
 
     async def get(self, job_id: str) -> Job:
         """A dead letter, with all that is known of its failures.
@@ -79,8 +76,8 @@ class DeadLetters:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        found = await self._deal_with("list", job_id)
-        job = await self._queue.get(job_id)
+        found = await self._store.apply("list", [job_id])
+        job = await self._queue.jobs.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
         if not found:
@@ -116,7 +113,7 @@ class DeadLetters:
         rate: float | None = None,
         dry_run: bool = False,
         limit: int | None = None,
-        progress: Told | None = None,
+        progress: OnProgress | None = None,
         **which: Unpack[Which],
     ) -> DeadDone:
         """Lets all dead letters run again that fit, oldest first; a dry run only says which those are.
@@ -126,7 +123,7 @@ class DeadLetters:
             rate: How many per second at most, so that what made them fail is not overrun again.
             dry_run: Change nothing.
             limit: How many at most.
-            progress: Told after every step.
+            progress: Called after every step.
             **which: As in `Which`.
         """
         if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
@@ -138,7 +135,7 @@ class DeadLetters:
         *,
         dry_run: bool = False,
         limit: int | None = None,
-        progress: Told | None = None,
+        progress: OnProgress | None = None,
         **which: Unpack[Which],
     ) -> DeadDone:
         """Removes all dead letters that fit, for good; a dry run only says which those are.
@@ -146,50 +143,43 @@ class DeadLetters:
         Args:
             dry_run: Change nothing.
             limit: How many at most.
-            progress: Told after every step.
+            progress: Called after every step.
             **which: As in `Which`.
         """
         return await self._all("purge", dry_run, which, limit, progress, False, None)
 
-    async def _one(self, doing: Doing, job_id: str, reset: bool) -> None:
-        if await self._deal_with(doing, job_id, reset):
+    async def _one(self, verb: DeadVerb, job_id: str, reset: bool) -> None:
+        if await self._store.apply(verb, [job_id], reset=reset):
             return
-        if await self._queue.get(job_id) is None:
+        if await self._queue.jobs.get(job_id) is None:
             raise JobNotFound(job_id)
         raise WrongState(job_id, _NOT_DEAD.format(job_id))
 
     async def _all(
         self,
-        doing: Doing,
+        verb: DeadVerb,
         dry_run: bool,
         which: Which,
         limit: int | None,
-        progress: Told | None,
+        progress: OnProgress | None,
         reset: bool,
         rate: float | None,
     ) -> DeadDone:
-        return await self._work_off(
+        return await self._store.run(
             DeadWork(
-                "list" if dry_run else doing,
+                "list" if dry_run else verb,
                 await self._filter(which),
                 reset=reset,
-                limit=_limit(limit),
+                limit=check_limit(limit),
                 rate=None if dry_run else rate,
-                told=_after(0, progress),
+                progress=progress or silent,
             )
         )
 
-    async def _work_off(self, work: DeadWork) -> DeadDone:
-        broker = self._queue.broker
-        if isinstance(broker, BridgeBroker):
-            return await bridge_dead.work_off(broker, work)
-        return await dead.work_off(self._queue._store, work)
-
-    async def _deal_with(self, doing: Doing, job_id: str, reset: bool = False) -> Sequence[str]:
-        broker = self._queue.broker
-        if isinstance(broker, BridgeBroker):
-            return await bridge_dead.deal_with(broker, doing, [job_id], reset=reset)
-        return await dead.deal_with(self._queue._store, doing, [job_id], reset=reset)
+    @property
+    def _store(self) -> parts.DeadLetters:
+        broker = self._queue._core.broker
+        return broker.capabilities.part(broker.dead_letters, "dead_letters")
 
     async def _filter(self, which: Which) -> JobFilter:
-        return JobFilter.build(now_ms=await self._queue.broker.now(), **which)
+        return JobFilter.build(now_ms=await self._queue._core.broker.now(), **which)

@@ -2,8 +2,6 @@
 
 A position is the id of the last event seen; whoever keeps it can go on from there, as far as the stream
 reaches back (about 10 000 events unless a pipeline keeps more).
-
-May touch: the server.
 """
 
 from __future__ import annotations
@@ -11,34 +9,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oxcart.broker.caller import PASSING, script_error
-from oxcart.broker.factory import make_broker
-from oxcart.broker.link import Link, LinkClosed, ReplyError
 from oxcart.broker.port import ServedBroker
+from oxcart.broker.port.parts import Bulk
+from oxcart.broker.port.streams import EventStream
+from oxcart.broker.progress import OnProgress, silent
 from oxcart.model import payload
 from oxcart.model.errors import (
     BrokerUnavailable,
     JobFailed,
     JobNotFound,
+    OxcartError,
     PayloadError,
     ResultTimeout,
+    ValidationError,
 )
-from oxcart.model.event import Event
+from oxcart.model.event import EVENT_NAMES, Event
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
 
 log = logging.getLogger("oxcart.events")
 
 #: Longest single block of a read, in seconds.
 BLOCK = 10.0
-PAGE = 1000
 #: Seconds after which a job that is waited for is looked at again.
 LOOK_AGAIN = 30.0
 #: The same where peers tell of nothing.
 LOOK_OFTEN = 1.0
-
-#: Answers to a blocked read after which it is sent again: the stream is elsewhere, or not there for now.
-_AGAIN = PASSING | {"ASK", "MOVED", "UNBLOCKED"}
 
 
 class QueueEvents:
@@ -56,7 +55,10 @@ class QueueEvents:
     def __init__(self, broker: ServedBroker, since: str = "$", names: Iterable[str] | None = None) -> None:
         self._broker = broker
         self._names = None if names is None else frozenset(names)
-        self._link: Link | None = None
+        reader = broker.open_events()
+        if reader is None:
+            raise OxcartError(f"queue {broker.queue!r} has no server, so it has no events")
+        self._reader = reader
         #: The id of the last event read; give it as ``since`` to go on from here.
         self.position = since
 
@@ -70,13 +72,11 @@ class QueueEvents:
     async def ready(self) -> None:
         """Fixes the position: every event after this call will be seen."""
         if self.position == "$":
-            self.position = await last_event_id(self._broker)
+            self.position = await self._reader.last_id()
 
     async def close(self) -> None:
         """Closes the connection."""
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
+        await self._reader.close()
         await self._broker.close()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -98,8 +98,8 @@ class QueueEvents:
         """As ``read``, with events of every name as they are stored: their ids, and their fields as text."""
         await self.ready()
         entries = [
-            (entry_id.decode(), {_plain(name): _plain(value) for name, value in _pairs(fields).items()})
-            for entry_id, fields in await self._entries(block)
+            (entry_id, {_plain(name): _plain(value) for name, value in fields.items()})
+            for entry_id, fields in await self._reader.read(self.position, block)
         ]
         if entries:
             self.position = entries[-1][0]
@@ -108,12 +108,11 @@ class QueueEvents:
     async def _peek(self, block: float = BLOCK) -> list[Event]:
         """As ``read``, but events of every name, and the position stays."""
         await self.ready()
-        entries = await self._entries(block)
+        entries = await self._reader.read(self.position, block)
         return [self._event(entry_id, fields) for entry_id, fields in entries]
 
-    def _event(self, entry_id: bytes, flat: list[bytes]) -> Event:
+    def _event(self, entry_id: str, fields: dict[bytes, bytes]) -> Event:
         """An event with its sealed values opened; one that does not open stays as it is."""
-        fields = _pairs(flat)
         sealer, job_id = self._broker.sealer, fields.get(b"jobId")
         if sealer is not None and job_id is not None:
             fields = sealer.open_event(job_id.decode("utf-8", "surrogateescape"), fields)
@@ -123,34 +122,68 @@ class QueueEvents:
         """Whether an event is of the names that were asked for."""
         return self._names is None or event.name in self._names
 
-    async def _entries(self, block: float) -> list[Any]:
-        link = self._link
-        if link is None:
-            name = self._broker.keys.client_name(":qe")
-            link = self._link = self._broker.server.link(self._broker.slot, client_name=name)
-        attempt = 0
-        while True:
-            try:
-                answer = await link.call(
-                    *("XREAD", "COUNT", PAGE, "BLOCK", max(1, int(block * 1000))),
-                    *("STREAMS", self._broker.keys.events(), self.position),
-                    timeout=block + 5,
-                )
-            except LinkClosed:
-                raise
-            except (BrokerUnavailable, ReplyError) as error:
-                if isinstance(error, ReplyError):
-                    if error.code not in _AGAIN:
-                        raise script_error("reading events", str(error)) from error
-                    link.drop("the stream is elsewhere")
-                self._broker.server.forget_slots()
-                attempt += 1
-                pause = self._broker.caller.reconnect.pause(attempt, holding=True)
-                if attempt == 1:
-                    log.warning("events of %s: %s; trying again", self._broker.queue, error)
-                await asyncio.sleep(pause)
-            else:
-                return answer[0][1] if answer else []
+
+class Events:
+    """The event stream of a queue.
+
+    Calling it reads the stream: ``async for event in queue.events(): …``.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def __call__(self, since: str = "$", names: Iterable[str] | None = None) -> QueueEvents:
+        """Returns an async iterator over the events.
+
+        Args:
+            since: The id of the last event already seen; ``$`` for only new ones, ``0`` from the oldest.
+            names: Only events of these names.
+        """
+        return QueueEvents(self._queue._core.open_broker(), since, names)
+
+    async def publish(self, event: str, /, keep_events: int | None = None, **fields: Any) -> str:
+        """Adds an event of your own to the stream; returns its id.
+
+        Readers see it among the others, in Python as in Node. Text stays as it is, and every other value is
+        written as JSON.
+
+        Args:
+            event: Its name; not one that the queue itself uses.
+            keep_events: About how many events of the queue stay; the queue's own setting unless given.
+            **fields: The event's fields.
+
+        Raises:
+            ValidationError: The name is taken, or a field cannot be written as JSON.
+        """
+        if not event or not isinstance(event, str):
+            raise ValidationError("event", "a name", event)
+        if event in EVENT_NAMES:
+            raise ValidationError("event", "a name that the queue itself does not use", event)
+        if "event" in fields:
+            raise ValidationError("event", "given once", fields["event"])
+        if keep_events is not None and (type(keep_events) is not int or keep_events < 1):
+            raise ValidationError("keep_events", "an integer, at least 1", keep_events)
+        texts = {
+            name: value if isinstance(value, str) else payload.encode(value, field=name)
+            for name, value in fields.items()
+        }
+        return await self._bulk.publish(event, texts, keep_events)
+
+    async def trim(self, keep: int, *, progress: OnProgress | None = None) -> int:
+        """Drops the oldest events; returns how many.
+
+        Args:
+            keep: About how many stay. The stream is cut by whole nodes, so up to a hundred more may.
+            progress: Called after every step.
+        """
+        if type(keep) is not int or keep < 0:
+            raise ValidationError("keep", "an integer, at least 0", keep)
+        return await self._bulk.trim_events(keep, progress=progress or silent)
+
+    @property
+    def _bulk(self) -> Bulk:
+        core = self._queue._core
+        return core.part(core.broker.bulk, "bulk")
 
 
 class Results:
@@ -171,8 +204,7 @@ class Results:
             JobNotFound: It is gone, and no event tells how it ended.
             DecryptionError: The queue seals results, and this one does not open.
         """
-        future: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(job_id, []).append(future)
+        future = self._expect(job_id)
         try:
             async with asyncio.timeout(timeout):
                 # Listen first, then look: an end in between is seen by one or the other.
@@ -182,10 +214,15 @@ class Results:
                     if found:
                         return value
                     # Now and then look again: events are trimmed, so one may be gone before it is read.
-                    again = LOOK_AGAIN if self._broker.capabilities.wakes else LOOK_OFTEN
+                    again = LOOK_AGAIN if self._broker.capabilities.can("wakes") else LOOK_OFTEN
                     await asyncio.wait((future,), timeout=again)
                     if future.done():
-                        return await self._told(future.result())
+                        found, value = await self._told(future.result())
+                        if found:
+                            return value
+                        future = self._expect(job_id)
+        except ResultTimeout:
+            raise  # of a broker that knows that nothing will run the job
         except TimeoutError:
             raise ResultTimeout(f"job {job_id} has not ended within {timeout:g} s") from None
         finally:
@@ -194,6 +231,11 @@ class Results:
                 waiting.remove(future)
             if not waiting:
                 self._waiting.pop(job_id, None)
+
+    def _expect(self, job_id: str) -> asyncio.Future[Event]:
+        future: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(job_id, []).append(future)
+        return future
 
     async def close(self) -> None:
         """Stops listening."""
@@ -217,30 +259,28 @@ class Results:
             event = await self._look_back(job_id)
             if event is None:
                 raise JobNotFound(job_id)
-            return True, await self._told(event)
+            return await self._told(event)
         return False, None
 
     async def _look_back(self, job_id: str) -> Event | None:
         """The end of a job that is gone, from the events that are still there, newest first."""
-        end = "+"
-        while True:
-            page = await self._broker.caller.command(
-                "XREVRANGE", self._broker.keys.events(), end, "-", "COUNT", PAGE
-            )
-            for entry_id, fields in page:
-                event = Event.parse(entry_id, _pairs(fields), self._broker.queue)
-                if event.job_id == job_id and event.name in ("completed", "failed"):
-                    return event
-            if len(page) < PAGE:
-                return None
-            end = "(" + page[-1][0].decode()
+        if (reader := self._broker.open_events()) is None:
+            return None
+        async for entry_id, fields in reader.backwards():
+            event = Event.parse(entry_id, fields, self._broker.queue)
+            if event.job_id == job_id and event.name in ("completed", "failed"):
+                return event
+        return None
 
-    async def _told(self, event: Event) -> Any:
+    async def _told(self, event: Event) -> tuple[bool, Any]:
+        """Returns whether the job has ended, and its result."""
         if event.name == "completed":
             if self._broker.sealer is None:
-                return event.return_value
-            return self._opened(event.job_id or "", payload.encode(event.return_value))
+                return True, event.return_value
+            return True, self._opened(event.job_id or "", payload.encode(event.return_value))
         job = (await self._broker.get([event.job_id or ""], lenient=True))[0]
+        if job is not None and job.finished_on is None:
+            return False, None  # it failed before the wait began and was retried since
         raise JobFailed(
             event.job_id or "",
             event.failed_reason or "",
@@ -254,8 +294,10 @@ class Results:
 
     async def _listen(self) -> None:
         if self._reader is None or self._reader.done():
+            if (stream := self._broker.open_events()) is None:
+                return  # callers only look
             self._reading.clear()
-            self._reader = asyncio.create_task(self._read(), name="oxcart-results")
+            self._reader = asyncio.create_task(self._read(stream), name="oxcart-results")
             self._reader.add_done_callback(self._reader_ended)
         reading = asyncio.ensure_future(self._reading.wait())
         try:
@@ -269,34 +311,24 @@ class Results:
         for futures in self._waiting.values():
             for future in futures:
                 if not future.done():
-                    future.set_exception(error or LinkClosed("the queue was closed"))
+                    future.set_exception(error or BrokerUnavailable("the queue was closed"))
                     future.exception()  # who has seen the job's end otherwise does not ask
 
-    async def _read(self) -> None:
-        broker = make_broker(
-            self._broker.capabilities.protocol,
-            self._broker.server,
-            self._broker.queue,
-            prefix=self._broker.keys.prefix,
-            tagged=self._broker.keys.tagged,
-        )
-        async with QueueEvents(broker, names=("completed", "failed")) as events:
+    async def _read(self, reader: EventStream) -> None:
+        try:
+            position = await reader.last_id()
             self._reading.set()
-            async for event in events:
-                for future in self._waiting.pop(event.job_id or "", []):
-                    if not future.done():
-                        future.set_result(event)
-
-
-async def last_event_id(broker: ServedBroker) -> str:
-    """The id of the newest event, ``0-0`` for none."""
-    newest = await broker.caller.command("XREVRANGE", broker.keys.events(), "+", "-", "COUNT", 1)
-    return newest[0][0].decode() if newest else "0-0"
-
-
-def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
-    pairs = iter(flat)
-    return dict(zip(pairs, pairs, strict=True))
+            while True:
+                entries = await reader.read(position, BLOCK)
+                for position, fields in entries:
+                    event = Event.parse(position, fields, self._broker.queue)
+                    if event.name not in ("completed", "failed"):
+                        continue
+                    for future in self._waiting.pop(event.job_id or "", []):
+                        if not future.done():
+                            future.set_result(event)
+        finally:
+            await reader.close()
 
 
 def _plain(raw: bytes) -> str:

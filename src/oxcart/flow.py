@@ -12,8 +12,6 @@ A job runs after those below it have ended. With typed handlers the same reads
 ``assemble.flow(month="May").after(render.flow(page=1), …)``. A flow is a value: ``after`` and ``on_failure``
 make another one, and the same part may be used in several trees. Nothing is written before ``add``, and then
 all of it in one step, or nothing.
-
-May touch: the server, through the queue at the top.
 """
 
 from __future__ import annotations
@@ -21,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from oxcart.broker.bullmq.flows import AddedTree, add_tree
-from oxcart.broker.factory import native
+from oxcart.broker.port.results import AddedTree
 from oxcart.engine.running import carry
 from oxcart.handle import JobHandle
 from oxcart.model.errors import ValidationError
-from oxcart.model.flow import OnFailure, Tree
+from oxcart.model.flow import FlowView, OnFailure, Tree
+from oxcart.model.graph import Kind
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
 
@@ -63,7 +61,9 @@ class Flow:
         on_failure: OnFailure | str = OnFailure.FAIL,
         **options: Unpack[OptionKwargs],
     ) -> None:
-        self._fill(queue, name, data, queue.read_options(options), OnFailure.parse(on_failure), children)
+        self._fill(
+            queue, name, data, queue._core.read_options(options), OnFailure.parse(on_failure), children
+        )
 
     def _fill(
         self,
@@ -75,11 +75,11 @@ class Flow:
         children: Sequence[Flow],
     ) -> Flow:
         self.queue = queue
-        self.name = check_job_name(name)
+        self.name: str = check_job_name(name)
         self.data = data
-        self.options = options.without_target("flows and graphs")
+        self.options: JobOptions = options.without_target("flows and graphs")
         self.policy = policy
-        self.children = tuple(children)
+        self.children: tuple[Flow, ...] = tuple(children)
         for child in self.children:
             if not isinstance(child, Flow):
                 raise ValidationError("children", "flows", child)
@@ -111,20 +111,20 @@ class Flow:
         Raises:
             ValidationError: Its queues are on different servers.
         """
-        return self._tree(_place(self.queue))
+        return self._tree(self.queue._core.place)
 
     def _tree(self, place: tuple[str, str]) -> Tree:
-        if _place(self.queue) != place:
+        if self.queue._core.place != place:
             raise ValidationError("flow", "on one server", self.queue.name)
         return Tree(
             self.queue.name,
-            self.queue.prefix,
+            self.queue._core.prefix,
             self.name,
             self.data,
             carry(self.options),
             self.policy,
             tuple(child._tree(place) for child in self.children),
-            self.queue.sealer,
+            self.queue._core.sealer,
         )
 
     async def add(self) -> FlowHandle:
@@ -137,16 +137,12 @@ class Flow:
             BrokerTimeout: The server could not be reached in time; nothing was written.
             OutcomeUnknown: No answer in time; with ids of your own it is safe to repeat.
         """
-        broker = native(
-            self.queue.broker,
-            "flows",
-            "flows need a server: oxcart.testing runs single jobs in memory; use drain",
+        queue, broker = self.queue, self.queue._core.broker
+        flows = broker.capabilities.part(broker.flows, "flows")
+        added = await flows.add(
+            self.tree(), timeout=queue._core.add_timeout, replicated=queue._core.is_replicated()
         )
-        queue = self.queue
-        added = await add_tree(
-            broker, self.tree(), timeout=queue.add_timeout, replicated=queue.is_replicated()
-        )
-        await _expect_callbacks(self, added)
+        await _expect_webhooks(self, added)
         return _handles(self, added)
 
 
@@ -164,18 +160,36 @@ class FlowHandle(JobHandle[Any]):
         self.children = children
 
 
+class Flows:
+    """The flows and graphs of a queue's jobs."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def get(self, job_id: str, *, depth: int = 10, limit: int = 20) -> FlowView | None:
+        """Returns a job with the jobs below it as they are now, or None.
+
+        Args:
+            job_id: The job at the top.
+            depth: How many generations, the first included.
+            limit: How many children of one job at most.
+        """
+        core = self._queue._core
+        return await core.part(core.broker.flows, "flows").view(job_id, depth=depth, limit=limit)
+
+    async def dependents(self, job_id: str) -> dict[str, Kind]:
+        """Returns the jobs that wait for a job, by their full keys, and how; none once it has ended."""
+        core = self._queue._core
+        return await core.part(core.broker.graphs, "graphs").dependents(job_id)
+
+
 def _handles(flow: Flow, added: AddedTree) -> FlowHandle:
     below = zip(flow.children, added.children, strict=False)
     return FlowHandle(flow.queue, added, tuple(_handles(child, one) for child, one in below))
 
 
-async def _expect_callbacks(flow: Flow, added: AddedTree) -> None:
+async def _expect_webhooks(flow: Flow, added: AddedTree) -> None:
     if flow.options.callback_url is not None:
-        await flow.queue.expect_callbacks([added.id])
+        await flow.queue._core.expect_webhooks([added.id])
     for child, one in zip(flow.children, added.children, strict=False):
-        await _expect_callbacks(child, one)
-
-
-def _place(queue: Queue) -> tuple[str, str]:
-    facts = queue.station_facts()
-    return facts["url"], facts["folder"]
+        await _expect_webhooks(child, one)

@@ -10,8 +10,6 @@
 Both take jobs of the graph, handles on jobs that exist, of any queue of the server, and ids of the job's own
 queue. A single job needs no graph: ``queue.add("join", after=handles)``. Nothing is written before ``add``,
 and then all of it in one step, or nothing.
-
-May touch: the server, through the first queue.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from oxcart.broker.bullmq.graphs import add_graph
-from oxcart.broker.factory import native
 from oxcart.engine.running import carry
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
@@ -47,7 +43,7 @@ class GraphJob:
 
     def __init__(self, queue: Queue, name: str, data: Any, options: JobOptions) -> None:
         self.queue = queue
-        self.name = check_job_name(name)
+        self.name: str = check_job_name(name)
         self._data = data
         self._options = options
         self._after: list[Dependency] = []
@@ -70,7 +66,7 @@ class GraphJob:
     def _named(self) -> Existing | None:
         """What an id means that is one of the graph's own."""
         known = self._options.job_id
-        return None if known is None else Existing(self.queue.prefix, self.queue.name, known)
+        return None if known is None else Existing(self.queue._core.prefix, self.queue.name, known)
 
     def _node(self, numbers: Mapping[int, int], named: Mapping[Existing, int]) -> Node:
         edges = [Edge(self._of(one, numbers), Kind.AFTER) for one in self._after]
@@ -81,12 +77,12 @@ class GraphJob:
         ]
         return Node(
             self.queue.name,
-            self.queue.prefix,
+            self.queue._core.prefix,
             self.name,
             self._data,
             carry(self._options),
             tuple(dict.fromkeys(edges)),
-            self.queue.sealer,
+            self.queue._core.sealer,
         )
 
     def _of(self, other: Dependency, numbers: Mapping[int, int]) -> int | Existing:
@@ -95,11 +91,11 @@ class GraphJob:
                 raise ValidationError("after", "jobs of the same graph", other)
             return numbers[id(other)]
         if isinstance(other, JobHandle):
-            if _place(other.queue) != _place(self.queue):
+            if other.queue._core.place != self.queue._core.place:
                 raise ValidationError("after", "jobs of one server", other)
-            return Existing(other.queue.prefix, other.queue.name, other.id)
+            return Existing(other.queue._core.prefix, other.queue.name, other.id)
         if isinstance(other, str) and other:
-            return Existing(self.queue.prefix, self.queue.name, other)
+            return Existing(self.queue._core.prefix, self.queue.name, other)
         raise ValidationError("after", "jobs of the graph, handles or ids", other)
 
 
@@ -143,7 +139,7 @@ class Graph:
             **options: As in ``JobOptions``.
         """
         where = self.queue if queue is None else queue
-        read = where.read_options(options).without_target("flows and graphs")
+        read = where._core.read_options(options).without_target("flows and graphs")
         return self._join(GraphJob(where, name, data, read), after, after_any)
 
     def take(
@@ -199,7 +195,7 @@ class Graph:
         """
         numbers = {id(job): number for number, job in enumerate(self.jobs)}
         for job in self.jobs:
-            if _place(job.queue) != _place(self.queue):
+            if job.queue._core.place != self.queue._core.place:
                 raise ValidationError("graph", "on one server", job.queue.name)
         named = {job._named: number for number, job in enumerate(self.jobs) if job._named is not None}
         return [job._node(numbers, named) for job in self.jobs]
@@ -220,24 +216,20 @@ class Graph:
         """
         if not self.jobs:
             return []
-        broker = native(
-            self.queue.broker,
-            "graphs",
-            "graphs need a server: oxcart.testing runs single jobs in memory; use drain",
-        )
+        broker = self.queue._core.broker
+        graphs = broker.capabilities.part(broker.graphs, "graphs")
         try:
-            added = await add_graph(
-                broker,
+            added = await graphs.add(
                 self.nodes(),
-                timeout=self.queue.add_timeout,
-                replicated=self.queue.is_replicated(durability),
+                timeout=self.queue._core.add_timeout,
+                replicated=self.queue._core.is_replicated(durability),
             )
         except Unacknowledged as error:
             named = (job._options.job_id for job in self.jobs)
             raise error.of_jobs(one for one in named if one is not None) from error
         for job, one in zip(self.jobs, added, strict=True):
             if job._options.callback_url is not None:
-                await job.queue.expect_callbacks([one.id])
+                await job.queue._core.expect_webhooks([one.id])
         return [
             JobHandle(job.queue, one.id, job.name, one.created)
             for job, one in zip(self.jobs, added, strict=True)
@@ -250,6 +242,20 @@ def _listed(given: Iterable[Dependency], field: str) -> list[Dependency]:
     return list(given)
 
 
-def _place(queue: Queue) -> tuple[str, str]:
-    facts = queue.station_facts()
-    return facts["url"], facts["folder"]
+def ids_of(queue: Queue, after: Iterable[Dependency]) -> list[str]:
+    """Returns the ids of jobs to wait for, where a job can wait for jobs of its namespace alone.
+
+    Raises:
+        ValidationError: One of them is neither an id nor a handle of the namespace.
+    """
+    ids: list[str] = []
+    for one in _listed(after, "after"):
+        if isinstance(one, JobHandle):
+            if (one.queue._core.place, one.queue._core.prefix) != (queue._core.place, queue._core.prefix):
+                raise ValidationError("after", "jobs of one namespace", one)
+            ids.append(one.id)
+        elif isinstance(one, str):
+            ids.append(one)
+        else:
+            raise ValidationError("after", "handles or ids", one)
+    return ids

@@ -1,7 +1,4 @@
-"""A handle on a job that was added: ask for its state and result, change it, remove it.
-
-May touch: the server, through the job's queue.
-"""
+"""A handle on a job that was added: ask for its state and result, change it, remove it."""
 
 from __future__ import annotations
 
@@ -10,10 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from msgspec import UNSET, UnsetType
 
-from oxcart.broker.bullmq import codec
-from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.flows import Parent
-from oxcart.broker.factory import native
+from oxcart.broker.port import Broker, parts
+from oxcart.engine.children import Parent
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import JobNotFound, ValidationError
 from oxcart.model.job import Job
@@ -21,7 +16,7 @@ from oxcart.model.options import DEFAULT_KEEP_LOGS, DEFAULT_OPTIONS, OptionKwarg
 from oxcart.model.progress import check_progress
 
 if TYPE_CHECKING:
-    from oxcart.cancelling import Cancellation
+    from oxcart.jobs import Cancellation
     from oxcart.queue import Queue
 
 R = TypeVar("R", covariant=True)
@@ -51,8 +46,12 @@ class JobHandle(Parent, Generic[R]):
     def __repr__(self) -> str:
         return f"JobHandle({self.queue.name}/{self.id})"
 
-    def _storage(self) -> BullMQBroker:
-        return native(self.queue.broker, "flows")
+    def _storage(self) -> Broker:
+        return self.queue._core.broker
+
+    @property
+    def _logs(self) -> parts.Logs:
+        return self.queue._core.part(self.queue._core.broker.logs, "logs")
 
     async def get(self) -> Job:
         """The job as it is now.
@@ -60,14 +59,14 @@ class JobHandle(Parent, Generic[R]):
         Raises:
             JobNotFound: It was removed.
         """
-        job = await self.queue.get(self.id)
+        job = await self.queue.jobs.get(self.id)
         if job is None:
             raise JobNotFound(self.id)
         return job
 
     async def state(self) -> str:
         """The job's state in the words of the wire."""
-        return await self.queue.state(self.id)
+        return await self.queue.jobs.state(self.id)
 
     async def result(self, timeout: Duration | None = None) -> R:
         """Waits for the job's result; works as well when the job is removed on completion.
@@ -81,30 +80,30 @@ class JobHandle(Parent, Generic[R]):
             JobNotFound: It was removed, and no event tells how it ended.
         """
         seconds = None if timeout is None else parse_ms(timeout, "timeout") / 1000
-        value: R = await self.queue.results.wait(self.id, seconds)
+        value: R = await self.queue._core.results.wait(self.id, seconds)
         return value
 
     async def logs(self) -> list[str]:
         """The job's log."""
-        return await self.queue.broker.logs(self.id)
+        return await self._logs.read(self.id)
 
     async def log(self, *lines: str) -> int:
         """Appends to the job's log; returns how many lines it has."""
-        return await self.queue.broker.add_log(self.id, list(lines), DEFAULT_KEEP_LOGS)
+        return await self._logs.append(self.id, list(lines), DEFAULT_KEEP_LOGS)
 
     async def clear_logs(self, keep: int = 0) -> None:
         """Drops the job's log but for the newest lines."""
         if type(keep) is not int or keep < 0:
             raise ValidationError("keep", "an integer, at least 0", keep)
-        await self.queue.broker.clear_logs(self.id, keep)
+        await self._logs.clear(self.id, keep)
 
     async def update_progress(self, progress: Any) -> None:
         """Writes the job's progress: a number from 0 to 100, or an object."""
-        await self.queue.broker.set_progress(self.id, check_progress(progress))
+        await self.queue._core.broker.set_progress(self.id, check_progress(progress))
 
     async def update_data(self, data: Any) -> None:
         """Replaces the job's payload."""
-        await self.queue.broker.update_data(self.id, data)
+        await self.queue._core.broker.update_data(self.id, data)
 
     async def update(
         self,
@@ -136,42 +135,38 @@ class JobHandle(Parent, Generic[R]):
             "priority": priority,
         }
         said = {name: value for name, value in given.items() if value is not UNSET}
-        read = self.queue.read_options(cast(OptionKwargs, said), DEFAULT_OPTIONS)
-        fields: dict[str, str] = {}
-        if "tags" in said:
-            fields[codec.FIELD_TAGS] = codec.encode_tags(read.tags) if read.tags else ""
-        if "correlation_id" in said:
-            fields[codec.FIELD_CORRELATION] = read.correlation_id or ""
-        if "callback_url" in said:
-            fields[codec.FIELD_CALLBACK] = read.callback_url or ""
+        read = self.queue._core.read_options(cast(OptionKwargs, said), DEFAULT_OPTIONS)
+        metadata = {name: getattr(read, name) for name in said if name != "priority"}
+        updates = self.queue._core.part(self.queue._core.broker.updates, "updates")
         if read.callback_url is not None:
-            await self.queue.expect_callbacks([self.id])
-        await self.queue.broker.update_job(self.id, fields, read.priority if "priority" in said else None)
+            await self.queue._core.expect_webhooks([self.id])
+        await updates.update(self.id, metadata, read.priority if "priority" in said else None)
 
     async def change_priority(self, priority: int | str, *, lifo: bool = False) -> None:
         """Changes the priority; ``lifo`` puts the job in front of its equals."""
-        checked = self.queue.read_options({"priority": priority}, DEFAULT_OPTIONS).priority
-        await self.queue.broker.change_priority(self.id, checked, lifo=lifo)
+        checked = self.queue._core.read_options({"priority": priority}, DEFAULT_OPTIONS).priority
+        updates = self.queue._core.part(self.queue._core.broker.updates, "change_priority")
+        await updates.change_priority(self.id, checked, lifo=lifo)
 
     async def change_delay(self, delay: Duration) -> None:
         """Changes the delay of a delayed job, counted from now."""
-        await self.queue.broker.change_delay(self.id, parse_ms(delay, "delay"))
+        await self.queue._core.broker.change_delay(self.id, parse_ms(delay, "delay"))
 
     async def promote(self) -> None:
         """Lets a delayed job run now."""
-        await self.queue.broker.promote_job(self.id)
+        await self.queue._core.broker.promote_job(self.id)
 
     async def retry(self, *, reset: bool = False) -> None:
         """Lets a finished job run again; ``reset`` counts its attempts from the beginning."""
-        await self.queue.retry(self.id, reset=reset)
+        await self.queue.jobs.retry(self.id, reset=reset)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Cancellation:
         """Cancels the job; see ``Queue.cancel``."""
-        return await self.queue.cancel(self.id, reason, force=force)
+        return await self.queue.jobs.cancel(self.id, reason, force=force)
 
     async def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless a worker holds it."""
-        await self.queue.remove(self.id, children=children)
+        await self.queue.jobs.remove(self.id, children=children)
 
     async def remove_unprocessed_children(self) -> None:
         """Removes the jobs below this one that have not ended.
@@ -179,15 +174,16 @@ class JobHandle(Parent, Generic[R]):
         What a worker holds stays, with all below it, and so does what has failed. A job that waited for
         nothing else runs.
         """
-        await self._storage().remove_unprocessed(self.id)
+        await self._flows.remove_unprocessed(self.id)
 
     async def leave_parent(self) -> bool:
         """Lets the parent wait for this job no more; says whether one did. The job itself goes on."""
-        return await self._storage().leave_parent(self.id)
+        return await self._flows.leave_parent(self.id)
 
     async def release_deduplication(self) -> bool:
         """Closes the deduplication window that this job owns; says whether it owned one."""
         name = (await self.get()).dedup_id
         if name is None:
             return False
-        return await native(self.queue.broker, "deduplication").release_window(name, self.id)
+        windows = self.queue._core.part(self.queue._core.broker.deduplication, "deduplication")
+        return await windows.release(name, self.id)

@@ -12,8 +12,6 @@ one type, and those done for one key, can be limited besides; the others go past
     await emails.add("welcome", {…}, limit_key="tenant-42")
 
 Those limits are ours alone: what Node's workers take is neither held back nor counted (docs/decisions/56).
-
-May touch: the server, through the queue's broker.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oxcart.broker.bullmq.limits import LimitStore
-from oxcart.broker.factory import native
+from oxcart.broker.port import parts
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.metadata import check_limit_key
@@ -176,8 +173,9 @@ class Limits:
         return Usage(*await self._store.usage("k:*" if key is None else f"k:{check_limit_key(key, 'key')}"))
 
     @property
-    def _store(self) -> LimitStore:
-        return native(self._queue.broker, "queue_limits").limits
+    def _store(self) -> parts.Limits:
+        broker = self._queue._core.broker
+        return broker.capabilities.part(broker.limits, "queue_limits")
 
 
 def _count(most: int, field: str = "most") -> int:

@@ -1,58 +1,46 @@
-"""A queue in the user's hand: add jobs, look at them, steer them, and say what runs for them.
+"""A queue: adds jobs, names their handlers, and is paused and resumed.
 
-``Queue("emails")`` costs nothing: it connects when first used, in whatever event loop uses it, and again
-in another loop or a forked child. Adds of one turn of the loop share a call.
+Everything about jobs that exist, and every other noun, is a part of it: ``queue.jobs``, ``.dead_letters``,
+``.deduplication``, ``.events``, ``.flows``, ``.lanes``, ``.limits``, ``.namespace``, ``.schedules`` and
+``.workers`` (docs/decisions/72-the-face.md).
 
-May touch: the server, through a broker per event loop.
+``Queue("emails")`` costs nothing: it connects when first used, once per event loop, and again in a forked
+child. Adds of one turn of the loop share a call.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
-from oxcart._bound import Bound
-from oxcart.broker.addresses import check_submitted
-from oxcart.broker.bullmq import flows, graphs
-from oxcart.broker.bullmq.codec import Encoded
+from oxcart._core import Core
 from oxcart.broker.capabilities import Capabilities
-from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.factory import (
-    CAPABILITIES,
-    DEFAULTS,
-    ProtocolName,
-    check_place,
-    is_native,
-    make_broker,
-    native,
-)
+from oxcart.broker.clock import time_left
+from oxcart.broker.connection import Server
+from oxcart.broker.factory import ProtocolName
 from oxcart.broker.keyring import KeyRing
-from oxcart.broker.port import Added, ServedBroker
-from oxcart.broker.sealing import Sealer
+from oxcart.broker.port import BrokerSource
 from oxcart.dead_letters import DeadLetters
-from oxcart.deliveries import WebhookQueue
-from oxcart.engine.handler import Handler, Registry, RunKind
+from oxcart.deduplication import Deduplication
+from oxcart.engine.handler import Handler, RunKind
 from oxcart.engine.running import RunningJob, carry
-from oxcart.engine.webhooks import Webhooks
-from oxcart.events import QueueEvents, Results
-from oxcart.graph import Dependency, Graph
+from oxcart.engine.webhooks.sender import Webhooks
+from oxcart.events import Events
+from oxcart.flow import Flows
+from oxcart.graph import Dependency, Graph, ids_of
 from oxcart.handle import JobHandle
+from oxcart.jobs import LISTABLE, Jobs
+from oxcart.lanes import Lanes
 from oxcart.limits import Limits
 from oxcart.model.duration import Duration
-from oxcart.model.errors import Unacknowledged, ValidationError
-from oxcart.model.flow import FlowView
-from oxcart.model.graph import Kind
-from oxcart.model.job import Job
+from oxcart.model.errors import Unacknowledged
 from oxcart.model.names import check_job_name
 from oxcart.model.options import Durability, JobOptions, OptionKwargs
-from oxcart.model.priority import formal_priority
-from oxcart.model.target import Target, base_of
-from oxcart.routing import Routing
-from oxcart.schedulers import Schedulers
+from oxcart.model.target import Target
+from oxcart.schedules import Schedules
 from oxcart.task import Task, TaskMaker
+from oxcart.workers import Namespace, Workers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,41 +48,30 @@ R = TypeVar("R")
 #: How long an add may take before it fails, in seconds.
 ADD_TIMEOUT = 30.0
 
-#: The states by which jobs can be listed, and where the wire keeps them.
-LISTABLE: Mapping[str, tuple[str, ...]] = {
-    "waiting": ("wait", "paused"),
-    "prioritized": ("prioritized",),
-    "active": ("active",),
-    "delayed": ("delayed",),
-    "waiting-children": ("waiting-children",),
-    "completed": ("completed",),
-    "failed": ("failed",),
-}
-
 Row = tuple[str, Any] | tuple[str, Any, Mapping[str, Any]]
 
 
-class Queue(Routing):
+class Queue:
     """A named queue.
 
     Args:
         name: The queue's name; the same name in a Node service is the same queue.
-        url: The server; without one ``OXCART_URL``, and without that the embedded Valkey.
-        prefix: What stands before the name in keys; must equal that of peers. ``bull`` unless said.
-        protocol: Whose keys the queue lives on: ``bullmq``, or ``bridge``, where a queue is a job type.
-        namespace: With ``protocol="bridge"``, what stands before all keys; ``bridge`` unless said.
+        url: The server; ``OXCART_URL`` unless given, and the embedded Valkey without that.
+        prefix: The prefix of the queue's keys, ``bull`` unless given; all peers must use the same.
+        protocol: ``bullmq``, or ``bridge``, where a queue is a job type.
+        namespace: With ``protocol="bridge"``, the prefix of all keys, ``bridge`` unless given.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
-        default_lifetime: The lifetime of every job that does not say its own.
-        add_timeout: Seconds after which an add that cannot be acknowledged fails; one with a ``job_id`` is
-            safe to repeat.
-        durability: ``"replicated"`` where an add returns only when a replica has the job (`WAIT`); it costs a
+        add_timeout: Seconds after which an unacknowledged add fails; one with a ``job_id`` is safe to repeat.
+        durability: ``"replicated"``: an add returns only when a replica has the job (`WAIT`). It costs a
             round trip between master and replica, and fails with `NotReplicated` where none confirms in time.
+        default_lifetime: The lifetime of jobs that do not set their own.
         server: A server object to share between queues, instead of ``url``.
-        priorities: ``"formal"`` for a queue whose priorities are names: ``critical``, ``high``, ``normal``
-            (where a job does not say), ``low`` and ``bulk``; otherwise they are the wire's numbers.
+        broker: Opens the queue's broker, instead of ``url``: a ``MemoryServer`` keeps the jobs in memory.
+        priorities: ``"formal"``: priorities are the names ``critical``, ``high``, ``normal`` (the default),
+            ``low`` and ``bulk``. Otherwise they are the wire's numbers.
         key_ring: Keys that seal payloads and checkpoints when they are stored. Plaintext is refused then.
-        webhooks: How those are told who gave a job a ``callback_url``; without it nobody is.
-        **defaults: Options for every job that does not say otherwise.
+        webhooks: How completion webhooks are signed and sent. Without it, none is sent.
+        **defaults: Options of jobs that do not set their own.
     """
 
     def __init__(
@@ -110,40 +87,48 @@ class Queue(Routing):
         durability: Durability | None = None,
         default_lifetime: Duration | None = None,
         server: Server | None = None,
+        broker: BrokerSource | None = None,
         priorities: Literal["formal"] | None = None,
         key_ring: KeyRing | None = None,
         webhooks: Webhooks | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
-        # A bad name is told here, not at the first add.
-        self.prefix = check_place(protocol, name, prefix, namespace)
-        self.protocol = protocol
-        if priorities not in (None, "formal"):
-            raise ValidationError("priorities", "'formal' or None", priorities)
-        self.name = name
-        self.priorities = priorities
-        if default_lifetime is not None:
-            defaults.setdefault("lifetime", default_lifetime)
-        self.key_ring = key_ring
-        self.webhooks = webhooks
-        self._deliveries: WebhookQueue | None = None
-        if webhooks is not None:
-            self.capabilities.require("webhooks")
-        self.defaults = self.read_options(
-            {"priority": "normal", **defaults} if priorities else defaults, DEFAULTS[protocol]
+        self._core = Core(
+            name,
+            url=url,
+            prefix=prefix,
+            protocol=protocol,
+            namespace=namespace,
+            folder=folder,
+            add_timeout=add_timeout,
+            durability=durability,
+            default_lifetime=default_lifetime,
+            server=server,
+            broker=broker,
+            priorities=priorities,
+            key_ring=key_ring,
+            webhooks=webhooks,
+            defaults=defaults,
         )
-        self.registry = Registry()
-        self._url = url
-        self._folder = folder
-        self._server = server
-        self.add_timeout = add_timeout
-        self.durability = durability
-        self.is_replicated(durability)
-        self._bound: Bound | None = None  # the one used last
-        self._bounds: dict[asyncio.AbstractEventLoop, Bound] = {}
+
+    @classmethod
+    def _of(cls, core: Core) -> Queue:
+        queue = cls.__new__(cls)
+        queue._core = core
+        return queue
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._core.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the queue's protocol can express."""
+        return self._core.capabilities
 
     # -- adding
 
@@ -160,28 +145,35 @@ class Queue(Routing):
         """Adds a job.
 
         Args:
-            name: What kind of job it is; a handler of this name runs it.
-            data: The payload: anything JSON can hold, and bytes.
-            after: Jobs (handles, or ids of this queue) that must have completed before it runs; if one does
-                not, the job ends in the same state.
-            after_any: Jobs of which one must have ended before it runs, however it did.
+            name: The kind of job; the handler of this name runs it.
+            data: The payload: any JSON value, and bytes.
+            after: Jobs (handles or ids) that must have completed before it runs. If one does not, the job
+                ends in the same state. Ids are those of this queue, or of the namespace with Bridge.
+            after_any: Jobs of which one must have ended before it runs, in any state. Not with Bridge.
             durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
             **options: As in ``JobOptions``: attempts, backoff, delay, priority, lifo, remove_on_complete,
                 remove_on_fail, job_id, timeout and others.
 
         Raises:
-            ValidationError: Something is wrong with the job; nothing was written.
+            ValidationError: An argument is wrong; nothing was written.
+            NotSupported: The protocol lacks an option; the error names the alternative. Nothing was written.
             BrokerTimeout: The server could not be reached in time; nothing was written.
-            OutcomeUnknown: No answer in time (``add_timeout``, 30 s); to repeat it with the error's
+            OutcomeUnknown: No answer in time (``add_timeout``, 30 s). To repeat it with the error's
                 ``job_ids``, or with the same idempotency key, is safe.
             NotReplicated: The master has the job, but no replica confirmed it in time; repeat it likewise.
             UnknownDependency: A job to wait for does not exist; nothing was written.
         """
+        read = self._core.read_options(options)
         if after or after_any:
-            graph = Graph(self)
-            graph.job(name, data, after=after, after_any=after_any, **options)
-            return (await graph.add(durability=durability))[0]
-        return await self._add(name, data, self.read_options(options), durability)
+            if self.capabilities.can("graphs"):
+                graph = Graph(self)
+                graph.job(name, data, after=after, after_any=after_any, **options)
+                return (await graph.add(durability=durability))[0]
+            if after_any:
+                self.capabilities.require("after_any")
+            self.capabilities.require("after_ids")
+            read = read.replace(after=ids_of(self, after))
+        return (await self._add([(name, data, carry(read))], durability))[0]
 
     async def add_many(
         self, jobs: Iterable[Row], *, durability: Durability | None = None, **options: Unpack[OptionKwargs]
@@ -193,103 +185,46 @@ class Queue(Routing):
         Args:
             jobs: ``(name, data)`` or ``(name, data, options)`` per job.
             durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
-            **options: Options for all of them, beneath their own.
+            **options: Options of all of them, beneath their own.
         """
-        shared = carry(self.read_options(options))
-        bound, replicated = self._bind(), self.is_replicated(durability)
-        encode = bound.broker.encode
-        encoded, names, watched, routed = [], [], [], []
-        for row in jobs:
-            own = shared if len(row) == 2 else self.read_options(cast(OptionKwargs, dict(row[2])), shared)
-            encoded.append(encode(row[0], row[1], own))
-            names.append(row[0])
-            if own.callback_url is not None:
-                watched.append(encoded[-1][0])
-            if own.target is not None and self.protocol == "bullmq":
-                routed.append((len(encoded) - 1, self.lane(own.target)))
-        if watched:
-            await self.expect_callbacks(watched)
-        try:
-            if routed:
-                return await self._add_routed(encoded, names, dict(routed), self.add_timeout, replicated)
-            added = await bound.broker.add(encoded, timeout=self.add_timeout, replicated=replicated)
-        except Unacknowledged as error:
-            raise error.of_jobs(job_id for job_id, _ in encoded) from error
-        return [
-            JobHandle(self, one.id, name, one.created, one.duplicate)
-            for one, name in zip(added, names, strict=True)
-        ]
+        read = self._core.read_options
+        shared = carry(read(options))
+        return await self._add(
+            [
+                (row[0], row[1], shared if len(row) == 2 else read(cast(OptionKwargs, dict(row[2])), shared))
+                for row in jobs
+            ],
+            durability,
+        )
 
     async def _add(
-        self, name: str, data: Any, options: JobOptions, durability: Durability | None = None
-    ) -> JobHandle[Any]:
-        has_lane = options.target is not None and self.protocol == "bullmq"
-        where = self.lane(cast(Target, options.target)) if has_lane else self
-        encoded = self.broker.encode(name, data, carry(options))
-        if options.callback_url is not None:
-            await self.expect_callbacks([encoded[0]])
-        added = await where.add_encoded(encoded, durability)
-        return JobHandle(where if added.created else self, added.id, name, added.created, added.duplicate)
-
-    async def add_encoded(self, job: Encoded, durability: Durability | None = None) -> Added:
-        """Adds a job that another module has checked and encoded."""
+        self, jobs: Sequence[tuple[str, Any, JobOptions]], durability: Durability | None = None
+    ) -> list[JobHandle[Any]]:
+        core = self._core
+        broker, replicated = core.broker, core.is_replicated(durability)
+        encoded = [broker.encode(name, data, options) for name, data, options in jobs]
+        watched = [one[0] for one, job in zip(encoded, jobs, strict=True) if job[2].callback_url is not None]
+        if watched:
+            await core.expect_webhooks(watched)
+        groups: dict[Core, Sequence[int]] = {core: range(len(jobs))}
+        if any(options.target is not None for _, _, options in jobs) and broker.lanes is not None:
+            groups = _by_lane(core, [options.target for _, _, options in jobs])
+        handles: dict[int, JobHandle[Any]] = {}
+        left = time_left(core.add_timeout)
         try:
-            return await self._bind().add(job, replicated=self.is_replicated(durability))
+            for where, places in groups.items():
+                batch = [encoded[place] for place in places]
+                added = await where.add(batch, timeout=left(), replicated=replicated)
+                lane = self if where is core else self._of(where)
+                for place, one in zip(places, added, strict=True):
+                    # A job that existed before may be in another lane.
+                    queue = lane if one.created else self
+                    handles[place] = JobHandle(queue, one.id, jobs[place][0], one.created, one.duplicate)
         except Unacknowledged as error:
-            raise error.of_jobs([job[0]]) from error
-
-    def is_replicated(self, durability: Durability | None = None) -> bool:
-        """Says whether adds wait for a replica.
-
-        Args:
-            durability: What one call asks for; None for what the queue says.
-
-        Raises:
-            ValidationError: There is no such durability, or the server is the embedded one.
-        """
-        asked = durability or self.durability
-        if asked is None or asked == "acknowledged":
-            return False
-        if asked != "replicated":
-            raise ValidationError("durability", "'acknowledged' or 'replicated'", asked)
-        if self.server.folder is not None:
-            raise ValidationError("durability", "left out with the embedded server: it has no replica", asked)
-        return True
-
-    async def expect_callbacks(self, ids: Iterable[str]) -> None:
-        """Notes jobs that somebody is to be told of, before they are added; one too many does no harm."""
-        broker = (self._root or self).broker  # whose workers look after those of its lanes
-        if is_native(broker):
-            await broker.expect_callbacks(list(ids), self.add_timeout)
-
-    @property
-    def deliveries(self) -> WebhookQueue | None:
-        """The queue in which webhooks wait to be delivered; None where the queue has none."""
-        if self._deliveries is None and self.webhooks is not None:
-            self._deliveries = WebhookQueue(self, self.webhooks)
-        return self._deliveries
-
-    @property
-    def sealer(self) -> Sealer | None:
-        """Seals and opens the values of the queue's jobs; None where it has no keys."""
-        return Sealer.of(self.key_ring, self.protocol, self.prefix, base_of(self.name))
-
-    def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
-        """Options as a user writes them for a job of this queue, over some defaults or the queue's own.
-
-        Raises:
-            ValidationError: A name is unknown or a value outside its bound.
-        """
-        if defaults is None:
-            defaults = self.defaults
-        if not given:
-            return defaults
-        if self.priorities and "priority" in given:
-            given = {**given, "priority": formal_priority(given["priority"])}
-        read = defaults.replace(**given)
-        if read.callback_url is not None:
-            check_submitted(read.callback_url, self.webhooks.allow if self.webhooks else ())
-        return read
+            if len(groups) == 1:
+                raise
+            raise error.of_jobs(job_id for job_id, _ in encoded) from error
+        return [handles[place] for place in range(len(jobs))]
 
     # -- handlers
 
@@ -326,160 +261,46 @@ class Queue(Routing):
         Args:
             function: The function, when used as ``@queue.job`` without arguments.
             name: The job name; the function's own unless given.
-            run: ``thread`` (what a plain function gets) or ``process``; async functions run in the loop.
+            run: ``thread`` (the default of a plain function) or ``process``; async functions run in the loop.
             **options: Options of jobs enqueued through it.
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             called = check_job_name(name or function.__name__)
-            handler = Handler(
-                called, function, run=run, options=self.read_options(cast(OptionKwargs, options))
-            )
-            self.registry.add(handler)
+            read = self._core.read_options(cast(OptionKwargs, options))
+            handler = Handler(called, function, run=run, options=read)
+            self._core.handlers.add(handler)
             return Task(self, handler, function)
 
         return decorate if function is None else decorate(function)
 
-    def process(self, function: Callable[..., Any], *, run: RunKind | None = None) -> Callable[..., Any]:
-        """Makes a function the handler of every job name that has none of its own."""
-        self.registry.add(Handler("*", function, run=run, options=self.defaults), every_name=True)
+    def fallback(self, function: Callable[..., Any], *, run: RunKind | None = None) -> Callable[..., Any]:
+        """Makes a function the handler of every job name that has no handler of its own."""
+        self._core.handlers.add(Handler("*", function, run=run, options=self._core.defaults), fallback=True)
         return function
 
-    # -- looking
-
-    async def get(self, job_id: str) -> Job | None:
-        """A job as it is now, or None."""
-        return (await self._bind().broker.look([job_id]))[0]
-
-    async def get_many(self, job_ids: Sequence[str]) -> list[Job | None]:
-        """Jobs as they are now."""
-        return await self._bind().broker.look(job_ids)
-
-    def handle(self, job_id: str, name: str = "") -> JobHandle[Any]:
-        """A handle on a job whose id is known; nothing is read."""
-        return JobHandle(self, job_id, name, False)
-
-    async def state(self, job_id: str) -> str:
-        """A job's state in the words of the wire, ``unknown`` for none."""
-        return (await self._bind().broker.states([job_id]))[0]
+    # -- the queue as a whole
 
     async def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
-        counted = await self._bind().broker.counts_over_lanes()
+        """Returns how many jobs are in each state, those of lanes included."""
+        counted = await self._core.broker.counts_over_lanes()
         return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}
 
-    async def jobs(self, state: str, *, first: int = 0, limit: int = 100, oldest: bool = False) -> list[Job]:
-        """A page of jobs in a state, newest first unless ``oldest``; those of lanes follow the queue's own.
-
-        Raises:
-            ValidationError: There is no such state.
-        """
-        if state not in LISTABLE:
-            raise ValidationError("state", "one of " + ", ".join(LISTABLE), state)
-        if limit < 1:
-            return []
-        broker = self._bind().broker
-        found: list[Job] = []
-        for key in LISTABLE[state]:
-            found += await broker.page(key, first, first + limit - 1, oldest=oldest)
-        if len(found) < limit and is_native(broker):
-            found += await broker.lanes.page(LISTABLE[state], first, limit - len(found), oldest=oldest)
-        return found[:limit]
-
-    async def get_flow(self, job_id: str, *, depth: int = 10, limit: int = 20) -> FlowView | None:
-        """A job with the jobs below it as they are now, or None.
-
-        Args:
-            job_id: The job at the top.
-            depth: How many generations, the first included.
-            limit: How many children of one job at most.
-        """
-        return await flows.view(native(self._bind().broker, "flows"), job_id, depth=depth, limit=limit)
-
-    async def dependents(self, job_id: str) -> dict[str, Kind]:
-        """The jobs that wait for a job, by their full keys, and how; none once it has ended."""
-        return await graphs.dependents(native(self._bind().broker, "graphs"), job_id)
-
-    async def deduplicated_by(self, dedup_id: str) -> str | None:
-        """The id of the job that keeps others of this deduplication id out, or None."""
-        return await native(self._bind().broker, "deduplication").window_owner(dedup_id)
-
-    async def is_paused(self) -> bool:
-        """Whether the queue is paused."""
-        return await self._bind().broker.is_paused()
-
-    # -- steering
-
     async def pause(self) -> None:
-        """Lets no worker take a job until ``resume``. Running jobs go on."""
-        await self._bind().broker.pause()
+        """Lets no worker claim a job until ``resume``. Running jobs go on."""
+        await self._core.broker.pause()
 
     async def resume(self) -> None:
-        """Lets workers take jobs again."""
-        await self._bind().broker.resume()
+        """Lets workers claim jobs again."""
+        await self._core.broker.resume()
 
-    async def remove(self, job_id: str, *, children: bool = False) -> None:
-        """Removes a job that no worker holds.
-
-        Raises:
-            JobNotFound: There is none.
-            JobLocked: A worker holds it.
-        """
-        await self._bind().broker.remove_job(job_id, children=children)
-
-    async def retry(self, job_id: str, *, reset: bool = False) -> None:
-        """Lets a finished job run again.
-
-        Args:
-            job_id: The job.
-            reset: Whether to count its attempts from the beginning.
-
-        Raises:
-            JobNotFound: There is none.
-            WrongState: It is neither failed nor completed.
-        """
-        state = await self.state(job_id)
-        await self._bind().broker.retry_job(job_id, state if state == "completed" else "failed", reset=reset)
-
-    async def release_deduplication(self, dedup_id: str) -> bool:
-        """Lets the next add of this deduplication id be a job again; says whether others were kept out."""
-        return await native(self._bind().broker, "deduplication").release_window(dedup_id)
-
-    def events(self, since: str = "$", names: Iterable[str] | None = None) -> QueueEvents:
-        """What happens in the queue, as an async iterator.
-
-        Args:
-            since: The id of the last event already seen; ``$`` for only new ones, ``0`` from the oldest.
-            names: Only events of these names.
-        """
-        return QueueEvents(self.open_broker(), since, names)
-
-    @property
-    def schedulers(self) -> Schedulers:
-        """Jobs that are made again and again: make, list and remove their schedules."""
-        return Schedulers(self)
-
-    @property
-    def limits(self) -> Limits:
-        """How many jobs run at once and in a time, over all workers."""
-        return Limits(self)
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        """Jobs that used up their attempts or their life: list, replay and purge them."""
-        return DeadLetters(self)
-
-    # -- life
+    async def is_paused(self) -> bool:
+        """Returns whether the queue is paused."""
+        return await self._core.broker.is_paused()
 
     async def close(self) -> None:
         """Closes the connection. The queue can be used again afterwards."""
-        if self._deliveries is not None:
-            await self._deliveries.queue.close()
-        for lane in self._opened.values():
-            await lane.close()
-        bound, self._bound = self._bounds.pop(asyncio.get_running_loop(), None), None
-        if bound is not None and bound.pid == os.getpid():
-            await bound.close()
+        await self._core.close()
 
     async def __aenter__(self) -> Queue:
         return self
@@ -487,71 +308,61 @@ class Queue(Routing):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    @property
-    def server(self) -> Server:
-        """Where the queue lives."""
-        if self._server is None:
-            self._server = Server(self._url, folder=self._folder)
-        return self._server
+    # -- parts
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What the queue's protocol can express."""
-        return CAPABILITIES[self.protocol]
+    def jobs(self) -> Jobs:
+        """Jobs that exist: get, list, retry, cancel and remove one or all of them."""
+        return Jobs(self)
 
     @property
-    def broker(self) -> ServedBroker:
-        """The storage of this queue in the running event loop."""
-        return self._bind().broker
+    def dead_letters(self) -> DeadLetters:
+        """Jobs that used up their attempts or their lifetime: list, replay and purge them."""
+        return DeadLetters(self)
 
     @property
-    def results(self) -> Results:
-        """What waits for results in the running event loop."""
-        return self._bind().results
+    def deduplication(self) -> Deduplication:
+        """Deduplication windows: find and release their owners."""
+        return Deduplication(self)
 
-    def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
-        """A broker with a connection of its own."""
-        return make_broker(
-            self.protocol,
-            self.server,
-            self.name,
-            prefix=self.prefix,
-            reconnect=reconnect,
-            key_ring=self.key_ring,
-            formal=self.priorities == "formal",
-        )
+    @property
+    def events(self) -> Events:
+        """The event stream: read it, publish to it, trim it."""
+        return Events(self)
 
-    def station_facts(self) -> dict[str, Any]:
-        """What another process needs to find this queue."""
-        location = self.server.location
-        return {
-            "url": location.url if location else "",
-            "folder": "" if location else str(self.server.folder),
-            "queue": self.name,
-            "prefix": self.prefix,
-            "protocol": self.protocol,
-        }
+    @property
+    def flows(self) -> Flows:
+        """Jobs that wait for other jobs: view a tree, list the dependents of a job."""
+        return Flows(self)
 
-    def _bind(self) -> Bound:
-        loop = asyncio.get_running_loop()
-        bound = self._bound
-        if bound is None or bound.loop is not loop or bound.pid != os.getpid():
-            bound = self._bound = self._bound_of(loop)
-        return bound
+    @property
+    def lanes(self) -> Lanes:
+        """The queues of jobs with a target: get the queue of a lane, count their jobs."""
+        return Lanes(self)
 
-    def _bound_of(self, loop: asyncio.AbstractEventLoop) -> Bound:
-        """What belongs to a loop: loops of several threads may take turns, each with its connection."""
-        pid = os.getpid()
-        for known, bound in list(self._bounds.items()):
-            if known.is_closed() or bound.pid != pid:
-                self._bounds.pop(known, None)
-        found = self._bounds.get(loop)
-        if found is None:
-            if self._root is None:
-                found = Bound(loop, self.open_broker(), self.add_timeout)
-            else:  # a lane, on the connection of its queue
-                of = self._root._native("lanes")
-                lane = of.lanes.open(self.name[len(of.base) + 1 :])
-                found = Bound(loop, lane, self.add_timeout, shares=True)
-            self._bounds[loop] = found
-        return found
+    @property
+    def limits(self) -> Limits:
+        """How many jobs run at once and per time, over all workers."""
+        return Limits(self)
+
+    @property
+    def namespace(self) -> Namespace:
+        """The Bridge namespace of the queue: its statistics."""
+        return Namespace(self)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Rules that make jobs at intervals or by cron expressions: make, list and remove them."""
+        return Schedules(self)
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of the queue, and the jobs that none of them can take."""
+        return Workers(self)
+
+
+def _by_lane(core: Core, targets: Sequence[Target | None]) -> dict[Core, Sequence[int]]:
+    groups: dict[Core, list[int]] = {}
+    for place, target in enumerate(targets):
+        groups.setdefault(core if target is None else core.lane(target), []).append(place)
+    return {**groups}

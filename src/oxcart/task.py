@@ -22,7 +22,7 @@ from typing import (
 )
 
 from oxcart.engine.handler import Handler
-from oxcart.engine.running import RunningJob
+from oxcart.engine.running import RunningJob, carry
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
 from oxcart.model.errors import ValidationError
@@ -49,7 +49,7 @@ class Task(Generic[P, C, R]):
         update_wrapper(self, function)
         self.queue = queue
         self.handler = handler
-        self.options = handler.options if options is None else options
+        self.options: JobOptions = handler.options if options is None else options
         self.__wrapped__ = function
         parameters = inspect.signature(function).parameters.values()
         self._fields = [parameter.name for parameter in parameters if parameter.name != handler.takes_job]
@@ -66,7 +66,7 @@ class Task(Generic[P, C, R]):
 
     def using(self, **options: Unpack[OptionKwargs]) -> Task[P, C, R]:
         """The same task with other options, e.g. ``welcome.using(delay="5m").enqueue(…)``."""
-        read = self.queue.read_options(options, self.options)
+        read = self.queue._core.read_options(options, self.options)
         return Task(self.queue, self.handler, self.__wrapped__, read)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -75,9 +75,8 @@ class Task(Generic[P, C, R]):
         Raises:
             ValidationError: The arguments do not fit the signature; nothing was written.
         """
-        return cast(
-            JobHandle[R], await self.queue._add(self.name, self.payload(*args, **kwargs), self.options)
-        )
+        (job,) = await self.queue._add([(self.name, self.payload(*args, **kwargs), carry(self.options))])
+        return cast(JobHandle[R], job)
 
     def flow(self, *args: P.args, **kwargs: P.kwargs) -> Flow:
         """A job that will call the function with these arguments, as part of a flow.

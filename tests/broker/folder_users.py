@@ -1,4 +1,4 @@
-"""Processes that use an embedded server's folder, and a look at what runs there."""
+"""Processes that use an embedded server's folder, and the processes that run there."""
 
 from __future__ import annotations
 

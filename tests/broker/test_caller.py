@@ -1,4 +1,4 @@
-"""Repeated calls: once for what changes something, patience where it helps, typed errors elsewhere."""
+"""Repeated calls: each change is applied once, retries where they help, typed errors elsewhere."""
 
 from __future__ import annotations
 
@@ -259,6 +259,7 @@ class TestPatience:
     async def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_applied(
         self, caller: Caller, faults: Faults, store: redis.Redis, refusal: Exception
     ) -> None:
+        store.script_load(load("add").text)  # else the first answer is NOSCRIPT
         faults.plan = ["lost answer", refusal]
         with pytest.raises(OutcomeUnknown, match="add: not answered, and its repeat was refused: "):
             await caller.once(load("add"), META, *add_arguments("a"))
@@ -270,7 +271,7 @@ class TestPatience:
         faults.plan = [ReplyError(f"MOVED 5 127.0.0.1:{valkey.port}")]
         assert (await caller.once(load("add"), META, *add_arguments()))[0] == 1
 
-    async def test_other_refusals_are_told_at_once(self, caller: Caller, store: redis.Redis) -> None:
+    async def test_other_refusals_raise_at_once(self, caller: Caller, store: redis.Redis) -> None:
         store.set("bull:q:events", "not a stream")
         codes = await caller.once(load("add"), META, *add_arguments())
         assert b"WRONGTYPE" in codes[0]
@@ -299,13 +300,13 @@ class TestLimits:
             await caller.command("PING")
         await caller.close()
 
-    async def test_a_timeout_says_that_nothing_was_applied(self) -> None:
+    async def test_a_timeout_reports_that_nothing_was_applied(self) -> None:
         caller = Caller(Server("redis://127.0.0.1:1/0"), None, "me", reconnect=QUICK)
         with pytest.raises(BrokerTimeout, match=r"add: no connection within 0\.02 s: cannot reach"):
             await caller.once(load("add"), META, *add_arguments(), timeout=0.02)
         await caller.close()
 
-    async def test_a_timeout_says_that_the_call_may_have_been_applied(
+    async def test_a_timeout_reports_that_the_call_may_have_been_applied(
         self, caller: Caller, faults: Faults
     ) -> None:
         lost = AnswerLost("127.0.0.1: the connection was lost")
@@ -345,13 +346,15 @@ class TestLimits:
                 server.thaw()
             await caller.close()
 
-    async def test_a_refusal_until_the_timeout_says_that_nothing_was_applied(self) -> None:
+    @pytest.mark.slow
+    async def test_a_refusal_until_the_timeout_reports_that_nothing_was_applied(self) -> None:
         with ValkeyServer(min_replicas_to_write=1) as server:
             caller = Caller(Server(server.url), None, "me", reconnect=Reconnect(initial=60, held=60))
             with pytest.raises(BrokerTimeout, match=r"add: refused for 3 s: NOREPLICAS"):
                 await caller.once(load("add"), META, *add_arguments(), timeout=3)
             await caller.close()
 
+    @pytest.mark.slow
     async def test_a_large_job_on_a_slow_line_has_all_of_its_time(
         self, valkey: ValkeyServer, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -387,7 +390,7 @@ class TestLimits:
 
 
 class TestHooks:
-    async def test_scripts_and_reconnects_are_told(self, caller: Caller, faults: Faults) -> None:
+    async def test_hooks_receive_scripts_and_reconnects(self, caller: Caller, faults: Faults) -> None:
         scripts: list[tuple[str, float]] = []
         reconnects: list[int] = []
         caller.on_script = lambda verb, seconds: scripts.append((verb, seconds))

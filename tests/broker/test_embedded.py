@@ -1,4 +1,4 @@
-"""The embedded server: who starts it, who joins it, and that it never outlives its users."""
+"""The embedded server: which process starts or joins it, and that it ends with its last user."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
 from tests.broker.folder_users import Users, assert_nothing_left, client, is_gone, pids, processes
 from tests.servers import wait_until
+
+pytestmark = pytest.mark.slow
 
 # --- joining and leaving --------------------------------------------------------------------------
 
@@ -311,7 +313,7 @@ def test_an_unknown_wish_for_syncing_is_refused(folder: Path) -> None:
         Embedded(folder, appendfsync="often")  # type: ignore[arg-type]
 
 
-def test_status_tells_what_runs_and_does_not_keep_it(embedded: Embedded, folder: Path) -> None:
+def test_status_shows_the_server_and_does_not_keep_it(embedded: Embedded, folder: Path) -> None:
     assert status(folder) is None
     place = embedded.ensure()
     found = status(folder)

@@ -20,6 +20,8 @@ from oxcart.broker.location import Location
 from tests.broker.folder_users import Users, assert_nothing_left, client, is_gone, kill, pids, processes
 from tests.servers import wait_until
 
+pytestmark = pytest.mark.slow
+
 # --- when something is killed ---------------------------------------------------------------------
 
 
@@ -127,7 +129,7 @@ def _is_busy(place: Location) -> bool:
     return False
 
 
-def test_a_removed_folder_is_made_anew(embedded: Embedded, folder: Path) -> None:
+def test_a_removed_folder_is_created_again(embedded: Embedded, folder: Path) -> None:
     embedded.ensure()
     known = pids(folder)
     shutil.rmtree(folder)

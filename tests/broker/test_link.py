@@ -1,4 +1,4 @@
-"""One connection: answers in order, losses told to every waiting call, no read that hangs."""
+"""One connection: replies in order, a loss fails every waiting call, no read hangs."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class TestLoss:
             await link.call("PING")
         await link.close()
 
-    async def test_every_waiting_call_is_told(self, link: Link, store: redis.Redis) -> None:
+    async def test_every_waiting_call_fails(self, link: Link, store: redis.Redis) -> None:
         await link.call("PING")
         calls = [asyncio.create_task(link.call("BLPOP", "nothing", 0, timeout=60)) for _ in range(3)]
         await eventually(lambda: link.in_flight == 3, "the calls are under way")
@@ -233,7 +233,7 @@ class TestLoss:
                 await link.call("GET", "k")
             await link.close()
 
-    async def test_an_answer_that_nobody_asked_for_ends_the_connection(self) -> None:
+    async def test_an_unexpected_reply_ends_the_connection(self) -> None:
         async with fake_server(answering(PONG, b"+ONE\r\n+TWO\r\n")) as port:
             link = Link(to(port))
             assert await link.call("GET", "k") == b"ONE"
@@ -249,7 +249,7 @@ class TestLoss:
 
 
 class TestNoReadHangs:
-    async def test_a_server_that_says_nothing_at_the_greeting(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_silent_server_at_the_greeting(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("oxcart.broker.link.CONNECT_TIMEOUT", 0.05)
         async with fake_server(answering()) as port:
             link = Link(to(port))
@@ -293,3 +293,101 @@ class TestNoReadHangs:
                 server.thaw()
             assert await link.call("PING") == b"PONG"
             await link.close()
+
+
+class LoopClock:
+    """The clock of the running loop, which goes on only when it is told to, whatever the machine does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        monkeypatch.setattr(loop, "time", lambda: self.now)
+
+    async def go_on(self, seconds: float) -> None:
+        """Lets time pass, and lets the loop do what is due then."""
+        self.now += seconds
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+class TestSlowServers:
+    async def test_a_server_that_hangs_up_right_after_the_greeting(self) -> None:
+        async with fake_server(leaving(PONG)) as port:
+            for _ in range(20):
+                link = Link(to(port), timeout=0.05)
+                with pytest.raises(BrokerUnavailable):
+                    await asyncio.wait_for(link.call("GET", "k"), 5)
+                await link.close()
+
+    async def test_a_connection_that_was_lost_takes_no_more_calls(self) -> None:
+        async with fake_server(answering(PONG)) as port:
+            link = Link(to(port), timeout=0.05)
+            wire = await link.connect()
+            link.drop("the slot moved")
+            await asyncio.sleep(0)
+            with pytest.raises(BrokerUnavailable):
+                await asyncio.wait_for(link._send(wire, b"*1\r\n$4\r\nPING\r\n", None), 5)
+            await link.close()
+
+    async def test_an_answer_that_is_still_coming_is_waited_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = LoopClock(monkeypatch)
+
+        async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1000)
+            writer.write(PONG)
+            await reader.read(1000)
+            assert client._wire is not None
+            for byte in b"$20\r\n" + b"x" * 20 + b"\r\n":
+                received = client._wire.received
+                writer.write(bytes([byte]))
+                while client._wire.received == received:
+                    await asyncio.sleep(0)
+                await clock.go_on(0.9)
+            await reader.read()
+
+        async with fake_server(trickle) as port:
+            client = Link(to(port), timeout=1)
+            assert await client.call("GET", "k") == b"x" * 20
+            asked = asyncio.create_task(client.call("GET", "k", timeout=0.5))
+            while not client.in_flight:
+                await asyncio.sleep(0)
+            await clock.go_on(2)
+            with pytest.raises(BrokerUnavailable):  # a limit that the caller asked for is kept
+                await asked
+            await client.close()
+
+    async def test_a_call_that_is_still_going_out_is_waited_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = LoopClock(monkeypatch)
+
+        async def sip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1000)
+            writer.write(PONG)
+            left = 24_000_000
+            while left > 0:
+                left -= len(await reader.read(1_000_000))
+                await clock.go_on(0.06)
+            writer.write(b"+OK\r\n")
+            await reader.read()
+
+        async with fake_server(sip) as port:
+            link = Link(to(port), timeout=2)
+            began = clock.now
+            assert await link.call("SET", "k", b"x" * 24_000_000) == b"OK"
+            assert clock.now > began + 4, "it took longer than a call may that stands still"
+            await link.close()
+
+    async def test_a_server_that_repeats_the_password_in_its_refusal(self) -> None:
+        refusal = b"-ERR unknown command 'AUTH', with args beginning with: 'ada' 'hush-hush' \r\n"
+        async with fake_server(answering(refusal)) as port:
+            link = Link(to(port, username="ada", password="hush-hush"))
+            with pytest.raises(BrokerUnavailable) as caught:
+                await link.call("PING")
+            await link.close()
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert "hush-hush" not in str(error)
+            error = error.__cause__ or error.__context__

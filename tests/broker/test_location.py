@@ -1,4 +1,4 @@
-"""What a server's URL means, and that no password ever gets out of it."""
+"""The meaning of a server's URL, and that no output contains its password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Redis 6.2 says otherwise than its successors: refusals inside of scripts come wrapped in text."""
+"""Redis 6.2 wraps refusals inside of scripts in text: the errors are the same."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_call_that_came_late_is_refused_as_such(broker: BullMQBroker, st
         await add(broker)
 
 
-async def test_a_user_without_the_right_is_told_so(
+async def test_a_user_without_the_right_gets_access_denied(
     broker: BullMQBroker, older: ValkeyServer, store: redis.Redis
 ) -> None:
     store.acl_setuser("weak", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-xadd", "-hgetall"])

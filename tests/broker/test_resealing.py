@@ -1,4 +1,4 @@
-"""Replacing a key: what is stored is sealed anew, beside whoever uses it."""
+"""Replacing a key: stored values are sealed again while workers and producers use them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from oxcart.broker.factory import ProtocolName
 from oxcart.broker.keyring import DecryptionError, KeyRing
 from oxcart.broker.resealing import PLAINTEXT, reseal
 from oxcart.model.errors import JobFailed, OxcartError
+from tests.broker.test_sealing import version_1
 from tests.conftest import MakeQueue
-from tests.test_sealing import version_1
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 SECRET = "the secret of the payload"
@@ -79,7 +79,7 @@ async def fill(queue: Queue) -> dict[str, str]:
     ids["waiting"] = (await queue.add("task", SECRET)).id
     ids["delayed"] = (await queue.add("task", SECRET, delay="1h")).id
     ids["routed"] = (await queue.add("task", SECRET, target=Target(capabilities=["gpu"]))).id
-    await queue.schedulers.upsert("yearly", cron="0 0 1 1 *", data={"x": SECRET})
+    await queue.schedules.upsert("yearly", cron="0 0 1 1 *", data={"x": SECRET})
     return ids
 
 
@@ -91,40 +91,40 @@ class TestRotation:
         foreign = await make(old_ring(), "q2").add("task", SECRET)
         count = sealed_with(store, "old") - 1
         both = make(both_rings())
-        planned = await reseal(both.broker, dry_run=True)
+        planned = await reseal(both._core.broker, dry_run=True)
         assert (planned.resealed, sealed_with(store, "old")) == (count, count + 1)
-        done = await reseal(both.broker)
+        done = await reseal(both._core.broker)
         assert (done.resealed, done.current, done.changed, done.unopened) == (count, 0, 0, {})
         assert sealed_with(store, "old") == 1  # that of the other queue
-        assert (await make(old_ring(), "q2").get(foreign.id)) is not None
+        assert (await make(old_ring(), "q2").jobs.get(foreign.id)) is not None
 
         queue = make(new_ring(results=True, progress=True))
-        jobs = dict(zip(ids, await queue.get_many(list(ids.values())), strict=True))
+        jobs = dict(zip(ids, await queue.jobs.get_many(list(ids.values())), strict=True))
         assert {name: job and job.data for name, job in jobs.items()} == {
             name: "fails" if name == "failed" else SECRET for name in ids
         }
         completed = jobs["completed"]
         assert completed is not None
         assert (completed.return_value, completed.progress) == ({"x": SECRET}, {"note": SECRET})
-        schedule = await queue.schedulers.get("yearly")
+        schedule = await queue.schedules.get("yearly")
         assert schedule is not None
         assert schedule.data == {"x": SECRET}
-        again = await reseal(make(both_rings()).broker)
+        again = await reseal(make(both_rings())._core.broker)
         assert (again.resealed, again.current) == (0, count)
 
     async def test_jobs_run_after_it_with_the_new_key_alone(self, make: Callable[..., Queue]) -> None:
         ids = await fill(make(old_ring()))
-        await reseal(make(both_rings()).broker)
+        await reseal(make(both_rings())._core.broker)
         queue = make(new_ring())
 
         @queue.job(name="task")
         async def task(job: RunningJob) -> Any:
             return [job.data, job.checkpointed]
 
-        await queue.retry(ids["failed"], reset=True)
+        await queue.jobs.retry(ids["failed"], reset=True)
         async with Worker(queue).running():
-            assert await queue.handle(ids["waiting"]).result(20) == [SECRET, None]
-            assert await queue.handle(ids["failed"]).result(20) == ["fails", {"at": SECRET}]
+            assert await queue.jobs.handle(ids["waiting"]).result(20) == [SECRET, None]
+            assert await queue.jobs.handle(ids["failed"]).result(20) == ["fails", {"at": SECRET}]
 
     async def test_a_value_that_changes_meanwhile_is_left_alone(
         self, make: Callable[..., Queue], store: redis.Redis
@@ -141,19 +141,19 @@ class TestRotation:
             return os.urandom(size)
 
         ring = KeyRing({"new": NEW, "old": OLD}, "new", nonce=nonce)
-        done = await reseal(make(ring).broker)
+        done = await reseal(make(ring)._core.broker)
         assert (done.resealed, done.changed) == (0, 1)
-        found = await make(both_rings()).get(job.id)
+        found = await make(both_rings()).jobs.get(job.id)
         assert found is not None
         assert found.data == "after"
-        assert (await reseal(make(both_rings()).broker)).resealed == 1
+        assert (await reseal(make(both_rings())._core.broker)).resealed == 1
 
     def replace(self, make: Callable[..., Queue], store: redis.Redis, job_id: str) -> None:
         queue = make(old_ring())
-        sealer = queue.sealer
+        sealer = queue._core.sealer
         assert sealer is not None
         raw = sealer.seal("payload", job_id, b'"after"')
-        if queue.protocol == "bullmq":
+        if queue._core.protocol == "bullmq":
             store.hset(f"bull:q:{job_id}", "data", raw)
             return
         key = f"bridge:jobs:data:{job_id}"
@@ -177,13 +177,13 @@ class TestRotation:
         async with Worker(both, concurrency=5).running():
             walks = asyncio.create_task(self.walk(make))
             jobs += [await old.add("task", n, attempts=2, backoff="1ms") for n in range(120, 160)]
-            assert [await both.handle(job.id).result(60) for job in jobs] == list(range(160))
+            assert [await both.jobs.handle(job.id).result(60) for job in jobs] == list(range(160))
             walks.cancel()
             await asyncio.gather(walks, return_exceptions=True)
         assert sorted(seen) == [(n, n) for n in range(160)]
 
     async def walk(self, make: Callable[..., Queue]) -> None:
-        broker = make(both_rings()).broker
+        broker = make(both_rings())._core.broker
         while True:
             assert (await reseal(broker)).unopened == {}
 
@@ -193,30 +193,30 @@ class TestRotation:
         plain, lost = make(None), make(KeyRing({"lost": b"l" * 32}))
         jobs = [await plain.add("task", SECRET), await lost.add("task", SECRET)]
         await make(old_ring()).add("task", SECRET)
-        done = await reseal(make(both_rings()).broker)
+        done = await reseal(make(both_rings())._core.broker)
         assert done.resealed == 1
         assert done.unopened[PLAINTEXT] == 1
         assert sum(done.unopened.values()) == 2
         assert any("'lost'" in reason for reason in done.unopened)
-        assert await plain.get(jobs[0].id) is not None
+        assert await plain.jobs.get(jobs[0].id) is not None
 
     async def test_migrating_seals_plaintext_and_version_1(
         self, make: Callable[..., Queue], store: redis.Redis
     ) -> None:
         plain = make(None)
-        await plain.schedulers.upsert("yearly", cron="0 0 1 1 *", data={"x": SECRET})
+        await plain.schedules.upsert("yearly", cron="0 0 1 1 *", data={"x": SECRET})
         ids = [(await plain.add("task", SECRET)).id, (await plain.add("task", 1)).id]
         self.replace_raw(plain, store, ids[1], version_1(SECRET, "q", OLD, "old"))
-        done = await reseal(make(both_rings(migrating=True)).broker)
+        done = await reseal(make(both_rings(migrating=True))._core.broker)
         assert done.unopened == {}
         queue = make(new_ring())
-        assert [job and job.data for job in await queue.get_many(ids)] == [SECRET, SECRET]
-        schedule = await queue.schedulers.get("yearly")
+        assert [job and job.data for job in await queue.jobs.get_many(ids)] == [SECRET, SECRET]
+        schedule = await queue.schedules.get("yearly")
         assert schedule is not None
         assert schedule.data == {"x": SECRET}
 
     def replace_raw(self, queue: Queue, store: redis.Redis, job_id: str, raw: str) -> None:
-        if queue.protocol == "bullmq":
+        if queue._core.protocol == "bullmq":
             store.hset(f"bull:q:{job_id}", "data", raw)
             return
         key = f"bridge:jobs:data:{job_id}"
@@ -225,7 +225,7 @@ class TestRotation:
 
     async def test_a_queue_without_keys_has_none_to_change(self, make: Callable[..., Queue]) -> None:
         with pytest.raises(OxcartError, match="given no keys"):
-            await reseal(make(None).broker)
+            await reseal(make(None)._core.broker)
 
 
 class TestBullMQ:
@@ -241,7 +241,7 @@ class TestBullMQ:
         async def holds(job: RunningJob) -> Any:
             kept = await queue.add("child", SECRET, deduplication=window, job_id="kept")
             assert not kept.created
-            assert (await reseal(make_queue(key_ring=both_rings()).broker)).unopened == {}
+            assert (await reseal(make_queue(key_ring=both_rings())._core.broker)).unopened == {}
 
         flow = await Flow(queue, "parent").after(Flow(queue, "child")).add()
         async with Worker(queue).running():
@@ -249,18 +249,18 @@ class TestBullMQ:
             await (await queue.add("holds", 1, deduplication=window)).result(20)
         assert sealed_with(store, "old") == 1  # the result of the job that ran meanwhile
         both = make_queue(key_ring=both_rings(results=True))
-        assert (await reseal(both.broker)).resealed == 1
+        assert (await reseal(both._core.broker)).resealed == 1
         renewed = make_queue(key_ring=new_ring(results=True))
-        parent = renewed.handle(flow.id)
+        parent = renewed.jobs.handle(flow.id)
         assert list((await parent.children_values()).values()) == [SECRET]
-        kept = await renewed.get("kept")
+        kept = await renewed.jobs.get("kept")
         assert kept is not None
         assert kept.data == SECRET
 
-    async def test_a_missing_key_says_which(self, make_queue: MakeQueue) -> None:
+    async def test_a_missing_key_is_named(self, make_queue: MakeQueue) -> None:
         job = await make_queue(key_ring=old_ring()).add("task", 1)
         with pytest.raises(DecryptionError, match="'old'"):
-            await make_queue(key_ring=new_ring()).get(job.id)
+            await make_queue(key_ring=new_ring()).jobs.get(job.id)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +275,6 @@ async def test_a_migration_leaves_queues_whose_names_begin_alike(
     before = store.hgetall(key)
     queue = make_queue(key_ring=new_ring(migrating=True))
     store.hset("bull:q:old", mapping={"name": "task", "data": '"plain"', "opts": "{}", "timestamp": 1})
-    done = await reseal(queue.broker)
+    done = await reseal(queue._core.broker)
     assert (done.resealed, done.unopened) == (1, {})
     assert store.hgetall(key) == before

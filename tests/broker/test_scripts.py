@@ -1,4 +1,4 @@
-"""The Lua files: each has its header, its parts exist, and the server takes it."""
+"""The Lua files: each has its header, its parts exist, and the server compiles it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_without_a_key_it_is_compiled_and_does_nothing(script: Script, store: re
 
 @pytest.mark.parametrize("verb", verbs())
 class TestEveryScript:
-    def test_header_says_what_it_takes_and_gives(self, verb: str) -> None:
+    def test_header_names_arguments_and_reply(self, verb: str) -> None:
         text = header(source(verb))
         purpose = text.splitlines()[0].removeprefix("-- ")
         assert purpose[0].isupper(), "the first line is a sentence about the purpose"
@@ -97,7 +97,7 @@ class TestEveryScript:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_part_is_used_and_says_what_it_is_for(part: str) -> None:
+def test_every_part_is_used_and_described(part: str) -> None:
     name = part.removesuffix(".lua")
     used = [
         verb for verb in verbs() if re.search(rf"^-- include.*: .*\b{name}\b", source(verb), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Worker processes of a test, what they wrote to their journal, and what the server remembers."""
+"""The worker processes of a test, their records, and the state of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that run in a process of their own; such a process imports them by name."""
+"""Handlers that run in a process, which imports them by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long leases last here and how often faults are repeated: short in CI, full length in `make chaos`."""
+"""Durations of leases and numbers of faults: short in CI, full length in `make chaos`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten workers with abilities of their own in one process, to be killed: `python -m tests.chaos.mesh_program`.
+"""Ten workers with abilities in one process, for tests to kill: `python -m tests.chaos.mesh_program`.
 
 Takes its settings as one JSON argument, and writes which worker starts and ends which job to a journal. The
 process ends when its standard input does, so that it never outlives the test.
@@ -20,7 +20,7 @@ async def main(settings: dict[str, Any]) -> None:
     journal = Journal(settings["journal"])
     queue = Queue("mesh", url=settings["url"])
 
-    @queue.process
+    @queue.fallback
     async def run(job: RunningJob) -> None:
         journal.write("start", id=job.id, worker=job.worker_id, fencing=job.fencing)
         await asyncio.sleep(job.data["seconds"])

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, to be killed, stopped and starved: `python -m tests.chaos.program`.
+"""A worker process for tests to kill, stop and starve: `python -m tests.chaos.program`.
 
 Takes its settings as one JSON argument, and writes what it does to a journal: a file, because the server
 may be what is broken. The process ends when its standard input does, so that it never outlives the test.

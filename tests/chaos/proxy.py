@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that breaks connections in the ways networks do.
+"""A TCP proxy in front of a server that breaks connections as networks do.
 
 It understands enough of the protocol to know which answer belongs to which command, so that it can cut a
 connection *after* the server applied a call and before the answer reached the caller: the fault that a

@@ -1,4 +1,4 @@
-"""An add ends within its `add_timeout`, whatever the server does, and its error says what is known."""
+"""An add ends within its `add_timeout` in every case, and its error reports what is known."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from oxcart import Queue
-from oxcart.engine.webhooks import Webhooks
 from oxcart.model.errors import BrokerTimeout, OutcomeUnknown
+from oxcart.webhooks import Webhooks
 from tests.servers import ValkeyServer, wait_until
 from tests.signals import eventually
 
@@ -41,7 +41,9 @@ async def test_an_add_to_a_silent_server_ends_in_time(server: ValkeyServer, prot
         with pytest.raises(error, match=f"within {TIMEOUT:g} s"):
             await queue.add_many([("job", number) for number in range(many)])
         assert time.monotonic() - began < TIMEOUT + MARGIN
-        await eventually(lambda: not queue.broker.caller.link.is_connected, "the connection is given up")
+        await eventually(
+            lambda: not queue._core.broker.caller.link.is_connected, "the connection is given up"
+        )
     server.thaw()
     await queue.close()
 

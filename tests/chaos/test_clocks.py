@@ -1,4 +1,4 @@
-"""Clocks that are wrong: a worker's that is an hour ahead, and a server's that is set back by ten minutes."""
+"""Wrong clocks: a worker's that is an hour ahead, and a server's that is set back by ten minutes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_worker_an_hour_ahead_runs_all_on_time(
         ready = await queue.add("nap", {}, **lives)
         await ready.result(LIMIT)
         began = time.monotonic()
-        await queue.schedulers.upsert("beat", cron="*/2 * * * * *", name="beat")
+        await queue.schedules.upsert("beat", cron="*/2 * * * * *", name="beat")
         for handle in delayed:
             await handle.result(DELAY + LIMIT)
         for job in [await handle.get() for handle in delayed]:
@@ -51,7 +51,7 @@ async def test_a_worker_an_hour_ahead_runs_all_on_time(
             assert 0 <= late <= GRACE, f"job {job.id} began {late} s after its time"
         assert (await far.get()).state == State.DELAYED
         await asyncio.sleep(max(0.0, began + WATCHED - time.monotonic()))
-        await queue.schedulers.remove("beat")
+        await queue.schedules.remove("beat")
         watched = time.monotonic() - began
     beats = [line for line in fleet.facts("start") if line["name"] == "beat"]
     assert (WATCHED - GRACE) / 2 - 1 <= len(beats) <= watched / 2 + 1, "neither skipped nor hurried"

@@ -1,5 +1,4 @@
-"""Workers that are killed, stopped, starved of their interpreter; renewers that die: nothing runs twice
-that must not, everything runs again that must."""
+"""Workers killed, stopped or blocked, and dead renewers: jobs run again only if their worker was lost."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ async def test_jobs_of_a_killed_worker_run_again_within_two_leases(
         assert all(fleet.starts()[handle.id] == 1 for handle in more)
 
 
-async def test_a_lone_worker_takes_back_the_jobs_of_its_predecessor(
+async def test_a_lone_worker_recovers_the_jobs_of_its_predecessor(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
     """One worker at a time: killed, and started anew by its supervisor."""
@@ -141,7 +140,7 @@ async def test_the_result_of_a_worker_that_was_stopped_is_refused(
         assert (await (await queue.add("nap", {})).result(LIMIT))["pid"] == sleeper.pid
 
 
-async def test_a_stopped_worker_whose_job_nobody_took_may_still_end_it(
+async def test_a_stopped_worker_may_finish_a_job_that_no_other_claimed(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
     """A lease that ran out is no reason to throw work away, as long as nobody else has begun."""
@@ -202,7 +201,7 @@ async def _holds_no_longer(store: Store, job_id: str) -> None:
         await asyncio.sleep(LEASE / 20)
 
 
-async def test_the_renewer_ends_with_its_worker_even_where_a_fork_lives_on(
+async def test_the_renewer_ends_with_its_worker_even_if_a_fork_continues(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
     """A child that a handler forked holds the worker's end of the pipe: its end alone says nothing then."""

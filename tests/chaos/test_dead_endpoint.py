@@ -1,4 +1,4 @@
-"""One of several masters is dead or silent: the queues on the others go on, however many are on that one."""
+"""One of several masters is dead or silent: the queues of the other masters continue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_live_queue_goes_on_beside_twenty_on_a_dead_master(
     lost = [queue_of(protocol, masters.queue_on(dead), cluster.url) for _ in range(DEAD)]
     live = queue_of(protocol, masters.queue_on(alive), cluster.url)
     for queue in (*lost, live):
-        queue.process(work)
+        queue.fallback(work)
     async with Worker(*lost, live, concurrency=5).running():
         assert await (await lost[-1].add("job")).result(LIMIT) == "done"
         await asyncio.to_thread(dead.kill if fault == "killed" else dead.freeze)
@@ -72,7 +72,7 @@ async def test_a_worker_that_starts_beside_a_dead_server_serves_the_live_queue()
         lost = [Queue(f"lost-{number}", url=dead.url) for number in range(DEAD)]
         live = Queue("live", url=alive.url)
         for queue in (*lost, live):
-            queue.process(work)
+            queue.fallback(work)
         dead.freeze()
         async with Worker(*lost, live, concurrency=5).running():
             await runs_promptly(live)

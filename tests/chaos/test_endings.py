@@ -1,4 +1,4 @@
-"""How attempts are brought to an end from outside: orderly shutdown, timeouts of every kind of handler."""
+"""Attempts that end from outside: orderly shutdown, and timeouts of every kind of handler."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _gone(pid: int) -> bool:
 # -- shutdown
 
 
-async def test_running_jobs_end_and_the_rest_is_given_back(server: ValkeyServer, store: Store) -> None:
+async def test_running_jobs_end_and_the_rest_is_returned(server: ValkeyServer, store: Store) -> None:
     queue = Queue("chaos", url=server.url)
     started, go = [], asyncio.Event()
 
-    @queue.process
+    @queue.fallback
     async def work(job: RunningJob) -> str:
         started.append(job.id)
         await go.wait()
@@ -59,7 +59,7 @@ async def test_running_jobs_end_and_the_rest_is_given_back(server: ValkeyServer,
 
 
 @pytest.mark.parametrize("kind", ["async", "deaf", "thread", "process"])
-async def test_jobs_that_do_not_end_in_time_are_given_back_without_using_an_attempt(
+async def test_jobs_that_do_not_end_in_time_are_returned_without_using_an_attempt(
     server: ValkeyServer, store: Store, kind: str, tmp_path: Path
 ) -> None:
     queue = Queue("chaos", url=server.url)
@@ -104,15 +104,13 @@ async def test_jobs_that_do_not_end_in_time_are_given_back_without_using_an_atte
     await queue.close()
 
 
-async def test_jobs_that_arrive_while_the_worker_stops_are_given_back(
-    server: ValkeyServer, store: Store
-) -> None:
+async def test_jobs_claimed_while_the_worker_stops_are_returned(server: ValkeyServer, store: Store) -> None:
     """The answer to a claim is under way when the worker is told to stop: its jobs are nobody's, soon."""
     async with Proxy(server.port) as proxy:
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
         ran: list[str] = []
 
-        @queue.process
+        @queue.fallback
         async def work(job: RunningJob) -> None:
             ran.append(job.id)
             await asyncio.sleep(0.2)
@@ -160,7 +158,7 @@ BUSY = 3.0
 
 
 @pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
-async def test_a_worker_stopped_while_the_server_is_away_ends_in_time(
+async def test_a_worker_stopped_while_the_server_is_down_ends_in_time(
     server: ValkeyServer, store: Store, protocol: str
 ) -> None:
     """Its shutdown timeout and a second: so long it tries to commit what it has."""
@@ -169,7 +167,7 @@ async def test_a_worker_stopped_while_the_server_is_away_ends_in_time(
         queue, direct = Queue("chaos", url=proxy.url, **options), Queue("chaos", url=server.url, **options)
         begun = asyncio.Event()
 
-        @queue.process
+        @queue.fallback
         async def work() -> None:
             begun.set()
             await asyncio.sleep(0.3)
@@ -184,20 +182,20 @@ async def test_a_worker_stopped_while_the_server_is_away_ends_in_time(
         await asyncio.wait_for(running, LIMIT)
         assert time.monotonic() - started < 1 + 1 + BUSY
         # The lease runs out, and the job comes back as that of a lost worker.
-        assert await direct.state(handle.id) == "active"
+        assert await direct.jobs.state(handle.id) == "active"
         await queue.close()
         await direct.close()
 
 
 @pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
 @pytest.mark.parametrize("when", ["from the start", "later"])
-async def test_an_idle_worker_stopped_while_the_server_is_away_ends_at_once(
+async def test_an_idle_worker_stopped_while_the_server_is_down_ends_at_once(
     server: ValkeyServer, protocol: str, when: str
 ) -> None:
     options: dict[str, Any] = {} if protocol == "bullmq" else {"protocol": "bridge", "namespace": "ends"}
     async with Proxy(server.port) as proxy:
         queue = Queue("chaos", url=proxy.url, **options)
-        queue.process(lambda: None)
+        queue.fallback(lambda: None)
         if when == "from the start":
             await proxy.down()
         worker = Worker(queue)
@@ -213,13 +211,13 @@ async def test_an_idle_worker_stopped_while_the_server_is_away_ends_at_once(
         await queue.close()
 
 
-async def test_outcomes_are_committed_when_the_server_comes_back_in_time(server: ValkeyServer) -> None:
+async def test_outcomes_are_committed_if_the_server_returns_in_time(server: ValkeyServer) -> None:
     """A worker that was stopped waits for it as long as running jobs might have taken."""
     async with Proxy(server.port) as proxy:
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
         begun, ended = asyncio.Event(), asyncio.Event()
 
-        @queue.process
+        @queue.fallback
         async def work() -> str:
             begun.set()
             await ended.wait()
@@ -269,7 +267,9 @@ async def test_an_async_handler_is_cancelled_at_its_timeout(server: ValkeyServer
     await queue.close()
 
 
-async def test_a_thread_is_told_and_its_late_result_is_nobodys(server: ValkeyServer, store: Store) -> None:
+async def test_a_thread_sees_its_timeout_and_its_late_result_is_dropped(
+    server: ValkeyServer, store: Store
+) -> None:
     queue = Queue("chaos", url=server.url)
     late = threading.Event()
     seen: list[Any] = []
@@ -331,12 +331,12 @@ async def test_a_process_that_crashes_fails_its_attempt_alone(server: ValkeyServ
     await queue.close()
 
 
-async def test_a_lost_lease_tells_the_handler(server: ValkeyServer, store: Store) -> None:
+async def test_a_lost_lease_sets_the_cancel_signal(server: ValkeyServer, store: Store) -> None:
     """Somebody else has the job: the handler is told, and what it returns is refused."""
     queue = Queue("chaos", url=server.url)
     reasons: list[str] = []
 
-    @queue.process
+    @queue.fallback
     async def work(job: RunningJob) -> str:
         reasons.append(await job.cancelled())
         return "late"

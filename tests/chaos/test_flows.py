@@ -1,4 +1,4 @@
-"""Flows under faults: workers that are killed, answers that are lost. Every parent is released once."""
+"""Flows under faults: killed workers and lost replies. Every parent is released once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 
 from oxcart import Flow, Queue
-from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.connection import Server
@@ -33,7 +32,7 @@ async def _begun(fleet: Fleet, count: int) -> None:
     await eventually(lambda: len(fleet.starts()) >= count, f"{count} have begun")
 
 
-async def test_every_parent_is_released_once_whoever_is_killed(
+async def test_every_parent_is_released_once_while_workers_are_killed(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
     async with Queue("chaos", url=server.url, attempts=100) as queue:
@@ -65,9 +64,7 @@ async def test_a_tree_is_added_once_though_the_answer_is_lost(server: ValkeyServ
         proxy.cut_if(_CutFirst("add_flow"))
         leaves = tuple(Tree("chaos", "bull", "nap", n) for n in range(3))
         window = JobOptions.build(deduplication="d")
-        added = await flows.add_tree(
-            broker, Tree("chaos", "bull", "nap", None, window, OnFailure.FAIL, leaves)
-        )
+        added = await broker.flows.add(Tree("chaos", "bull", "nap", None, window, OnFailure.FAIL, leaves))
         assert proxy.cuts["add_flow"] == 1
         assert (added.created, len(added.children)) == (True, 3)
         assert store.lengths() == {"wait": 3}

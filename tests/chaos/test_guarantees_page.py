@@ -1,4 +1,4 @@
-"""docs/guarantees.md names the test of every guarantee: the names must lead somewhere."""
+"""docs/guarantees.md names the tests of every guarantee, and the names exist."""
 
 from __future__ import annotations
 

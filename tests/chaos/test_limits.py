@@ -1,4 +1,4 @@
-"""Limits per type and key while workers are killed: never one lease too many, and a count that is right.
+"""Limits per type and key while workers are killed: never a lease too many, and a right count.
 
 `make limits-chaos` does it at full length: 10 000 keys and 20 000 jobs.
 """

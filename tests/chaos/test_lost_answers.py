@@ -14,7 +14,7 @@ from oxcart import Queue, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, ClaimedJob, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
 from oxcart.model.options import JobOptions
 from tests.chaos.fleet import Store, eventually
 from tests.chaos.lengths import CUTS, FULL, LIMIT
@@ -40,7 +40,7 @@ class _CutFirst:
 
 
 def _completed(job: ClaimedJob, at_ms: int) -> Outcome:
-    return Outcome("c", job.id, job.token, job.starts, at_ms, b'"done"')
+    return Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, at_ms, b'"done"')
 
 
 @pytest.mark.timeout(600)
@@ -161,7 +161,7 @@ async def test_other_changes_are_applied_once_too(server: ValkeyServer, store: S
             await getattr(broker, verb)()
             assert len([event for event in store.events() if event["event"] == verb + "d"]) == 1
         elif verb == "add_log":
-            assert await broker.add_log(one.id, ["line"], None) == 1
+            assert await broker.logs.append(one.id, ["line"], None) == 1
         elif verb == "retry_job":
             await broker.retry_job(one.id, "completed")
             assert store.lengths() == {"wait": 1}
@@ -212,7 +212,7 @@ async def test_what_a_repeat_does_when_its_memory_is_over(server: ValkeyServer, 
 
 
 @pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
-async def test_a_job_that_another_worker_took_before_the_answer_came_is_not_run(
+async def test_a_job_that_another_worker_claimed_before_the_reply_is_not_run(
     server: ValkeyServer, store: Store, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lease ran out before the worker knew of its claim; the job is another worker's by now."""
@@ -224,7 +224,7 @@ async def test_a_job_that_another_worker_took_before_the_answer_came_is_not_run(
     ):
         ran: list[str] = []
 
-        @far.process
+        @far.fallback
         async def work() -> None:
             ran.append("far")
 
@@ -235,7 +235,7 @@ async def test_a_job_that_another_worker_took_before_the_answer_came_is_not_run(
             lock = f"bull:chaos:{handle.id}:lock" if protocol == "bullmq" else f"late:jobs:lock:{handle.id}"
             await eventually(lambda: store.client.exists(lock), "it has claimed the job")
             store.client.delete(lock)
-            broker, back = near.broker, list[str]()
+            broker, back = near._core.broker, list[str]()
             while not back:
                 back = (await broker.recover(interval_ms=1)).ids
                 await asyncio.sleep(0.005)
@@ -243,6 +243,8 @@ async def test_a_job_that_another_worker_took_before_the_answer_came_is_not_run(
             assert taken.starts == 2
             proxy.delay = 0.0  # the answer to the claim is on its way
             await eventually(lambda: "claimed jobs are not run" in caplog.text, "it drops the job")
-            await broker.finish([Outcome("c", taken.id, taken.token, taken.starts, broker.clock(), b"1")])
+            await broker.finish(
+                [Outcome(OutcomeKind.COMPLETED, taken.id, taken.token, taken.starts, broker.clock(), b"1")]
+            )
             assert await handle.result(LIMIT) == 1
         assert ran == []

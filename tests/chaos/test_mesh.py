@@ -188,7 +188,7 @@ async def test_every_job_runs_where_it_fits_and_never_twice_at_once(
             await asyncio.sleep(0.2)
         waiting = sum(counts[state] for state in ("waiting", "prioritized", "delayed"))
         if counts["completed"] + waiting != len(targets):
-            print("states", Counter([await queue.state(job_id) for job_id in targets]), counts)
+            print("states", Counter([await queue.jobs.state(job_id) for job_id in targets]), counts)
         assert counts["completed"] + waiting == len(targets)
         # Those that a killed worker could have done are so when its record is gone, 30 s after its last word.
         told: dict[str, int] = {}
@@ -196,7 +196,7 @@ async def test_every_job_runs_where_it_fits_and_never_twice_at_once(
         while sum(told.values()) != waiting:
             assert time.monotonic() < end, (told, waiting)
             await asyncio.sleep(0.2)
-            told = await queue.unroutable()
+            told = await queue.workers.unroutable()
 
     can = {line["worker"]: Abilities(**line["abilities"]) for line in crew.lines("worker")}
     for line in crew.lines("start"):

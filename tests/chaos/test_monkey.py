@@ -1,4 +1,4 @@
-"""Everything at once: workers killed, stopped and cut off, servers killed and filled up, at random.
+"""Everything at once: workers killed, stopped and disconnected, servers killed and filled, at random.
 
 `OXCART_MONKEY=seed` repeats a run as far as the machine's own timing allows.
 """

@@ -1,5 +1,4 @@
-"""Servers that restart, networks that go away, memory that runs out: what was acknowledged is kept, and work
-resumes by itself."""
+"""Server restarts, network outages, full memory: acknowledged jobs stay, and work resumes by itself."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class _Load:
         self.ends: list[float] = []
         self._payload = "x" * size
         self._stop = False
-        self.queue.process(self._handle)
+        self.queue.fallback(self._handle)
         # Whoever stalls on a busy machine is to run again, not to be given up.
         self.worker = Worker(
             self.queue,
@@ -135,7 +134,7 @@ async def test_an_idle_worker_is_back_within_five_seconds(server: ValkeyServer, 
     async with Proxy(server.port) as proxy:
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
 
-        @queue.process
+        @queue.fallback
         async def work() -> str:
             return "done"
 
@@ -152,7 +151,7 @@ async def test_an_idle_worker_is_back_within_five_seconds(server: ValkeyServer, 
 
 @pytest.mark.parametrize("holding", [False, True])
 @pytest.mark.parametrize("luck", [0.0, 0.5, 1.0])
-def test_pauses_between_attempts_leave_nobody_behind(holding: bool, luck: float) -> None:
+def test_every_worker_reconnects_after_its_pause(holding: bool, luck: float) -> None:
     """Whenever an outage of under ten seconds ends, the next attempt is less than five seconds away."""
     policy = Reconnect()
     pauses = (policy.pause(attempt, holding=holding, rand=lambda: luck) for attempt in itertools.count(1))
@@ -164,7 +163,7 @@ def test_pauses_between_attempts_leave_nobody_behind(holding: bool, luck: float)
     assert len(attempts) < (40 if holding else 15)
 
 
-async def test_a_black_hole_does_not_hang_anybody(server: ValkeyServer) -> None:
+async def test_a_black_hole_hangs_no_client(server: ValkeyServer) -> None:
     """Connections stay open and nothing passes: calls end in time and are repeated on a new connection."""
     async with Proxy(server.port) as proxy:
         load = _Load(proxy.url)
@@ -308,7 +307,7 @@ async def test_a_job_that_ends_while_memory_is_full_is_held_until_its_end_is_com
         assert all(result == {"pid": worker.pid, "fencing": 1} for result in results)
 
 
-async def test_a_worker_may_be_told_to_give_up(server: ValkeyServer, fleet: Fleet) -> None:
+async def test_a_worker_gives_up_after_its_reconnects(server: ValkeyServer, fleet: Fleet) -> None:
     """`Reconnect(attempts=3)`: the worker ends with an error when the server stays away."""
     async with Proxy(server.port) as proxy:
         worker = await fleet.start(url=proxy.url, attempts=3)
@@ -323,7 +322,7 @@ async def test_a_worker_that_gives_up_while_it_runs_jobs(server: ValkeyServer, s
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
         begun = asyncio.Event()
 
-        @queue.process
+        @queue.fallback
         async def work() -> None:
             begun.set()
             await asyncio.sleep(0.2)
@@ -345,7 +344,7 @@ async def test_adds_say_whether_anything_was_sent(server: ValkeyServer) -> None:
         await patient.add("job")
         await queue.counts()
         await proxy.down()
-        await eventually(lambda: not queue.broker.caller.link.is_connected, "the loss is noticed")
+        await eventually(lambda: not queue._core.broker.caller.link.is_connected, "the loss is noticed")
         with pytest.raises(BrokerTimeout, match="no connection"):
             await queue.add("job")
         await proxy.up()
@@ -362,7 +361,7 @@ async def test_adds_say_whether_anything_was_sent(server: ValkeyServer) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/main"])
-async def test_an_add_that_found_no_server_says_so(url: str) -> None:
+async def test_an_add_without_a_server_reports_that_nothing_was_sent(url: str) -> None:
     queue = Queue("{chaos}", url=url.format(free_port()), add_timeout=0.3)
     with pytest.raises(BrokerTimeout, match="no connection"):
         await queue.add("job")
@@ -371,7 +370,7 @@ async def test_an_add_that_found_no_server_says_so(url: str) -> None:
 
 async def test_a_closed_connection_is_not_waited_for(server: ValkeyServer) -> None:
     """Closed by its owner, not lost: nobody will open it again, so a repeat would go on for ever."""
-    broker = Queue("chaos", url=server.url).open_broker()
+    broker = Queue("chaos", url=server.url)._core.open_broker()
     assert await broker.counts()
     await broker.close()
     with pytest.raises(BrokerUnavailable, match="closed"):
@@ -383,7 +382,7 @@ async def test_a_closed_connection_is_not_waited_for(server: ValkeyServer) -> No
 async def test_a_call_that_still_connects_ends_when_its_connection_is_closed(server: ValkeyServer) -> None:
     async with Proxy(server.port) as proxy:
         proxy.hold()
-        broker = Queue("chaos", url=proxy.url).open_broker()
+        broker = Queue("chaos", url=proxy.url)._core.open_broker()
         calling = asyncio.create_task(broker.promote())
         await asyncio.sleep(0.05)
         await broker.close()
@@ -393,7 +392,7 @@ async def test_a_call_that_still_connects_ends_when_its_connection_is_closed(ser
 
 async def test_a_call_under_way_ends_when_its_connection_is_closed(server: ValkeyServer) -> None:
     async with Proxy(server.port) as proxy:
-        broker = Queue("chaos", url=proxy.url).open_broker()
+        broker = Queue("chaos", url=proxy.url)._core.open_broker()
         await broker.counts()
         proxy.hold()
         calling = asyncio.create_task(broker.promote())
@@ -411,7 +410,7 @@ async def test_what_is_known_of_the_connection(
     async with Proxy(server.port) as proxy:
         queue = Queue("chaos", url=proxy.url)
 
-        @queue.process
+        @queue.fallback
         async def work() -> None: ...
 
         async with Worker(queue).running() as worker:
@@ -425,7 +424,7 @@ async def test_what_is_known_of_the_connection(
 
 
 async def _pending(queue: Queue, job_id: str) -> asyncio.Task[Any]:
-    task = asyncio.create_task(queue.handle(job_id).result(LIMIT))
+    task = asyncio.create_task(queue.jobs.handle(job_id).result(LIMIT))
     await asyncio.sleep(0.1)
     return task
 
@@ -434,7 +433,7 @@ async def test_results_are_awaited_over_a_restart() -> None:
     with ValkeyServer(appendonly=True, appendfsync="always") as server:
         queue = Queue("chaos", url=server.url)
 
-        @queue.process
+        @queue.fallback
         async def work() -> str:
             return "done"
 
@@ -521,9 +520,7 @@ async def test_jobs_of_a_fleet_that_was_killed_run_again_within_two_leases(
         assert late <= 2 * LEASE + GRACE, f"the last ran again after {late:.2f} s"
 
 
-async def test_a_server_that_forgets_everything_is_worked_for_all_the_same(
-    server: ValkeyServer, store: Store
-) -> None:
+async def test_workers_continue_on_a_server_that_lost_its_data(server: ValkeyServer, store: Store) -> None:
     """FLUSHALL and SCRIPT FLUSH under load: the jobs are gone, the worker and its producers are not."""
     load = _Load(server.url)
     async with load.worker.running():
@@ -542,7 +539,7 @@ async def test_outcomes_on_their_way_are_knocked_for(server: ValkeyServer) -> No
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
         ended = asyncio.Event()
 
-        @queue.process
+        @queue.fallback
         async def work() -> str:
             while proxy.is_up:
                 await asyncio.sleep(0.01)

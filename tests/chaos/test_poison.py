@@ -1,4 +1,4 @@
-"""One poisoned item in a batch: its neighbours do not notice, and it is refused or dropped, never half done.
+"""One poisoned item in a batch is refused or dropped whole, and its neighbours are not affected.
 
 Poison is what a crash, a bug of a peer or an operator's hand leaves behind: an id without a job, a key of
 another type, a lease that somebody else took, a hash that makes no sense, a payload at the limit.
@@ -16,7 +16,7 @@ from oxcart import JobHandle, Queue, RunningJob, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.caller import script_error
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease, Outcome
+from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease, Outcome, OutcomeKind
 from oxcart.model.errors import ScriptError
 from oxcart.model.options import JobOptions
 from tests.chaos.fleet import Store, eventually
@@ -41,7 +41,7 @@ async def _add(broker: BullMQBroker, *names: str, data: Any = None, **options: A
 
 def _outcome(job: ClaimedJob, kind: str = "c", **more: Any) -> Outcome:
     now = 1_700_000_000_000
-    return Outcome(kind, job.id, job.token, job.starts, now, b'"done"', earlier=job.earlier, **more)
+    return Outcome(OutcomeKind(kind), job.id, job.token, job.starts, now, b'"done"', claim=job, **more)
 
 
 def _ids(claimed: Claimed) -> list[str]:
@@ -152,7 +152,9 @@ async def test_due_jobs_beside_poison_are_not_lost(broker: BullMQBroker, store: 
         if verb == "promote":
             await broker.promote()
         else:
-            outcome = Outcome("r", running.id, running.token, running.starts, broker.clock(), b"again")
+            outcome = Outcome(
+                OutcomeKind.RETRY, running.id, running.token, running.starts, broker.clock(), b"again"
+            )
             assert (await broker.finish([outcome]))[0] == [1]
         claimed = await broker.claim(Ask(10))
     assert [job_id for job_id in _ids(claimed) if job_id != "running"] == ["one", "two"]
@@ -423,10 +425,10 @@ _NONSENSE: dict[str, dict[str, str]] = {
 }
 
 
-async def test_a_worker_survives_jobs_that_make_no_sense(server: ValkeyServer, store: Store) -> None:
+async def test_a_worker_survives_invalid_jobs(server: ValkeyServer, store: Store) -> None:
     queue = Queue("chaos", url=server.url)
 
-    @queue.process
+    @queue.fallback
     async def work(job: RunningJob) -> str:
         if job.id in _NONSENSE:
             # Everything a handler may look at.
@@ -449,7 +451,7 @@ async def test_a_worker_survives_jobs_that_make_no_sense(server: ValkeyServer, s
         await eventually(lambda: store.count_events("completed")["last"] == 1, "the worker goes on")
         assert worker._failure is None
     for kind in _NONSENSE:
-        assert await queue.state(kind) in ("completed", "failed", "delayed"), kind
+        assert await queue.jobs.state(kind) in ("completed", "failed", "delayed"), kind
     await queue.close()
 
 
@@ -472,7 +474,7 @@ async def test_a_worker_survives_errors_of_every_shape(server: ValkeyServer, sto
         for kind in (_Unspeakable, _Surrogate, GeneratorExit, KeyboardInterrupt, SystemExit)
     }
 
-    @queue.process
+    @queue.fallback
     async def work(job: RunningJob) -> str:
         if job.id in errors:
             raise errors[job.id]()

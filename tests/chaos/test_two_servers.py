@@ -1,4 +1,4 @@
-"""One worker on queues of two servers: trouble with one of them is not the other's."""
+"""One worker on queues of two servers: a fault of one server does not affect the other's queues."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ async def test_the_other_queue_goes_on(
         direct = Queue("chaos", url=other_server.url)
         release = asyncio.Event()
 
-        @well.process
+        @well.fallback
         async def work(job: RunningJob) -> int:
             return job.fencing
 
-        @ill.process
+        @ill.fallback
         async def wait(job: RunningJob) -> int:
             await release.wait()
             return job.fencing
@@ -84,8 +84,8 @@ async def test_leases_on_the_other_server_are_renewed(
             await release.wait()
             return job.fencing
 
-        well.process(work)
-        ill.process(work)
+        well.fallback(work)
+        ill.fallback(work)
         # The ill one first: it must not stand in front of the other.
         options: dict[str, Any] = {"lock_duration": lease, "renew_every": 0.5, "recover": False}
         async with Worker(ill, well, concurrency=2, **options).running():

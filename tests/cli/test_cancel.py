@@ -1,4 +1,4 @@
-"""``oxcart cancel``: what it says, and with which code it ends."""
+"""``oxcart cancel``: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_some_by_id(ox: Commands, queue: Queue) -> None:
     queue.add("n", job_id="a")
     queue.add("n", job_id="b")
     assert ox("cancel", "mail", "a", "--reason", "no").out == "a: cancelled\n"
-    job = queue.get("a")
+    job = queue.jobs.get("a")
     assert job is not None
     assert job.failed_reason == "no"
     ended = ox("cancel", "mail", "a", "b", "--json")
@@ -43,13 +43,13 @@ def test_by_what_was_added_with_them(ox: Commands, queue: Queue) -> None:
     ox("add", "mail", "n", "--callback-url", "https://example.com/hook")
     assert ox("add", "mail", "n", "--callback-url", "http://localhost/").code == 2
     (found,) = ox("cancel", "mail", "--all", "--tag", "tenant=acme", "--json").json["ids"]
-    job = queue.get(found)
+    job = queue.jobs.get(found)
     assert job is not None
     assert (job.tags, job.correlation_id) == ({"tenant": "acme", "plan": "pro"}, "c-1")
     assert queue.counts()["waiting"] == 1
 
 
-def test_those_of_a_peer_are_told_of(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
+def test_jobs_of_a_peer_are_reported(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
     queue.add("n", job_id="a")
     with clean.client() as client:
         client.lmove("bull:mail:wait", "bull:mail:active")

@@ -1,4 +1,4 @@
-"""``oxcart dead``: what the commands say, and with which code they end."""
+"""``oxcart dead``: output and exit codes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_replay(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
     assert ox("dead", "replay", "mail", "--all", "--limit", "1").out == "mail: 1 dead letter will run again\n"
     found = ox("dead", "replay", "mail", "--all", "--rate", "100", "--keep-attempts", "--json").json
     assert (found["matched"], found["done"], found["ids"]) == (1, 1, ["d"])
-    kept = queue.get("d")
+    kept = queue.jobs.get("d")
     assert kept is not None
     assert kept.attempts_made == 1
     assert queue.counts()["waiting"] == 4

@@ -1,4 +1,4 @@
-"""``oxcart doctor``: what it sees, and what it brings back."""
+"""``oxcart doctor``: what it reports, and what it repairs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 
 from oxcart import Queue, Worker
 from oxcart.broker.bridge.broker import BridgeBroker
-from oxcart.broker.bullmq.rescue import rescue
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Server
-from oxcart.broker.factory import is_native
 from oxcart.cli import checks
 from tests.cli.conftest import Commands
 from tests.servers import ValkeyCluster, ValkeyServer
@@ -32,10 +31,10 @@ def client(clean: ValkeyServer) -> Iterator[Any]:
 
 async def _set_clock(queue: Queue, skew_ms: int) -> None:
     """Rewrites the heartbeat of the queue's worker as if its machine's clock were so far ahead."""
-    broker = queue.broker
+    broker = queue._core.broker
     (record,) = await broker.workers()
     clock = record.last_seen + skew_ms
-    if is_native(broker):
+    if isinstance(broker, BullMQBroker):
         key, path = broker.keys.worker(record.id), "clock"
     else:
         assert isinstance(broker, BridgeBroker)
@@ -89,7 +88,7 @@ class TestFindings:
 
         async def look() -> Any:
             async with Queue("same", url=clean.url) as queue:
-                queue.process(lambda: None)
+                queue.fallback(lambda: None)
                 async with Worker(queue).running() as worker:
                     while not worker.is_connected:
                         await asyncio.sleep(0.01)
@@ -130,9 +129,9 @@ class TestFindings:
 
         async def look(skew_ms: int) -> tuple[Any, Any, str]:
             async with Queue("mail", url=clean.url, **protocol) as queue:
-                queue.process(lambda: None)
+                queue.fallback(lambda: None)
                 async with Worker(queue, name="w1").running() as worker:
-                    while not await queue.workers():
+                    while not await queue.workers.list():
                         await asyncio.sleep(0.01)
                     await _set_clock(queue, skew_ms)
                     doctor = await asyncio.to_thread(ox, *command, "doctor", "--json")
@@ -251,14 +250,15 @@ class TestRescue:
             async with Queue("mail", url=clean.url) as queue:
                 job = await queue.add("hello", job_id="a")
                 client.delete("bull:mail:wait")
-                broker = queue._store
+                rescue = queue._core.broker.rescue
+                assert rescue is not None
 
                 def moved(progress: Any) -> None:
                     if progress.step == "looking for jobs":
                         client.lrem("bull:mail:active", 0, job.id)
                         client.lpush("bull:mail:active", job.id)
 
-                return (await rescue(broker, progress=moved)).rescued
+                return (await rescue.run(progress=moved)).rescued
 
         assert asyncio.run(move()) == []
 
@@ -269,7 +269,9 @@ class TestRescue:
                 ids = client.lrange("bull:mail:wait", 0, -1)
                 client.ltrim("bull:mail:wait", 0, 1999)
                 steps: list[Any] = []
-                found = await rescue(queue._store, progress=steps.append)
+                rescue = queue._core.broker.rescue
+                assert rescue is not None
+                found = await rescue.run(progress=steps.append)
                 assert sorted(found.rescued) == sorted(ids[2000:])
                 assert sorted(client.lrange("bull:mail:wait", 0, -1)) == sorted(ids)
                 return found.looked_at, len(steps)

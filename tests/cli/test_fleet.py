@@ -1,4 +1,4 @@
-"""The fleet of worker processes, on its own."""
+"""The supervisor of worker processes."""
 
 from __future__ import annotations
 

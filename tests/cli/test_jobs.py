@@ -28,7 +28,7 @@ def work_off(server: ValkeyServer, name: str = "mail") -> None:
     async def work() -> None:
         async with Queue(name, url=server.url) as queue:
 
-            @queue.process
+            @queue.fallback
             async def handle(job: Any) -> Any:
                 await job.log("one", "two")
                 if job.name == "fail":
@@ -176,7 +176,7 @@ class TestQueues:
         assert ended.err == "oxcart: no such queue: nope\n"
         assert [row["queue"] for row in ended.json] == ["mail"]
 
-    def test_a_pause_of_a_queue_that_was_not_there_says_so(self, ox: Commands) -> None:
+    def test_a_pause_of_a_missing_queue_is_reported(self, ox: Commands) -> None:
         ox("add", "mail", "hello")
         assert ox("pause", "mail").err == ""
         paused = ox("pause", "mail", "mial")
@@ -243,13 +243,13 @@ class TestJobs:
         async def work() -> None:
             async with Queue("mail", url=clean.url) as queue:
 
-                @queue.process
+                @queue.fallback
                 async def handle(job: Any) -> None:
                     raise TemporaryError("the bank said no" if job.attempt > 1 else "the line is busy")
 
                 async with Worker(queue).running():
                     with pytest.raises(JobFailed):
-                        await queue.handle("bad").result(timeout=60)
+                        await queue.jobs.handle("bad").result(timeout=60)
 
         asyncio.run(work())
         for shown in (ox("job", "mail", "bad").out, ox("dead", "show", "mail", "bad").out):
@@ -443,7 +443,7 @@ class TestEnds:
 
 
 class TestTargets:
-    def test_a_job_that_nobody_can_take(self, ox: Commands) -> None:
+    def test_an_unroutable_job_is_listed(self, ox: Commands) -> None:
         added = ox(
             "add", "mail", "render", "--job-id", "one", "--target", "any;capabilities=gpu;r=eu", "--json"
         )
@@ -469,11 +469,11 @@ class TestTargets:
 
         async def look() -> None:
             async with Queue("mail", url=server.url) as queue:
-                queue.process(lambda: None)
+                queue.fallback(lambda: None)
                 abilities = {"capabilities": ["gpu", "cuda"], "region": "eu"}
                 worker = Worker(queue, name="w1", abilities=abilities, concurrency=7)
                 async with worker.running():
-                    while not await queue.workers():
+                    while not await queue.workers.list():
                         await asyncio.sleep(0.01)
                     (found,) = (await asyncio.to_thread(ox, "workers", "--json")).json
                     table = (await asyncio.to_thread(ox, "workers", "mail")).out

@@ -1,4 +1,4 @@
-"""``oxcart keys``: keys are made, and a queue is re-sealed while a key is replaced."""
+"""``oxcart keys``: generates keys, and re-seals a queue under a new key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(server: ValkeyServer, ring: KeyRing | None, **where: str) -> str:
 def read(server: ValkeyServer, ring: KeyRing, job_id: str) -> object:
     async def act() -> object:
         async with Queue("mail", url=server.url, key_ring=ring) as queue:
-            job = await queue.get(job_id)
+            job = await queue.jobs.get(job_id)
             return job and job.data
 
     return asyncio.run(act())
@@ -46,7 +46,7 @@ def test_a_key_is_replaced(ox: Commands, clean: ValkeyServer, monkeypatch: pytes
     assert read(clean, KeyRing({"new": NEW}), job_id) == {"to": "ada"}
 
 
-def test_what_does_not_open_is_said(
+def test_values_that_do_not_open_are_reported(
     ox: Commands, clean: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(clean, None)

@@ -1,4 +1,4 @@
-"""The commands on a Bridge namespace: what they do, say, and end with."""
+"""The commands on a Bridge namespace: effects, output and exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oxcart.sync import Queue
-from tests.bridge.typescript import TypeScriptClient
+from tests.broker.bridge.typescript import TypeScriptClient
 from tests.cli.conftest import Commands
 from tests.servers import ValkeyServer
 
@@ -51,7 +51,7 @@ def test_queues_are_its_job_types(ox: Commands, queue: Queue) -> None:
     assert ox("remove", "email", job.id, "--yes", "--namespace", "bridge").code in (0, 2)
 
 
-def test_what_it_cannot_express_is_said(ox: Commands, queue: Queue) -> None:
+def test_an_unsupported_feature_is_an_error(ox: Commands, queue: Queue) -> None:
     refused = ox("metrics", "email", "--namespace", "bridge")
     assert refused.code != 0
     assert "bridge protocol has no place" in refused.err
@@ -158,7 +158,7 @@ def test_jobs_of_a_namespace_are_cancelled_and_removed_in_bulk(ox: Commands, que
     queue.add("email", {}, delay="1h")
     assert ox("--namespace", "bridge", "promote", "email", "--all", "--json").json["promoted"] == 1
     assert ox("--namespace", "bridge", "priorities", "email", "--json").json == [{"priority": 5, "jobs": 1}]
-    assert ox("--namespace", "bridge", "drain", "email", "--yes", "--json").json["removed"] == 1
+    assert ox("--namespace", "bridge", "clear", "email", "--yes", "--json").json["removed"] == 1
     assert ox("--namespace", "bridge", "retry", "email", "--all-failed", "--json").json["retried"] == 4
     assert ox("--namespace", "bridge", "clean", "email", "--state", "waiting", "--json").json["removed"] == 4
     assert ox("--namespace", "bridge", "obliterate", "email", "--yes").code == 0
@@ -167,7 +167,7 @@ def test_jobs_of_a_namespace_are_cancelled_and_removed_in_bulk(ox: Commands, que
 
 def test_options_of_the_protocol_have_flags(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
     first = queue.add("email", {})
-    added = ox("--namespace", "bridge", "add", "email", "email", "--depends-on", first.id,
+    added = ox("--namespace", "bridge", "add", "email", "email", "--after", first.id,
                "--skip-on", "ValueError", "--skip-on", "KeyError", "--reroute-on", "MemoryError",
                "--priority", "9", "--json",
                "--rate-limit", '{"max_concurrent": 4, "max_per_minute": 100}')  # fmt: skip
@@ -188,16 +188,16 @@ def test_options_of_the_protocol_have_flags(ox: Commands, queue: Queue, clean: V
 
 
 def test_schedules_of_a_namespace(ox: Commands, queue: Queue, clean: ValkeyServer) -> None:
-    made = ox("--namespace", "bridge", "schedulers", "add", "email", "digest", "--cron", "0 7 * * *",
+    made = ox("--namespace", "bridge", "schedules", "add", "email", "digest", "--cron", "0 7 * * *",
               "--missed", "all", "--overlap", "queue", "--tag", "tenant=acme", "--target", "c=gpu",
               "--json")  # fmt: skip
     assert made.code == 0
     assert made.json["options"] == {"missed": "all", "overlap": "queue"}
     assert made.json["next_job_id"] is None, "a run gets its id when it is made"
-    shown = ox("--namespace", "bridge", "schedulers", "show", "email", "digest")
+    shown = ox("--namespace", "bridge", "schedules", "show", "email", "digest")
     assert "repeat:" not in shown.out
     bad = ox(
-        "--namespace", "bridge", "schedulers", "add", "email", "d", "--cron", "0 7 * * *", "--missed", "never"
+        "--namespace", "bridge", "schedules", "add", "email", "d", "--cron", "0 7 * * *", "--missed", "never"
     )
     assert "missed must be one of skip, once, all" in bad.err
     theirs = json.dumps({"jobId": "x1", "type": "email", "schedule": {"cron": "* * * * *"}})
@@ -205,8 +205,8 @@ def test_schedules_of_a_namespace(ox: Commands, queue: Queue, clean: ValkeyServe
         client.set("bridge:jobs:data:x1", theirs)
         client.zadd("bridge:jobs:cron", {"x1": 4_000_000_000_000})
     assert (
-        ox("--namespace", "bridge", "schedulers", "show", "email", "x1", "--json").json["cron"] == "* * * * *"
+        ox("--namespace", "bridge", "schedules", "show", "email", "x1", "--json").json["cron"] == "* * * * *"
     )
-    assert ox("--namespace", "bridge", "schedulers", "show", "video", "x1").code == 1, "it is of another type"
-    assert ox("--namespace", "bridge", "schedulers", "remove", "email", "x1", "digest").code == 0
-    assert ox("--namespace", "bridge", "schedulers", "list", "email", "--json").json == []
+    assert ox("--namespace", "bridge", "schedules", "show", "video", "x1").code == 1, "it is of another type"
+    assert ox("--namespace", "bridge", "schedules", "remove", "email", "x1", "digest").code == 0
+    assert ox("--namespace", "bridge", "schedules", "list", "email", "--json").json == []

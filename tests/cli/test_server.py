@@ -1,4 +1,4 @@
-"""``oxcart server``: the embedded Valkey by hand."""
+"""``oxcart server``: starting and stopping the embedded Valkey."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_holder_that_has_ended_meanwhile_is_no_error(
     assert Commands(None)("server", "stop", "--folder", str(tmp_path)).out == "stopped\n"
 
 
-def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     ended = Commands(None)("server", "start", "--folder", str(file / "data"))

@@ -1,4 +1,4 @@
-"""The commands on schedules, limits, deduplication, flows and logs: what they do, say, and end with."""
+"""The commands on schedules, limits, deduplication, flows and logs: effects, output and exit codes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def queue(clean: ValkeyServer) -> Iterator[Queue]:
 
 class TestSchedulers:
     def test_add_show_list_and_remove(self, ox: Commands, queue: Queue) -> None:
-        made = ox("schedulers", "add", "mail", "digest", '{"to": "all"}', "--cron", "0 7 * * 1-5",
+        made = ox("schedules", "add", "mail", "digest", '{"to": "all"}', "--cron", "0 7 * * 1-5",
                   "--tz", "Europe/Berlin", "--name", "send", "--attempts", "2", "--json")  # fmt: skip
         assert made.code == 0
-        found = queue.schedulers.get("digest")
+        found = queue.schedules.get("digest")
         assert found is not None
-        assert made.json == ox("schedulers", "show", "mail", "digest", "--json").json
-        assert made.json == ox("schedulers", "list", "mail", "--json").json[0]
+        assert made.json == ox("schedules", "show", "mail", "digest", "--json").json
+        assert made.json == ox("schedules", "list", "mail", "--json").json[0]
         assert {name: made.json[name] for name in ("id", "name", "cron", "tz", "next_ms", "data")} == {
             "id": "digest",
             "name": "send",
@@ -38,29 +38,29 @@ class TestSchedulers:
             "data": {"to": "all"},
         }
         assert found.options["attempts"] == 2
-        assert "0 7 * * 1-5 Europe/Berlin" in ox("schedulers", "show", "mail", "digest").out
-        assert ox("schedulers", "remove", "mail", "digest").out == "digest: removed\n"
-        assert ox("schedulers", "list", "mail").out == "mail: no schedules\n"
+        assert "0 7 * * 1-5 Europe/Berlin" in ox("schedules", "show", "mail", "digest").out
+        assert ox("schedules", "remove", "mail", "digest").out == "digest: removed\n"
+        assert ox("schedules", "list", "mail").out == "mail: no schedules\n"
         assert queue.counts()["delayed"] == 0
 
     def test_an_interval_with_everything(self, ox: Commands, queue: Queue) -> None:
-        made = ox("schedulers", "add", "mail", "poll", "--every", "1h", "--limit", "3",
+        made = ox("schedules", "add", "mail", "poll", "--every", "1h", "--limit", "3",
                   "--start", "2100-01-01T00:00Z", "--end", "2100-02-01T00:00Z")  # fmt: skip
         assert made.out == "poll: every 1h, next at 2100-01-01 00:00:00.000Z\n"
-        found = queue.schedulers.get("poll")
+        found = queue.schedules.get("poll")
         assert found is not None
         assert (found.schedule.limit, found.schedule.end) == (3, parse_instant("2100-02-01T00:00Z", "end"))
-        assert "every 1h" in ox("schedulers", "list", "mail").out
-        ox("schedulers", "add", "mail", "late", "--every", "1h", "--offset", "5m")
-        late = queue.schedulers.get("late")
+        assert "every 1h" in ox("schedules", "list", "mail").out
+        ox("schedules", "add", "mail", "late", "--every", "1h", "--offset", "5m")
+        late = queue.schedules.get("late")
         assert late is not None
         assert late.next_ms % 3_600_000 == 300_000
-        assert "every 1h + 5m" in ox("schedulers", "show", "mail", "late").out
+        assert "every 1h + 5m" in ox("schedules", "show", "mail", "late").out
 
     def test_the_same_again_changes_nothing(self, ox: Commands, queue: Queue) -> None:
-        words = ("schedulers", "add", "mail", "daily", "--cron", "0 7 * * *", "--json")
+        words = ("schedules", "add", "mail", "daily", "--cron", "0 7 * * *", "--json")
         assert ox(*words).json == ox(*words).json
-        assert queue.schedulers.count() == 1
+        assert queue.schedules.count() == 1
 
     @pytest.mark.parametrize(
         "words",
@@ -75,15 +75,15 @@ class TestSchedulers:
         ],
     )
     def test_wrongly(self, ox: Commands, queue: Queue, words: list[str]) -> None:
-        ended = ox("schedulers", "add", "mail", "x", *words)
+        ended = ox("schedules", "add", "mail", "x", *words)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
-        assert queue.schedulers.count() == 0
+        assert queue.schedules.count() == 0
 
     def test_what_is_not_there_is_code_1(self, ox: Commands, queue: Queue) -> None:
-        ended = ox("schedulers", "show", "mail", "none")
+        ended = ox("schedules", "show", "mail", "none")
         assert (ended.code, ended.err) == (1, "oxcart: queue mail has no schedule none\n")
-        queue.schedulers.upsert("some", every="1h")
-        ended = ox("schedulers", "remove", "mail", "none", "some", "--json")
+        queue.schedules.upsert("some", every="1h")
+        ended = ox("schedules", "remove", "mail", "none", "some", "--json")
         assert (ended.code, [one["ok"] for one in ended.json]) == (1, [False, True])
 
 
@@ -116,7 +116,7 @@ class TestLimits:
         assert shown["keys"] == {**digest, "concurrent": None, "per_minute": 60}
         assert "2 at once; 0 hold a place, 0 held back" in ox("limits", "show", "mail").out
         assert ox("add", "mail", "digest", "{}", "--limit-key", "tenant-42").code == 0
-        assert queue.jobs("waiting")[0].options.limit_key == "tenant-42"
+        assert queue.jobs.list("waiting")[0].options.limit_key == "tenant-42"
         assert ox("limits", "type", "mail", "digest").code == 2
         assert ox("limits", "key", "mail", "--remove", "--concurrent", "1").code == 2
         assert ox("limits", "type", "mail", "digest", "--remove").code == 0
@@ -221,6 +221,6 @@ def test_logs(ox: Commands, queue: Queue) -> None:
 
 
 def test_a_server_that_cannot_be_reached_is_code_3() -> None:
-    for command in (["schedulers", "list", "q"], ["limits", "show", "q"], ["dedup", "show", "q", "k"]):
+    for command in (["schedules", "list", "q"], ["limits", "show", "q"], ["dedup", "show", "q", "k"]):
         ended = Commands("redis://127.0.0.1:1")(*command)
         assert (ended.code, ended.err.count("\n")) == (3, 1)

@@ -1,4 +1,4 @@
-"""Names, ids, reasons and logs of others reach no terminal as they are, whichever command prints them."""
+"""Every command escapes names, ids, reasons and logs before it prints them to a terminal."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("dead", "show"): (("Q", "J"), ("Q", "J", "--json")),
     ("dead", "replay"): (("Q", "missing-\x1b[31m"),),
     ("dead", "purge"): (("Q", "missing-\x1b[31m", "--yes"), ("Q", "--all", "--dry-run")),
-    ("schedulers", "list"): (("Q",), ("Q", "--json")),
-    ("schedulers", "show"): (("Q", "S"), ("Q", "S", "--json")),
-    ("schedulers", "add"): (("Q", "\x1b[31m", "--every", "1h"),),
-    ("schedulers", "remove"): (("Q", "missing-\x1b[31m"),),
+    ("schedules", "list"): (("Q",), ("Q", "--json")),
+    ("schedules", "show"): (("Q", "S"), ("Q", "S", "--json")),
+    ("schedules", "add"): (("Q", "\x1b[31m", "--every", "1h"),),
+    ("schedules", "remove"): (("Q", "missing-\x1b[31m"),),
     ("limits", "show"): (("Q",),),
     ("limits", "set"): (("Q", "--concurrency", "5"),),
     ("limits", "type"): (("Q", "\x1b[31m", "--concurrent", "1"), ("Q", HOSTILE, "--concurrent", "1")),
@@ -75,7 +75,7 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("dedup", "show"): (("Q", HOSTILE),),
     ("dedup", "release"): (("Q", "\x1b[31m"),),
     ("keys", "rotate"): (("Q",),),
-    ("drain",): (("Q", "--yes"),),
+    ("clear",): (("Q", "--yes"),),
     ("obliterate",): (("Q", "--yes", "--force"),),
 }
 

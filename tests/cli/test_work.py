@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import urllib.error
 import urllib.request
@@ -263,7 +264,7 @@ async def stuck() -> None:
         assert program.wait(limit=30) == 0
         assert job.state() == "waiting"
 
-    def test_a_taken_port_is_told(self, start: Start, clean: ValkeyServer) -> None:
+    def test_a_taken_port_is_an_error(self, start: Start, clean: ValkeyServer) -> None:
         program = start("work", "app:mail", "--metrics-port", str(clean.port))
         assert program.wait() == 2
         assert "metrics cannot be served" in program.seen[-1]
@@ -330,6 +331,24 @@ class TestSeveralProcesses:
         program.send(signal.SIGINT)
         program.wait_for("stopping; running jobs may end")
         program.send(signal.SIGINT)
+        assert program.wait() == 0
+        assert job.state() == "waiting"
+        assert job.get().attempts_used == 0
+
+    def test_a_busy_process_notices_both_signals(self, start: Start, mail: Queue) -> None:
+        program = start("work", "app:mail", "-p", "2")
+        job = mail.add("slow", {"seconds": 600})
+        program.wait_for("slow begins")
+        pids = self._pids(mail)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(partial(_is_stopped, pid), "a stopped process")
+        for count in (1, 2):
+            program.send(signal.SIGINT)
+            for pid in pids:
+                wait_until(partial(_has_pending, pid, count), "signals that wait")
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
         assert program.wait() == 0
         assert job.state() == "waiting"
         assert job.get().attempts_used == 0
@@ -456,3 +475,17 @@ def test_wrong_options_are_code_2(ox: Commands, monkeypatch: pytest.MonkeyPatch)
         assert ended.code == 2
         assert message in ended.err
         assert ended.err.count("\n") == 1
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether none of a process's threads runs."""
+    threads = Path(f"/proc/{pid}/task").glob("*/status")
+    return all(re.search(r"^State:\s*T", thread.read_text(), re.MULTILINE) for thread in threads)
+
+
+def _has_pending(pid: int, count: int) -> bool:
+    """Whether so many stop signals wait until the process runs."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    masks = re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)$", status, re.MULTILINE)
+    stops = sum(1 << (number - 1) for number in (signal.SIGINT, signal.SIGTERM))
+    return sum((int(mask, 16) & stops).bit_count() for mask in masks) == count

@@ -1,4 +1,4 @@
-"""One cluster per test process, three masters with a replica each; queues whose slots lie on each of them."""
+"""One cluster per test process, three masters with a replica each, and queues on each master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers that go on while a master hangs and wakes after its failover, and a book of what they lost.
+"""Producers that continue while a master hangs and wakes after its failover, and a count of lost jobs.
 
 A frozen master keeps its connections. What producers had sent to it by then it applies when it wakes, and it
 answers until it learns that another process is master by now. A job is lost if its add returned and the new
@@ -69,7 +69,7 @@ class Producers:
         queue = self._queues[0]
         found: list[Any] = []
         for first in range(0, len(self.acknowledged), 500):
-            found += await queue.get_many(self.acknowledged[first : first + 500])
+            found += await queue.jobs.get_many(self.acknowledged[first : first + 500])
         lost = [job_id for job_id, job in zip(self.acknowledged, found, strict=True) if job is None]
         print(
             f"{what}: {len(lost)} lost of {len(self.acknowledged)} acknowledged, "

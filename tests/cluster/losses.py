@@ -1,4 +1,4 @@
-"""A producer and workers that go on while a master is killed, and a book of what its replica had by then.
+"""A producer and workers that continue while a master is killed, and a record of what its replica had.
 
 What was replicated is known by offsets: an add is answered, then the master's offset is read; once the
 replica has applied that offset it has the job. Whatever the replica had must run, however the master ended.
@@ -45,7 +45,7 @@ class Losses:
         self._last_end = 0.0
         self._producing = True
         self._watching = True
-        queue.process(self._handle)
+        queue.fallback(self._handle)
 
     async def _handle(self, job: RunningJob) -> str:
         await asyncio.sleep(self._take)

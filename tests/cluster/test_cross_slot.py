@@ -1,4 +1,4 @@
-"""Mistakes that would spread a call over several slots: a typed error before any write."""
+"""Calls over several slots raise a typed error before any write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from oxcart import Queue, RunningJob, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.model.errors import CrossSlotError
 from oxcart.model.options import JobOptions
 from tests.chaos.fleet import eventually
@@ -40,7 +40,7 @@ async def test_a_cluster_taken_for_a_single_server_is_refused(masters: Masters, 
 async def test_a_worker_on_a_cluster_taken_for_a_single_server_ends(masters: Masters) -> None:
     queue = Queue("video", url=masters.cluster.nodes[0].url)
 
-    @queue.process
+    @queue.fallback
     async def work() -> None: ...
 
     with pytest.raises(CrossSlotError):
@@ -89,7 +89,7 @@ async def test_the_end_of_a_child_whose_parent_is_in_another_slot(
 
     def outcome(name: str) -> Outcome:
         job = jobs[name]
-        return Outcome(kind, job.id, job.token, job.starts, now, b'"x"', b"[]")
+        return Outcome(OutcomeKind(kind), job.id, job.token, job.starts, now, b'"x"', b"[]")
 
     codes, _ = await broker.finish([outcome("one"), outcome("child"), outcome("two")])
     assert codes == [1, 2, 1], "it ends, and its neighbours do not notice"
@@ -100,7 +100,7 @@ async def test_the_end_of_a_child_whose_parent_is_in_another_slot(
     # Nor does one that makes room for others.
     await broker.add([broker.encode("job", None, JobOptions.build(job_id="three"))])
     [three] = (await broker.claim(Ask())).jobs
-    retained = Outcome(kind, three.id, three.token, three.starts, now + 1, b'"x"', b"[]", "1::")
+    retained = Outcome(OutcomeKind(kind), three.id, three.token, three.starts, now + 1, b'"x"', b"[]", "1::")
     assert (await broker.finish([retained]))[0] == [1]
     assert await broker.get(["child"]) == [None]
 
@@ -126,7 +126,7 @@ async def test_a_worker_goes_on_beside_such_a_child(
     queue = Queue(broker.queue, url=masters.url)
     ran: list[str] = []
 
-    @queue.process
+    @queue.fallback
     async def work(job: RunningJob) -> None:
         ran.append(job.id)
 
@@ -134,6 +134,6 @@ async def test_a_worker_goes_on_beside_such_a_child(
         await eventually(lambda: len(ran) == 3, "all ran")
         await (await queue.add("job")).result(30)
         for name in ("one", "child", "two"):
-            assert await queue.state(name) == "completed"
+            assert await queue.jobs.state(name) == "completed"
     assert len(ran) == 4, "none ran again"
     await queue.close()

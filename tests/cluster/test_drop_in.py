@@ -1,4 +1,4 @@
-"""The drop-in for PyPI's bullmq on a cluster: by a client of redis-py, and a flow over queues of one tag."""
+"""The drop-in for PyPI's bullmq on a cluster: by a redis-py client, and a flow over queues of one tag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A master with a replica is killed under load: work goes on by itself, and nothing replicated is lost.
+"""A master with a replica is killed under load: work continues, and nothing replicated is lost.
 
 `make failover` kills every master in turn, several times, at full length.
 """
@@ -72,7 +72,7 @@ async def test_idle_workers_and_other_queues(cluster: ValkeyCluster) -> None:
         return "done"
 
     for queue in queues:
-        queue.process(work)
+        queue.fallback(work)
     async with Worker(*queues, concurrency=3).running():
         for queue in queues:
             assert await (await queue.add("job")).result(GOES_ON) == "done"
@@ -112,7 +112,7 @@ async def test_leases_are_renewed_though_the_only_node_that_was_named_is_dead(cl
     renewed, begun = asyncio.Event(), asyncio.Event()
     async with Queue(Masters(cluster).queue_on(other), url=url) as queue:
 
-        @queue.process
+        @queue.fallback
         async def work() -> str:
             begun.set()
             await renewed.wait()

@@ -56,7 +56,7 @@ async def test_in_one_slot(masters: Masters, prefix: str) -> None:
         return sum((await job.children_values()).values())
 
     handle = await parent.flow().after(child.flow(1), child.flow(2)).add()
-    seen = await parents.get_flow(handle.id)
+    seen = await parents.flows.get(handle.id)
     assert seen is not None
     assert {one.job.queue for one in seen.children} == {children.name}
     queues = (parents,) if parents is children else (parents, children)

@@ -31,7 +31,7 @@ async def test_in_one_slot(masters: Masters, prefix: str) -> None:
         return job.name
 
     for queue in {first, then}:
-        queue.process(run)
+        queue.fallback(run)
     graph = Graph(first)
     middle = graph.fan_out(graph.job("top"), [("left", None), ("right", None)])
     graph.fan_in("join", after=middle, queue=then)

@@ -1,11 +1,11 @@
-"""Lanes on a cluster: they live in the slot of their queue, and its workers take from them."""
+"""Lanes on a cluster: they are in the slot of their queue, and its workers serve them."""
 
 from __future__ import annotations
 
 import pytest
 
 from oxcart import Queue, RunningJob, Worker
-from oxcart.broker.bullmq.keys import slot_of
+from oxcart.broker.slots import slot_of
 from oxcart.model.target import Abilities, Target
 from tests.cluster.conftest import Masters
 
@@ -14,7 +14,7 @@ from tests.cluster.conftest import Masters
 async def test_lanes_live_in_the_slot_of_their_queue(masters: Masters, name: str) -> None:
     async with Queue(name, url=masters.url) as queue:
 
-        @queue.process
+        @queue.fallback
         async def run(job: RunningJob) -> str:
             return job.queue
 
@@ -26,7 +26,7 @@ async def test_lanes_live_in_the_slot_of_their_queue(masters: Masters, name: str
             late = await queue.add("n", target=targets[1])
             assert await late.result(20) == name
         assert (await queue.counts())["completed"] == 4
-        slot = queue.broker.slot
+        slot = queue._core.broker.slot
     keys = [key for key in masters.all_keys() if "video" in key]
     assert any("}@all;c=gpu:" in key or "video@all;c=gpu:" in key for key in keys)
     assert {slot_of(key) for key in keys} == {slot}

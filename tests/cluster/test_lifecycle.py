@@ -10,9 +10,9 @@ import pytest
 
 from oxcart import Queue, RunningJob, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.keys import slot_of
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, Lease, Outcome
+from oxcart.broker.port import Ask, Lease, Outcome, OutcomeKind
+from oxcart.broker.slots import slot_of
 from oxcart.model.errors import JobFailed
 from oxcart.model.options import JobOptions
 from tests.chaos.fleet import eventually
@@ -68,11 +68,11 @@ async def test_jobs_of_every_kind(masters: Masters) -> None:
     # Everything of the queue is in one slot.
     assert {slot_of(key) for key in masters.all_keys()} == {slot_of("{video}")}
     # Steering.
-    await queue.retry(handles[0].id, reset=True)
+    await queue.jobs.retry(handles[0].id, reset=True)
     assert await handles[0].state() == "waiting"
-    await queue.remove(handles[0].id)
-    assert await queue.get(handles[0].id) is None
-    assert len(await queue.jobs("completed", limit=50)) == 50
+    await queue.jobs.remove(handles[0].id)
+    assert await queue.jobs.get(handles[0].id) is None
+    assert len(await queue.jobs.list("completed", limit=50)) == 50
     await queue.close()
 
 
@@ -84,7 +84,7 @@ async def test_pause_delay_priority_and_recovery(masters: Masters) -> None:
     assert (await broker.claim(Ask(5))).closed
     await broker.resume()
     await broker.promote_job("j0")
-    await broker.change_priority("j1", 3)
+    await broker.updates.change_priority("j1", 3)
     await broker.update_data("j2", {"a": 1})
     assert await broker.states(["j0", "j1", "j2"]) == ["waiting", "prioritized", "waiting"]
     claimed = await broker.claim(Ask(10, lock_ms=50))
@@ -94,7 +94,9 @@ async def test_pause_delay_priority_and_recovery(masters: Masters) -> None:
     now = broker.clock()
     kinds = {"j0": "c", "j1": "f", "j2": "r", "j3": "d", "j4": "w"}
     outcomes = [
-        Outcome(kinds[job.id], job.id, job.token, job.starts, now, b'"x"', b"[]", delay_ms=60_000)
+        Outcome(
+            OutcomeKind(kinds[job.id]), job.id, job.token, job.starts, now, b'"x"', b"[]", delay_ms=60_000
+        )
         for job in claimed.jobs
         if job.id in kinds
     ]
@@ -125,7 +127,7 @@ async def test_one_worker_over_queues_on_every_master(
     ran: Counter[str] = Counter()
     for queue in queues:
 
-        @queue.process
+        @queue.fallback
         async def work(job: RunningJob) -> str:
             ran[job.queue] += 1
             return job.queue
@@ -158,7 +160,7 @@ async def test_leases_are_renewed_on_a_cluster(masters: Masters) -> None:
 
     for queue in queues:
 
-        @queue.process
+        @queue.fallback
         async def work(job: RunningJob) -> int:
             await enough.wait()
             return job.fencing
@@ -186,7 +188,7 @@ async def test_obliterate_leaves_no_key(masters: Masters) -> None:
     queue, other = (Queue(name, url=masters.url, prefix="{ox}") for name in ("video", "other"))
     jobs = await fill(queue, other)
     assert sum(key.startswith("{ox}:video") for key in masters.all_keys()) > 50
-    assert await queue.obliterate() == jobs
+    assert await queue.jobs.obliterate() == jobs
     assert [key for key in masters.all_keys() if key.startswith("{ox}:video")] == []
     await queue.close()
     await other.close()

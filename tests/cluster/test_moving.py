@@ -1,4 +1,4 @@
-"""Slots that move to another master while jobs run: nothing is lost, nothing has to be restarted."""
+"""Slots move to another master while jobs run: nothing is lost, and nothing needs a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oxcart import Queue, RunningJob, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, ClaimedJob, Lease, Outage, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Lease, Outage, Outcome, OutcomeKind
 from oxcart.model.errors import BrokerError
 from oxcart.model.options import JobOptions
 from tests.chaos.fleet import eventually
@@ -36,7 +36,7 @@ class _Load:
         self.ran: Counter[str] = Counter()
         self.results: list[asyncio.Task[Any]] = []
         self._stop = False
-        self.queue.process(self._handle)
+        self.queue.fallback(self._handle)
 
     async def _handle(self, job: RunningJob) -> str:
         self.ran[job.id] += 1
@@ -191,9 +191,9 @@ _CALLS: dict[str, Callable[[BullMQBroker, ClaimedJob], Awaitable[Any]]] = {
     "pause": lambda broker, _: broker.pause(),
     "resume": lambda broker, _: broker.resume(),
     "set_progress": lambda broker, held: broker.set_progress(held.id, 5),
-    "add_log": lambda broker, held: broker.add_log(held.id, ["line"], 5),
+    "add_log": lambda broker, held: broker.logs.append(held.id, ["line"], 5),
     "update_data": lambda broker, held: broker.update_data(held.id, 5),
-    "change_priority": lambda broker, _: broker.change_priority("waiting", 5),
+    "change_priority": lambda broker, _: broker.updates.change_priority("waiting", 5),
     "change_delay": lambda broker, _: broker.change_delay("later", 5000),
     "promote_job": lambda broker, _: broker.promote_job("later"),
     "retry_job": lambda broker, _: broker.retry_job("done", "completed"),
@@ -202,7 +202,9 @@ _CALLS: dict[str, Callable[[BullMQBroker, ClaimedJob], Awaitable[Any]]] = {
 
 
 def _outcome(kind: str, held: ClaimedJob) -> Outcome:
-    return Outcome(kind, held.id, held.token, held.starts, 1_700_000_000_000, b'"x"', b"[]", delay_ms=1000)
+    return Outcome(
+        OutcomeKind(kind), held.id, held.token, held.starts, 1_700_000_000_000, b'"x"', b"[]", delay_ms=1000
+    )
 
 
 @pytest.mark.parametrize("verb", _CALLS)
@@ -270,7 +272,7 @@ async def test_a_replica_takes_over_while_jobs_run() -> None:
             replica.stop()
 
 
-async def test_a_master_that_dies_and_comes_back_is_nobody_elses_trouble() -> None:
+async def test_a_master_that_dies_and_returns_stops_only_its_own_queues() -> None:
     """One worker on queues of all masters: one is killed, the others go on, and then its own."""
     options: dict[str, Any] = {
         "appendonly": True,
@@ -285,7 +287,7 @@ async def test_a_master_that_dies_and_comes_back_is_nobody_elses_trouble() -> No
             return job.fencing
 
         for queue in queues:
-            queue.process(work)
+            queue.fallback(work)
         async with Worker(*queues, concurrency=6, lock_duration=20).running():
             for queue in queues:
                 assert await (await queue.add("job")).result(LIMIT) == 1

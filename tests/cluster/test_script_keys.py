@@ -14,16 +14,14 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.bullmq import dead, flows, graphs, operations, registry
+from oxcart.broker.bullmq import gates
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.cancelling import cancel, cancel_all
-from oxcart.broker.bullmq.keys import slot_of
-from oxcart.broker.bullmq.rescue import remove_orphans, rescue
-from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
-from oxcart.broker.dead import DeadWork, Doing
-from oxcart.broker.port import Ask, ClaimedJob, Lease, Outage, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Lease, Outage, Outcome, OutcomeKind
+from oxcart.broker.port.results import DeadVerb, DeadWork
+from oxcart.broker.slots import slot_of
+from oxcart.broker.workers import Wakes, WorkerRecord
 from oxcart.model.filter import JobFilter
 from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.graph import Edge, Existing, Kind, Node
@@ -76,11 +74,11 @@ def server() -> Iterator[ValkeyServer]:
         yield server
 
 
-DEAD: tuple[Doing, ...] = ("list", "replay", "purge")
+DEAD: tuple[DeadVerb, ...] = ("list", "replay", "purge")
 
 
 def _outcome(kind: str, job: ClaimedJob, **more: Any) -> Outcome:
-    return Outcome(kind, job.id, job.token, job.starts, 1_700_000_000_000, b'"x"', b"[]", **more)
+    return Outcome(OutcomeKind(kind), job.id, job.token, job.starts, 1_700_000_000_000, b'"x"', b"[]", **more)
 
 
 async def _add(broker: BullMQBroker, *names: str, **options: Any) -> None:
@@ -104,13 +102,13 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     client.rpush(f"{at}:wait", "kept")
     await _add(broker, "while-paused")
     await broker.resume()
-    await broker.change_priority("low", 7)
-    await broker.update_job("low", {"ox:corr": "x", "ox:tags": ""}, 8)
-    await broker.change_priority("plain", 3, lifo=True)
+    await broker.updates.change_priority("low", 7)
+    await broker.updates.update("low", {"correlation_id": "x", "tags": None}, 8)
+    await broker.updates.change_priority("plain", 3, lifo=True)
     await broker.change_delay("later", 30_000)
     await broker.promote_job("late")
     await broker.set_progress("plain", 5)
-    await broker.add_log("plain", ["a", "b"], 1)
+    await broker.logs.append("plain", ["a", "b"], 1)
     await broker.update_data("plain", 2)
     await broker.states(["plain", "later", "nobody"])
     await broker.look(["plain", "later", "nobody"])
@@ -156,7 +154,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
 
 async def _limits(broker: BullMQBroker) -> None:
     """Jobs held back by limits of both kinds, let in by an end, by the tick and by the limit's removal."""
-    await operations.drain(broker)
+    await broker.bulk.clear()
 
     async def add(key: str, *names: str, **options: Any) -> None:
         built = [JobOptions.build(job_id=name, limit_key=key, **options) for name in names]
@@ -179,8 +177,8 @@ async def _limits(broker: BullMQBroker) -> None:
 async def _lanes(broker: BullMQBroker, client: Any) -> None:
     """Jobs in lanes: added, found, claimed by choice, ended, cancelled and tended; and a lane that goes."""
     gpu, eu = broker.lanes.open("all;c=gpu"), broker.lanes.open("any;r=eu")
-    record = registry.WorkerRecord(id="w", routed=True)
-    await registry.beat(broker, record, told="2")
+    record = WorkerRecord(id="w", routed=True)
+    await broker.registry.beat(record, Wakes.EVERY_ADD)
     await _add(gpu, "g1", "g2", "plain", "low")
     await _add(eu, "e1", "g1", priority=2)
     await _add(broker, "e1")
@@ -196,7 +194,7 @@ async def _lanes(broker: BullMQBroker, client: Any) -> None:
     codes, claimed = await gpu.finish([_outcome("c", job)], Ask(5, lanes=("any;r=eu",)))
     assert codes == [1]
     (job,) = claimed.jobs
-    await cancel(broker, [job.id], "no", force=False)
+    await broker.cancelling.cancel([job.id], "no", force=False)
     await eu.finish([_outcome("l", job, delay_ms=1)])
     await broker.limits.release()
     await broker.lanes.counts()
@@ -204,29 +202,29 @@ async def _lanes(broker: BullMQBroker, client: Any) -> None:
     await broker.lanes.sweep_ids("0")
     await broker.pause()
     await broker.resume()
-    await operations.obliterate(gpu, force=True)
+    await gpu.bulk.obliterate(force=True)
     await asyncio.sleep(0.005)
     await broker.lanes.tend(guard_ms=1, idle_ms=-(10**9))
     assert "all;c=peer" not in await broker.lanes.names()
-    await registry.leave(broker, "w")
+    await broker.registry.leave("w")
 
 
 async def _schedules(broker: BullMQBroker, client: Any) -> None:
     """Schedules of both kinds and a repeatable job; and a queue that is held."""
-    store, at = broker.schedulers, broker.keys.base
+    store, at = broker.schedules, broker.keys.base
     for key, schedule in {
         "e": Schedule(every=60_000),
         "c": Schedule(cron="* * * * *", immediately=True),
     }.items():
-        await store.upsert(key, schedule, "run", b"{}", {"priority": 1}, ["ox:timeout", "5"])
-        await store.upsert(key, schedule, "run", b"[1]", {"lifo": True})
+        await store.write(key, schedule, "run", b"{}", {"priority": 1}, ["ox:timeout", "5"])
+        await store.write(key, schedule, "run", b"[1]", {"lifo": True})
     old = "name:::UTC:* * * * *"
     client.zadd(f"{at}:repeat", {old: 1})
     opts = '{"repeat":{"pattern":"* * * * *","tz":"UTC","count":1}}'
     client.hset(f"{at}:repeat:x:1", mapping={"name": "name", "data": "{}", "opts": opts, "rjk": old})
     client.rpush(f"{at}:wait", "repeat:x:1")
     jobs = (await broker.claim(Ask(20))).jobs
-    runs = [Claim(job.id, job.fields[b"rjk"].decode(), job.fields) for job in jobs if b"rjk" in job.fields]
+    runs = [job for job in jobs if job.advances_schedule]
     assert len(runs) == 3
     assert all(await store.advance(runs))
     await broker.finish([_outcome("l", job, delay_ms=1) for job in jobs])
@@ -282,12 +280,12 @@ async def _cancel(broker: BullMQBroker, there: str, client: Any) -> None:
         client.sadd(f"{there}:{parent}:dependencies", f"{at}:{name}")
         client.hset(f"{at}:{name}", mapping=_parent(there, parent, fpof=True))
     client.hset(f"{at}:doomed-0", mapping={"deid": "d", "opts": '{"removeOnFail":true}'})
-    assert await cancel(broker, ["doomed-0"], "no", force=False) == [1]
+    assert await broker.cancelling.cancel(["doomed-0"], "no", force=False) == [1]
     chosen = JobFilter(names=("job",))
-    await cancel_all(broker, chosen, ["wait"], "no", limit=3)
+    await broker.cancelling.cancel_all(chosen, ["wait"], "no", limit=3)
     held = [job.id for job in (await broker.claim(Ask(50))).jobs]
-    assert await cancel(broker, held[:1], "no", force=False) == [2]
-    assert await cancel(broker, held[:1], "no", force=True) == [1]
+    assert await broker.cancelling.cancel(held[:1], "no", force=False) == [2]
+    assert await broker.cancelling.cancel(held[:1], "no", force=True) == [1]
 
 
 async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
@@ -299,14 +297,14 @@ async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
 
     leaves = [tree(other, "leaf"), tree(broker, "late-leaf", delay=60), tree(other, "low-leaf", priority=2)]
     top = tree(broker, "top", tree(other, "middle", *leaves), deduplication="tree")
-    await flows.add_tree(broker, top)
-    await flows.add_tree(broker, tree(broker, "again", tree(broker, "plain"), deduplication="tree"))
+    await broker.flows.add(top)
+    await broker.flows.add(tree(broker, "again", tree(broker, "plain"), deduplication="tree"))
     [leaf] = (await other.claim(Ask(1))).jobs
-    await flows.add_children(other, leaf.id, [tree(broker, "below")], token=leaf.token)
+    await other.flows.add_children(leaf.id, [tree(broker, "below")], token=leaf.token)
     await other.finish([_outcome("h", leaf)])
-    await flows.add_tree(broker, tree(broker, "adopts", tree(broker, "plain")))
-    await flows.view(broker, "top")
-    await broker.leave_parent("late-leaf")
+    await broker.flows.add(tree(broker, "adopts", tree(broker, "plain")))
+    await broker.flows.view("top")
+    await broker.flows.leave_parent("late-leaf")
     for rule in (
         {"id": "a", "keep_last_if_active": True},
         {"id": "b", "ttl": 60, "extend": True},
@@ -316,7 +314,7 @@ async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
     await broker.promote_job("a1")
     await broker.claim(Ask(20))
     await _add(broker, "a3", deduplication={"id": "a", "keep_last_if_active": True})
-    await broker.release_window("b")
+    await broker.deduplication.release("b")
     await broker.remove_job("top", children=False)
 
 
@@ -327,23 +325,23 @@ async def _graphs(broker: BullMQBroker, other: BullMQBroker, client: Any) -> Non
         options = JobOptions.build(job_id=name, history=True, lifetime="1h", attempts=1)
         return Node(at.queue, at.keys.prefix, "job", 1, options, edges)
 
-    await operations.drain(broker)
-    await operations.drain(other)
+    await broker.bulk.clear()
+    await other.bulk.clear()
     nodes = [made(broker, f"first-{n}") for n in range(4)]
     nodes += [made(other, f"then-{n}", Edge(n), Edge((n + 1) % 4, Kind.AFTER_ANY)) for n in range(4)]
     nodes += [made(broker, f"last-{n}", Edge(4 + n)) for n in range(4)]
-    await graphs.add_graph(broker, nodes)
+    await broker.graphs.add(nodes)
     jobs = {job.id: job for job in (await broker.claim(Ask(50))).jobs}
     await broker.finish(
         [_outcome("c", jobs["first-0"]), _outcome("f", jobs["first-1"], category="cancelled")]
     )
     await broker.finish([_outcome("f", jobs["first-2"], retention="0::")])
     client.delete(f"{broker.keys.base}~gates:first-3")
-    keeper = graphs.GateKeeper(other)
+    keeper = gates.GateKeeper(other)
     await keeper.tick()
     assert await keeper.repair() > 0
     gone = Existing(broker.keys.prefix, broker.queue, "first-0")
-    await graphs.add_graph(broker, [made(other, "late-comer", Edge(gone))])
+    await broker.graphs.add([made(other, "late-comer", Edge(gone))])
 
 
 async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
@@ -351,14 +349,14 @@ async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
     at = broker.keys.base
     await _add(broker, "orphan", "only")
     client.delete(f"{at}:wait")
-    await remove_orphans(broker)
+    await broker.rescue.remove_orphans()
     await _add(broker, "last", "more", "most")
     client.hset(f"{there}:upper", mapping={"name": "p", "opts": "{}", "data": "1", "timestamp": 1})
     client.zadd(f"{there}:waiting-children", {"upper": 1})
     client.sadd(f"{there}:upper:dependencies", f"{at}:last")
     client.hset(f"{at}:last", mapping={**_parent(there, "upper"), "deid": "window"})
     client.set(f"{at}:de:window", "last")
-    await operations.clean(broker, "wait", 2**53, limit=1)
+    await broker.bulk.clean(["wait"], 2**53, limit=1)
     # What a pipeline asks for, attached and not.
     meta, now = broker.keys.meta(), broker.clock()
     await broker.caller.again(load("attach"), meta, "reader", now + 60_000, 20_000, now, "life")
@@ -367,17 +365,17 @@ async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
     jobs = (await broker.claim(Ask(2))).jobs
     await broker.finish([_outcome("f", job) for job in jobs], Ask(0, metrics=5))
     for doing in DEAD:
-        await dead.work_off(broker, DeadWork(doing, limit=1))
-    await operations.retry_all(broker, "failed")
-    await broker.add_log("more", ["a", "b"], None)
-    await broker.clear_logs("more", 1)
-    await broker.clear_logs("more")
-    await operations.counts_per_priority(broker)
+        await broker.dead_letters.run(DeadWork(doing, limit=1))
+    await broker.bulk.retry_all("failed")
+    await broker.logs.append("more", ["a", "b"], None)
+    await broker.logs.clear("more", 1)
+    await broker.logs.clear("more")
+    await broker.bulk.counts_per_priority()
     await broker.caller.again(load("reseal"), meta, "h", f"{at}:more", "data", "1", "2")
-    await operations.publish(broker, "own", {"field": "value"})
+    await broker.bulk.publish("own", {"field": "value"})
     client.hset(f"{at}:repeat:daily", "name", "n")
     client.zadd(f"{at}:repeat", {"daily": 1})
-    await operations.obliterate(broker, force=True)
+    await broker.bulk.obliterate(force=True)
 
 
 @pytest.mark.parametrize("prefix", ["bull", "{bull}"])
@@ -394,7 +392,7 @@ async def test_every_key_is_in_the_slot_of_the_first(server: ValkeyServer, prefi
         # Two jobs that are in no list, as a peer's rename may leave them.
         await _add(broker, "lost", "lost-low", priority=3)
         client.delete(f"{broker.keys.base}:prioritized", f"{broker.keys.base}:wait")
-        assert {"lost", "lost-low"} <= set((await rescue(broker)).rescued)
+        assert {"lost", "lost-low"} <= set((await broker.rescue.run()).rescued)
         await _operate(broker, there=other.keys.base, client=client)
         await broker.close()
         await other.close()

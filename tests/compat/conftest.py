@@ -1,4 +1,4 @@
-"""What the tests of the drop-in share: queues and workers on the server of the test, closed at its end."""
+"""Shared by the tests of the drop-in: queues and workers on the test's server, closed at its end."""
 
 from __future__ import annotations
 

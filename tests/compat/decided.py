@@ -1,4 +1,4 @@
-"""Where docs/migrating-from-bullmq.md says that the two packages differ on purpose: what does each do?
+"""The deliberate differences of docs/migrating-from-bullmq.md, run on either package.
 
 python decided.py <package> <port>
 

@@ -1,4 +1,4 @@
-"""The faults of PyPI bullmq that docs/migrating-from-bullmq.md speaks of, one after another: who has them?
+"""The faults of PyPI bullmq that docs/migrating-from-bullmq.md lists, run on either package.
 
 python faults.py <package> <port>
 

@@ -1,4 +1,4 @@
-"""Runs the examples of PyPI bullmq's README on a package, with nothing changed but the import line.
+"""Runs the examples of PyPI bullmq's README on a package; only the import line differs.
 
 python readme.py <package> <port> < README.md
 

@@ -1,4 +1,4 @@
-"""Runs a script on a package and prints what it found: the same file on PyPI's bullmq and on ours.
+"""Runs a script on a package and prints its findings: the same file on PyPI's bullmq and on ours.
 
 python run.py <package> <script> <port>
 python run.py <package> public

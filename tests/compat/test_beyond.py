@@ -1,4 +1,4 @@
-"""What the drop-in has beyond PyPI's package, because Node has it; and what it refuses."""
+"""What the drop-in has beyond PyPI's package, because Node has it, and what it refuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestWaitUntilFinished:
         assert await waiting == {"of": "a"}
         assert await job.waitUntilFinished(None, 20_000) == {"of": "a"}
 
-    async def test_of_one_that_is_removed_at_its_end(self, make: Make) -> None:
+    async def test_result_of_a_job_removed_at_its_end(self, make: Make) -> None:
         """Bullmq #85: there such a wait hangs."""
         queue = make(Queue, "q")
         make(Worker, "q", process)
@@ -97,7 +97,7 @@ class TestDependencies:
 
 
 class TestChildren:
-    async def test_those_that_have_not_ended_are_removed(self, make: Make) -> None:
+    async def test_unfinished_children_are_removed(self, make: Make) -> None:
         producer, queue, kids = make(FlowProducer), make(Queue, "q"), make(Queue, "kids")
         names = ("done", "held", "first", "second")
         children = [{"name": name, "queueName": "kids", "opts": {"jobId": name}} for name in names]
@@ -169,9 +169,7 @@ class TestJobs:
         await queue.add("a", {}, window)
         assert [await queue.removeDeduplicationKey("w"), await queue.removeDeduplicationKey("w")] == [1, 0]
 
-    async def test_one_that_cannot_be_read_is_shown_all_the_same(
-        self, make: Make, store: redis.Redis
-    ) -> None:
+    async def test_an_undecodable_job_is_still_shown(self, make: Make, store: redis.Redis) -> None:
         queue = make(Queue, "q")
         store.hset(
             "bull:q:odd", mapping={"name": "n", "data": "{nonsense", "opts": "[]", "delay": "x", "atm": "1.0"}
@@ -212,7 +210,7 @@ class TestQueues:
         assert [job.data for job in await queue.getJobs("waiting", 3, 1)] == []
         assert [job.data for job in await queue.getJobs(["completed", "waiting"], 0, 1, True)] == [0, 1]
 
-    async def test_numbers_go_on_where_somebody_chose_one(self, make: Make, store: redis.Redis) -> None:
+    async def test_the_counter_skips_chosen_ids(self, make: Make, store: redis.Redis) -> None:
         """A counted id is never one that is taken: PyPI's scripts write over such a job."""
         queue = make(Queue, "q")
         await queue.add("a", 1)
@@ -340,7 +338,7 @@ class TestSchedulers:
             4070908800000,
         )
 
-    async def test_runs_are_made_for_those_who_take_jobs_by_hand(self, make: Make) -> None:
+    async def test_a_job_claimed_by_hand_adds_the_next_run(self, make: Make) -> None:
         queue, worker = make(Queue, "q"), make(Worker, "q", None)
         first = await queue.upsertJobScheduler("s", {"every": 3_600_000})
         job = await worker.getNextJob("t")
@@ -351,7 +349,7 @@ class TestSchedulers:
 
 
 class TestEvents:
-    async def test_only_new_ones_unless_told_otherwise(self, make: Make, url: str) -> None:
+    async def test_only_new_events_by_default(self, make: Make, url: str) -> None:
         queue = make(Queue, "q")
         await queue.add("before", {})
         events = make(QueueEvents, "q")

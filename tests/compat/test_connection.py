@@ -1,4 +1,4 @@
-"""Where the drop-in's queues live: by URL, by dict, by a client of redis-py, and by nothing."""
+"""The server of the drop-in's queues: by URL, by dict, by a redis-py client, and by default."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def place(connection: Any) -> str:
         ),
     ],
 )
-def test_a_connection_tells_the_place(connection: Any, url: str) -> None:
+def test_a_connection_names_the_server(connection: Any, url: str) -> None:
     assert place(connection) == url
 
 
@@ -106,7 +106,7 @@ async def test_a_producer_takes_a_connection_or_options(url: str) -> None:
         await producer.close()
 
 
-async def test_the_face_says_where_it_is(make: Make, url: str) -> None:
+async def test_the_queue_shows_its_server(make: Make, url: str) -> None:
     events = make(QueueEvents, "q", autorun=False)
     producer = QueueEventsProducer("q", {"connection": url})
     assert events.qualifiedName == producer.qualifiedName == "bull:q"
@@ -119,6 +119,6 @@ async def test_a_cluster_gives_the_queue_a_tag() -> None:
     assert queue.keys["wait"] == "bull:{q}:wait"
 
 
-def test_an_option_without_effect_is_said_to_be_one(url: str) -> None:
+def test_an_option_without_effect_warns(url: str) -> None:
     with pytest.warns(DeprecationWarning, match="skipWaitingForReady"):
         Queue("q", {"connection": url, "skipWaitingForReady": True})

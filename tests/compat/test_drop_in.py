@@ -1,4 +1,4 @@
-"""The drop-in for users of PyPI's bullmq: the same files run on both packages, and find the same.
+"""The drop-in for users of PyPI's bullmq: the same files give the same results on both packages.
 
 Their package runs in an environment of its own. Each script calls its part of the public methods; together
 they must call every one that the installed package has, so that a new version of it shows what we lack.
@@ -22,6 +22,8 @@ from benchmarks.systems import pypi_environment
 from oxcart.compat import bullmq
 from tests.compat.run import SCRIPTS, parameters, public
 from tests.servers import ValkeyServer
+
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 OURS = "oxcart.compat.bullmq"
@@ -76,7 +78,7 @@ def test_every_parameter_can_be_given_by_its_name(theirs: str) -> None:
     assert {name: names for name, names in missing.items() if names} == {}
 
 
-def test_every_name_is_here_or_in_the_list_of_those_that_are_not(theirs: str, valkey: ValkeyServer) -> None:
+def test_every_name_is_here_or_listed_as_missing(theirs: str, valkey: ValkeyServer) -> None:
     """Walks all modules, classes and objects of their package."""
     wanted = run(theirs, "run.py", "bullmq", "surface", str(valkey.port))
     assert {"types.job_options.JobOptions", "worker.Worker.clientName", "utils"} <= set(wanted)

@@ -1,4 +1,4 @@
-"""Errors of the drop-in are those of both packages, and failures are told where somebody listens."""
+"""Errors of the drop-in are instances of both packages' classes, and failures reach the listeners."""
 
 from __future__ import annotations
 

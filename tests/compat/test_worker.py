@@ -181,7 +181,7 @@ class TestControlFlow:
         await reaches(parent, "waiting-children")
         assert seen == [False, True]
 
-    async def test_a_failed_child_fails_the_one_who_would_wait(self, make: Make) -> None:
+    async def test_a_failed_child_fails_a_parent_that_waits(self, make: Make) -> None:
         async def process(job: Job, token: str) -> None:
             kid = await kids.add(
                 "k", {}, {"parent": {"id": job.id, "queue": "bull:q"}, "failParentOnFailure": True}
@@ -243,7 +243,7 @@ class TestOptions:
         await soon(lambda: len(told) == 7)
         assert most == 3
 
-    async def test_the_lock_lasts_as_long_as_was_said(self, make: Make, store: redis.Redis) -> None:
+    async def test_the_lock_lasts_its_duration(self, make: Make, store: redis.Redis) -> None:
         go = asyncio.Event()
 
         async def process(job: Job, token: str) -> None:
@@ -260,6 +260,7 @@ class TestOptions:
         go.set()
         await soon(lambda: bool(told))
 
+    @pytest.mark.slow
     async def test_jobs_of_a_lost_worker_come_back_so_often(self, make: Make, store: redis.Redis) -> None:
         queue = make(Queue, "q")
         lost, often = await queue.add("lost", {}), await queue.add("often", {})
@@ -290,7 +291,7 @@ class TestOptions:
         await queue.addBulk([{"name": "a", "data": i} for i in range(4)])
         await soon(lambda: len(told[0]) + len(told[1]) == 4)
 
-    async def test_what_is_kept_is_said_by_the_job_before_the_worker(self, make: Make) -> None:
+    async def test_the_job_overrides_the_workers_retention(self, make: Make) -> None:
         queue = make(Queue, "q")
         told = ended(make(Worker, "q", echo, removeOnComplete=True))
         gone = await queue.add("a", 1)
@@ -332,7 +333,7 @@ class TestOptions:
             ({"backend": "postgres"}, "backend"),
         ],
     )
-    async def test_what_cannot_be_is_said_at_once(self, url: str, options: Any, field: str) -> None:
+    async def test_invalid_options_raise_at_once(self, url: str, options: Any, field: str) -> None:
         with pytest.raises(ValidationError, match=field):
             Worker("q", echo, {"connection": url, "autorun": False, **options})
 
@@ -453,7 +454,7 @@ class TestSignals:
         await soon(lambda: lost == [[job.id]] and bool(errors))
         assert str(errors[0]) == f"could not renew lock for job {job.id}"
 
-    async def test_a_processor_can_be_told_to_stop(self, make: Make) -> None:
+    async def test_a_processor_can_be_cancelled(self, make: Make) -> None:
         async def process(job: Job, token: str, signal: Any) -> None:
             await signal.wait()
             signal.throw_if_aborted()
@@ -467,7 +468,7 @@ class TestSignals:
         assert isinstance(told[0][2], AbortError)
         assert str(told[0][2]) == "not needed"
 
-    async def test_locks_that_are_renewed_are_told(self, make: Make) -> None:
+    async def test_renewed_locks_emit_an_event(self, make: Make) -> None:
         go = asyncio.Event()
 
         async def process(job: Job, token: str) -> None:
@@ -498,7 +499,7 @@ class TestSignals:
 
 
 class TestListeners:
-    async def test_one_that_raises_costs_no_job(self, make: Make) -> None:
+    async def test_a_listener_that_raises_costs_no_job(self, make: Make) -> None:
         queue = make(Queue, "q")
         worker = make(Worker, "q", echo)
 
@@ -530,7 +531,7 @@ class TestListeners:
         assert told == []
 
 
-async def test_a_job_reads_its_record_only_when_somebody_looks(make: Make) -> None:
+async def test_a_job_reads_its_record_lazily(make: Make) -> None:
     """Most of what makes the drop-in fast: a processor that wants nothing pays for nothing."""
     seen: list[Any] = []
 
@@ -546,7 +547,7 @@ async def test_a_job_reads_its_record_only_when_somebody_looks(make: Make) -> No
         _ = Job(queue, "a", {}).nonsense
 
 
-async def test_deferred_failures_are_told_as_failures(make: Make) -> None:
+async def test_deferred_failures_emit_failed(make: Make) -> None:
     producer, queue, kids = make(FlowProducer), make(Queue, "q"), make(Queue, "kids")
 
     async def fails(job: Job, token: str) -> None:

@@ -1,4 +1,4 @@
-"""The life of a job, as every broker must let it be."""
+"""Jobs from add to end, over queue and worker, on every broker."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_many_jobs_each_run_once(venue: Venue) -> None:
     async def note(job: RunningJob) -> None:
         ran.append(job.id)
 
-    queue.process(note)
+    queue.fallback(note)
     jobs = await queue.add_many([("n", {"i": i}) for i in range(300)])
     async with Worker(queue, concurrency=40).running(), Worker(queue, concurrency=40).running():
         await asyncio.gather(*(job.result(LIMIT) for job in jobs))
@@ -67,7 +67,7 @@ async def test_many_jobs_each_run_once(venue: Venue) -> None:
     assert {state: many for state, many in counts.items() if many} == {"completed": 300}
 
 
-async def test_a_failed_attempt_is_tried_again(venue: Venue) -> None:
+async def test_failed_attempt_is_retried(venue: Venue) -> None:
     queue = venue.queue()
 
     async def handle(job: RunningJob) -> int:
@@ -75,20 +75,20 @@ async def test_a_failed_attempt_is_tried_again(venue: Venue) -> None:
             raise ConnectionError(f"attempt {job.attempt}")
         return job.attempt
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {}, attempts=3, backoff={"type": "fixed", "delay": 5})
     async with Worker(queue).running():
         assert await job.result(LIMIT) == 3
     assert (await job.get()).attempts_started == 3
 
 
-async def test_without_attempts_left_it_is_a_dead_letter(venue: Venue) -> None:
+async def test_job_without_attempts_left_is_a_dead_letter(venue: Venue) -> None:
     queue = venue.queue()
 
     async def handle(job: RunningJob) -> None:
         raise ConnectionError(f"attempt {job.attempt}")
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {}, attempts=2, backoff={"type": "fixed", "delay": 5})
     async with Worker(queue).running():
         with pytest.raises(JobFailed, match="attempt 2"):
@@ -98,13 +98,13 @@ async def test_without_attempts_left_it_is_a_dead_letter(venue: Venue) -> None:
     assert await job.state() == "failed"
 
 
-async def test_a_permanent_failure_is_not_tried_again(venue: Venue) -> None:
+async def test_permanent_failure_is_not_retried(venue: Venue) -> None:
     queue = venue.queue()
 
     async def handle(job: RunningJob) -> None:
         raise PermanentError("never")
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {}, attempts=5)
     async with Worker(queue).running():
         with pytest.raises(JobFailed, match="never"):
@@ -119,7 +119,7 @@ async def test_an_attempt_ends_at_its_timeout(venue: Venue) -> None:
     async def handle(job: RunningJob) -> None:
         await asyncio.sleep(60)
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {}, attempts=1, timeout="50ms")
     async with Worker(queue).running():
         with pytest.raises(JobFailed) as failed:
@@ -127,9 +127,9 @@ async def test_an_attempt_ends_at_its_timeout(venue: Venue) -> None:
     assert failed.value.category == "timeout"
 
 
-async def test_a_delay_is_waited_for(venue: Venue) -> None:
+async def test_job_waits_for_its_delay(venue: Venue) -> None:
     queue = venue.queue()
-    queue.process(lambda job: job.started_ms)
+    queue.fallback(lambda job: job.started_ms)
     job = await queue.add("n", {}, delay="300ms")
     assert (await job.get()).state is State.DELAYED
     assert await job.state() == "delayed"
@@ -138,9 +138,9 @@ async def test_a_delay_is_waited_for(venue: Venue) -> None:
     assert started >= (await job.get()).timestamp + 300
 
 
-async def test_a_delayed_job_can_be_let_through(venue: Venue) -> None:
+async def test_delayed_job_can_be_promoted(venue: Venue) -> None:
     queue = venue.queue()
-    queue.process(lambda job: "ran")
+    queue.fallback(lambda job: "ran")
     job = await queue.add("n", {}, delay="1h")
     await job.change_delay("2h")
     await job.promote()
@@ -155,7 +155,7 @@ async def test_priorities_and_turns(venue: Venue) -> None:
     async def note(job: RunningJob) -> None:
         ran.append(job.data)
 
-    queue.process(note)
+    queue.fallback(note)
     for priority in ("low", "normal", "critical", "bulk", "high"):
         for turn in (1, 2):
             await queue.add("n", f"{priority}-{turn}", priority=priority)
@@ -167,13 +167,13 @@ async def test_priorities_and_turns(venue: Venue) -> None:
 
 async def test_a_paused_queue_hands_out_nothing(venue: Venue) -> None:
     queue = venue.queue()
-    queue.process(lambda job: "ran")
+    queue.fallback(lambda job: "ran")
     await queue.pause()
     assert await queue.is_paused()
     job = await queue.add("n", {})
     async with Worker(queue).running():
         probe = venue.queue("other")
-        probe.process(lambda job: "ran")
+        probe.fallback(lambda job: "ran")
         async with Worker(probe).running():
             await (await probe.add("n", {})).result(LIMIT)
         assert await job.state() == "waiting" or await job.state() == "paused"
@@ -191,7 +191,7 @@ async def test_snoozes_and_retries_by_return_value(venue: Venue) -> None:
             return Snooze("1ms")
         return Retry(after="1ms") if len(seen) == 2 else "done"
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {})
     async with Worker(queue).running():
         assert await job.result(LIMIT) == "done"
@@ -209,14 +209,14 @@ async def test_progress_checkpoint_and_data(venue: Venue) -> None:
             raise ConnectionError("again")
         return [job.checkpointed, job.data]
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {"n": 1}, backoff={"type": "fixed", "delay": 1})
     async with Worker(queue).running():
         assert await job.result(LIMIT) == [{"row": 7}, {"n": 2}]
     assert (await job.get()).progress == 40
 
 
-async def test_what_is_held_at_shutdown_goes_back_unused(venue: Venue) -> None:
+async def test_job_running_at_shutdown_returns_without_an_attempt(venue: Venue) -> None:
     queue = venue.queue()
     begun = asyncio.Event()
 
@@ -225,7 +225,7 @@ async def test_what_is_held_at_shutdown_goes_back_unused(venue: Venue) -> None:
         await asyncio.sleep(0 if job.fencing > 1 else 60)
         return job.attempt
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {}, attempts=1)
     async with Worker(queue, shutdown_timeout=0).running():
         async with asyncio.timeout(LIMIT):
@@ -235,10 +235,10 @@ async def test_what_is_held_at_shutdown_goes_back_unused(venue: Venue) -> None:
         assert await job.result(LIMIT) == 1
 
 
-async def test_a_job_of_a_lost_worker_comes_back(venue: Venue) -> None:
+async def test_job_of_a_lost_worker_is_recovered(venue: Venue) -> None:
     queue = venue.queue()
-    broker = queue.open_broker()
-    queue.process(lambda job: job.fencing)
+    broker = queue._core.open_broker()
+    queue.fallback(lambda job: job.fencing)
     job = await queue.add("n", {})
     (held,) = (await broker.claim(Ask(1, lock_ms=100, worker="lost"))).jobs
     assert held.id == job.id
@@ -256,22 +256,22 @@ async def test_a_failed_job_can_run_again_and_be_removed(venue: Venue) -> None:
             raise PermanentError("not now")
         return "now"
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {})
     async with Worker(queue).running():
         with pytest.raises(JobFailed):
             await job.result(LIMIT)
-        assert [one.id for one in await queue.jobs("failed")] == [job.id]
+        assert [one.id for one in await queue.jobs.list("failed")] == [job.id]
         fail[0] = False
         await job.retry(reset=True)
         assert await job.result(LIMIT) == "now"
     await job.remove()
-    assert await queue.get(job.id) is None
+    assert await queue.jobs.get(job.id) is None
     with pytest.raises(JobNotFound):
         await job.remove()
 
 
-async def test_a_reset_gives_attempts_back_and_the_fencing_number_goes_on(venue: Venue) -> None:
+async def test_reset_restores_attempts_and_the_fencing_number_grows(venue: Venue) -> None:
     queue = venue.queue()
     seen: list[tuple[int, int]] = []
 
@@ -284,7 +284,7 @@ async def test_a_reset_gives_attempts_back_and_the_fencing_number_goes_on(venue:
         job = await fails.enqueue()
         with pytest.raises(JobFailed):
             await job.result(LIMIT)
-        await queue.retry(job.id, reset=True)
+        await queue.jobs.retry(job.id, reset=True)
         await eventually(lambda: len(seen) == 4, "two more attempts", LIMIT)
     assert [attempt for attempt, _ in seen] == [1, 2, 1, 2]
     numbers = [number for _, number in seen]
@@ -299,7 +299,7 @@ async def test_a_job_that_runs_is_not_removed(venue: Venue) -> None:
         begun.set()
         await enough.wait()
 
-    queue.process(handle)
+    queue.fallback(handle)
     job = await queue.add("n", {})
     async with Worker(queue).running():
         async with asyncio.timeout(LIMIT):
@@ -311,19 +311,19 @@ async def test_a_job_that_runs_is_not_removed(venue: Venue) -> None:
         await job.result(LIMIT)
 
 
-async def test_what_is_not_kept_is_gone_and_its_result_still_comes(venue: Venue) -> None:
+async def test_job_removed_at_its_end_still_returns_its_result(venue: Venue) -> None:
     queue = venue.queue()
-    queue.process(lambda job: "ran")
+    queue.fallback(lambda job: "ran")
     async with Worker(queue).running():
         job = await queue.add("n", {}, remove_on_complete=True, delay="50ms")
         assert await job.result(LIMIT) == "ran"
-    assert await queue.get(job.id) is None
+    assert await queue.jobs.get(job.id) is None
     assert [key for key in venue.all_keys() if job.id in key] == []
 
 
 async def test_tags_and_correlation(venue: Venue) -> None:
     queue = venue.queue()
-    queue.process(lambda job: [job.tags, job.correlation_id])
+    queue.fallback(lambda job: [job.tags, job.correlation_id])
     job = await queue.add("n", {}, tags={"tenant": "acme"}, correlation_id="c1")
     async with Worker(queue).running():
         assert await job.result(LIMIT) == [{"tenant": "acme"}, "c1"]
@@ -331,9 +331,9 @@ async def test_tags_and_correlation(venue: Venue) -> None:
     assert (read.tags, read.correlation_id) == ({"tenant": "acme"}, "c1")
 
 
-async def test_events_tell_what_happens(venue: Venue) -> None:
+async def test_events_report_each_transition(venue: Venue) -> None:
     queue = venue.queue()
-    queue.process(lambda job: "ran")
+    queue.fallback(lambda job: "ran")
     seen: list[str] = []
     async with queue.events() as events:
         async with Worker(queue).running():
@@ -384,7 +384,7 @@ async def test_dead_letters_are_found_replayed_and_purged(venue: Venue) -> None:
             raise ConnectionError(f"no {job.data}")
         return "now"
 
-    queue.process(handle)
+    queue.fallback(handle)
     jobs = [
         await queue.add("n", tenant, attempts=1, tags={"tenant": tenant}) for tenant in ("a", "b", "b", "c")
     ]
@@ -406,7 +406,7 @@ async def test_dead_letters_are_found_replayed_and_purged(venue: Venue) -> None:
         await queue.dead_letters.replay(jobs[0].id)
         assert await jobs[0].result(LIMIT) == "now"
     assert (await queue.dead_letters.purge_all()).done == 1
-    assert await queue.get(jobs[3].id) is None
+    assert await queue.jobs.get(jobs[3].id) is None
     with pytest.raises(WrongState):
         await queue.dead_letters.replay(jobs[0].id)
     with pytest.raises(JobNotFound):
@@ -414,6 +414,7 @@ async def test_dead_letters_are_found_replayed_and_purged(venue: Venue) -> None:
 
 
 async def test_close_leaves_no_key_of_callers_and_workers(venue: Venue) -> None:
+    venue.needs_server()
     queue = venue.queue()
 
     @queue.job
@@ -430,6 +431,7 @@ async def test_close_leaves_no_key_of_callers_and_workers(venue: Venue) -> None:
 
 
 async def test_jobs_that_no_worker_fits_are_unroutable(venue: Venue) -> None:
+    venue.needs("target")
     queue = venue.queue()
     await queue.add("task", target=Target(capabilities="gpu"))
-    assert await queue.unroutable() == {"all;c=gpu": 1}
+    assert await queue.workers.unroutable() == {"all;c=gpu": 1}

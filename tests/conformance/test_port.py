@@ -1,4 +1,4 @@
-"""The verbs of the port, as every broker must answer them."""
+"""The verbs of the port on every broker."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome, OutcomeKind
 from oxcart.model.errors import JobNotFound, LeaseLost, WrongState
 from tests.conformance.conftest import Bench
 
 
 def outcome(bench: Bench, job: ClaimedJob, kind: str = "c", **fields: Any) -> Outcome:
     fields = {"value": b"1" if kind == "c" else b"", **fields}
-    return Outcome(kind, job.id, job.token, job.starts, bench.broker.clock(), **fields)
+    return Outcome(OutcomeKind(kind), job.id, job.token, job.starts, bench.broker.clock(), **fields)
 
 
 async def claimed(bench: Bench, count: int = 1, worker: str = "w1", **ask: Any) -> list[ClaimedJob]:
     return (await bench.broker.claim(Ask(count, worker=worker, **ask))).jobs
 
 
-async def test_no_job_is_in_two_hands(bench: Bench) -> None:
+async def test_no_job_is_claimed_twice(bench: Bench) -> None:
     ids = [await bench.add({"n": n}) for n in range(30)]
     taken = await asyncio.gather(*(claimed(bench, 10, f"w{n}") for n in range(4)))
     seen = [job.id for jobs in taken for job in jobs]
@@ -29,7 +29,7 @@ async def test_no_job_is_in_two_hands(bench: Bench) -> None:
     assert await claimed(bench) == []
 
 
-async def test_an_end_is_taken_once_and_from_its_holder(bench: Bench) -> None:
+async def test_attempt_is_finished_once_and_under_its_lease(bench: Bench) -> None:
     await bench.add()
     (job,) = await claimed(bench)
     stranger = outcome(bench, job)
@@ -70,7 +70,7 @@ async def test_leases(bench: Bench) -> None:
     assert await bench.broker.extend([Lease(job.id, "stranger", job.starts + 1)], 5000) == [job.id]
 
 
-async def test_given_back_is_first_again_and_its_number_grows(bench: Bench) -> None:
+async def test_returned_job_is_first_again_with_a_higher_fencing_number(bench: Bench) -> None:
     first = await bench.add()
     await bench.add()
     (job,) = await claimed(bench)
@@ -105,7 +105,7 @@ async def test_states_counts_and_pages_agree(bench: Bench) -> None:
     assert [job.id for job in await bench.broker.page("delayed", 0, 9)] == [delayed]
 
 
-async def test_what_is_not_there_is_told(bench: Bench) -> None:
+async def test_verbs_refuse_unknown_jobs(bench: Bench) -> None:
     none = "6f2c7a52-7d2a-4c5e-8f7b-0a5f4a8d9c11"
     broker = bench.broker
     calls: list[Any] = [
@@ -120,12 +120,12 @@ async def test_what_is_not_there_is_told(bench: Bench) -> None:
         with pytest.raises(JobNotFound):
             await call
     with pytest.raises((JobNotFound, WrongState)):
-        await broker.promote_job(none)  # BullMQ's own answer is the latter
+        await broker.promote_job(none)  # BullMQ raises the latter
     assert await broker.look([none]) == [None]
     assert not (await broker.ended(none)).known
 
 
-async def test_what_the_state_does_not_allow_is_told(bench: Bench) -> None:
+async def test_verbs_refuse_jobs_in_the_wrong_state(bench: Bench) -> None:
     waits = await bench.add()
     with pytest.raises(WrongState):
         await bench.broker.promote_job(waits)
@@ -137,14 +137,14 @@ async def test_what_the_state_does_not_allow_is_told(bench: Bench) -> None:
 
 
 async def test_long_lists_go_in_parts(bench: Bench) -> None:
-    plain = bench.queue.read_options({})
+    plain = bench.queue._core.read_options({})
     jobs = [bench.broker.encode("email", {"n": n, "pad": "x" * 3000}, plain) for n in range(600)]
     added = await bench.broker.add(jobs)
     assert [one.id for one in added] == [job[0] for job in jobs]
     assert (await bench.broker.counts())["wait"] == 600
 
 
-async def test_payloads_arrive_to_the_letter(bench: Bench) -> None:
+async def test_payloads_arrive_unchanged(bench: Bench) -> None:
     data: Any = {
         "empty": [],
         "none": None,

@@ -17,13 +17,14 @@ OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 
 
 async def test_a_key_is_replaced_while_jobs_wait(venue: Venue) -> None:
+    venue.needs("resealing")
     old = venue.queue(key_ring=KeyRing({"old": OLD}))
     other = venue.queue("other", key_ring=KeyRing({"old": OLD}))
     jobs = [await old.add("task", n) for n in range(40)]
     jobs.append(await old.add("task", 40, target=Target(capabilities="gpu")))
     left = await other.add("task", "left")
     both = venue.queue(key_ring=KeyRing({"new": NEW, "old": OLD}, "new"))
-    assert (await reseal(both.broker)).resealed == 41
+    assert (await reseal(both._core.broker)).resealed == 41
     renewed = venue.queue(key_ring=KeyRing({"new": NEW}))
 
     @renewed.job(name="task")
@@ -31,8 +32,8 @@ async def test_a_key_is_replaced_while_jobs_wait(venue: Venue) -> None:
         return job.data
 
     async with Worker(renewed, abilities={"capabilities": "gpu"}).running():
-        assert [await renewed.handle(job.id).result(LIMIT) for job in jobs[:40]] == list(range(40))
-    found = await other.get(left.id)
+        assert [await renewed.jobs.handle(job.id).result(LIMIT) for job in jobs[:40]] == list(range(40))
+    found = await other.jobs.get(left.id)
     assert found is not None
     assert found.data == "left"
 
@@ -40,4 +41,4 @@ async def test_a_key_is_replaced_while_jobs_wait(venue: Venue) -> None:
 async def test_plaintext_is_refused(venue: Venue) -> None:
     job = await venue.queue().add("task", 1)
     with pytest.raises(SealError, match="plaintext"):
-        await venue.queue(key_ring=KeyRing({"old": OLD})).get(job.id)
+        await venue.queue(key_ring=KeyRing({"old": OLD})).jobs.get(job.id)

@@ -1,4 +1,4 @@
-"""The times that a job shows: each is that of its transition, by the server's clock, and none decreases."""
+"""The times of a job: each is the time of a transition by the server's clock, and none decreases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oxcart import Graph
-from oxcart.broker.port import Ask, ClaimedJob, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
 from oxcart.model.job import Job
 from oxcart.model.state import State
 from tests.conformance.conftest import Bench
@@ -33,7 +33,7 @@ async def claim(bench: Bench) -> ClaimedJob:
 
 
 async def end(bench: Bench, job: ClaimedJob, kind: str, **fields: Any) -> None:
-    outcome = Outcome(kind, job.id, job.token, job.starts, **fields)
+    outcome = Outcome(OutcomeKind(kind), job.id, job.token, job.starts, **fields)
     codes, _ = await bench.broker.finish([outcome], Ask(0, worker="w1"))
     assert codes == [1]
 
@@ -67,7 +67,7 @@ async def test_a_retrying_job_was_updated_when_its_attempt_failed(bench: Bench) 
     job_id = await bench.add()
     claimed = await claim(bench)
     running = await look(bench, job_id)
-    while await server_time(bench) <= running.updated_at + 2 * MS:  # a client knows it to about a millisecond
+    while await server_time(bench) <= running.updated_at + 2 * MS:  # a client knows the time to about 1 ms
         pass
     before = await server_time(bench)
     await end(bench, claimed, "d", value=b"no", stack=b"[]", delay_ms=3_600_000)
@@ -83,11 +83,11 @@ async def test_a_retrying_job_was_updated_when_its_attempt_failed(bench: Bench) 
 
 
 @pytest.mark.parametrize("kind", ["r", "w"])
-async def test_a_job_that_goes_back_became_ready_then(bench: Bench, kind: str) -> None:
+async def test_job_that_goes_back_is_ready_from_then_on(bench: Bench, kind: str) -> None:
     job_id = await bench.add()
     claimed = await claim(bench)
     running = await look(bench, job_id)
-    while await server_time(bench) <= running.updated_at + 2 * MS:  # a client knows it to about a millisecond
+    while await server_time(bench) <= running.updated_at + 2 * MS:  # a client knows the time to about 1 ms
         pass
     more = {"value": b"no", "stack": b"[]"} if kind == "r" else {}
     await end(bench, claimed, kind, **more)
@@ -97,10 +97,11 @@ async def test_a_job_that_goes_back_became_ready_then(bench: Bench, kind: str) -
 
 
 async def test_a_dependent_became_ready_when_it_was_released(bench: Bench) -> None:
-    if bench.queue.protocol == "bridge":
+    if bench.queue._core.protocol == "bridge":
         first = await bench.add()
-        second = await bench.add(depends_on=[first])
+        second = await bench.add(after=[first])
     else:
+        bench.venue.needs("graphs")
         graph = Graph(bench.queue)
         one = graph.job("email")
         graph.job("email", after=[one])

@@ -1,4 +1,4 @@
-"""Real servers of every kind that a URL can name: with users, behind TLS, behind Sentinels, in a cluster."""
+"""Real servers of every kind of URL: with users, behind TLS, behind Sentinels, in a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that does not let a program in: a wrong password, or TLS on one side only."""
+"""A server that denies access: a wrong password, or TLS on one side only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def work() -> str:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_worker_with_a_wrong_password_ends_at_once(guarded: ValkeyServer, protocol: Any) -> None:
     async with Queue("q", url=f"redis://:wrong-one@127.0.0.1:{guarded.port}", protocol=protocol) as queue:
-        queue.process(work)
+        queue.fallback(work)
         with pytest.raises(AccessDenied, match=f"127.0.0.1:{guarded.port} does not let us in") as caught:
             async with asyncio.timeout(AT_ONCE):
                 await Worker(queue).run()
@@ -47,7 +47,7 @@ async def test_a_worker_with_a_wrong_password_ends_at_once(guarded: ValkeyServer
 def test_oxcart_work_with_a_wrong_password_ends_at_once(
     guarded: ValkeyServer, tmp_path: Path, start: Callable[..., Program], options: tuple[str, ...]
 ) -> None:
-    (tmp_path / "app.py").write_text("from oxcart import Queue\nqueue = Queue('q')\nqueue.process(print)\n")
+    (tmp_path / "app.py").write_text("from oxcart import Queue\nqueue = Queue('q')\nqueue.fallback(print)\n")
     url = f"redis://:wrong-one@127.0.0.1:{guarded.port}"
     program = start("--url", url, "work", "app:queue", *options)
     program.wait_for("does not let us in")
@@ -63,7 +63,7 @@ async def test_a_worker_outlives_a_password_that_changes_while_it_runs(
     with contextlib.closing(guarded.client(password="secret")) as client:
         plain: Any = client
         async with Queue("q", url=url, protocol=protocol) as queue:
-            queue.process(work)
+            queue.fallback(work)
             async with Worker(queue).running() as worker:
                 assert await (await queue.add("job")).result(60) == "done"
                 client.config_set("requirepass", "other")
@@ -91,7 +91,7 @@ async def test_no_tls_to_a_port_of_tls_is_named(protocol: Any, certificates: Cer
 async def is_named(url: str, protocol: Any, message: str) -> None:
     """An add and a worker fail in time with this message."""
     async with Queue("q", url=url, protocol=protocol) as queue:
-        queue.process(work)
+        queue.fallback(work)
         for call in (lambda: queue.add("job"), Worker(queue).run):
             began = time.monotonic()
             with pytest.raises(AccessDenied, match=message):
@@ -99,12 +99,12 @@ async def is_named(url: str, protocol: Any, message: str) -> None:
             assert time.monotonic() - began < AT_ONCE
 
 
-async def test_a_server_that_is_away_is_not_taken_for_one_that_denies() -> None:
+async def test_an_unreachable_server_is_not_an_access_error() -> None:
     """A server that closes every connection without a word may come back."""
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         async with Queue("q", url=f"redis://127.0.0.1:{port}") as queue:
-            queue.process(work)
+            queue.fallback(work)
             running = asyncio.create_task(Worker(queue).run())
             done, _ = await asyncio.wait((running,), timeout=1.5)
             assert not done

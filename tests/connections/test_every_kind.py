@@ -1,4 +1,4 @@
-"""One day in the life of a queue, on a server of every kind: what can be done is the same everywhere."""
+"""The lifecycle of a queue on a server of every kind: the same operations work everywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name() -> str:
 async def test_a_producer_and_a_worker(kind_of_server: str, name: str) -> None:
     async with Queue(name, url=kind_of_server) as queue, queue.events() as events:
 
-        @queue.process
+        @queue.fallback
         async def double(job: RunningJob) -> int:
             await job.update_progress(50)
             await job.log("at work")
@@ -57,7 +57,7 @@ async def test_leases_are_renewed_by_the_process_that_does_so(kind_of_server: st
     async with Queue(name, url=kind_of_server) as queue:
         renewed = asyncio.Event()
 
-        @queue.process
+        @queue.fallback
         async def slow(job: RunningJob) -> int:
             await renewed.wait()
             return job.fencing
@@ -107,15 +107,15 @@ def test_the_commands(kind_of_server: str, name: str, start: Callable[..., Progr
     assert "secret" not in found.out + found.err + doctor.out + "".join(program.seen)
 
 
-async def test_nothing_is_said_of_the_password(
+async def test_no_output_contains_the_password(
     kind_of_server: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with Queue(name, url=kind_of_server) as queue:
-        queue.process(_nothing)
+        queue.fallback(_nothing)
         async with Worker(queue).running():
             await (await queue.add("job")).result(LIMIT)
-        shown = repr(queue.server) + queue.server.name + caplog.text
+        shown = repr(queue._core.server) + queue._core.server.name + caplog.text
     assert "secret" not in shown
     assert "p@ss" not in shown
     assert "p%40ss" not in shown

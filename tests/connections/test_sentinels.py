@@ -1,4 +1,4 @@
-"""Three Sentinels, a master and a replica: the master is killed under load, and work goes on by itself."""
+"""Three Sentinels, a master and a replica: the master is killed under load, and work continues."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_master_that_comes_back_as_a_replica_is_not_read_from(group: Sen
         # A Sentinel that has not heard yet names the old one: the connection is refused, not used.
         stale = Server(f"redis://:secret@127.0.0.1:{master.port}")
         endpoint = await stale.endpoint()
-        link = queue.server.link()
+        link = queue._core.server.link()
         link._resolve = _named(endpoint)
         with pytest.raises(BrokerUnavailable, match="is no master"):
             await link.connect()

@@ -1,4 +1,4 @@
-"""What a producer, a worker and an operator may do on a server with users: what the page says, no more."""
+"""The rights of a producer, a worker and an operator: those of docs/connections.md, and no more."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def producer(guarded: ValkeyServer, admin: Any) -> AsyncIterator[Queue]:
 async def workers(guarded: ValkeyServer, admin: Any) -> AsyncIterator[Queue]:
     async with Queue("q", url=_url(guarded, "worker")) as queue:
 
-        @queue.process
+        @queue.fallback
         async def echo(job: RunningJob) -> Any:
             await job.log("seen")
             await job.update_progress(10)
@@ -92,14 +92,14 @@ async def test_a_producer_takes_no_jobs(producer: Queue, admin: Any) -> None:
     handle = await producer.add("job")
     before = admin.lrange("bull:q:wait", 0, -1)
     with pytest.raises(AccessDenied, match="claim: "):
-        await producer.broker.claim(Ask(1))
+        await producer._core.broker.claim(Ask(1))
     with pytest.raises(AccessDenied, match=r"connections\.md"):
-        await producer.broker.recover(interval_ms=1)
+        await producer._core.broker.recover(interval_ms=1)
     assert admin.lrange("bull:q:wait", 0, -1) == before == [handle.id], "nothing was done half"
     assert admin.llen("bull:q:active") == 0
 
 
-async def test_a_user_who_may_not_read_jobs_does_not_drop_them(
+async def test_a_user_without_read_rights_drops_no_job(
     guarded: ValkeyServer, producer: Queue, admin: Any
 ) -> None:
     """A refusal must not look like an id that leads to no job."""
@@ -109,12 +109,12 @@ async def test_a_user_who_may_not_read_jobs_does_not_drop_them(
     await producer.add("job")
     async with Queue("q", url=_url(guarded, "blind")) as queue:
         with pytest.raises(AccessDenied, match="hgetall"):
-            await queue.broker.claim(Ask(5))
+            await queue._core.broker.claim(Ask(5))
     assert (admin.llen("bull:q:wait"), admin.zcard("bull:q:prioritized")) == (1, 1)
 
 
 @pytest.mark.parametrize("role", ["producer", "worker", "operator"])
-def test_nobody_may_do_what_no_role_needs(guarded: ValkeyServer, admin: Any, role: str) -> None:
+def test_no_role_has_rights_that_it_does_not_need(guarded: ValkeyServer, admin: Any, role: str) -> None:
     admin.set("other:secret", "x")
     with guarded.client(username=role, password=PASSWORD) as client:
         for command in (
@@ -178,7 +178,7 @@ def test_an_operator_sees_and_steers_everything(guarded: ValkeyServer, admin: An
     assert ox("doctor", "--json").code in (0, 1)
 
 
-async def test_a_wrong_password_is_said_at_once_and_not_repeated(guarded: ValkeyServer) -> None:
+async def test_a_wrong_password_raises_at_once_and_is_not_repeated(guarded: ValkeyServer) -> None:
     async with Queue("q", url=f"redis://worker:wrong-one@127.0.0.1:{guarded.port}") as queue:
         with pytest.raises(AccessDenied, match="does not let us in") as caught:
             await queue.add("job")

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from oxcart.broker.bullmq import codec
-from oxcart.broker.port import ClaimedJob
+from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.capabilities import BULLMQ
+from oxcart.broker.clock import ServerClock
 from oxcart.engine.handler import Handler, RunKind
 from oxcart.engine.running import RunningJob
 from oxcart.model.options import JobOptions
@@ -18,15 +20,19 @@ NOW = 1_700_000_000_000
 class NoBroker:
     """Notes what a handler asks of its queue."""
 
-    queue = "q"
+    queue = base = "q"
+    capabilities = BULLMQ
+    sealer = None
+    clock = ServerClock(lambda: NOW)
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
+        self.logs = self
 
     async def set_progress(self, job_id: str, progress: Any) -> None:
         self.said.append(("progress", job_id, progress))
 
-    async def add_log(self, job_id: str, lines: list[str], keep: int) -> int:
+    async def append(self, job_id: str, lines: list[str], keep: int) -> int:
         self.said.append(("log", job_id, lines, keep))
         return len(lines)
 
@@ -55,7 +61,7 @@ def make_job(
         raw, more = json.dumps(opts).encode(), {}
     hashed = {b"name": name.encode(), b"data": json.dumps(data).encode(), b"opts": raw}
     hashed |= {key.encode(): value.encode() for key, value in (more | (fields or {})).items()}
-    claim = ClaimedJob(job_id, f"token:{starts}", starts, NOW, hashed)
+    claim = BullMQClaim(job_id, f"token:{starts}", starts, NOW, hashed)
     there: Any = broker or NoBroker()
     job = RunningJob(there, claim, "worker-1", state)
     job.handler = handler

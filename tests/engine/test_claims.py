@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, ClaimedJob, Code, Lease, Outcome
+from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, OutcomeKind
 from oxcart.engine.claims import BATCH, LIMITED, SEARCHED, Claims, Station
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable, ScriptError
@@ -27,7 +28,9 @@ class Call:
         self.answer: asyncio.Future[Claimed] = asyncio.get_running_loop().create_future()
 
     def reply(self, jobs: int = 0, **fields: Any) -> None:
-        claimed = [ClaimedJob(f"{self.queue}{i}", "t", 1, 0, {b"data": b"{}"}) for i in range(jobs)]
+        claimed: list[ClaimedJob] = [
+            BullMQClaim(f"{self.queue}{i}", "t", 1, 0, {b"data": b"{}"}) for i in range(jobs)
+        ]
         self.answer.set_result(Claimed(claimed, **fields))
 
 
@@ -109,7 +112,7 @@ class Desk:
         for number in range(count):
             job: RunningJob = make_job(job_id=f"{prefix}{number}")
             self.load = max(0, self.load - 1)
-            outcome = Outcome("c", job.id, job.token, 1, 0, b"x" * size)
+            outcome = Outcome(OutcomeKind.COMPLETED, job.id, job.token, 1, 0, b"x" * size)
             self.claims.submit(self.stations[queue], job, outcome)
 
     async def next(self) -> Call:
@@ -123,7 +126,7 @@ class Desk:
 
 
 class TestLateAnswers:
-    async def test_jobs_of_a_late_answer_are_renewed_and_those_of_others_dropped(self) -> None:
+    async def test_jobs_of_a_late_reply_are_renewed_and_jobs_of_others_dropped(self) -> None:
         desk = Desk("q", concurrency=10, late=0.0)
         broker = cast(Scripted, desk.stations[0].broker)
         broker.refuses = {"q1"}
@@ -373,7 +376,7 @@ class TestWhenToAsk:
         await eventually(lambda: desk.starved == 1, "told to wait")
         assert desk.stations[0].due_ms == 5000
 
-    async def test_orphans_are_told(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_orphans_are_reported(self, caplog: pytest.LogCaptureFixture) -> None:
         desk = Desk("q", concurrency=5)
         desk.claims.wake(None)
         (await desk.next()).reply(0, orphans=["ghost"])
@@ -478,7 +481,7 @@ class TestErrors:
         await eventually(lambda: len(desk.ended) == 3, "told")
         assert desk.broken == []
 
-    async def test_a_worker_that_gives_up_is_told(self) -> None:
+    async def test_giving_up_raises_in_the_worker(self) -> None:
         desk = Desk("q")
         desk.claims.wake(None)
         (await desk.next()).answer.set_exception(BrokerUnavailable("gave up after 3 attempts"))

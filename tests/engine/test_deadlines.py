@@ -34,7 +34,7 @@ async def test_in_the_order_of_their_time() -> None:
     assert watch.expired == ["soon", "middle", "late"]
 
 
-async def test_also_those_that_are_due_together() -> None:
+async def test_deadlines_that_are_due_together() -> None:
     """A loop that was held up finds several at once."""
     watch = Watch()
     now = asyncio.get_running_loop().time() - 60

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from oxcart import RunningJob, current_job
-from oxcart.broker.port import Outcome
+from oxcart.broker.port import Outcome, OutcomeKind
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Call, Executor
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.verdict import Verdict
@@ -183,8 +183,8 @@ class TestSlots:
             bench.give(fails, data={"error": number})
         bench.give(fine, 3)
         outcomes = await bench.until(7)
-        assert [outcome.kind for outcome in outcomes].count("d") == 4
-        assert [outcome.kind for outcome in outcomes].count("c") == 3
+        assert [outcome.kind for outcome in outcomes].count(OutcomeKind.DELAY) == 4
+        assert [outcome.kind for outcome in outcomes].count(OutcomeKind.COMPLETED) == 3
 
 
 class TestApart:
@@ -304,7 +304,7 @@ class TestThreads:
 
         assert b"an async handler awaits" in (await make_bench(1).one(speaks, attempts=1)).value
 
-    async def test_a_thread_is_told_to_stop_and_left_to_itself(self, make_bench: Make) -> None:
+    async def test_a_thread_is_cancelled_and_abandoned(self, make_bench: Make) -> None:
         bench = make_bench(1)
         ended, told = threading.Event(), threading.Event()
 
@@ -449,7 +449,7 @@ class TestStop:
         (outcome,) = await bench.until(1)
         assert outcome.kind == "w"
 
-    async def test_a_handler_can_wait_to_be_told(self, make_bench: Make) -> None:
+    async def test_a_handler_can_wait_for_its_cancellation(self, make_bench: Make) -> None:
         bench = make_bench(1)
 
         async def polite(job: RunningJob) -> str:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from oxcart import RunningJob
-from oxcart.engine.handler import Handler, Registry, RunKind
+from oxcart.engine.handler import Handler, Handlers, RunKind
 from oxcart.model import payload
 from oxcart.model.errors import Undecodable, ValidationError
 from oxcart.model.failure import PermanentError, classify
@@ -250,26 +250,26 @@ class TestKinds:
             Handler("n", function, run=cast(RunKind, run))
 
 
-class TestRegistry:
+class TestHandlers:
     def test_by_name_and_for_every_name(self) -> None:
-        registry = Registry()
-        assert not registry
+        handlers = Handlers()
+        assert not handlers
         one, rest = Handler("one", welcome), Handler("*", nothing)
-        registry.add(one)
-        assert registry
-        assert registry.find("other") is None
-        registry.add(rest, every_name=True)
-        assert registry.find("one") is one
-        assert registry.find("other") is rest
-        assert registry.find("*") is rest
-        assert registry.names == ["one"]
+        handlers.add(one)
+        assert handlers
+        assert handlers.find("other") is None
+        handlers.add(rest, fallback=True)
+        assert handlers.find("one") is one
+        assert handlers.find("other") is rest
+        assert handlers.find("*") is rest
+        assert handlers.names == ["one"]
 
     def test_one_handler_per_name(self) -> None:
-        registry = Registry()
-        registry.add(Handler("one", welcome))
-        registry.add(Handler("one", welcome))
+        handlers = Handlers()
+        handlers.add(Handler("one", welcome))
+        handlers.add(Handler("one", welcome))
         with pytest.raises(ValidationError, match="has a handler of this name"):
-            registry.add(Handler("one", nothing))
+            handlers.add(Handler("one", nothing))
 
 
 class TestLenientPayloads:
@@ -303,7 +303,7 @@ class TestLenientPayloads:
     @pytest.mark.parametrize(
         "raw", [b"[" * 1200 + b"]" * 1200, b'{"s":' + b"9" * 5000 + b"}", b'{"s":', b"\xff"]
     )
-    def test_what_nobody_can_decode_is_undecodable(self, raw: bytes) -> None:
+    def test_a_field_that_cannot_be_decoded_is_undecodable(self, raw: bytes) -> None:
         def work(s: Any) -> None: ...
 
         with pytest.raises(Undecodable, match="data must be"):

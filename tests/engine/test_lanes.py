@@ -1,4 +1,4 @@
-"""Workers with abilities: which jobs they take, from where, and what changes while they run."""
+"""Workers with abilities: which jobs they claim, from which lanes, and changes while they run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 import redis
 
 from oxcart import Queue, Worker
-from oxcart.broker.bullmq import registry
-from oxcart.broker.factory import is_native
+from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Ask
 from oxcart.engine import lanes as engine_lanes
 from oxcart.engine import unroutable as engine_unroutable
@@ -40,7 +39,7 @@ class Runs:
                 await self.gate.wait()
             return str(job.queue)
 
-        queue.process(run)
+        queue.fallback(run)
 
     @property
     def ids(self) -> list[str]:
@@ -114,7 +113,7 @@ class TestRouting:
             with pytest.raises(JobFailed, match="no"):
                 await handle.result(20)
         assert tries == [(gpu.id, 1), (gpu.id, 2)]
-        job = await queue.get(handle.id)
+        job = await queue.jobs.get(handle.id)
         assert job is not None
         assert (job.queue, job.lane, job.worker_id) == ("q", "all;c=gpu", gpu.id)
 
@@ -144,7 +143,7 @@ class TestRouting:
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("oxcart.engine.mesh.MARKERS", 3)
-        monkeypatch.setattr(engine_lanes, "TICK", 0.1)
+        monkeypatch.setattr(engine_lanes.Lanes, "interval", 0.1)
         ran: Counter[str] = Counter()
         then: dict[str, int] = {}
 
@@ -154,7 +153,7 @@ class TestRouting:
                 then.update(ran)
             await asyncio.sleep(0.01)
 
-        queue.process(run)
+        queue.fallback(run)
         rows = [
             ("n", None, {"target": f"c=c{i}", "job_id": f"c{i}-{n}"}) for i in range(5) for n in range(400)
         ]
@@ -196,7 +195,7 @@ class TestChanges:
             marker = "bull:q@all;c=gpu:marker"
             await eventually(lambda: store.zscore(marker, "0") == 0, "it wakes whoever can take the job")
 
-    async def test_lanes_without_a_place_are_judged_anew(
+    async def test_lanes_without_a_place_are_considered_again(
         self, queue: Queue, runs: Runs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("oxcart.engine.mesh.MARKERS", 3)
@@ -224,7 +223,7 @@ class TestChanges:
             runs.gate.set()
             assert await handle.result(20) == "q"
 
-    async def test_only_a_worker_that_was_told_can_be_told_anew(self, queue: Queue, runs: Runs) -> None:
+    async def test_only_a_worker_with_abilities_can_change_them(self, queue: Queue, runs: Runs) -> None:
         worker = Worker(queue)
         async with worker.running():
             with pytest.raises(ValidationError, match="abilities must be said when the worker starts"):
@@ -249,6 +248,7 @@ class TestHolding:
             assert await handle.result(20) == "q"
         assert runs.ids == [handle.id]
 
+    @pytest.mark.slow
     async def test_a_check_of_a_lane_after_an_outage_waits_for_renewals(
         self, queue: Queue, runs: Runs, store: redis.Redis
     ) -> None:
@@ -273,13 +273,14 @@ class TestHolding:
         async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
             handle = await queue.add("n", target=GPU)
             await eventually(lambda: runs.ids == [handle.id], "it runs")
-            await queue.cancel(handle.id, "enough")
+            await queue.jobs.cancel(handle.id, "enough")
             with pytest.raises(JobFailed, match="enough"):
                 await handle.result(20)
 
+    @pytest.mark.slow
     async def test_jobs_of_a_lost_worker_come_back(self, queue: Queue, runs: Runs) -> None:
-        lost = queue.open_broker()
-        assert is_native(lost)
+        lost = queue._core.open_broker()
+        assert isinstance(lost, BullMQBroker)
         handle = await queue.add("n", target=GPU)
         (job,) = (await lost.lanes.open("all;c=gpu").claim(Ask(1, lock_ms=50))).jobs
         assert job.id == handle.id
@@ -288,16 +289,17 @@ class TestHolding:
         async with worker.running():
             assert await handle.result(20) == "q"
 
-    async def test_who_recovers_nothing_keeps_nobody_from_it(
+    @pytest.mark.slow
+    async def test_a_worker_without_recovery_does_not_prevent_it(
         self, queue: Queue, runs: Runs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(engine_lanes, "TICK", 0.05)
+        monkeypatch.setattr(engine_lanes.Lanes, "interval", 0.05)
         abilities = Abilities(capabilities="other")
         # It ticks first, and all the time.
         async with Worker(queue, abilities=abilities, recover=False).running() as first:
             await eventually(lambda: first._mesh._lanes[0]._version >= 0, "it tends the lanes")
-            lost = queue.open_broker()
-            assert is_native(lost)
+            lost = queue._core.open_broker()
+            assert isinstance(lost, BullMQBroker)
             handle = await queue.add("n", target=GPU)
             assert len((await lost.lanes.open("all;c=gpu").claim(Ask(1, lock_ms=50))).jobs) == 1
             await lost.close()
@@ -340,21 +342,21 @@ class TestQueue:
     async def test_operations_are_those_of_all_lanes(self, queue: Queue) -> None:
         rows = [("n", None, {"target": target, "delay": 60}) for target in (None, GPU, EU)]
         await queue.add_many(rows)
-        assert await queue.promote_all(limit=2) == 2
-        assert await queue.promote_all() == 1
-        assert await queue.counts_per_priority() == {0: 3}
-        assert len(await queue.jobs("waiting")) == 3
-        assert [len(await queue.jobs("waiting", first=i, limit=1)) for i in range(4)] == [1, 1, 1, 0]
-        assert (await queue.cancel_all(limit=1)).cancelled == 1
-        assert (await queue.cancel_all()).cancelled == 2
-        assert await queue.retry_all() == 3
-        assert await queue.drain() == 3
+        assert await queue.jobs.promote_all(limit=2) == 2
+        assert await queue.jobs.promote_all() == 1
+        assert await queue.jobs.counts_per_priority() == {0: 3}
+        assert len(await queue.jobs.list("waiting")) == 3
+        assert [len(await queue.jobs.list("waiting", first=i, limit=1)) for i in range(4)] == [1, 1, 1, 0]
+        assert (await queue.jobs.cancel_all(limit=1)).cancelled == 1
+        assert (await queue.jobs.cancel_all()).cancelled == 2
+        assert await queue.jobs.retry_all() == 3
+        assert await queue.jobs.clear() == 3
         await queue.add_many(rows)
-        assert await queue.obliterate() == 3
-        assert await queue.lanes() == {}
+        assert await queue.jobs.obliterate() == 3
+        assert await queue.lanes.counts() == {}
 
     @pytest.mark.parametrize("make", ["flow", "graph", "schedule"])
-    async def test_where_a_target_cannot_be_said(self, queue: Queue, make: str, store: redis.Redis) -> None:
+    async def test_where_a_target_is_refused(self, queue: Queue, make: str, store: redis.Redis) -> None:
         from oxcart import Flow, Graph
 
         async def do() -> object:
@@ -362,7 +364,7 @@ class TestQueue:
                 return Flow(queue, "n", target=GPU)
             if make == "graph":
                 return Graph(queue).job("n", target=GPU)
-            return await queue.schedulers.upsert("s", every=5, name="n", target=GPU)
+            return await queue.schedules.upsert("s", every=5, name="n", target=GPU)
 
         with pytest.raises(ValidationError, match="target must be that of a job outside of"):
             await do()
@@ -376,7 +378,7 @@ class TestQueue:
 
 
 class TestUnroutable:
-    async def test_a_job_that_nobody_can_take_is_seen_and_runs_when_somebody_comes(
+    async def test_an_unroutable_job_is_listed_and_runs_when_a_worker_appears(
         self,
         queue: Queue,
         runs: Runs,
@@ -384,25 +386,25 @@ class TestUnroutable:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         caplog.set_level(logging.WARNING, "oxcart.lanes")
-        monkeypatch.setattr(engine_unroutable, "LOOK", 0.1)
+        monkeypatch.setattr(engine_unroutable.Unroutable, "interval", 0.1)
         gpu = await queue.add("n", target=GPU)
         eu = await queue.add("n", target=EU, delay=0.01)
-        assert await queue.unroutable() == {"all;c=gpu": 1, "all;r=eu": 1}
+        assert await queue.workers.unroutable() == {"all;c=gpu": 1, "all;r=eu": 1}
         async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
             await gpu.result(20)
             await eventually(
                 lambda: "no registered worker can take the jobs of lane all;r=eu" in caplog.text, "a warning"
             )
-            assert await queue.unroutable() == {"all;r=eu": 1}
+            assert await queue.workers.unroutable() == {"all;r=eu": 1}
             async with Worker(queue, abilities=Abilities(region="eu")).running():
                 assert await eu.result(20) == "q"
-                assert await queue.unroutable() == {}
+                assert await queue.workers.unroutable() == {}
 
     async def test_plain_workers_warn_of_a_job_that_none_of_them_can_take(
         self, queue: Queue, runs: Runs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         caplog.set_level(logging.WARNING, "oxcart.lanes")
-        monkeypatch.setattr(engine_unroutable, "LOOK", 0.05)
+        monkeypatch.setattr(engine_unroutable.Unroutable, "interval", 0.05)
         monkeypatch.setattr(engine_unroutable, "TURN", 1.0)
         warning = "queue q: no registered worker can take the jobs of lane all;c=gpu (1 wait)"
 
@@ -422,12 +424,12 @@ class TestUnroutable:
 
     async def test_a_worker_that_consumes_a_lane_by_its_name_counts(self, queue: Queue, runs: Runs) -> None:
         job = await queue.add("n", target=GPU, delay="1h")
-        assert await queue.unroutable() == {"all;c=gpu": 1}
-        lane = queue.lane(GPU)
+        assert await queue.workers.unroutable() == {"all;c=gpu": 1}
+        lane = queue.lanes.get(GPU)
         async with Worker(lane).running():
 
             async def is_served() -> bool:
-                return await queue.unroutable() == {}
+                return await queue.workers.unroutable() == {}
 
             await eventually(is_served, "the worker's connection is seen")
         await job.remove()
@@ -441,29 +443,31 @@ class TestUnroutable:
         store.acl_setuser("bare", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-client|list"])
         try:
             async with Queue("q", url=url.replace("://", "://bare:x@")) as bare:
-                assert await bare.unroutable() == {"all;c=gpu": 1}
+                assert await bare.workers.unroutable() == {"all;c=gpu": 1}
         finally:
             store.acl_deluser("bare")
 
     async def test_a_worker_without_abilities_counts_for_nothing(self, queue: Queue, runs: Runs) -> None:
         await queue.add("n", target=Target(stack="python"))
         async with Worker(queue).running():
-            await eventually(queue.workers, "it is registered")
-            assert await queue.unroutable() == {"all;s=python": 1}
+            await eventually(queue.workers.list, "it is registered")
+            assert await queue.workers.unroutable() == {"all;s=python": 1}
 
 
 class TestRegistry:
-    async def test_workers_tell_who_they_are(self, queue: Queue, runs: Runs, make_queue: MakeQueue) -> None:
+    async def test_workers_register_their_abilities(
+        self, queue: Queue, runs: Runs, make_queue: MakeQueue
+    ) -> None:
         other = make_queue("other")
-        other.process(lambda: None)
+        other.fallback(lambda: None)
         worker = Worker(
             queue, other, name="w", concurrency=3, abilities=Abilities(capabilities="gpu", region="eu")
         )
-        assert await queue.workers() == []
+        assert await queue.workers.list() == []
         async with worker.running():
-            await eventually(other.workers, "it is registered")
-            (record,) = await queue.workers()
-            (beside,) = await other.workers()
+            await eventually(other.workers.list, "it is registered")
+            (record,) = await queue.workers.list()
+            (beside,) = await other.workers.list()
             # Each queue's record shows the time of its server, which goes on between the two.
             times = {name: getattr(record, name) for name in ("started_at", "last_seen", "clock")}
             assert msgspec.structs.replace(beside, **times) == record
@@ -474,26 +478,26 @@ class TestRegistry:
             assert record.pid > 0
             assert record.hostname
             assert record.version
-        assert await queue.workers() == []
+        assert await queue.workers.list() == []
 
     async def test_a_clean_end_leaves_no_key(self, queue: Queue, runs: Runs, store: redis.Redis) -> None:
         async with Worker(queue, abilities=Abilities()).running():
-            await eventually(queue.workers, "it is registered")
+            await eventually(queue.workers.list, "it is registered")
         ours = {str(key) for key in store.scan_iter("*:ox:*") if ":ox:call" not in str(key)}
         assert ours - {"bull:q:ox:lanes:tended", "bull:q:ox:alive"} == set()
         assert store.pttl("bull:q:ox:alive") != -1, "it runs out by itself"
 
 
-async def test_a_lane_whose_name_nobody_can_read_fits_nobody(
+async def test_a_lane_with_an_invalid_name_matches_no_worker(
     queue: Queue, runs: Runs, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_lanes, "TICK", 0.05)
-    broker = queue.broker
-    assert is_native(broker)
+    monkeypatch.setattr(engine_lanes.Lanes, "interval", 0.05)
+    broker = queue._core.broker
+    assert isinstance(broker, BullMQBroker)
     for lane in ("base", "broken"):
-        assert registry.target_of(broker, lane) is None
+        assert broker.lanes.target_of(lane) is None
         for server in (lane, "w"):
-            assert not registry.fits(broker, lane, Abilities(server, capabilities=lane))
+            assert not broker.lanes.fits(lane, Abilities(server, capabilities=lane))
         await broker.lanes.enter(lane)
         store.lpush(f"bull:q@{lane}:wait", "x")
     # Nor is a worker of such a name mixed up with the queue itself.
@@ -502,9 +506,9 @@ async def test_a_lane_whose_name_nobody_can_read_fits_nobody(
         assert await (await queue.add("n")).result(20) == "q"
         await eventually(lambda: len(worker._mesh._lanes[0]._names) == 3, "it knows all lanes")
         assert [station.lane for station in worker._stations[0].family] == ["all;id=base"]
-    assert await queue.unroutable() == {"base": 1, "broken": 1}
+    assert await queue.workers.unroutable() == {"base": 1, "broken": 1}
 
 
 async def _is_told(queue: Queue, region: tuple[str, ...], capabilities: tuple[str, ...]) -> bool:
-    (record,) = await queue.workers()
+    (record,) = await queue.workers.list()
     return (record.region, record.capabilities) == (region, capabilities)

@@ -18,11 +18,12 @@ import pytest_asyncio
 import redis
 
 from oxcart import Queue
-from oxcart.broker.port import Ask, Lease, Outcome
+from oxcart.broker.port import Ask, Lease, Outcome, OutcomeKind
 from oxcart.engine.leases import Leases
 from oxcart.engine.renewer import Renewer, is_stopped
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable
+from tests.engine.making import make_job
 from tests.signals import eventually
 
 #: So long that no machine is away for it. What is renewed is seen by the pace of ``EVERY``.
@@ -35,14 +36,14 @@ class Held:
 
     def __init__(self, queue: Queue, lock_ms: int = LOCK_MS, every: float = EVERY, **facts: Any) -> None:
         self.queue = queue
-        self.broker = queue.open_broker()
+        self.broker = queue._core.open_broker()
         self.lost: list[str] = []
         self.renewed: list[int] = []
         self.failed: list[tuple[list[str], str]] = []
         self.leases = Leases(
             lock_ms,
             every,
-            [queue.station_facts() | facts],
+            [queue._core.station_facts() | facts],
             lost=lambda station, job_id: self.lost.append(job_id),
             renewed=lambda station, leases, seconds: self.renewed.append(leases),
             failed=lambda station, leases, error: self.failed.append((leases, error)),
@@ -110,7 +111,7 @@ class TestRenewal:
         await eventually(lambda: held.renewed[-1] == 1, "only the other is renewed")
         assert held.lost == []
 
-    async def test_a_drop_is_told_without_another_claim(self, held: Held) -> None:
+    async def test_a_drop_reaches_the_renewer_without_another_claim(self, held: Held) -> None:
         one, two = await held.claim(2)
         held.leases.hold(0, [one, two], [None] * 2)
         await held.renewals(1)
@@ -133,7 +134,7 @@ class TestRenewal:
         await held.renewals(2)
         assert held.lost == [], "it is ours no more"
 
-    async def test_a_job_that_was_claimed_again_is_renewed_though_its_end_is_told_late(
+    async def test_a_job_claimed_again_is_renewed_even_if_its_end_arrives_late(
         self, held: Held, store: redis.Redis
     ) -> None:
         """The answer to its end was lost, and another call brought the job back before the repeat."""
@@ -146,7 +147,7 @@ class TestRenewal:
         await held.renewals(3)
         assert held.renewed[-1] == 1
 
-    async def test_a_lease_of_somebody_else_is_told_once(self, held: Held, store: redis.Redis) -> None:
+    async def test_a_lease_of_another_worker_is_reported_once(self, held: Held, store: redis.Redis) -> None:
         one, two = await held.claim(2)
         store.set(f"bull:q:{one.id}:lock", "stolen")
         held.leases.hold(0, [one, two], [None] * 2)
@@ -159,7 +160,7 @@ class TestRenewal:
     async def test_a_refusal_of_the_claim_before_does_not_concern_the_next_one(self, held: Held) -> None:
         """A job may end and be claimed again while its renewal is under way."""
         (before,) = await held.claim()
-        await held.broker.finish([Outcome("w", before.id, before.token, before.fencing, 0)])
+        await held.broker.finish([Outcome(OutcomeKind.GIVE_BACK, before.id, before.token, before.fencing, 0)])
         (claim,) = (await held.broker.claim(Ask(1, LOCK_MS))).jobs
         assert claim.id == before.id
         held.leases.hold(0, [before], [None])  # all that the renewer knows
@@ -175,7 +176,7 @@ class TestRenewal:
         await eventually(lambda: held.renewed[-1] == 1, "only the one without a deadline")
         assert held.lost == []
 
-    async def test_a_server_that_is_not_there_is_told(self, queue: Queue) -> None:
+    async def test_an_unreachable_server_is_reported(self, queue: Queue) -> None:
         held = Held(queue, url="redis://127.0.0.1:1/0")
         held.leases.start()
         try:
@@ -200,7 +201,7 @@ def silence_renewers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
 
 
 class TestProcess:
-    async def test_a_renewer_that_dies_is_replaced_and_told_everything(
+    async def test_a_dead_renewer_is_replaced_with_all_leases(
         self, held: Held, store: redis.Redis, caplog: pytest.LogCaptureFixture
     ) -> None:
         jobs = await held.claim(2)
@@ -214,7 +215,7 @@ class TestProcess:
         assert held.renewed[-1] == 2
         assert "the renewer process ended" in caplog.text
 
-    async def test_a_claim_before_it_is_up_is_told_when_it_is(self, queue: Queue) -> None:
+    async def test_a_claim_before_the_renewer_is_up_reaches_it(self, queue: Queue) -> None:
         held = Held(queue)
         jobs = await held.claim(2)
         held.leases.hold(0, jobs, [None, None])
@@ -253,7 +254,7 @@ class TestProcess:
         try:
             held.leases.hold(0, await held.claim(), [None])
             await eventually(lambda: held.failed, "the server is away")
-            held.leases.find_at(0, held.queue.station_facts()["url"])
+            held.leases.find_at(0, held.queue._core.station_facts()["url"])
             started = time.monotonic()
             await held.renewals(1)
             assert time.monotonic() - started < 15
@@ -370,7 +371,7 @@ class TestStandIn:
         await eventually(lambda: alone.extended[-1:] == [[immortal.id]], "only the one without a deadline")
         assert alone.lost == []
 
-    async def test_a_lease_of_somebody_else_is_told(self, alone: Held, store: redis.Redis) -> None:
+    async def test_a_lease_of_another_worker_is_reported(self, alone: Held, store: redis.Redis) -> None:
         one, two = await alone.claim(2)
         store.set(f"bull:q:{one.id}:lock", "stolen")
         alone.leases.hold(0, [one, two], [None] * 2)
@@ -385,6 +386,7 @@ class TestStandIn:
         await eventually(lambda: len(alone.extended) > before + 2, "it goes on")
         assert alone.lost == []
 
+    @pytest.mark.slow
     async def test_it_begins_when_the_renewer_can_renew_no_more(
         self, queue: Queue, store: redis.Redis
     ) -> None:
@@ -396,7 +398,7 @@ class TestStandIn:
             (job,) = await held.claim()
             held.leases.hold(0, [job], [None])
             await held.renewals(2)
-            url = held.queue.station_facts()["url"]
+            url = held.queue._core.station_facts()["url"]
             held.leases.find_at(0, "redis://127.0.0.1:1/0")
             await eventually(lambda: held.failed, "the renewer has lost the server")
             store.pexpire(f"bull:q:{job.id}:lock", LOCK_MS // 2)
@@ -477,7 +479,7 @@ class TestRenewerAlone:
         assert not is_stopped(2**22 + 1)
 
 
-async def test_the_renewer_is_told_where_the_server_is_now(
+async def test_the_renewer_receives_the_new_address_of_the_server(
     queue: Queue, store: redis.Redis, url: str
 ) -> None:
     """As a worker does that has learnt of more nodes of a cluster than its URL names."""
@@ -492,3 +494,51 @@ async def test_the_renewer_is_told_where_the_server_is_now(
         assert not held.lost
     finally:
         await held.close()
+
+
+class TestMessages:
+    def make(self, lost: Any) -> Leases:
+        station = {"url": "redis://127.0.0.1:1", "folder": "", "queue": "q", "prefix": "bull"}
+        return Leases(1000, 0.5, [station], lost=lost, renewed=lambda *_: None, failed=lambda *_: None)
+
+    async def test_an_invalid_message_restarts_the_renewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        heard: list[Any] = []
+
+        def hear(self: Leases, message: dict[str, Any]) -> None:
+            heard.append(message)
+            raise ValueError("a line too long, or one that is no message")
+
+        monkeypatch.setattr(Leases, "_hear", hear)
+        leases = self.make(lambda *_: None)
+        leases.hold(0, [make_job()], [None])
+        leases.start()
+        try:
+            await eventually(lambda: len(heard) >= 2, "another renewer")
+        finally:
+            await leases.close()
+
+    async def test_many_leases_lost_at_once_are_reported(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    ) -> None:
+        jobs = [make_job(job_id=f"{number:036}") for number in range(5000)]
+        token, starts = jobs[0].token, jobs[0].fencing
+        fake = tmp_path / "renewer"
+        fake.write_text(
+            "#!/bin/sh\n"
+            'exec python3 -c "import marshal, os, sys; '
+            f"leases = [('%036d' % n, '{token}', {starts}) for n in range(5000)]; "
+            "body = marshal.dumps({'refused': 0, 'leases': leases}); "
+            "os.write(1, len(body).to_bytes(4, 'big') + body); "
+            'sys.stdin.buffer.read()"\n'
+        )
+        fake.chmod(0o755)
+        monkeypatch.setattr("sys.executable", str(fake))
+        lost: list[str] = []
+        leases = self.make(lambda station, job_id: lost.append(job_id))
+        leases.hold(0, jobs, [None] * len(jobs))
+        leases.start()
+        try:
+            await eventually(lambda: lost, "the refusals")
+        finally:
+            await leases.close()
+        assert lost == [job.id for job in jobs]

@@ -1,4 +1,4 @@
-"""What a peer writes to a queue's settings may make no sense: it stops no queue in silence."""
+"""Invalid settings that a peer wrote to a queue never stop it silently."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("value", ODD)
 @pytest.mark.parametrize("field", FIELDS)
-async def test_a_setting_that_makes_no_sense_stops_no_queue(
+async def test_an_invalid_setting_stops_no_queue(
     queue: Queue, store: redis.Redis, field: str, value: str
 ) -> None:
-    @queue.process
+    @queue.fallback
     async def work(job: RunningJob) -> str:
         return "done"
 
@@ -56,7 +56,7 @@ async def test_it_is_logged_once_per_queue(
     store.hset("bull:q:meta", field, value)
     with caplog.at_level(logging.WARNING, "oxcart"):
         for _ in range(5):
-            await queue.broker.promote()
+            await queue._core.broker.promote()
     assert warnings(caplog) == [
         f"queue q: its meta key holds bounds that make no sense: {field}={value} (ignored)"
     ]
@@ -67,7 +67,7 @@ async def test_a_worker_logs_a_concurrency_of_nothing(
 ) -> None:
     """It stops the queue, as with Node, but not in silence."""
 
-    @queue.process
+    @queue.fallback
     async def work(job: RunningJob) -> str:
         return "done"
 
@@ -82,10 +82,8 @@ async def test_a_worker_logs_a_concurrency_of_nothing(
             assert await added.result(20) == "done"
 
 
-async def test_a_lane_heeds_no_bound_of_its_queue_that_makes_no_sense(
-    queue: Queue, store: redis.Redis
-) -> None:
-    @queue.process
+async def test_a_lane_ignores_invalid_bounds_of_its_queue(queue: Queue, store: redis.Redis) -> None:
+    @queue.fallback
     async def work(job: RunningJob) -> str:
         return "done"
 

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: what comes back, what is killed, what a crash means."""
+"""Handlers in processes: their results, how they are killed, and the effect of a crash."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TestRun:
         seen = await run(pool, handlers.snapshot, {"x": 1}, name="snap", starts=4, fields={"atm": "2"})
         assert seen == ["1", "snap", {"x": 1}, 3, "worker-1", 4]
 
-    async def test_what_it_logs_is_told_by_the_worker_as_its_jobs(
+    async def test_its_logs_appear_in_the_worker_with_the_job(
         self, pool: HandlerProcesses, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level("INFO"):
@@ -75,7 +75,7 @@ class TestRun:
         assert "ZeroDivisionError" in failed.getMessage()
         assert str(vars(failed)["lock"]).startswith("<unlocked")
 
-    async def test_a_level_that_nobody_wants_is_not_sent(
+    async def test_a_disabled_log_level_is_not_sent(
         self, pool: HandlerProcesses, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level("ERROR"):
@@ -127,7 +127,9 @@ class TestCrash:
         ("how", "told"),
         [("exit", "exit code 7"), ("SIGKILL", "signal SIGKILL"), ("SIGSEGV", "signal SIGSEGV")],
     )
-    async def test_is_told_with_its_reason(self, pool: HandlerProcesses, how: str, told: str) -> None:
+    async def test_a_cancellation_carries_its_reason(
+        self, pool: HandlerProcesses, how: str, told: str
+    ) -> None:
         with pytest.raises(HandlerCrashed, match=f"the handler's process ended with {told}"):
             await run(pool, handlers.crash, {"how": how})
 
@@ -160,7 +162,7 @@ class TestStop:
         await eventually(lambda: not any(map(alive, pids)), "all of them are gone")
         assert await run(pool, handlers.double, {"number": 1}) == 2
 
-    async def test_told_before_it_began(self, pool: HandlerProcesses) -> None:
+    async def test_a_cancellation_before_the_start(self, pool: HandlerProcesses) -> None:
         handler = make_handler(handlers.whoami, run="process")
         job = make_job(handler=handler)
         job.cancel("timeout")

@@ -1,4 +1,4 @@
-"""A worker that is killed takes its handlers' processes with it: their jobs will run elsewhere."""
+"""A killed worker's handler processes end with it, because their jobs will run elsewhere."""
 
 from __future__ import annotations
 

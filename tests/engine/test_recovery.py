@@ -1,8 +1,9 @@
-"""The housekeeping of a worker: one check at a time, ticks in between, errors that do not end it."""
+"""Recovery: one stalled check at a time, promotions in between, errors that do not end it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
@@ -11,7 +12,8 @@ import pytest_asyncio
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Outage, Recovered
-from oxcart.engine.recovery import PROMOTE, Recovery, outage_of
+from oxcart.engine.looper import Looper
+from oxcart.engine.recovery import PROMOTE, Promotion, SignsOfLife, StalledCheck, outage_of
 from oxcart.model.errors import BrokerUnavailable, ScriptError
 from tests.signals import eventually
 
@@ -21,6 +23,7 @@ class House:
 
     queue = "q"
     next_expiry = 0
+    gates = None
 
     def __init__(self) -> None:
         self.checks = 0
@@ -61,13 +64,15 @@ Start = Callable[..., House]
 async def start() -> AsyncIterator[Start]:
     tasks: list[asyncio.Task[None]] = []
 
-    def make(house: House | None = None, **options: Any) -> House:
+    def make(house: House | None = None, *, tick: float = 0.005, **options: Any) -> House:
         kept = house or House()
-        options = {"interval": 0.01, "tick": 0.005, "max_stalled": 1, **options}
-        recovery = Recovery(
-            cast(BullMQBroker, kept), recovered=kept.recovered.extend, skipped=kept.skip, **options
-        )
-        tasks.append(asyncio.create_task(recovery.run()))
+        broker = cast(BullMQBroker, kept)
+        options = {"interval": 0.01, "max_stalled": 1, **options}
+        check = StalledCheck(broker, recovered=kept.recovered.extend, skipped=kept.skip, **options)
+        loops: list[Looper] = [check, Promotion(broker, interval=tick)]
+        if (outage := options.get("outage")) is not None:
+            loops.append(SignsOfLife(broker, outage, check))
+        tasks.extend(asyncio.create_task(one.run()) for one in loops)
         return kept
 
     yield make
@@ -87,7 +92,7 @@ async def test_a_long_interval_still_ticks(start: Start) -> None:
     assert house.checks == 1
 
 
-async def test_many_due_jobs_are_let_through_without_waiting_for_the_next_tick(start: Start) -> None:
+async def test_many_due_jobs_are_promoted_without_waiting_for_the_next_tick(start: Start) -> None:
     house = House()
     house.moved = [PROMOTE, PROMOTE, 7]
     start(house, interval=60, tick=60)
@@ -107,12 +112,12 @@ async def test_a_check_that_is_still_running_makes_the_next_one_be_skipped(
     await eventually(lambda: house.checks >= 2, "goes on")
 
 
-async def test_what_came_back_is_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_recovered_jobs_are_reported(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     house = House()
     house.answer = lambda: Recovered(["a", "b"], True)
     start(house)
     await eventually(lambda: house.recovered[:2] == ["a", "b"], "told")
-    assert "2 jobs taken back from lost workers" in caplog.text
+    assert "recovered 2 stalled jobs" in caplog.text
 
 
 @pytest.mark.parametrize("error", [BrokerUnavailable("gone"), ScriptError("no")])
@@ -136,29 +141,22 @@ async def test_a_guard_at_its_end_is_looked_at_again_at_once_in_every_cycle() ->
     house = House()
     met = [Recovered([], False, 0), Recovered([], True), Recovered([], False, 0)]
     house.answer = lambda: met.pop(0)
-    recovery = Recovery(
-        cast(BullMQBroker, house),
-        interval=60,
-        tick=60,
-        max_stalled=1,
-        recovered=house.recovered.extend,
-        skipped=house.skip,
+    check = StalledCheck(
+        cast(BullMQBroker, house), interval=60, max_stalled=1, recovered=house.recovered.extend
     )
-    recovery._next_check = later = asyncio.get_running_loop().time() + 60
-    await recovery.check()
-    await recovery.check()
-    recovery._next_check = later
-    await recovery.check()
-    assert recovery._next_check < later
+    soon, whole, soon_again = await check.tick(), await check.tick(), await check.tick()
+    assert soon is not None
+    assert soon < 1
+    assert (whole, soon_again) == (None, soon)
 
 
-async def test_signs_of_life_come_several_times_within_the_silence(start: Start) -> None:
+async def test_heartbeats_come_several_times_within_the_silence(start: Start) -> None:
     house = start(interval=60, tick=60, outage=Outage(30, 1000))
     await eventually(lambda: house.signs >= 3, "three signs")
     assert house.checks == 1
 
 
-async def test_a_sign_that_has_run_out_makes_a_check_due(start: Start) -> None:
+async def test_an_expired_heartbeat_makes_a_check_due(start: Start) -> None:
     house = House()
     house.alive = False
     start(house, interval=60, outage=Outage(30, 1000))
@@ -177,3 +175,25 @@ def test_an_outage_is_noticed_before_a_lease_can_run_out_in_it(lock_ms: int, eve
     outage = outage_of(lock_ms, every)
     assert outage.silence_ms < lock_ms - every * 1000
     assert outage.grace_ms > every * 1000
+
+
+async def test_a_guard_without_an_end_is_not_polled_continuously() -> None:
+    class Guarded:
+        queue = "q"
+        gates = None
+        next_expiry = 0
+        asked = 0
+
+        async def recover(self, **_: Any) -> Recovered:
+            self.asked += 1
+            return Recovered([], False, 0)
+
+        async def promote(self, most: int) -> tuple[int, int]:
+            return 0, 0
+
+    broker: Any = Guarded()
+    check = StalledCheck(broker, interval=30, max_stalled=1, recovered=lambda _: None)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.4):
+            await check.run()
+    assert broker.asked <= 2

@@ -1,4 +1,4 @@
-"""A job in a worker's hands: what a handler can read of it and do with it."""
+"""A running job: what a handler can read and do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from oxcart.model.errors import PayloadError, ValidationError
+from tests.broker.bullmq.hashes import hash_of
 from tests.engine.making import NOW, NoBroker, make_job
 
 
@@ -27,13 +28,13 @@ class TestReading:
 
     def test_data_that_is_no_json(self) -> None:
         job = make_job()
-        job.claim.fields[b"data"] = b"undefined"
+        hash_of(job.claim)[b"data"] = b"undefined"
         with pytest.raises(PayloadError):
             _ = job.data
 
     def test_a_job_without_data(self) -> None:
         job = make_job()
-        del job.claim.fields[b"data"]
+        del hash_of(job.claim)[b"data"]
         assert job.data is None
 
     @pytest.mark.parametrize("junk", ["many", "", "1e400", "-"])
@@ -100,7 +101,7 @@ class TestCancelling:
         assert await asyncio.wait_for(waiting, 20)
         assert job.wait_cancelled(0)
 
-    def test_told_before_a_thread_asks(self) -> None:
+    def test_a_cancellation_before_a_thread_asks(self) -> None:
         job = make_job()
         job.cancel("timeout")
         assert job.wait_cancelled(0)

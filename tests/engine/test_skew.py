@@ -1,4 +1,4 @@
-"""A worker says that its machine's clock is wrong: once, and when that changes."""
+"""A worker logs that its machine's clock is wrong: once, and when that changes."""
 
 from __future__ import annotations
 
@@ -38,42 +38,42 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, float]]:
 async def test_a_skew_is_logged_once_and_when_it_changes(
     queue: Queue, set_clock: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = queue.broker
-    watch = SkewWatch([broker])
-    await watch.look(broker)
+    broker = queue._core.broker
+    watch = SkewWatch(broker)
+    await watch.tick()
     assert said(caplog) == []
     set_clock(HOUR)
     for _ in range(3):
-        await watch.look(broker)
+        await watch.tick()
     ((text, seconds),) = said(caplog)
     assert text == "the clock of this machine is 3600.0 s ahead of"
     assert abs(seconds - HOUR) < 1
     set_clock(-20)
     for _ in range(3):
-        await watch.look(broker)
+        await watch.tick()
     assert [text for text, _ in said(caplog)][1:] == ["the clock of this machine is 20.0 s behind"]
     caplog.set_level(logging.INFO, "oxcart.worker")
     set_clock(0)
     for _ in range(3):
-        await watch.look(broker)
+        await watch.tick()
     assert len(said(caplog)) == 2
     assert [record.getMessage() for record in caplog.records if "in step" in record.getMessage()] == [
-        f"the clock of this machine is in step with that of the server {queue.server.name}"
+        f"the clock of this machine is in step with that of the server {queue._core.server.name}"
     ]
 
 
-async def test_a_worker_warns_and_its_heartbeat_tells_others(
+async def test_a_worker_warns_and_its_heartbeat_shows_the_skew(
     queue: Queue, set_clock: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     set_clock(-HOUR)
-    queue.process(lambda: None)
-    before = await queue.broker.now()
+    queue.fallback(lambda: None)
+    before = await queue._core.broker.now()
     async with Worker(queue, name="late").running():
         await eventually(lambda: said(caplog), "the worker warned")
-        await eventually(queue.workers, "it is registered")
-        (record,) = await queue.workers()
+        await eventually(queue.workers.list, "it is registered")
+        (record,) = await queue.workers.list()
     assert said(caplog)[0][0] == "the clock of this machine is 3600.0 s behind"
-    after = await queue.broker.now()
+    after = await queue._core.broker.now()
     assert before - 1000 < record.started_at <= record.last_seen < after + 1000, "by the server's clock"
     assert record.skew_ms is not None
     assert abs(record.skew_ms + HOUR * 1000) < 1000

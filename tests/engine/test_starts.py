@@ -1,4 +1,4 @@
-"""How often a job is started: attempts that an older peer counted, and a bound on starts that never end."""
+"""The number of starts: attempts that an older peer counted, and a bound on starts without an end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from oxcart import Queue, RateLimited, RunningJob, Snooze, Worker
-from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.engine import verdict
 from tests.conformance.conftest import Venue
 from tests.servers import ValkeyServer
@@ -27,7 +27,7 @@ class TestLegacyAttempts:
     ) -> None:
         seen: list[int] = []
 
-        @queue.process
+        @queue.fallback
         async def work(job: RunningJob) -> None:
             seen.append(job.attempt)
             raise RuntimeError("no")
@@ -39,7 +39,7 @@ class TestLegacyAttempts:
         async with Worker(queue).running():
             await eventually(lambda: store.zscore("bull:q:failed", "old"), "it fails for good")
         assert len(seen) == runs
-        job = await queue.get("old")
+        job = await queue.jobs.get("old")
         assert job is not None
         assert job.attempts_made == max(legacy, ended or 0) + runs
         # One number in one place, so that a Node peer reads the same.
@@ -51,8 +51,8 @@ class TestLegacyAttempts:
     ) -> None:
         await queue.add("job", job_id="old")
         store.hset("bull:q:old", "attemptsMade", 4)
-        await queue.broker.claim(Ask(1))
-        await queue.cancel("old", force=True)
+        await queue._core.broker.claim(Ask(1))
+        await queue.jobs.cancel("old", force=True)
         assert store.hget("bull:q:old", "atm") == "5"
 
 
@@ -64,7 +64,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 async def claim(queue: Queue) -> Any:
-    (job,) = (await queue.broker.claim(Ask(1, lock_ms=60_000))).jobs
+    (job,) = (await queue._core.broker.claim(Ask(1, lock_ms=60_000))).jobs
     return job
 
 
@@ -76,18 +76,20 @@ class TestBound:
         async with Venue(protocol, valkey.url, [valkey]).queue() as queue:
             runs: list[str] = []
 
-            @queue.process
+            @queue.fallback
             async def work(job: RunningJob) -> None:
                 runs.append(job.id)
 
             added = await queue.add("email", attempts=3)
             for _ in range(bound):
                 job = await claim(queue)
-                given_back = Outcome("w", job.id, job.token, job.starts, queue.broker.clock())
-                assert (await queue.broker.finish([given_back]))[0] == [1]
+                given_back = Outcome(
+                    OutcomeKind.GIVE_BACK, job.id, job.token, job.starts, queue._core.broker.clock()
+                )
+                assert (await queue._core.broker.finish([given_back]))[0] == [1]
             async with Worker(queue).running():
                 await eventually(lambda: _ended(queue, added.id), "it ends")
-            failed = await queue.get(added.id)
+            failed = await queue.jobs.get(added.id)
             assert failed is not None
             assert (
                 failed.failed_reason
@@ -95,7 +97,7 @@ class TestBound:
             )
             assert failed.category == "system"
             assert not runs
-            await queue.retry(added.id, reset=True)
+            await queue.jobs.retry(added.id, reset=True)
             async with Worker(queue).running():
                 await eventually(lambda: runs == [added.id], "an operator may let it run again")
 
@@ -106,7 +108,7 @@ class TestBound:
     ) -> None:
         async with Venue(protocol, valkey.url, [valkey]).queue() as queue:
 
-            @queue.process
+            @queue.fallback
             async def work(job: RunningJob) -> Any:
                 return asks if job.fencing <= 3 * bound else "done"
 
@@ -115,7 +117,7 @@ class TestBound:
                 assert await added.result(30) == "done"
 
     async def test_retries_do_not_count(self, queue: Queue, bound: int) -> None:
-        @queue.process
+        @queue.fallback
         async def work(job: RunningJob) -> str:
             if job.fencing <= 3 * bound:
                 raise RuntimeError("again")
@@ -126,7 +128,7 @@ class TestBound:
             assert await added.result(30) == "done"
 
     async def test_none_lifts_the_bound(self, queue: Queue, store: redis.Redis, bound: int) -> None:
-        @queue.process
+        @queue.fallback
         async def work(job: RunningJob) -> int:
             return job.fencing
 
@@ -135,12 +137,12 @@ class TestBound:
         async with Worker(queue, max_started=None).running():
             assert await added.result(30) == 501
 
-    def test_the_bound_is_on_unless_said(self) -> None:
+    def test_the_bound_is_on_by_default(self) -> None:
         assert verdict.MOST_UNENDED == 1000
 
 
 async def _ended(queue: Queue, job_id: str) -> bool:
-    return await queue.state(job_id) in ("failed", "completed")
+    return await queue.jobs.state(job_id) in ("failed", "completed")
 
 
 @pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
@@ -150,7 +152,7 @@ async def test_a_fence_grows_though_the_id_is_removed_and_added_again(
     async with Venue(protocol, valkey.url, [valkey]).queue() as queue:
         seen: list[tuple[int, int]] = []
 
-        @queue.process
+        @queue.fallback
         async def work(job: RunningJob) -> None:
             seen.append((job.fencing, job.fence))
             if job.attempt == 1:
@@ -161,7 +163,7 @@ async def test_a_fence_grows_though_the_id_is_removed_and_added_again(
             await queue.add("email", job_id=job_id, attempts=2, backoff=0.001)
             async with Worker(queue).running():
                 await eventually(lambda: _ended(queue, job_id), f"generation {generation} ends")
-            await queue.remove(job_id)
+            await queue.jobs.remove(job_id)
     assert [fencing for fencing, _ in seen] == [1, 2] * 3
     fences = [fence for _, fence in seen]
     assert fences == sorted(set(fences))

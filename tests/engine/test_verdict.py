@@ -1,4 +1,4 @@
-"""What an ended attempt means for its job: every category, with attempts, stalls and backoff."""
+"""The outcome of an ended attempt: every category, with attempts, stalls and backoff."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class TestErrors:
         assert seen == [(1, 500), (2, 500)]
         assert verdict.of_error(make_job(attempts=9, backoff=policy), ValueError("x")).delay_ms == 500
 
-    def test_a_strategy_that_breaks_fails_the_job_and_says_so(self) -> None:
+    def test_a_failing_strategy_fails_the_job_with_a_reason(self) -> None:
         def mine(attempt: int, delay: int, cap: int | None) -> float:
             raise ZeroDivisionError("oops")
 
@@ -308,7 +308,7 @@ class TestOthers:
             (3, 0, 0, Category.PERMANENT, 3),  # two were left
         ],
     )
-    def test_what_peers_are_told_of_attempts(
+    def test_peers_see_the_attempts(
         self, attempts: int, made: int, stalls: int, category: Category, allowed: int
     ) -> None:
         job = make_job(attempts=attempts, fields={"atm": str(made), "stc": str(stalls)})
@@ -329,7 +329,7 @@ class TestTold:
         )
         assert (vars(said)["job_id"], vars(said)["category"]) == ("1", "temporary")
 
-    def test_one_that_is_tried_again_is_information(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_retry_is_logged_as_information(self, caplog: pytest.LogCaptureFixture) -> None:
         job = make_job(attempts=2, backoff="1500ms")
         outcome = verdict.of_error(job, TemporaryError("x" * 1000))
         tell_failure(job, outcome)

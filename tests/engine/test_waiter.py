@@ -1,4 +1,4 @@
-"""The wait for work: who is woken, what happens to a marker that comes at the wrong moment."""
+"""The wait for work: which worker wakes, and markers that come at the wrong moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class Desk:
         self.states: list[bool] = []
         self.woken: asyncio.Queue[int | None] = asyncio.Queue()
         self.waiter = Waiter(
-            brokers[0].server,
             brokers,
             "w1",
             wanted=lambda: (self.wanted, self.until),
@@ -59,7 +58,7 @@ class Desk:
 
 @pytest_asyncio.fixture
 async def desk(make_queue: MakeQueue) -> AsyncIterator[Desk]:
-    made = Desk([make_queue("one").open_broker(), make_queue("two").open_broker()])
+    made = Desk([make_queue("one")._core.open_broker(), make_queue("two")._core.open_broker()])
     assert await made.next() is None  # connected: time to look at everything
     assert made.states == [True]
     yield made
@@ -159,7 +158,7 @@ async def test_connections_carry_the_names_that_peers_look_for(desk: Desk, store
 async def test_a_lost_server_is_waited_for(make_queue: MakeQueue) -> None:
     with ValkeyServer() as server:
         queue = Queue("q", url=server.url)
-        desk = Desk([queue.open_broker()], reconnect=Reconnect(initial=0.005, held=0.01, idle=0.01))
+        desk = Desk([queue._core.open_broker()], reconnect=Reconnect(initial=0.005, held=0.01, idle=0.01))
         try:
             assert await desk.next() is None
             await asyncio.to_thread(server.kill)
@@ -172,21 +171,22 @@ async def test_a_lost_server_is_waited_for(make_queue: MakeQueue) -> None:
 
 
 async def test_gives_up_after_the_number_of_attempts(make_queue: MakeQueue) -> None:
-    broker = Queue("q", url="redis://127.0.0.1:1/0").open_broker()
+    broker = Queue("q", url="redis://127.0.0.1:1/0")._core.open_broker()
     desk = Desk([broker], reconnect=Reconnect(initial=0.001, held=0.001, idle=0.001, attempts=3))
     with pytest.raises(BrokerUnavailable, match="gave up after 3 attempts"):
         await asyncio.wait_for(desk.task, 60)
     await desk.stop()
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_no_master_any_more_is_left_and_not_asked_all_the_time() -> None:
     with ValkeyServer() as server, redis.Redis(port=server.port) as store:
-        desk = Desk([Queue("q", url=server.url).open_broker()])
+        desk = Desk([Queue("q", url=server.url)._core.open_broker()])
         assert await desk.next() is None
         began = asyncio.get_running_loop().time()
         store.replicaof("127.0.0.1", 1)
         await eventually(
-            lambda: desk.waiter._link.connections_made > 4, "it may be another one behind the same name"
+            lambda: desk.waiter._markers.connections_made > 4, "it may be another one behind the same name"
         )
         # At least 0.8 of 0.1, 0.2, 0.4 and 0.8 s; four equal ones would be less than half of that.
         assert asyncio.get_running_loop().time() - began > 1.1, "the pauses grow"
@@ -203,7 +203,7 @@ async def test_a_wait_begins_only_when_all_queues_are_known_to_be_idle(
     """One found empty while another is still asked: the wait must not begin without the other's marker."""
     unknown = {0, 1}
     desk = Desk(
-        [make_queue("one").open_broker(), make_queue("two").open_broker()],
+        [make_queue("one")._core.open_broker(), make_queue("two")._core.open_broker()],
         is_settled=lambda: not unknown,
     )
     desk.wanted = []
@@ -221,12 +221,12 @@ async def test_a_wait_begins_only_when_all_queues_are_known_to_be_idle(
     await desk.stop()
 
 
-async def test_where_peers_wake_nobody_a_hanging_claim_holds_up_the_others_no_longer_than_a_look(
+async def test_without_wake_ups_a_hanging_claim_delays_others_at_most_one_poll(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Bridge claim may read its way through a long list of other clients' jobs."""
     monkeypatch.setattr(waiter, "SETTLE", 3600.0)
-    brokers = [make_queue(one, protocol="bridge").open_broker() for one in ("email", "video")]
+    brokers = [make_queue(one, protocol="bridge")._core.open_broker() for one in ("email", "video")]
     desk = Desk(brokers, is_settled=lambda: False)
     try:
         assert await desk.next() is None  # connected

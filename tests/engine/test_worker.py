@@ -55,7 +55,7 @@ class TestArguments:
             ({"remove_on_fail": "x"}, "remove_on_fail must be"),
         ],
     )
-    def test_bad_ones_are_told(self, options: Any, told: str) -> None:
+    def test_bad_arguments_raise(self, options: Any, told: str) -> None:
         with pytest.raises(ValidationError, match=told):
             Worker(Queue("q"), **options)
 
@@ -94,7 +94,7 @@ class TestRunning:
             assert await asyncio.gather(*(job.result(timeout=30) for job in jobs)) == [2, 3, 8]
         assert worker.processed == 3
 
-    async def test_what_the_job_tells_its_handler(self, queue: Queue) -> None:
+    async def test_the_running_job_has_its_facts(self, queue: Queue) -> None:
         @queue.job(attempts=2, backoff="1ms")
         async def looks(job: RunningJob, x: int) -> list[Any]:
             if job.attempt == 1:
@@ -126,7 +126,7 @@ class TestRunning:
             now -= 1
 
         for queue in queues:
-            queue.process(handler)
+            queue.fallback(handler)
             await queue.add_many([("n", None)] * 20)
         async with Worker(*queues, concurrency=5).running() as worker:
             await eventually(lambda: worker.processed == 60, "all jobs")
@@ -140,7 +140,7 @@ class TestRunning:
             order.append(job.queue)
 
         for queue in queues:
-            queue.process(handler)
+            queue.fallback(handler)
             await queue.add_many([("n", None)] * 300)
         async with Worker(*queues, concurrency=10).running():
             await eventually(lambda: len(order) == 900, "all jobs")
@@ -149,7 +149,7 @@ class TestRunning:
 
     async def test_priorities_and_order(self, queue: Queue) -> None:
         order: list[Any] = []
-        queue.process(lambda job: order.append(job.data))
+        queue.fallback(lambda job: order.append(job.data))
         for data, options in (
             (4, {"priority": 9}),
             (3, {"priority": 2}),
@@ -163,7 +163,7 @@ class TestRunning:
         assert order == [0, 1, 2, 3, 4]
 
     async def test_a_delayed_job_runs_when_its_time_has_come(self, queue: Queue) -> None:
-        queue.process(lambda: time.time())
+        queue.fallback(lambda: time.time())
         async with Worker(queue).running():
             began = time.time()
             job = await queue.add("n", delay="120ms")
@@ -175,14 +175,14 @@ class TestRunning:
     ) -> None:
         """Woken by its marker: there is no poll."""
         monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
-        queue.process(lambda: None)
+        queue.fallback(lambda: None)
         async with Worker(queue).running():
             await (await queue.add("warm")).result(timeout=20)
             await (await queue.add("n")).result(timeout=20)
 
     async def test_a_rate_limit(self, queue: Queue) -> None:
         claimed: list[int] = []
-        queue.process(lambda job: claimed.append(job.started_ms))
+        queue.fallback(lambda job: claimed.append(job.started_ms))
         await queue.add_many([("n", None)] * 7)
         async with Worker(queue, concurrency=10, limiter=(3, "150ms")).running():
             await eventually(lambda: len(claimed) == 7, "all jobs")
@@ -191,12 +191,12 @@ class TestRunning:
         assert claimed[6] - claimed[3] >= 100
 
     async def test_pause_and_resume(self, queue: Queue) -> None:
-        queue.process(lambda: None)
+        queue.fallback(lambda: None)
         await queue.pause()
         async with Worker(queue).running():
             job = await queue.add("n")
-            other = Queue("other", server=queue.server)
-            other.process(lambda: None)
+            other = Queue("other", server=queue._core.server)
+            other.fallback(lambda: None)
             async with Worker(other).running():
                 await (await other.add("n")).result(timeout=20)  # time enough to take the paused one
             assert await job.state() == "waiting"
@@ -222,7 +222,7 @@ class TestRunning:
             await asyncio.sleep(0.002)
             now -= 1
 
-        queue.process(handler)
+        queue.fallback(handler)
         store.hset("bull:q:meta", "concurrency", 2)
         await queue.add_many([("n", None)] * 20)
         async with Worker(queue, concurrency=10).running() as worker:
@@ -230,7 +230,7 @@ class TestRunning:
         assert most == 2
 
     async def test_retention_of_the_worker(self, queue: Queue, store: redis.Redis) -> None:
-        queue.process(lambda: None)
+        queue.fallback(lambda: None)
         await queue.add_many([("n", None)] * 10)
         await queue.add("kept", remove_on_complete=False)
         async with Worker(queue, remove_on_complete=3).running() as worker:
@@ -261,7 +261,7 @@ class TestRunning:
             await eventually(lambda: worker.is_connected, "connected")
             names = [client["name"] for client in store.client_list()]
         for queue in (one, two):
-            assert queue.broker.keys.client_name(":w:ada") in names
+            assert queue._core.broker.keys.client_name(":w:ada") in names
 
 
 class TestLifespan:
@@ -328,7 +328,7 @@ class TestMiddleware:
             around.append(job.name)
             return await call_next(job)
 
-        queue.process(lambda: 1)
+        queue.fallback(lambda: 1)
         async with Worker(queue, middleware=[layer]).running():
             for name in "abc":
                 await (await queue.add(name)).result(timeout=20)
@@ -351,7 +351,7 @@ class Noted:
 
 
 class TestObserver:
-    async def test_is_told_of_jobs_calls_and_connections(self, queue: Queue) -> None:
+    async def test_the_observer_receives_jobs_calls_and_connections(self, queue: Queue) -> None:
         noted = Noted()
 
         @queue.job(attempts=1)
@@ -372,6 +372,28 @@ class TestObserver:
         assert noted.of("connection")[0] == (True,)
         assert sum(args[1] for args in noted.of("called")) == 2
         assert {"finish", "claim"} <= {verb for verb, _ in noted.of("scripted")}
+
+    async def test_an_observer_that_breaks_costs_no_job(
+        self, make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Broken:
+            def __getattr__(self, name: str) -> Any:
+                def told(*args: Any) -> None:
+                    raise RuntimeError(f"{name} is broken")
+
+                return told
+
+        queue = make_queue("observed")
+
+        @queue.job
+        async def fine(number: int) -> int:
+            return number
+
+        async with asyncio.timeout(60), Worker(queue, observer=Broken()).running():
+            handles = [await fine.enqueue(number=number) for number in range(5)]
+            assert [await handle.result(10) for handle in handles] == [0, 1, 2, 3, 4]
+        faults = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+        assert faults.count("job_started is broken") == 1
 
 
 class TestStop:
@@ -428,7 +450,7 @@ class TestStop:
         assert await job.state() == "waiting"
 
     async def test_cancelling_the_task_ends_it_in_order(self, queue: Queue) -> None:
-        queue.process(lambda: None)
+        queue.fallback(lambda: None)
         worker = Worker(queue)
         running = asyncio.create_task(worker.run())
         await asyncio.wait_for(worker.started.wait(), 20)
@@ -453,7 +475,7 @@ class TestStop:
         assert not [t for t in asyncio.all_tasks() if t.get_name().startswith("oxcart")]
 
     async def test_leaves_no_task_behind(self, queue: Queue) -> None:
-        queue.process(lambda: None)
+        queue.fallback(lambda: None)
         async with Worker(queue, concurrency=5).running():
             await (await queue.add("n")).result(timeout=20)
         await queue.close()
@@ -461,7 +483,7 @@ class TestStop:
         assert left == []
 
     async def test_can_be_run_again(self, queue: Queue) -> None:
-        queue.process(lambda: 1)
+        queue.fallback(lambda: 1)
         worker = Worker(queue)
         for _ in range(2):
             async with worker.running():
@@ -477,10 +499,11 @@ class TestGivingUp:
 
 
 class TestRecovery:
+    @pytest.mark.slow
     async def test_jobs_of_a_lost_worker_run_again(self, queue: Queue, store: redis.Redis) -> None:
-        queue.process(lambda job: job.attempt)
+        queue.fallback(lambda job: job.attempt)
         job = await queue.add("n")
-        lost = queue.open_broker()
+        lost = queue._core.open_broker()
         assert len((await lost.claim(Ask(1, lock_ms=100))).jobs) == 1
         await lost.close()
         async with Worker(queue, renew_every=0.2, stalled_interval="50ms").running():
@@ -500,7 +523,7 @@ async def test_a_queue_that_had_work_is_waited_for_again(
         return job.queue
 
     for queue in queues:
-        queue.process(run)
+        queue.fallback(run)
     async with Worker(*queues).running():
         for queue in (*queues, *queues, *reversed(queues)):
             assert await (await queue.add("n")).result(20) == queue.name
@@ -517,7 +540,7 @@ async def test_a_claim_that_stopped_for_its_time_is_followed_by_the_next(
     async def meet() -> None:
         await everybody.wait()
 
-    queue.process(meet)
+    queue.fallback(meet)
     jobs = await queue.add_many([("n", None)] * 30)
     async with Worker(queue, concurrency=30).running():
         for job in jobs:

@@ -1,4 +1,4 @@
-"""A worker that is paused for itself, and what it counts for the queue."""
+"""A worker that is paused, and what it counts for the queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Held:
     def __init__(self, queue: Queue) -> None:
         self.started: list[str] = []
         self.gate = asyncio.Event()
-        queue.process(self.hold)
+        queue.fallback(self.hold)
 
     async def hold(self, job: RunningJob) -> None:
         self.started.append(job.id)
@@ -26,7 +26,7 @@ class Held:
 
 
 class TestPause:
-    async def test_takes_no_more_jobs_and_lets_those_in_hand_end(self, queue: Queue) -> None:
+    async def test_claims_no_more_jobs_and_lets_running_ones_end(self, queue: Queue) -> None:
         held = Held(queue)
         # One slot: with a second, a claim that is under way at the pause might still bring a job.
         async with Worker(queue).running() as worker:
@@ -56,7 +56,7 @@ class TestPause:
             await job.result(timeout=10)
 
     async def test_another_worker_takes_the_jobs(self, queue: Queue) -> None:
-        queue.process(lambda: 1)
+        queue.fallback(lambda: 1)
         async with Worker(queue).running() as idle:
             await idle.pause()
             async with Worker(queue).running() as other:
@@ -68,7 +68,7 @@ class TestPause:
     async def test_before_it_starts(self, make_queue: MakeQueue) -> None:
         queue, other = make_queue("q"), make_queue("other")
         for one in (queue, other):
-            one.process(lambda: 1)
+            one.fallback(lambda: 1)
         worker = Worker(queue)
         await worker.pause()
         job = await queue.add("n")
@@ -78,7 +78,7 @@ class TestPause:
             worker.resume()
             await job.result(timeout=10)
 
-    async def test_stop_ends_a_wait_for_jobs_in_hand(self, queue: Queue) -> None:
+    async def test_stop_ends_a_wait_for_running_jobs(self, queue: Queue) -> None:
         held = Held(queue)
         worker = Worker(queue, shutdown_timeout=0)
         async with worker.running():
@@ -101,8 +101,8 @@ class TestCounting:
         async with Worker(queue, metrics=60, concurrency=5).running():
             jobs = await queue.add_many([("n", {"good": number % 3 > 0}) for number in range(9)], attempts=1)
             await eventually(lambda: _ended(store, len(jobs)), "all jobs have ended")
-        assert (await queue.metrics()).count == 6
-        assert (await queue.metrics("failed")).count == 3
+        assert (await queue.jobs.metrics()).count == 6
+        assert (await queue.jobs.metrics("failed")).count == 3
 
     async def test_a_job_started_too_often_fails_without_being_run(self, queue: Queue) -> None:
         runs: list[int] = []
@@ -111,7 +111,7 @@ class TestCounting:
             runs.append(1)
             raise TemporaryError("again", retry_after=0)
 
-        queue.process(work)
+        queue.fallback(work)
         job = await queue.add("n", attempts=10)
         async with Worker(queue, max_started=2).running():
             await eventually(lambda: _is_failed(job), "the job has failed")

@@ -1,4 +1,4 @@
-"""What is in a database, in a form that two of them can be compared in.
+"""The content of a database in a form that can be compared.
 
 A dump holds every key with its type, its value and whether it expires. What cannot be equal is left out:
 ids of stream entries, and the order of set members and hash fields. JSON is compared as JSON.

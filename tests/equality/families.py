@@ -1,4 +1,4 @@
-"""Sequences of flows and deduplication, made by us: trees, children of running jobs, windows of every kind.
+"""Sequences of flows and deduplication: trees, children of running jobs, windows of every kind.
 
 Everything of the plain sequences is there too, because what is added must be run, failed, retried and removed
 to show what it was.

@@ -1,4 +1,4 @@
-"""Sequences in which an operator deals with whole queues, and both sides of them.
+"""Sequences of operations on whole queues, and both sides of them.
 
 Everything of the plain sequences is there too: what is cleaned, drained, retried or promoted must have been
 added, run and failed before. What is compared is what both mean alike; where Oxcart means something else on
@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from oxcart.broker.bullmq import operations
+from oxcart.broker.bullmq import bulk
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.model.errors import JobNotFound
 from tests.equality.ops import PREFIX, Op, Outcome
@@ -191,36 +191,36 @@ class OperatingOxcart(OxcartSide):
     async def run(self, op: Op) -> Outcome:
         if op.kind == "clear_logs" and op.args.get("by") != "peer":
             with contextlib.suppress(JobNotFound):  # of which Node says nothing; nothing changes
-                await self._brokers[op.queue].clear_logs(op.args["id"], op.args["keep"])
+                await self._brokers[op.queue].logs.clear(op.args["id"], op.args["keep"])
             return Outcome()
         return await super().run(op)
 
     async def _clean(self, broker: BullMQBroker, op: Op) -> int:
         before = op.now - op.args["grace"]
-        return await operations.clean(broker, op.args["state"], before, limit=op.args["limit"] or None)
+        return await bulk.clean(broker, op.args["state"], before, limit=op.args["limit"] or None)
 
     async def _drain(self, broker: BullMQBroker, op: Op) -> None:
-        await operations.drain(broker, delayed=op.args["delayed"])
+        await broker.bulk.clear(delayed=op.args["delayed"])
 
     async def _obliterate(self, broker: BullMQBroker, op: Op) -> None:
-        await operations.obliterate(broker, force=op.args["force"])
+        await broker.bulk.obliterate(force=op.args["force"])
 
     async def _retry_all(self, broker: BullMQBroker, op: Op) -> None:
-        await operations.retry_all(broker, op.args["state"], until_ms=op.args["until"])
+        await broker.bulk.retry_all(op.args["state"], until_ms=op.args["until"])
 
     async def _promote_all(self, broker: BullMQBroker, op: Op) -> None:
-        await operations.promote_all(broker)
+        await broker.bulk.promote_all()
 
     async def _trim_events(self, broker: BullMQBroker, op: Op) -> int:
-        return await operations.trim_events(broker, op.args["keep"])
+        return await broker.bulk.trim_events(op.args["keep"])
 
     async def _publish(self, broker: BullMQBroker, op: Op) -> None:
-        await operations.publish(broker, op.args["event"], op.args["fields"], 1000)
+        await broker.bulk.publish(op.args["event"], op.args["fields"], 1000)
 
     async def _counts_per_priority(self, broker: BullMQBroker, op: Op) -> dict[int, int]:
-        return await operations.counts_per_priority(broker, op.args["priorities"])
+        return await broker.bulk.counts_per_priority(op.args["priorities"])
 
     async def _metrics(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
-        found = await operations.series(broker, op.args["state"])
+        found = await broker.metrics.series(op.args["state"])
         meta = {"count": found.count, "prevTS": found.previous_at, "prevCount": found.previous_count}
         return {"meta": meta, "data": found.points, "count": found.total}

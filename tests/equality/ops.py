@@ -1,4 +1,4 @@
-"""What a sequence is made of: operations, their outcomes, and a view of the database they act on."""
+"""The elements of a sequence: operations, their outcomes, and a view of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Oxcart's side of the comparison: the BullMQ broker, given the clock, ids and tokens that Node is given.
+"""Oxcart's side of the comparison: the BullMQ broker, with the clock, ids and tokens of Node.
 
 The broker does not decide whether a failed attempt is retried: a worker does. The worker here obeys BullMQ's
 rule (`Held.verdict`), so that what is compared is the storing, not the policy.
@@ -14,17 +14,18 @@ import msgspec
 import redis
 
 from oxcart.broker import port
-from oxcart.broker.bullmq import BullMQBroker, flows
-from oxcart.broker.bullmq.codec import ParentLink, encode_job, options_of, retention_argument
-from oxcart.broker.bullmq.schedulers import Claim
+from oxcart.broker.bullmq import BullMQBroker
+from oxcart.broker.bullmq.codec import ParentLink, encode_job, options_of
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, Claimed, Lease
+from oxcart.broker.port import Ask, Claimed, Lease, retention_argument
+from oxcart.broker.port.results import AddedTree
 from oxcart.model.errors import JobError, JobLocked, JobNotFound, ScriptError
 from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.retention import Retention
 from oxcart.model.schedule import Schedule, Scheduler
+from tests.broker.bullmq.hashes import hash_of
 from tests.equality.dump import Dump, take_dump
 from tests.equality.ops import PEER_KINDS, PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
 from tests.equality.sides import STATES, NodeSide, expire, known_ids
@@ -114,7 +115,7 @@ class OxcartSide:
             counts = dict(await broker.counts())
             counts["waiting"] = counts.pop("wait")
             found[f"counts {queue}"] = counts
-            found[f"schedulers {queue}"] = [_told(one) for one in await broker.schedulers.page(0, -1)]
+            found[f"schedulers {queue}"] = [_told(one) for one in await broker.schedules.page(0, -1)]
             for state in STATES:
                 for asc in (True, False):
                     page = await broker.page(state, 0, 2, oldest=asc)
@@ -143,7 +144,7 @@ class OxcartSide:
 
     async def _add_flow(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
         tree = _tree(op.args["flow"])
-        added = await flows.add_tree(self._brokers[tree.queue], tree)
+        added = await self._brokers[tree.queue].flows.add(tree)
         if not added.created and not added.children:
             # A window kept it out. Node does not tell, and shows the tree that it wanted to add.
             return _wanted(op.args["flow"])
@@ -151,7 +152,7 @@ class OxcartSide:
 
     async def _add_children(self, broker: BullMQBroker, op: Op) -> list[dict[str, Any]]:
         trees = [_tree(node) for node in op.args["flows"]]
-        return [_ids(one) for one in await flows.add_children(broker, op.args["id"], trees)]
+        return [_ids(one) for one in await broker.flows.add_children(op.args["id"], trees)]
 
     async def _add_child(self, broker: BullMQBroker, op: Op) -> str:
         opts = dict(op.args["opts"])
@@ -165,7 +166,7 @@ class OxcartSide:
         return await self._add(broker, op)
 
     async def _remove_deduplication(self, broker: BullMQBroker, op: Op) -> int:
-        return int(await broker.release_window(op.args["key"]))
+        return int(await broker.deduplication.release(op.args["key"]))
 
     async def _wait_for_children(self, broker: BullMQBroker, op: Op) -> bool:
         (code,), _ = await broker.finish([_ended("h", op)], _ask(op, 0))
@@ -183,26 +184,22 @@ class OxcartSide:
 
     async def _schedule(self, broker: BullMQBroker, claimed: Claimed) -> None:
         """Makes the next runs of schedules, as a worker does before it runs what it claimed."""
-        runs = [
-            Claim(job.id, job.fields[b"rjk"].decode(), job.fields)
-            for job in claimed.jobs
-            if b"rjk" in job.fields
-        ]
-        made = await broker.schedulers.advance(runs)
+        runs = [job for job in claimed.jobs if job.advances_schedule]
+        made = await broker.schedules.advance(runs)
         assert all(isinstance(one, str) for one in made), made
 
     def _claimed(self, op: Op, claimed: Claimed) -> dict[str, Any]:
         described = None
         for job in claimed.jobs:
-            held = Held.of(job.fields)
+            held = Held.of(hash_of(job))
             self._held[op.queue, job.id, job.token] = held
             described = {
                 "id": job.id,
-                "name": job.fields[b"name"].decode(),
-                "data": json.loads(job.fields[b"data"]),
+                "name": job.name,
+                "data": json.loads(job.payload),
                 "attempts_made": held.attempts_made,
                 "attempts_started": job.starts,
-                "deferred_failure": job.fields[b"defa"].decode() if b"defa" in job.fields else None,
+                "deferred_failure": job.deferred_failure,
             }
         return {"job": described, "limited": claimed.limited_ms, "delay_until": claimed.due_ms}
 
@@ -278,7 +275,7 @@ class OxcartSide:
         )
         data = json.dumps(template.get("data", {}), separators=(",", ":")).encode()
         opts = {"kl" if name == "keepLogs" else name: one for name, one in template.get("opts", {}).items()}
-        run = await broker.schedulers.upsert(
+        run = await broker.schedules.write(
             op.args["key"], schedule, template.get("name", op.args["key"]), data, opts
         )
         if run is None and repeat.get("endDate", op.now) < op.now:
@@ -288,7 +285,7 @@ class OxcartSide:
         return None if run is None else run[0]
 
     async def _remove_scheduler(self, broker: BullMQBroker, op: Op) -> bool:
-        return await broker.schedulers.remove(op.args["key"])
+        return await broker.schedules.remove(op.args["key"])
 
     async def _set_concurrency(self, broker: BullMQBroker, op: Op) -> None:
         await broker.limits.set_concurrency(op.args["concurrency"])
@@ -317,13 +314,13 @@ class OxcartSide:
         await broker.set_progress(op.args["id"], op.args["progress"])
 
     async def _log(self, broker: BullMQBroker, op: Op) -> int:
-        return await broker.add_log(op.args["id"], [op.args["row"]], op.args["keep"] or None)
+        return await broker.logs.append(op.args["id"], [op.args["row"]], op.args["keep"] or None)
 
     async def _update_data(self, broker: BullMQBroker, op: Op) -> None:
         await broker.update_data(op.args["id"], op.args["data"])
 
     async def _change_priority(self, broker: BullMQBroker, op: Op) -> None:
-        await broker.change_priority(op.args["id"], op.args["priority"], lifo=op.args["lifo"])
+        await broker.updates.change_priority(op.args["id"], op.args["priority"], lifo=op.args["lifo"])
 
     async def _change_delay(self, broker: BullMQBroker, op: Op) -> None:
         await broker.change_delay(op.args["id"], op.args["delay"])
@@ -337,10 +334,10 @@ class OxcartSide:
         await broker.retry_job(op.args["id"], op.args["state"], lifo=lifo)
 
     async def _remove_unprocessed(self, broker: BullMQBroker, op: Op) -> None:
-        await broker.remove_unprocessed(op.args["id"])
+        await broker.flows.remove_unprocessed(op.args["id"])
 
     async def _leave_parent(self, broker: BullMQBroker, op: Op) -> bool:
-        return await broker.leave_parent(op.args["id"])
+        return await broker.flows.leave_parent(op.args["id"])
 
     async def _remove(self, broker: BullMQBroker, op: Op) -> int:
         try:
@@ -382,7 +379,7 @@ def _tree(node: dict[str, Any]) -> Tree:
     return Tree(node["queueName"], PREFIX, node["name"], node["data"], options, policy, children)
 
 
-def _ids(added: flows.AddedTree) -> dict[str, Any]:
+def _ids(added: AddedTree) -> dict[str, Any]:
     return {"id": added.id, "children": [_ids(child) for child in added.children]}
 
 
@@ -391,8 +388,8 @@ def _wanted(node: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _family(broker: BullMQBroker, job_id: str) -> dict[str, Any]:
-    counts = await flows.counts(broker, job_id)
-    found = {kind: await flows.every(broker, job_id, kind) for kind in _KINDS}
+    counts = await broker.flows.counts(job_id)
+    found = {kind: await broker.flows.every(job_id, kind) for kind in _KINDS}
     return {
         "processed": {key: child.value for key, child in found["processed"].items()},
         "unprocessed": sorted(found["unprocessed"]),
@@ -441,7 +438,7 @@ def _ask(op: Op, count: int) -> Ask:
 
 def _ended(kind: str, op: Op) -> port.Outcome:
     # -1: a lease that ran out stays lost, as with Node.
-    return port.Outcome(kind, op.args["id"], op.args["token"], -1, op.now)
+    return port.Outcome(port.OutcomeKind(kind), op.args["id"], op.args["token"], -1, op.now)
 
 
 def _retention(job: Retention | None, worker: Any) -> str:

@@ -1,4 +1,4 @@
-"""Sequences of schedules and limits, made by us: runs that are claimed, missed, failed, taken and changed.
+"""Sequences of schedules and limits: runs that are claimed, missed, failed and changed.
 
 Everything of the plain sequences is there too. Where we mean to do otherwise than 5.62.0 (docs/protocol), the
 real BullMQ does it on both sides.

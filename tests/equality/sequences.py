@@ -1,4 +1,4 @@
-"""Random sequences of operations on a handful of jobs, made from a seed.
+"""Random sequences of operations on a few jobs, from a seed.
 
 The generator looks at what is in the database before it chooses the next operation, so that jobs are
 claimed, finished, stalled, recovered and retried rather than missed; every operation it makes is a value

@@ -1,4 +1,4 @@
-"""The two sides of a comparison, and the running of a sequence against both.
+"""The two sides of a comparison, and the run of a sequence against both.
 
 A side takes operations and answers with outcomes in one form, whoever is behind it. `Pair` gives every
 operation to both and says what differs, in the answer or in the database, after each of them.

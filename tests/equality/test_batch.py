@@ -1,4 +1,4 @@
-"""A batch of N leaves what N single calls leave, on our own broker.
+"""A batch of N leaves the same state as N single calls.
 
 One side gives every item of a batch to the server alone, the other all at once; after every operation the two
 databases and the answers must be equal.
@@ -14,7 +14,7 @@ import pytest
 
 from oxcart.broker import port
 from oxcart.broker.bullmq import BullMQBroker
-from oxcart.broker.port import Ask, Claimed, Lease
+from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease
 from tests.equality.ops import Claim, Op, Outcome
 from tests.equality.oxcart_side import OxcartSide, _ask, _ended
 from tests.equality.sequences import Generator
@@ -115,11 +115,11 @@ class BatchSide(OxcartSide):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._earlier: dict[tuple[str, str, str], int] = {}
+        self._claims: dict[tuple[str, str, str], ClaimedJob] = {}
 
     def _claimed(self, op: Op, claimed: Claimed) -> dict[str, Any]:
         for job in claimed.jobs:
-            self._earlier[op.queue, job.id, job.token] = job.earlier
+            self._claims[op.queue, job.id, job.token] = job
         return super()._claimed(op, claimed)
 
     async def _claim_many(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
@@ -129,16 +129,16 @@ class BatchSide(OxcartSide):
     async def _finish_many(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
         outcomes = [_outcome(op, item) for item in op.args["items"]]
         for outcome in outcomes:
-            outcome.earlier = self._earlier.get((op.queue, outcome.id, outcome.token), -1)
+            outcome.claim = self._claims.get((op.queue, outcome.id, outcome.token))
         codes, claimed = await broker.finish(outcomes, _asked(op, op.args["count"]))
         return self._several(op, codes, [claimed])
 
     async def reset(self, metas: bool) -> None:
-        self._earlier.clear()
+        self._claims.clear()
         await super().reset(metas)
 
     async def _log_many(self, broker: BullMQBroker, op: Op) -> int:
-        return await broker.add_log(op.args["id"], op.args["rows"], op.args["keep"] or None)
+        return await broker.logs.append(op.args["id"], op.args["rows"], op.args["keep"] or None)
 
     def _several(self, op: Op, codes: list[port.Code], claims: list[Claimed]) -> dict[str, Any]:
         jobs = []
@@ -183,7 +183,7 @@ class SingleSide(BatchSide):
         size = 0
         for _ in range(op.args["count"] - done):
             claims.append(await broker.claim(_asked(op, 1)))
-            size += sum(len(job.fields[b"data"]) for job in claims[-1].jobs)
+            size += sum(len(job.payload) for job in claims[-1].jobs)
             if not claims[-1].jobs or size >= op.args["bytes"]:
                 break
         return claims
@@ -197,7 +197,7 @@ class SingleSide(BatchSide):
     async def _log_many(self, broker: BullMQBroker, op: Op) -> int:
         length = 0
         for row in op.args["rows"]:
-            length = await broker.add_log(op.args["id"], [row], op.args["keep"] or None)
+            length = await broker.logs.append(op.args["id"], [row], op.args["keep"] or None)
         return length
 
 

@@ -1,4 +1,4 @@
-"""State equality: the same operations leave the same database, whether BullMQ 5.62.0 or Oxcart does them.
+"""State equality: BullMQ 5.62.0 and Oxcart leave the same database after the same operations.
 
 Every sequence runs against both, with the same clock, ids and tokens, and after every operation all keys,
 types, scores, fields, expiries and events are compared, and so is the answer.

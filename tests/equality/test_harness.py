@@ -1,4 +1,4 @@
-"""The comparison itself: it must be repeatable, and it must see a difference where there is one."""
+"""The comparison itself: it is repeatable, and it finds every difference."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_difference_is_found_and_made_small(
     assert [op.kind for op in small.ops] == ["add", "resume"]
 
 
-def test_every_kind_of_difference_is_told(servers: tuple[ValkeyServer, ValkeyServer]) -> None:
+def test_every_kind_of_difference_is_reported(servers: tuple[ValkeyServer, ValkeyServer]) -> None:
     one, other = (server.client(decode_responses=False) for server in servers)
     one.flushall()
     other.flushall()
@@ -119,7 +119,7 @@ async def test_the_driver_has_the_clock_it_is_given(drivers: tuple[NodeDriver, N
     assert (await driver.call("getJob", queue="q", jobId="b"))["timestamp"] > START
 
 
-async def test_the_driver_tells_codes(drivers: tuple[NodeDriver, NodeDriver]) -> None:
+async def test_the_driver_returns_codes(drivers: tuple[NodeDriver, NodeDriver]) -> None:
     driver = drivers[0]
     await driver.call("reset", queues=["q"])
     with pytest.raises(NodeError) as caught:

@@ -1,4 +1,4 @@
-"""What BullMQ added to deduplication after 5.62.0: the last add during a run is kept.
+"""Deduplication after BullMQ 5.62.0: the last add during a run is kept.
 
 Compared with 6.7.0, on jobs without flows, pauses and retries from the end, where 6.x differs for other
 reasons. We still tell `debounced`, which 6.x does not any more.

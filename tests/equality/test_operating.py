@@ -1,4 +1,4 @@
-"""State equality over operations on whole queues: the same clean, drain, retry or promotion leaves the same.
+"""State equality over operations on whole queues: clean, clear, retry and promotion.
 
 As `test_equality`, with sequences of their own (`operating`).
 

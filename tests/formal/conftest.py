@@ -1,4 +1,4 @@
-"""A queue whose clock the test rules."""
+"""A queue with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.broker.test_broker import Q
+from tests.broker.bullmq.test_broker import Q
 
 
 @pytest_asyncio.fixture

@@ -1,4 +1,4 @@
-"""A small reference model of one queue, and random commands that drive it and the real server side by side.
+"""A small reference model of one queue, and random commands that drive it and the real server.
 
 After every command the two are compared: the formal state of each job, that it is in exactly one place, that
 its history is one of allowed transitions, that it was not tried more often than it may be, and that one that
@@ -16,7 +16,7 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from oxcart.broker.bullmq import cancelling, graphs
+from oxcart.broker.bullmq import gates
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Code, Outcome
@@ -28,7 +28,7 @@ from oxcart.model.graph import Edge, Existing, Kind, Node, effect
 from oxcart.model.options import JobOptions
 from oxcart.model.outcome import Cancel, Snooze
 from oxcart.model.state import TERMINAL, State
-from tests.broker.test_broker import Clock
+from tests.broker.bullmq.test_broker import Clock
 from tests.formal.test_history import check
 from tests.servers import ValkeyServer
 
@@ -128,7 +128,7 @@ class Life(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.broker = BullMQBroker(Server(self.server.url), "q", clock=self.clock)
-        self.keeper = graphs.GateKeeper(self.broker)
+        self.keeper = gates.GateKeeper(self.broker)
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
@@ -201,7 +201,7 @@ class Life(RuleBasedStateMachine):
         )
         edges = tuple(Edge(Existing("bull", "q", one), kind) for one in ids)
         node = Node("q", "bull", "n", self.number, options, edges)
-        (added,) = self.do(graphs.add_graph(self.broker, [node]))
+        (added,) = self.do(self.broker.graphs.add([node]))
         assert added.created
         one = Expected(added.id, attempts, State.PENDING, delay=delay)
         if kind is Kind.AFTER:
@@ -406,7 +406,7 @@ class Life(RuleBasedStateMachine):
         one = self.pick(number)
         if one is None:
             return
-        (code,) = self.do(cancelling.cancel(self.broker, [one.id], "not wanted", force=force))
+        (code,) = self.do(self.broker.cancelling.cancel([one.id], "not wanted", force=force))
         if one.state in TERMINAL:
             assert code == -3
         elif one.state is not State.RUNNING:

@@ -1,4 +1,4 @@
-"""What is not used costs nothing: a plain job takes no more commands than before the formal model came.
+"""Unused features cost nothing: a plain job takes no more commands than before the formal model.
 
 The figures are those of the commit before it, counted by the server itself (``INFO commandstats``).
 """
@@ -10,9 +10,9 @@ from typing import Any
 import redis
 
 from oxcart import Queue
-from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.model.options import JobOptions
-from tests.broker.test_broker import Q
+from tests.broker.bullmq.test_broker import Q
 
 #: Commands that the server ran for 100 plain jobs: added in one call, taken 50 at a time, ended 50 at a time.
 BEFORE = {"add": 307, "claim": 164, "finish": 326, "retry": 505, "promote": 204}
@@ -77,17 +77,19 @@ async def test_a_job_that_keeps_a_history_takes_at_most_three_more(q: Q, store: 
 
 
 async def test_a_call_asks_for_the_time_at_most_once(queue: Queue, store: redis.Redis) -> None:
-    broker = queue.broker
+    broker = queue._core.broker
     options = [JobOptions.build(), JobOptions.build(delay=1), JobOptions.build(lifetime=60, history=True)]
     jobs = [broker.encode("n", {"n": number}, options[number % 3]) for number in range(90)]
     store.config_resetstat()
     await broker.add(jobs)
     claimed = (await broker.claim(Ask(30))).jobs
     later = [
-        Outcome("d", job.id, job.token, job.starts, value=b"no", stack=b"[]", delay_ms=1)
+        Outcome(OutcomeKind.DELAY, job.id, job.token, job.starts, value=b"no", stack=b"[]", delay_ms=1)
         for job in claimed[:15]
     ]
-    ended = [Outcome("c", job.id, job.token, job.starts, value=b"1") for job in claimed[15:]]
+    ended = [
+        Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, value=b"1") for job in claimed[15:]
+    ]
     await broker.finish(later + ended, Ask(30))
     await broker.promote()
     await broker.expire()

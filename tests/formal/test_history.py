@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from oxcart import Queue, Worker
-from oxcart.broker.bullmq import graphs
 from oxcart.broker.port import Ask
 from oxcart.engine.running import RunningJob
 from oxcart.model.failure import PermanentError, TemporaryError
@@ -19,7 +18,7 @@ from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.outcome import Cancel, Snooze
 from oxcart.model.state import REPLAY, TRANSITIONS, State, can_move
-from tests.broker.test_broker import Q
+from tests.broker.bullmq.test_broker import Q
 from tests.signals import eventually
 
 
@@ -83,9 +82,9 @@ class TestStates:
         assert (await look(q)).state is State.DEAD_LETTER
         check(await look(q))
 
-    async def test_a_page_tells_the_state_too(self, queue: Queue) -> None:
+    async def test_a_page_has_the_state_too(self, queue: Queue) -> None:
         await queue.add("n", delay=60)
-        assert [job.state for job in await queue.jobs("delayed")] == [State.DELAYED]
+        assert [job.state for job in await queue.jobs.list("delayed")] == [State.DELAYED]
 
     async def test_no_job_and_what_is_no_job(self, q: Q, store: redis.Redis) -> None:
         store.set("bull:q:text", "x")
@@ -93,7 +92,7 @@ class TestStates:
 
 
 class TestTransitions:
-    async def test_the_whole_of_a_long_life(self, q: Q) -> None:
+    async def test_a_long_history_is_complete(self, q: Q) -> None:
         """Delayed, run, failed, retried, lost, given back, failed for good, replayed, completed."""
         await q.add("a", delay=5, attempts=9, history=True)
         q.clock.now += 5000
@@ -181,7 +180,7 @@ class TestTransitions:
         job = await q.active("first")
         options = JobOptions.build(job_id="a", history=True, delay=delay)
         node = Node("q", "bull", "n", None, options, (Edge(Existing("bull", "q", "first"), Kind.AFTER),))
-        await graphs.add_graph(q.broker, [node])
+        await q.broker.graphs.add([node])
         assert ((await look(q)).state, ways(await look(q))) == (State.PENDING, [])
         q.clock.now += 10
         await q.end(job)

@@ -1,4 +1,4 @@
-"""Idempotency keys: one job per name and key within the window, whoever races."""
+"""Idempotency keys: one job per name and key within the window, even for racing producers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import oxcart.sync
 from oxcart import Queue
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.model.errors import ValidationError
-from tests.broker.test_broker import Q
+from tests.broker.bullmq.test_broker import Q
 from tests.conftest import MakeQueue
 
 
 class TestKey:
-    async def test_a_duplicate_is_the_existing_job_and_says_so(
+    async def test_a_duplicate_returns_the_existing_job_and_reports_it(
         self, queue: Queue, store: redis.Redis
     ) -> None:
         first = await queue.add("welcome", {"n": 1}, idempotency_key="user-42")

@@ -1,4 +1,4 @@
-"""The id of a job: made at submission, and the same through every state and a restart of the server."""
+"""The id of a job: generated at submission, and the same through every state and a restart."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_every_way_to_add_makes_a_random_uuid(
     assert len(set(ids)) == len(ids) - (way is delayed)  # its key makes one of two jobs
     for job_id in ids:
         assert UUID4.fullmatch(job_id), job_id
-        assert await queue.get(job_id) is not None
+        assert await queue.jobs.get(job_id) is not None
 
 
 async def test_a_client_may_name_its_own(queue: Queue) -> None:
@@ -110,7 +110,7 @@ async def test_the_id_stays_through_every_state_and_a_restart() -> None:
             await step()
             async with Worker(queue).running():
                 await eventually(lambda state=state: is_now(state), f"it is {state}")  # type: ignore[misc]
-            assert [job.id for job in await queue.jobs(place)] == [handle.id]
+            assert [job.id for job in await queue.jobs.list(place)] == [handle.id]
         assert seen == [handle.id] * 3
         assert await handle.result(20) == handle.id
         await queue.close()

@@ -1,4 +1,4 @@
-"""The size of a payload: checked before any write, by whatever door a job comes."""
+"""The size of a payload is checked before any write, for every way to add a job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def graph(queue: Queue, data: str, url: str, **options: Any) -> None:
 
 
 async def schedule(queue: Queue, data: str, url: str, **options: Any) -> None:
-    await queue.schedulers.upsert("s", every="1h", data=data, **options)
+    await queue.schedules.upsert("s", every="1h", data=data, **options)
 
 
 async def without_await(queue: Queue, data: str, url: str, **options: Any) -> None:

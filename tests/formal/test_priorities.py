@@ -1,4 +1,4 @@
-"""Scheduling rules: no preemption, and nobody starves once those before them are done."""
+"""Scheduling rules: no preemption, and lower priorities run when the higher ones are done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries and failures: what is tried again, when, and what the next attempt knows."""
+"""Retries and failures: what is retried, when, and what the next attempt knows."""
 
 from __future__ import annotations
 
@@ -126,15 +126,15 @@ class TestCounting:
 
     async def test_lost_workers_use_up_the_attempts(self, queue: Queue, store: redis.Redis) -> None:
         ran: list[int] = []
-        queue.process(lambda: ran.append(1))
+        queue.fallback(lambda: ran.append(1))
         handle = await queue.add("n", attempts=2)
 
         async def is_ready_again() -> bool:
-            await queue.broker.recover(max_stalled=9, interval_ms=1)
+            await queue._core.broker.recover(max_stalled=9, interval_ms=1)
             return await handle.state() == "waiting"
 
         for _ in range(2):
-            lost = queue.open_broker()
+            lost = queue._core.open_broker()
             assert len((await lost.claim(Ask(1))).jobs) == 1
             await lost.close()
             store.delete(f"bull:q:{handle.id}:lock")  # as its time would have
@@ -186,7 +186,7 @@ class TestCheckpoint:
         assert (await handle.get()).checkpointed == "secret"
 
     async def test_survives_a_lost_worker(self, queue: Queue, store: redis.Redis) -> None:
-        lost = queue.open_broker()
+        lost = queue._core.open_broker()
         handle = await queue.add("n")
         (claim,) = (await lost.claim(Ask(1))).jobs
         await RunningJob(lost, claim, "lost", None).checkpoint("half")
@@ -200,19 +200,19 @@ class TestCheckpoint:
         async with Worker(queue, stalled_interval="50ms").running():
             assert await handle.result(20) == "half"
 
-    async def test_only_who_holds_the_job_saves(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_only_the_lease_holder_saves(self, queue: Queue, store: redis.Redis) -> None:
         handle = await queue.add("n")
-        (claim,) = (await queue.broker.claim(Ask(1))).jobs
+        (claim,) = (await queue._core.broker.claim(Ask(1))).jobs
         store.set(f"bull:q:{handle.id}:lock", "other")
         with pytest.raises(JobError):
-            await RunningJob(queue.broker, claim, "w", None).checkpoint(1)
+            await RunningJob(queue._core.broker, claim, "w", None).checkpoint(1)
         assert not store.hexists(f"bull:q:{handle.id}", "ox:checkpoint")
 
     async def test_what_is_no_json_is_refused(self, queue: Queue, store: redis.Redis) -> None:
         handle = await queue.add("n")
-        (claim,) = (await queue.broker.claim(Ask(1))).jobs
+        (claim,) = (await queue._core.broker.claim(Ask(1))).jobs
         with pytest.raises(PayloadError, match="checkpoint"):
-            await RunningJob(queue.broker, claim, "w", None).checkpoint(object())
+            await RunningJob(queue._core.broker, claim, "w", None).checkpoint(object())
         assert not store.hexists(f"bull:q:{handle.id}", "ox:checkpoint")
 
     async def test_without_a_server(self) -> None:

@@ -1,4 +1,4 @@
-"""The four limits of time: execution, visibility, submission, lifetime."""
+"""The four timeouts: execution, visibility, submission, lifetime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerTimeout, JobFailed, Unacknowledged, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.state import State
-from tests.broker.test_broker import Q
+from tests.broker.bullmq.test_broker import Q
 from tests.conftest import MakeQueue
 from tests.engine import process_handlers
 from tests.formal.test_history import check, look, ways
@@ -26,7 +26,7 @@ from tests.signals import eventually
 
 
 async def ended(queue: Queue, job_id: str) -> bool:
-    job = await queue.get(job_id)
+    job = await queue.jobs.get(job_id)
     return job is not None and job.finished_on is not None
 
 
@@ -70,7 +70,7 @@ class TestExecution:
         assert (job.state, job.return_value) == (State.DEAD_LETTER, None)
         assert [one.category for one in job.past_attempts] == ["timeout"]
 
-    async def test_it_is_tried_again_by_default_and_not_where_the_job_says_so(self, queue: Queue) -> None:
+    async def test_it_is_retried_by_default_and_not_if_the_job_forbids_it(self, queue: Queue) -> None:
         runs: list[str] = []
 
         async def hang(who: str) -> None:
@@ -153,7 +153,7 @@ class TestVisibility:
 
         queue.job(name="n")(work)
         handle = await queue.add("n", history=True)
-        lost = queue.open_broker()
+        lost = queue._core.open_broker()
         assert len((await lost.claim(Ask(1, lock_ms=50))).jobs) == 1
         await lost.close()
         async with Worker(queue, stalled_interval="50ms").running():
@@ -166,9 +166,9 @@ class TestVisibility:
         ]
 
     async def test_a_job_may_say_that_a_lost_worker_is_the_end(self, queue: Queue) -> None:
-        queue.process(lambda: 1)
+        queue.fallback(lambda: 1)
         handle = await queue.add("n", retry_system=False, history=True)
-        lost = queue.open_broker()
+        lost = queue._core.open_broker()
         assert len((await lost.claim(Ask(1, lock_ms=50))).jobs) == 1
         await lost.close()
         async with Worker(queue, stalled_interval="50ms").running():
@@ -179,7 +179,7 @@ class TestVisibility:
 
 
 class TestSubmission:
-    async def test_an_add_that_finds_no_server_says_so_in_time(self) -> None:
+    async def test_an_add_without_a_server_fails_in_time(self) -> None:
         async with (
             Queue("q", url="redis://127.0.0.1:1/0", add_timeout=0.05) as queue,
             asyncio.timeout(8),  # a busy machine may need some of it
@@ -207,7 +207,7 @@ class TestSubmission:
         assert store.llen("bull:q:wait") == 2
 
     def test_the_default_is_thirty_seconds(self) -> None:
-        assert Queue("q").add_timeout == 30
+        assert Queue("q")._core.add_timeout == 30
 
 
 class TestLifetime:
@@ -277,9 +277,9 @@ class TestLifetime:
         check(job)
         assert (job.state, job.attempts_made) == (State.DEAD_LETTER, 1)
 
-    async def test_a_worker_does_not_start_one_that_is_over(self, queue: Queue) -> None:
+    async def test_a_worker_does_not_start_a_job_whose_lifetime_is_over(self, queue: Queue) -> None:
         ran: list[int] = []
-        queue.process(lambda: ran.append(1))
+        queue.fallback(lambda: ran.append(1))
         handle = await queue.add("n", lifetime="1s", timestamp=1_600_000_000_000)
         async with Worker(queue, recover=False).running():
             await eventually(lambda: ended(queue, handle.id), "it has ended")
@@ -292,7 +292,7 @@ class TestLifetime:
             await eventually(lambda: ended(queue, handle.id), "it has ended")
         assert (await handle.get()).state is State.DEAD_LETTER
 
-    async def test_one_that_ends_in_time_leaves_nothing_behind(self, q: Q, store: redis.Redis) -> None:
+    async def test_a_job_that_ends_in_time_leaves_nothing_behind(self, q: Q, store: redis.Redis) -> None:
         job = await q.active("a", lifetime="1h")
         await q.end(job)
         assert not store.exists("bull:q:ox:expiring")

@@ -1,4 +1,4 @@
-"""One server and one Node process per BullMQ version, kept for the whole run; a fresh queue per test."""
+"""One server and one Node process per BullMQ version for the whole run, and a new queue per test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker of ours that does with a job what the driver's Node workers do: what the job's data say."""
+"""A worker that obeys the instructions in a job's data, like the driver's Node workers."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ class Obedient:
 async def obeying(queue: Queue, **options: Any) -> AsyncIterator[Obedient]:
     """Run a worker of ours on the queue for the block."""
     handler = Obedient()
-    queue.process(handler)
+    queue.fallback(handler)
     async with Worker(queue, **options).running():
         yield handler

@@ -1,4 +1,4 @@
-"""The lists of ready jobs, as a pause moves them about."""
+"""The lists of ready jobs, and how a pause moves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker of PyPI bullmq with a limiter, run by the Python of its own environment; says when it ran a job.
+"""A worker of PyPI bullmq with a limiter, in its own environment; prints when it ran a job.
 
 python pypi_limited.py <port> <queue> <max> <duration in ms>
 """

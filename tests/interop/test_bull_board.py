@@ -1,4 +1,4 @@
-"""bull-board beside Oxcart, in a real browser: what it shows is in the queue, what is pressed happens there.
+"""bull-board on an Oxcart queue, in a real browser: it shows the queue, and its buttons work.
 
 Jobs are added and worked by Oxcart; BullMQ is only what bull-board itself uses. A button's effect is read
 through Oxcart, and nothing may go wrong on the page: neither on its console nor in a request.
@@ -155,7 +155,7 @@ async def test_lists_and_counts_are_those_of_the_queue(board: Board, mail: Queue
     counts = await mail.counts()
     assert list(counts.values()) == [1, 2, 0, 2, 1, 3, 2], counts
     for state in TITLES:
-        assert board.list(state) == [job.id for job in await mail.jobs(state)], state
+        assert board.list(state) == [job.id for job in await mail.jobs.list(state)], state
         board.counts_are(counts)
     board.open()
     board.shows(f"{sum(counts.values())} Jobs")
@@ -244,7 +244,7 @@ async def test_retry(board: Board, mail: Queue) -> None:
     await eventually(lambda: _count(mail, "failed", 0), "all jobs wait again")
     await drain(mail)
     assert [await job.result(timeout=20) for job in jobs] == ["delivered"] * 3
-    assert board.list("completed") == [job.id for job in await mail.jobs("completed")]
+    assert board.list("completed") == [job.id for job in await mail.jobs.list("completed")]
 
 
 async def test_promote(board: Board, mail: Queue) -> None:
@@ -274,7 +274,7 @@ async def test_clean(board: Board, mail: Queue, store: redis.Redis) -> None:
     board.list("completed")
     board.press("button", "Clean all")
     await eventually(lambda: _count(mail, "completed", 0), "no completed job is left")
-    assert await mail.get_many([job.id for job in jobs]) == [None] * 3
+    assert await mail.jobs.get_many([job.id for job in jobs]) == [None] * 3
     assert (await kept.get()).failed_reason == "no such mailbox: nobody"
 
 
@@ -295,7 +295,7 @@ async def test_pause_and_resume(board: Board, mail: Queue) -> None:
 
 
 async def _in(queue: Queue, state: str, ids: list[str]) -> bool:
-    return [job.id for job in await queue.jobs(state)] == ids
+    return [job.id for job in await queue.jobs.list(state)] == ids
 
 
 async def _count(queue: Queue, state: str, count: int) -> bool:
@@ -303,4 +303,4 @@ async def _count(queue: Queue, state: str, count: int) -> bool:
 
 
 async def _gone(queue: Queue, job_id: str) -> Any:
-    return await queue.get(job_id) is None
+    return await queue.jobs.get(job_id) is None

@@ -1,4 +1,4 @@
-"""Next times are those of the cron-parser inside the real BullMQ: random expressions and instants.
+"""Next times equal those of the cron-parser in the real BullMQ: random expressions and instants.
 
 Both times a year that a clock is set are in it, for zones that set it by an hour, by half an hour, at
 midnight and never. A refusal must be a refusal on both sides.

@@ -1,4 +1,4 @@
-"""Jobs cross between Node and Python: one side adds, the other runs, both read what came of it."""
+"""Jobs cross between Node and Python: one side adds, the other runs, both read the end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ours(options: dict[str, Any]) -> dict[str, Any]:
 async def read_by_both(node: NodeDriver, queue: Queue, job_id: str) -> dict[str, Any]:
     """What Node sees of an ended job, once it is certain that we see the same."""
     theirs: dict[str, Any] = await node.call("getJob", queue=queue.name, jobId=job_id)
-    seen = await queue.get(job_id)
+    seen = await queue.jobs.get(job_id)
     assert seen is not None
     assert seen.return_value == theirs["returnvalue"]
     if theirs["returnvalue"] is None:
@@ -67,7 +67,7 @@ async def read_by_both(node: NodeDriver, queue: Queue, job_id: str) -> dict[str,
     assert seen.data == theirs["data"]
     assert seen.worker_id == theirs["processedBy"]
     assert (seen.processed_on, seen.finished_on) == (theirs["processedOn"], theirs["finishedOn"])
-    assert await queue.state(job_id) == await node.call("getState", queue=queue.name, jobId=job_id)
+    assert await queue.jobs.state(job_id) == await node.call("getState", queue=queue.name, jobId=job_id)
     return theirs
 
 
@@ -76,7 +76,7 @@ async def check_end(node: NodeDriver, queue: Queue, job_id: str, end: dict[str, 
     assert {name: theirs.get(name) for name in end} == end
     assert theirs["processedBy"] == worker
     failed = "failedReason" in end
-    assert await queue.state(job_id) == ("failed" if failed else "completed")
+    assert await queue.jobs.state(job_id) == ("failed" if failed else "completed")
     # Each failed attempt left its trace, and each trace says why.
     assert len(theirs["stacktrace"]) == end["attemptsMade"] - (0 if failed else 1)
     assert all(theirs["data"].get("message", "failed") in trace for trace in theirs["stacktrace"])
@@ -159,7 +159,7 @@ async def test_order_is_the_same_for_both(node: NodeDriver, queue: Queue) -> Non
 
 async def _ended(queue: Queue, *job_ids: str) -> None:
     """Wait until the jobs have ended, however."""
-    results = [queue.handle(job_id).result(LIMIT) for job_id in job_ids]
+    results = [queue.jobs.handle(job_id).result(LIMIT) for job_id in job_ids]
     for result in await asyncio.gather(*results, return_exceptions=True):
         if isinstance(result, BaseException) and not isinstance(result, JobFailed):
             raise result

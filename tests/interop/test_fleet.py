@@ -1,4 +1,4 @@
-"""Node's workers and ours on one queue, fed by producers of both.
+"""Node's workers and ours on one queue with producers of both.
 
 `OXCART_FLEET=100000` sets the number of jobs.
 """
@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import redis
 
-from oxcart import Queue, QueueEvents
+from oxcart import Queue
+from oxcart.events import QueueEvents
 from tests.interop import wire
-from tests.interop.life import NodeAlone, live
+from tests.interop.lifecycle import NodeAlone, live
 from tests.interop.obedient import obeying
 from tests.nodes import NodeDriver
 from tests.servers import ValkeyServer

@@ -1,4 +1,4 @@
-"""Flows and deduplication windows that Node and we share."""
+"""Flows and deduplication windows that Node and Oxcart share."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_both_see_the_same_tree(node: NodeDriver, queue: Queue, parents: Q
             while (await queue.counts())["completed"] < 4:
                 await asyncio.sleep(0.01)
     for job_id in (ours.id, theirs["id"]):
-        mine = await parents.get_flow(job_id)
+        mine = await parents.flows.get(job_id)
         assert mine is not None
         assert ordered(await node.call("getFlow", queue=parents.name, jobId=job_id)) == shape(mine)
 
@@ -159,10 +159,10 @@ async def test_many_flows_of_both_and_every_parent_once(
     handlers = Obedient()
     for one in (queue, parents):
         await node.call("workerStart", handle=one.name, queue=one.name, options={"concurrency": 4})
-        one.process(handlers)
+        one.fallback(handlers)
     async with Worker(queue, parents, concurrency=8).running():
         for job_id, values in expected.items():
-            assert sorted(await parents.handle(job_id).result(LIMIT)) == values
+            assert sorted(await parents.jobs.handle(job_id).result(LIMIT)) == values
     stats = [await node.call("workerStop", handle=one.name) for one in (queue, parents)]
     runs = Counter(run["id"] for one in stats for run in one["runs"])
     runs.update(job_id for job_id, _ in handlers.runs)
@@ -188,7 +188,7 @@ async def test_a_window_holds_for_both(node: NodeDriver, queue: Queue) -> None:
     again = await queue.add("j", 4, deduplication="d")
     assert (again.id, again.created) == (first, False)
     assert await node.call("getDeduplicationJobId", queue=queue.name, key="d") == first
-    assert await queue.release_deduplication("d") is True
+    assert await queue.deduplication.release("d") is True
     assert await node.call("getDeduplicationJobId", queue=queue.name, key="d") is None
     running, release = asyncio.Event(), asyncio.Event()
 
@@ -197,7 +197,7 @@ async def test_a_window_holds_for_both(node: NodeDriver, queue: Queue) -> None:
             running.set()
             await release.wait()
 
-    queue.process(handler)
+    queue.fallback(handler)
     async with Worker(queue).running(), queue.events(names=["deduplicated"]) as events:
         last = await queue.add("j", 5, deduplication="d")
         async with asyncio.timeout(LIMIT):
@@ -222,9 +222,9 @@ async def test_node_makes_a_job_of_what_we_kept(node: NodeDriver, queue: Queue) 
         assert (kept.id, kept.created) == (first.id, False)
     await node.call("workerRelease", handle=queue.name)
     assert await first.result(LIMIT) == 1
-    assert await queue.handle("kept-3").result(LIMIT) == 3
+    assert await queue.jobs.handle("kept-3").result(LIMIT) == 3
     await node.call("workerStop", handle=queue.name)
-    assert await queue.get("kept-2") is None
+    assert await queue.jobs.get("kept-2") is None
 
 
 async def test_a_child_that_node_made_a_window_for(node: NodeDriver, queue: Queue, parents: Queue) -> None:
@@ -238,11 +238,11 @@ async def test_a_child_that_node_made_a_window_for(node: NodeDriver, queue: Queu
             ran.set()
 
     for one in (queue, parents):
-        one.process(handler)
+        one.fallback(handler)
     leaf = {"name": "leaf", "queueName": queue.name, "opts": {"deduplication": {"id": "w"}}}
     top = {"name": "top", "queueName": parents.name, "children": [leaf]}
     added = await node.call("addFlow", flow=top)
     async with Worker(queue, parents).running():
-        await parents.handle(added["id"]).result(LIMIT)
+        await parents.jobs.handle(added["id"]).result(LIMIT)
     assert ran.is_set()
-    assert await queue.deduplicated_by("w") is None
+    assert await queue.deduplication.owner("w") is None

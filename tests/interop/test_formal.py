@@ -1,4 +1,4 @@
-"""The formal model beside Node: what its workers do is told from the wire, and our fields do it no harm."""
+"""The formal model beside Node: its workers' ends are inferred, and our fields do not disturb it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def has_ended(queue: Queue, job_id: str) -> bool:
-    job = await queue.get(job_id)
+    job = await queue.jobs.get(job_id)
     return job is not None and job.finished_on is not None
 
 
@@ -57,7 +57,7 @@ async def test_a_job_of_node_has_all_nine_states_to_be_in(node: NodeDriver, queu
         return added
 
     async def states() -> dict[State, State | None]:
-        found = await queue.get_many(list(ids.values()))
+        found = await queue.jobs.get_many(list(ids.values()))
         return {wanted: None if job is None else job.state for wanted, job in zip(ids, found, strict=True)}
 
     ids = {
@@ -72,7 +72,7 @@ async def test_a_job_of_node_has_all_nine_states_to_be_in(node: NodeDriver, queu
     child = {"name": "c", "queueName": queue.name, "opts": {"delay": 60_000}}
     flow = {"name": "p", "queueName": queue.name, "children": [child]}
     ids[State.PENDING] = (await node.call("addFlow", flow=flow))["id"]
-    await queue.cancel(ids[State.CANCELLED], "withdrawn")
+    await queue.jobs.cancel(ids[State.CANCELLED], "withdrawn")
     await node.call("workerStart", handle=queue.name, queue=queue.name, options={"concurrency": 5})
     try:
         await node.call("workerWait", handle=queue.name, runs=5, finished=3, limit=LIMIT)
@@ -80,7 +80,7 @@ async def test_a_job_of_node_has_all_nine_states_to_be_in(node: NodeDriver, queu
         await node.call("pause", queue=queue.name)
         ids[State.SCHEDULED] = await add()
         assert await states() == {state: state for state in State}
-        for job in await queue.get_many(list(ids.values())):
+        for job in await queue.jobs.get_many(list(ids.values())):
             assert job is not None
             check(job)
             assert not job.options.history
@@ -90,7 +90,7 @@ async def test_a_job_of_node_has_all_nine_states_to_be_in(node: NodeDriver, queu
 
 
 async def has_failed(queue: Queue, job_id: str) -> bool:
-    job = await queue.get(job_id)
+    job = await queue.jobs.get(job_id)
     return job is not None and job.attempts_made > 0
 
 
@@ -120,7 +120,7 @@ async def test_a_job_that_node_promoted_shows_no_time_in_the_future(node: NodeDr
     await node.call("promote", queue=queue.name, jobId=handle.id)
     job = await handle.get()
     assert (job.state, job.scheduled_at, job.updated_at) == (State.SCHEDULED, None, job.created_at)
-    assert len((await queue.broker.claim(Ask(1))).jobs) == 1
+    assert len((await queue._core.broker.claim(Ask(1))).jobs) == 1
     job = await handle.get()
     assert job.state == State.RUNNING
     assert job.scheduled_at == job.started_at == job.updated_at

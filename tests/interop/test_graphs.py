@@ -1,4 +1,4 @@
-"""Dependencies that a Node worker ends let those go on that wait for them."""
+"""Dependencies that a Node worker ends release their dependents."""
 
 from __future__ import annotations
 

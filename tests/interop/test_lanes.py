@@ -1,4 +1,4 @@
-"""Lanes with peers: Node adds to one that nobody knows, and a Node worker consumes one of ours."""
+"""Lanes with peers: Node adds to an unknown lane, and a Node worker consumes one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_node_producer_makes_a_lane(node: NodeDriver, queue: Queue) -> None:
-    @queue.process
+    @queue.fallback
     async def run(job: RunningJob) -> str:
         return f"{job.queue} {job.snapshot().lane}"
 
@@ -23,10 +23,10 @@ async def test_a_node_producer_makes_a_lane(node: NodeDriver, queue: Queue) -> N
         job_id = await node.call("add", queue=lane, name="n", data={}, opts={})
 
         async def has_run() -> bool:
-            return await queue.state(str(job_id)) == "completed"
+            return await queue.jobs.state(str(job_id)) == "completed"
 
         await eventually(has_run, "the worker found the lane", LIMIT)
-        job = await queue.get(str(job_id))
+        job = await queue.jobs.get(str(job_id))
     assert job is not None
     assert (job.queue, job.lane) == (queue.name, "any;r=mars;c=gpu,cuda")
     assert job.return_value == f"{queue.name} any;r=mars;c=gpu,cuda"
@@ -40,7 +40,7 @@ async def test_node_reads_what_is_in_a_lane(node: NodeDriver, queue: Queue) -> N
 
 
 async def test_lanes_outlive_the_base_queue_that_node_obliterates(node: NodeDriver, queue: Queue) -> None:
-    @queue.process
+    @queue.fallback
     async def run() -> str:
         return "done"
 
@@ -50,7 +50,7 @@ async def test_lanes_outlive_the_base_queue_that_node_obliterates(node: NodeDriv
     assert await queue.counts() == dict.fromkeys(await queue.counts(), 0) | {"waiting": 1}
 
     async def is_found() -> bool:
-        return await queue.state("one") == "completed"
+        return await queue.jobs.state("one") == "completed"
 
     async with Worker(queue, abilities=Abilities(capabilities="gpu")).running():
         assert await handle.result(LIMIT) == "done"
@@ -61,12 +61,12 @@ async def test_a_lane_that_node_serves_is_not_unroutable(node: NodeDriver, queue
     target = Target(capabilities="gpu")
     handle = await queue.add("n", {"hold": True}, target=target)
     waits = await queue.add("n", {"result": 7}, target=target)
-    assert await queue.unroutable() == {"all;c=gpu": 2}
+    assert await queue.workers.unroutable() == {"all;c=gpu": 2}
     await node.call("workerStart", handle="w", queue=handle.queue.name, options={"name": "wk"})
     try:
         await node.call("workerWait", handle="w", runs=1)
-        assert await queue.state(waits.id) == "waiting"
-        assert await queue.unroutable() == {}
+        assert await queue.jobs.state(waits.id) == "waiting"
+        assert await queue.workers.unroutable() == {}
     finally:
         await node.call("workerRelease", handle="w")
         assert await waits.result(LIMIT) == 7
@@ -74,6 +74,6 @@ async def test_a_lane_that_node_serves_is_not_unroutable(node: NodeDriver, queue
     await queue.add("n", target=target)
 
     async def is_unserved() -> bool:
-        return await queue.unroutable() == {"all;c=gpu": 1}
+        return await queue.workers.unroutable() == {"all;c=gpu": 1}
 
     await eventually(is_unserved, "its connection is gone", LIMIT)

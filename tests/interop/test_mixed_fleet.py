@@ -1,4 +1,4 @@
-"""Four kinds of worker and producer on one set of queues, ours killed in the midst of it.
+"""Four kinds of worker and producer on one set of queues, while our workers are killed.
 
 `make mixed-fleet` runs it with 20 000 jobs. `OXCART_MIXED=5000` sets the number here.
 """

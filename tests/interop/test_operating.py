@@ -1,4 +1,4 @@
-"""Operations on a queue shared with Node: what one side counts, publishes or leaves, the other reads."""
+"""Operations on a queue shared with Node: each side reads what the other counts, publishes or leaves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from oxcart import Queue
-from oxcart.broker.bullmq import operations
+from oxcart.broker.bullmq import bulk
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.model.options import JobOptions
 from tests.interop.obedient import LIMIT, obeying
 from tests.nodes import NodeDriver
@@ -31,14 +31,14 @@ def store(server: ValkeyServer) -> redis.Redis:
 class TestMetrics:
     async def test_node_reads_our_series(self, node: NodeDriver, queue: Queue, server: ValkeyServer) -> None:
         start = 1_700_000_040_000
-        broker = BullMQBroker(queue.server, queue.name, clock=lambda: start)
+        broker = BullMQBroker(queue._core.server, queue.name, clock=lambda: start)
         jobs = [broker.encode("n", None, JobOptions.build()) for _ in range(9)]
         await broker.add(jobs)
         claimed = (await broker.claim(Ask(9))).jobs
         for job, minute in zip(claimed, (0, 0, 1, 4, 4, 4, 5, 5, 5), strict=True):
-            end = Outcome("c", job.id, job.token, job.starts, start + minute * MINUTE, b"1")
+            end = Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, start + minute * MINUTE, b"1")
             await broker.finish([end], Ask(0, metrics=60))
-        ours = await operations.series(broker, "completed")
+        ours = await broker.metrics.series("completed")
         await broker.close()
         theirs = await node.call("getMetrics", queue=queue.name, state="completed")
         assert theirs["data"] == ours.points == [3, 0, 0, 1, 2]
@@ -53,7 +53,7 @@ class TestMetrics:
         await node.call("workerWait", handle=handle, finished=5)
         await node.call("workerStop", handle=handle)
         for state, count in (("completed", 4), ("failed", 1)):
-            ours = await queue.metrics(state)
+            ours = await queue.jobs.metrics(state)
             theirs = await node.call("getMetrics", queue=queue.name, state=state)
             assert (ours.count, ours.points) == (count, theirs["data"])
             assert (ours.previous_at, ours.previous_count) == (
@@ -69,7 +69,7 @@ class TestMetrics:
         async with obeying(queue, metrics=10):
             await eventually(lambda: _completed(queue, 4), "all jobs have ended")
         await node.call("workerStop", handle=handle)
-        assert (await queue.metrics()).count == 4
+        assert (await queue.jobs.metrics()).count == 4
 
 
 class TestOwnEvents:
@@ -77,7 +77,7 @@ class TestOwnEvents:
         handle = f"hears {queue.name}"
         listening: dict[str, Any] = {"handle": handle, "queue": queue.name, "from": "0"}
         await node.call("eventsStart", **listening)
-        event_id = await queue.publish("deployed", version="1.2 ✓", hosts=["a", "b"])
+        event_id = await queue.events.publish("deployed", version="1.2 ✓", hosts=["a", "b"])
         seen = await node.call("eventsWait", handle=handle, event="deployed", count=1)
         await node.call("eventsStop", handle=handle)
         (event,) = (one for one in seen if one["event"] == "deployed")
@@ -103,23 +103,23 @@ class TestSharedQueues:
         await node.call("workerStart", handle=handle, queue=queue.name)
         await node.call("workerWait", handle=handle, finished=6)
         await node.call("workerStop", handle=handle)
-        assert await queue.retry_all() == 3
+        assert await queue.jobs.retry_all() == 3
         counts = await node.call("getJobCounts", queue=queue.name, types=["wait", "failed", "completed"])
         assert counts == {"wait": 3, "failed": 0, "completed": 3}
-        assert await queue.clean("completed") == 3
-        assert await queue.drain() == 3
+        assert await queue.jobs.clean("completed") == 3
+        assert await queue.jobs.clear() == 3
         assert not any((await node.call("getJobCounts", queue=queue.name)).values())
 
     async def test_a_node_worker_goes_on_while_the_queue_is_cleaned(
         self, node: NodeDriver, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(operations, "STEP", 5)
+        monkeypatch.setattr(bulk, "STEP", 5)
         await queue.add_many([("n", {"unrecoverable": True})] * 40)
         handle = f"meanwhile {queue.name}"
         await node.call("workerStart", handle=handle, queue=queue.name, options={"concurrency": 5})
         removed = 0
         while removed < 40:
-            removed += await queue.clean("failed")
+            removed += await queue.jobs.clean("failed")
         stats = await node.call("workerStop", handle=handle)
         assert len(stats["failed"]) == 40
         assert stats["errors"] == []
@@ -131,14 +131,14 @@ class TestSharedQueues:
         await node.call("workerStart", handle=handle, queue=queue.name)
         await (await queue.add("n", {"result": 1})).result(LIMIT)
         await eventually(lambda: store.llen(f"bull:{queue.name}:active") == 0, "nothing is held")
-        assert await queue.obliterate() == 1
+        assert await queue.jobs.obliterate() == 1
         assert await (await queue.add("n", {"result": 2})).result(LIMIT) == 2
         await node.call("workerStop", handle=handle)
 
     async def test_node_counts_priorities_as_we_do(self, node: NodeDriver, queue: Queue) -> None:
         for priority in (0, 1, 7, 7, 2_097_151):
             await queue.add("n", priority=priority)
-        ours = await queue.counts_per_priority()
+        ours = await queue.jobs.counts_per_priority()
         theirs = await node.call("getCountsPerPriority", queue=queue.name, priorities=list(ours))
         assert {int(priority): count for priority, count in theirs.items()} == ours
 
@@ -156,7 +156,7 @@ class TestSharedQueues:
         await node.call("addFlow", flow=parent)
         async with obeying(queue):
             await eventually(lambda: _is_failed(queue, "child"), "the child has failed")
-        assert await queue.retry_all() == 1
+        assert await queue.jobs.retry_all() == 1
         pending = await node.call("getDependencies", queue=queue.name, jobId="parent")
         assert len(pending["unprocessed"]) == 2
 
@@ -166,4 +166,4 @@ async def _completed(queue: Queue, count: int) -> bool:
 
 
 async def _is_failed(queue: Queue, job_id: str) -> bool:
-    return await queue.state(job_id) == "failed"
+    return await queue.jobs.state(job_id) == "failed"

@@ -1,4 +1,4 @@
-"""A Node worker that is the first to check on a server that was away."""
+"""A Node worker that checks first after an outage of the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKER = {"name": "nd", "stalledInterval": 1}
 
 async def marked_and_lost(queue: Queue) -> Lease:
     """The lease of a running job that a check of ours has marked, and which runs out in a moment."""
-    broker = queue.broker
+    broker = queue._core.broker
     await queue.add("j")
     (job,) = (await broker.claim(Ask(worker="w1", lock_ms=60_000))).jobs
     while (await broker.recover(interval_ms=1, outage=RULE)).wait_ms or not await broker.appear(RULE):
@@ -33,10 +33,10 @@ async def test_node_takes_no_job_of_a_worker_that_still_has_to_renew(node: NodeD
     lease = await marked_and_lost(queue)
     await asyncio.sleep(2 * RULE.silence_ms / 1000)  # nobody reaches the server
     assert await node.call("recover", queue=queue.name, worker=WORKER) == []
-    assert await queue.broker.extend([lease], 60_000) == []
+    assert await queue._core.broker.extend([lease], 60_000) == []
     await asyncio.sleep(0.01)
     assert await node.call("recover", queue=queue.name, worker=WORKER) == []
-    assert await queue.state(lease.id) == "active"
+    assert await queue.jobs.state(lease.id) == "active"
 
 
 async def test_without_an_outage_node_takes_the_job_of_a_dead_worker(node: NodeDriver, queue: Queue) -> None:
@@ -44,7 +44,7 @@ async def test_without_an_outage_node_takes_the_job_of_a_dead_worker(node: NodeD
     taken: list[str] = []
     async with asyncio.timeout(60):
         while not taken:
-            await queue.broker.appear(RULE)
+            await queue._core.broker.appear(RULE)
             await asyncio.sleep(0.02)
             taken = await node.call("recover", queue=queue.name, worker=WORKER)
     assert taken == [lease.id]

@@ -1,4 +1,4 @@
-"""The list of Node's methods in docs/protocol.md is whole: each public one of the pinned version is in it."""
+"""docs/protocol.md lists every public method of the pinned Node version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pause, resume and add by BullMQ 5, BullMQ 6 and us on one queue, in every order: we never lose a job.
+"""Pause, resume and add by BullMQ 5, BullMQ 6 and Oxcart on one queue, in every order: no job is lost.
 
 BullMQ 5 keeps the jobs of a paused queue in a list of their own and renames one list onto the other, whatever
 the other holds; BullMQ 6 never uses that list. So a rename of BullMQ 5 can drop ids that 6 put there. The
@@ -24,7 +24,6 @@ import pytest_asyncio
 import redis
 
 from oxcart.broker.bullmq import BullMQBroker
-from oxcart.broker.bullmq.rescue import rescue
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask
 from oxcart.model.options import JobOptions
@@ -164,7 +163,7 @@ async def test_no_sequence_loses_a_job_by_our_doing(ground: Ground) -> None:
                 assert len({who for who, _ in steps if who != US}) == 2
             if lost or number % 20 == 0:
                 # The lost jobs themselves are still there, only their place is gone. Others are left alone.
-                found = await rescue(ground.broker)
+                found = await ground.broker.rescue.run()
                 assert set(found.rescued) == lost
                 assert (found.leased, found.ended) == ([], [])
                 lists = Lists.of(ground.client)

@@ -1,4 +1,4 @@
-"""What only Node can ask for here, and our workers must obey: flows, deduplication, limits, lost workers."""
+"""Features that only Node requests and our workers obey: flows, deduplication, limits, lost workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oxcart import Queue, RunningJob, Worker
-from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.model.errors import JobFailed
 from tests.interop.obedient import LIMIT, Obedient, obeying
 from tests.nodes import NodeDriver, node_driver, versions
@@ -47,11 +47,11 @@ async def test_a_flow_of_nodes_is_run_by_both(
     async with Queue(f"{queue.name}-parents", url=server.url) as parents:
         children = [{"data": {"result": {"n": n}, "delay": 5}} for n in range(3)]
         tree = await node.call("addFlow", flow=flow(queue, parents, children))
-        assert await parents.state(tree["id"]) == "waiting-children"
+        assert await parents.jobs.state(tree["id"]) == "waiting-children"
         with_children, with_parent = (parents, queue) if runs_children == "node" else (queue, parents)
         await node.call("workerStart", handle=queue.name, queue=with_parent.name)
         async with obeying(with_children):
-            assert await parents.handle(tree["id"]).result(LIMIT) == "parent"
+            assert await parents.jobs.handle(tree["id"]).result(LIMIT) == "parent"
         await node.call("workerStop", handle=queue.name)
         values = server.client().hgetall(f"bull:{parents.name}:{tree['id']}:processed")
         assert values == {
@@ -69,7 +69,7 @@ async def test_a_flow_of_nodes_is_run_by_both(
         ("continueParentOnFailure", "completed", None),
     ],
 )
-async def test_a_failed_child_means_for_its_parent_what_node_said(
+async def test_a_failed_child_affects_its_parent_as_in_node(
     node: NodeDriver, queue: Queue, server: ValkeyServer, policy: str, state: str, reason: str | None
 ) -> None:
     async with Queue(f"{queue.name}-parents", url=server.url) as parents:
@@ -77,9 +77,9 @@ async def test_a_failed_child_means_for_its_parent_what_node_said(
             "addFlow", flow=flow(queue, parents, [{"data": {"fail": 9}, "opts": {policy: True}}])
         )
         for one in (queue, parents):
-            one.process(Obedient())
+            one.fallback(Obedient())
         async with Worker(queue, parents).running():
-            job = parents.handle(tree["id"])
+            job = parents.jobs.handle(tree["id"])
             if reason is None:
                 assert await job.result(LIMIT) == "parent"
             else:
@@ -102,7 +102,7 @@ async def test_a_job_that_keeps_the_last_of_its_kind(node: NodeDriver, queue: Qu
         holding.set()
         await release.wait()
 
-    queue.process(handler)
+    queue.fallback(handler)
     opts = {"deduplication": {"id": "d", "keepLastIfActive": True}}
     async with Worker(queue).running(), queue.events() as events:
         first = await node.call("add", queue=queue.name, name="j", data=1, opts=opts)
@@ -181,13 +181,13 @@ async def test_a_job_of_a_dead_node_worker_is_run_by_ours(
 async def test_a_job_of_a_lost_worker_of_ours_is_run_by_node(node: NodeDriver, queue: Queue) -> None:
     """Claimed by us and then forgotten; Node's check brings it back, and our late finish is refused."""
     job = await queue.add("j", {"result": "saved"})
-    claim = (await queue.broker.claim(Ask(lock_ms=200, worker="lost"))).jobs[0]
+    claim = (await queue._core.broker.claim(Ask(lock_ms=200, worker="lost"))).jobs[0]
     options = {"stalledInterval": 250, "name": "nd"}
     await node.call("workerStart", handle=queue.name, queue=queue.name, options=options)
     assert await job.result(LIMIT) == "saved"
     await node.call("workerStop", handle=queue.name)
-    codes, _ = await queue.broker.finish(
-        [Outcome("c", claim.id, claim.token, claim.starts, claim.started_ms, b'"late"')]
+    codes, _ = await queue._core.broker.finish(
+        [Outcome(OutcomeKind.COMPLETED, claim.id, claim.token, claim.starts, claim.started_ms, b'"late"')]
     )
     assert codes[0] in (-2, -3)
     seen = await node.call("getJob", queue=queue.name, jobId=job.id)

@@ -1,4 +1,4 @@
-"""Random graphs over queues of ours, of Node's and of both end as the table says, whoever is killed.
+"""Random graphs over queues of Oxcart, of Node and of both end by the table while workers are killed.
 
 `OXCART_GRAPH=1000` sets how many jobs a graph has, `OXCART_SEED` which one it is. `make graphs` runs the long
 forms: a large graph with dying workers, and one without, which has to be done in time
@@ -190,7 +190,7 @@ async def ended(crew: Crew, handles: list[JobHandle[Any]]) -> list[State]:
         found: dict[str, State | None] = {}
         for queue in queues.values():
             ids = [one.id for one in handles if one.queue is queue]
-            found |= {job.id: job.state for job in await queue.get_many(ids) if job is not None}
+            found |= {job.id: job.state for job in await queue.jobs.get_many(ids) if job is not None}
         states = [found[handle.id] for handle in handles]
         left = [f"{name} {state}" for name, state in found.items() if state not in TERMINAL]
         if not left:
@@ -229,7 +229,7 @@ def faults(planned: list[Planned], states: list[State], lines: list[dict[str, An
 
 
 @pytest.mark.timeout(240)
-async def test_a_random_graph_ends_as_the_table_says(server: ValkeyServer, tmp_path: Path) -> None:
+async def test_a_random_graph_ends_by_the_table(server: ValkeyServer, tmp_path: Path) -> None:
     queues = {name: Queue(name, url=server.url) for name in QUEUES}
     graph = Graph(queues["ours"])
     planned = plan(graph, queues, random.Random(SEED), JOBS)

@@ -1,4 +1,4 @@
-"""A limit of one job per 500 ms: what our worker makes of it, and what PyPI bullmq does, side by side.
+"""A limit of one job per 500 ms: our worker beside PyPI bullmq.
 
 PyPI bullmq keeps the time until which it is limited and never looks at it: it asks again when its blocking
 read ends, after five seconds.
@@ -46,7 +46,7 @@ async def test_a_limit_of_one_per_500_ms_is_one_per_500_ms(server: ValkeyServer,
     async def note(job: object) -> None:
         done.append("one")
 
-    queue.process(note)
+    queue.fallback(note)
     for one in (queue, theirs):
         await one.add_many([("limited", {})] * JOBS)
     peer = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Each side looks at the other's queue as at its own: workers, counts, pages, events, states."""
+"""Each side reads the other's queue like its own: workers, counts, pages, events, states."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_node_finds_a_worker_of_ours_on_each_of_its_queues(
         for name in ("zwei", "три", "🐂"):
             queues.append(await stack.enter_async_context(Queue(f"{queue.name} {name}", url=server.url)))
         for one in queues:
-            one.process(Obedient())
+            one.fallback(Obedient())
         async with Worker(*queues, name="ox").running():
             for one in queues:
                 assert await listed(node, one.name, 1) == ["ox"]
@@ -67,7 +67,10 @@ async def test_a_worker_may_have_any_name(node: NodeDriver, queue: Queue) -> Non
 
 
 async def test_a_prefix_that_no_connection_name_can_hold_does_no_harm(queue: Queue) -> None:
-    async with Queue(queue.name, server=queue.server, prefix="my app") as other, obeying(other) as worker:
+    async with (
+        Queue(queue.name, server=queue._core.server, prefix="my app") as other,
+        obeying(other) as worker,
+    ):
         jobs = [await other.add("j", {"result": n}) for n in range(3)]
         assert [await job.result(LIMIT) for job in jobs] == [0, 1, 2]
         assert len(worker.runs) == 3
@@ -117,14 +120,14 @@ async def test_counts_pages_and_states_are_the_same_for_both(node: NodeDriver, q
         for state, jobs in ids.items():
             names = ["waiting", "paused"] if state == "waiting" else [state]
             for oldest in (True, False):
-                page = await queue.jobs(state, oldest=oldest)
+                page = await queue.jobs.list(state, oldest=oldest)
                 assert [job.id for job in page] == await node.call(
                     "getJobs", queue=queue.name, types=names, asc=oldest
                 )
                 assert {job.id for job in page} == set(jobs)
             for job_id in jobs:
                 seen = await node.call("getState", queue=queue.name, jobId=job_id)
-                assert await queue.state(job_id) == seen == state
+                assert await queue.jobs.state(job_id) == seen == state
 
     await compare()
     await queue.pause()

@@ -1,4 +1,4 @@
-"""Whatever a job carries comes back from Node as it was, or is refused before anything is written."""
+"""A job's values return from Node unchanged, or are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_data_and_results_through_our_worker(node: NodeDriver, queue: Queu
     async def echo(job: RunningJob) -> Any:
         return job.data
 
-    queue.process(echo)
+    queue.fallback(echo)
     await node.call("eventsStart", handle=queue.name, queue=queue.name)
     jobs = [{"name": "echo", "data": value} for value in VALUES.values()]
     ids = await node.call("addBulk", queue=queue.name, jobs=jobs)
@@ -116,7 +116,7 @@ async def test_data_and_results_through_our_worker(node: NodeDriver, queue: Queu
     for job_id, value in zip(ids, VALUES.values(), strict=True):
         _same((await node.call("getJob", queue=queue.name, jobId=job_id))["returnvalue"], value)
         _same(told[job_id], value)
-        seen = await queue.get(job_id)
+        seen = await queue.jobs.get(job_id)
         assert seen is not None
         _same(seen.data, value)
 
@@ -145,7 +145,7 @@ async def test_names(node: NodeDriver, queue: Queue) -> None:
     for ids in (ours, theirs):
         for job_id, name in zip(ids, NAMES, strict=True):
             assert (await node.call("getJob", queue=queue.name, jobId=job_id))["name"] == name
-            seen = await queue.get(job_id)
+            seen = await queue.jobs.get(job_id)
             assert seen is not None
             assert seen.name == name
     # Each finds the handler of its name.
@@ -158,7 +158,7 @@ async def test_names(node: NodeDriver, queue: Queue) -> None:
         queue.job(name=name)(handler)
     async with Worker(queue, concurrency=4).running():
         for job_id in (*ours, *theirs):
-            await queue.handle(job_id).result(LIMIT)
+            await queue.jobs.handle(job_id).result(LIMIT)
     assert sorted(called) == sorted(NAMES * 2)
 
 
@@ -174,7 +174,7 @@ async def test_custom_ids(node: NodeDriver, queue: Queue) -> None:
     assert (await queue.counts())["waiting"] == len(IDS)
     async with obeying(queue, concurrency=4) as worker:
         for job_id in IDS:
-            await queue.handle(job_id).result(LIMIT)
+            await queue.jobs.handle(job_id).result(LIMIT)
     assert sorted(job_id for job_id, _ in worker.runs) == sorted(IDS)
     for job_id in IDS:
         assert await node.call("getState", queue=queue.name, jobId=job_id) == "completed"
@@ -202,23 +202,23 @@ async def test_failures_and_logs_carry_any_text(node: NodeDriver, queue: Queue) 
         )
         for job_id in ids:
             with pytest.raises(JobFailed):
-                await queue.handle(job_id).result(LIMIT)
+                await queue.jobs.handle(job_id).result(LIMIT)
     for job_id, text in zip([job.id for job in jobs] + ids, texts * 2, strict=True):
         theirs = await node.call("getJob", queue=queue.name, jobId=job_id)
-        seen = await queue.get(job_id)
+        seen = await queue.jobs.get(job_id)
         assert seen is not None
         assert seen.failed_reason == theirs["failedReason"] == text
         assert seen.stacktrace == theirs["stacktrace"]
         logs = (await node.call("getLogs", queue=queue.name, jobId=job_id))["logs"]
-        assert logs == await queue.handle(job_id).logs() == [text]
+        assert logs == await queue.jobs.handle(job_id).logs() == [text]
 
 
-async def test_a_failure_that_is_no_text_is_told_all_the_same(node: NodeDriver, queue: Queue) -> None:
+async def test_a_failure_that_is_no_text_is_still_stored(node: NodeDriver, queue: Queue) -> None:
     """Half a surrogate pair has no UTF-8 form: a replacement stands for it, on both sides."""
     job_id = await node.call("add", queue=queue.name, name="j", data={"fail": 1, "message": "a\ud83db"})
     async with obeying(queue):
         with pytest.raises(JobFailed):
-            await queue.handle(job_id).result(LIMIT)
+            await queue.jobs.handle(job_id).result(LIMIT)
     theirs = await node.call("getJob", queue=queue.name, jobId=job_id)
     assert theirs["failedReason"].startswith("a")
     assert theirs["failedReason"].endswith("b")

@@ -1,4 +1,4 @@
-"""Schedules that Node's workers and ours share: made by either, fired by either or by both at once."""
+"""Schedules that Node's workers and ours share: set by either, fired by either or by both at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import redis
 
 from oxcart import Queue
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.schedulers import Claim
 from oxcart.broker.port import Ask
 from oxcart.model.schedule import Schedule
 from tests.interop.conftest import Drivers
@@ -61,7 +60,7 @@ async def test_a_schedule_of_nodes_is_fired_by_us(
         await all_ended(server.client(), queue.name, 10)
     check_runs(server.client(), queue.name, "n", 10)
     assert len(worker.runs) == 10
-    found = await queue.schedulers.get("n")
+    found = await queue.schedules.get("n")
     assert found is not None
     assert (found.name, found.data, found.runs, found.legacy) == ("tick", {"result": 5}, 10, False)
     assert found.options["attempts"] == 2
@@ -70,7 +69,7 @@ async def test_a_schedule_of_nodes_is_fired_by_us(
 async def test_a_schedule_of_ours_is_fired_by_node(
     node: NodeDriver, queue: Queue, server: ValkeyServer
 ) -> None:
-    await queue.schedulers.upsert("o", every="20ms", limit=10, name="tick", data={"result": 5})
+    await queue.schedules.upsert("o", every="20ms", limit=10, name="tick", data={"result": 5})
     await node.call("workerStart", handle=queue.name, queue=queue.name, options={"name": "nd"})
     await all_ended(server.client(), queue.name, 10)
     stats = await node.call("workerStop", handle=queue.name)
@@ -87,8 +86,8 @@ async def test_both_kinds_of_worker_at_once_fire_each_run_once_and_miss_none(
     for key in ("n1", "n2"):
         repeat = {"every": 30, "limit": RUNS} if key == "n1" else {"pattern": "* * * * * *", "limit": 3}
         await node.call("upsertScheduler", queue=queue.name, key=key, repeat=repeat, template={"data": work})
-    await queue.schedulers.upsert("o1", every="30ms", limit=RUNS, data=work, priority=1)
-    await queue.schedulers.upsert("o2", cron="* * * * * *", limit=3, data=work)
+    await queue.schedules.upsert("o1", every="30ms", limit=RUNS, data=work, priority=1)
+    await queue.schedules.upsert("o2", cron="* * * * * *", limit=3, data=work)
     await node.call(
         "workerStart", handle=queue.name, queue=queue.name, options={"name": "nd", "concurrency": 2}
     )
@@ -116,7 +115,7 @@ async def test_each_reads_the_others_as_its_own(node: NodeDriver, queue: Queue) 
         "opts": {"attempts": 4, "backoff": {"type": "fixed", "delay": 7}},
     }
     await node.call("upsertScheduler", queue=queue.name, key="n", repeat=repeat, template=template)
-    await queue.schedulers.upsert(
+    await queue.schedules.upsert(
         "o",
         cron="0 3 * * *",
         tz="Europe/Berlin",
@@ -127,7 +126,7 @@ async def test_each_reads_the_others_as_its_own(node: NodeDriver, queue: Queue) 
         attempts=4,
         backoff={"type": "fixed", "delay": "7ms"},
     )
-    ours, theirs = [await queue.schedulers.get(key) for key in ("o", "n")]
+    ours, theirs = [await queue.schedules.get(key) for key in ("o", "n")]
     assert ours is not None
     assert theirs is not None
     assert (ours.schedule, ours.next_ms, ours.data, ours.options) == (
@@ -138,9 +137,9 @@ async def test_each_reads_the_others_as_its_own(node: NodeDriver, queue: Queue) 
     )
     seen = {one["key"]: one for one in await node.call("getSchedulers", queue=queue.name)}
     assert {**seen["o"], "key": "n"} == seen["n"]
-    assert await node.call("countSchedulers", queue=queue.name) == await queue.schedulers.count() == 2
+    assert await node.call("countSchedulers", queue=queue.name) == await queue.schedules.count() == 2
     assert await node.call("removeScheduler", queue=queue.name, key="o") is True
-    assert await queue.schedulers.remove("n") is True
+    assert await queue.schedules.remove("n") is True
     assert (await queue.counts())["delayed"] == 0
 
 
@@ -153,11 +152,11 @@ class TestRepeatables:
         node = await drivers.get("v5")
         opts = {"repeat": {"every": 30, "limit": 5}}
         await node.call("add", queue=queue.name, name="old", data={"result": 1}, opts=opts)
-        (found,) = await queue.schedulers.list()
+        (found,) = await queue.schedules.list()
         assert (found.name, found.schedule.every, found.legacy, found.runs) == ("old", 30, True, None)
         async with obeying(queue):
             await all_ended(server.client(), queue.name, 5)
-        assert await queue.schedulers.count() == 1  # reported still, and never dropped in silence
+        assert await queue.schedules.count() == 1  # reported still, and never dropped in silence
 
     async def test_the_oldest_form_goes_on_with_us_as_with_node(
         self, drivers: Drivers, queue: Queue, server: ValkeyServer, caplog: pytest.LogCaptureFixture
@@ -168,7 +167,7 @@ class TestRepeatables:
         client.zadd(f"bull:{queue.name}:repeat", {key: 1})
         opts = {"repeat": {"pattern": "* * * * * *", "limit": 100}}  # more than there is time for
         await node.call("add", queue=queue.name, name="old", data={}, opts=opts)
-        listed = {one.id: one for one in await queue.schedulers.list()}
+        listed = {one.id: one for one in await queue.schedules.list()}
         assert (listed[key].name, listed[key].legacy) == ("old", True)
         await node.call("workerStart", handle=queue.name, queue=queue.name)
         await eventually(lambda: client.zcard(f"bull:{queue.name}:completed") >= 2, "fired by Node", LIMIT)
@@ -187,7 +186,7 @@ async def test_where_we_leave_5_62_we_do_as_6_7(drivers: Drivers, queue: Queue, 
     """A changed interval holds from now on, an offset is obeyed, and no run is left out without need."""
     node, client, rand = await drivers.get("v6"), server.client(), random.Random(6)
     now = 1_700_000_000_000
-    broker = BullMQBroker(queue.server, f"{queue.name}-ours", clock=lambda: now)
+    broker = BullMQBroker(queue._core.server, f"{queue.name}-ours", clock=lambda: now)
     theirs = f"{queue.name}-theirs"
     differing = []
     try:
@@ -209,13 +208,13 @@ async def test_where_we_leave_5_62_we_do_as_6_7(drivers: Drivers, queue: Queue, 
                     said: dict[str, Any] = {"key": key, "repeat": repeat, "template": {}}
                     await node.call("upsertScheduler", queue=theirs, **said, now=now)
                     schedule = Schedule(every=last, offset=repeat.get("offset"))
-                    await broker.schedulers.upsert(key, schedule, key, b"{}", {})
+                    await broker.schedules.write(key, schedule, key, b"{}", {})
                 scores = [client.zscore(f"bull:{one}:repeat", key) for one in (theirs, broker.queue)]
                 if scores[0] != scores[1]:
                     differing.append((key, now, steps, scores))
                     break
             await node.call("removeScheduler", queue=theirs, key=key)
-            await broker.schedulers.remove(key)
+            await broker.schedules.remove(key)
     finally:
         await node.call("clock", now=None)
         await broker.close()
@@ -227,6 +226,4 @@ async def _fire(node: NodeDriver, theirs: str, broker: BullMQBroker, now: int) -
     while (await node.call("claim", queue=theirs, token="t", worker={"name": "w"}, now=now))["job"]:
         pass
     while jobs := (await broker.claim(Ask())).jobs:
-        await broker.schedulers.advance(
-            [Claim(job.id, job.fields[b"rjk"].decode(), job.fields) for job in jobs]
-        )
+        await broker.schedules.advance(jobs)

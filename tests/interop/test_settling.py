@@ -1,4 +1,4 @@
-"""Our own steps on a queue whose two lists of ready jobs both hold jobs, as two kinds of peers leave it.
+"""Our steps on a queue whose two lists of ready jobs both contain jobs, as two kinds of peers leave it.
 
 No rename ever lands on a list that holds jobs, and while the queue is paused one of the lists is empty after
 every step of ours that looks at them.
@@ -17,7 +17,7 @@ import redis
 from oxcart.broker.bullmq import BullMQBroker
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, ClaimedJob, Outcome
+from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
 from oxcart.model.options import JobOptions
 from tests.interop.pausing import QUEUE, Lists
 from tests.servers import ValkeyServer
@@ -89,7 +89,7 @@ async def test_each_step_of_ours_settles_what_peers_left(
             await broker.finish([_ended("r", held["held-1"])])
             moved = ["held-1"]
         case "change priority":
-            await broker.change_priority("j7", 0)
+            await broker.updates.change_priority("j7", 0)
         case "let through":
             await broker.promote_job("delayed-1")
             moved = ["delayed-1"]
@@ -150,4 +150,4 @@ async def _add(broker: BullMQBroker, job_id: str, **options: Any) -> None:
 
 
 def _ended(kind: str, job: ClaimedJob) -> Outcome:
-    return Outcome(kind, job.id, job.token, job.starts, job.started_ms, b"null", b"[]")
+    return Outcome(OutcomeKind(kind), job.id, job.token, job.starts, job.started_ms, b"null", b"[]")

@@ -1,4 +1,4 @@
-"""The same life of a queue, once by Node alone and once by us alone: the same keys, fields and events."""
+"""The same lifecycle of a queue by Node alone and by Oxcart alone: the same keys, fields and events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from oxcart import Queue
 from tests.interop import wire
-from tests.interop.life import NodeAlone, OursAlone, live
+from tests.interop.lifecycle import NodeAlone, OursAlone, live
 from tests.nodes import NodeDriver
 from tests.servers import ValkeyServer
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 _FLEETING = {"marker", "stalled", "*:lock"}
 
 
-async def test_one_life_leaves_the_same_traces(node: NodeDriver, queue: Queue, server: ValkeyServer) -> None:
+async def test_one_job_leaves_the_same_traces(node: NodeDriver, queue: Queue, server: ValkeyServer) -> None:
     client = server.client()
     theirs, base = f"bull:{queue.name}-node", f"bull:{queue.name}"
     await live(NodeAlone(node, f"{queue.name}-node"))

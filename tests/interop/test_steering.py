@@ -1,4 +1,4 @@
-"""Each side steers the other's jobs: progress, logs, data, priority, delay, retry, removal."""
+"""Each side changes the other's jobs: progress, logs, data, priority, delay, retry, removal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def add(node: NodeDriver, queue: Queue, by: str, data: Any = None, **optio
 @pytest.mark.parametrize("by", ["node", "ours"])
 async def test_progress_logs_and_data_from_the_other_side(node: NodeDriver, queue: Queue, by: str) -> None:
     job_id = await add(node, queue, by, {"v": 1})
-    job = queue.handle(job_id)
+    job = queue.jobs.handle(job_id)
 
     async def theirs() -> dict[str, Any]:
         seen: dict[str, Any] = await node.call("getJob", queue=queue.name, jobId=job_id)
@@ -74,10 +74,10 @@ async def test_a_handler_of_ours_speaks_while_node_listens(node: NodeDriver, que
             raise RuntimeError("again")
         return "done"
 
-    queue.process(handler)
+    queue.fallback(handler)
     async with Worker(queue).running():
         job_id = await node.call("add", queue=queue.name, name="j", data={"v": 1}, opts={"attempts": 2})
-        assert await queue.handle(job_id).result(LIMIT) == "done"
+        assert await queue.jobs.handle(job_id).result(LIMIT) == "done"
     await node.call("eventsStop", handle=queue.name)
     assert seen == [{"v": 1}, {"v": "from node"}]
 
@@ -86,7 +86,7 @@ async def test_a_handler_of_ours_speaks_while_node_listens(node: NodeDriver, que
 async def test_retry_from_the_other_side(node: NodeDriver, queue: Queue, by: str) -> None:
     """A job that one side failed is retried by the other, and runs to a good end; then once more."""
     job_id = await add(node, queue, by, {"fail": 1, "message": "bad"})
-    job = queue.handle(job_id)
+    job = queue.jobs.handle(job_id)
 
     async def retry(state: str) -> None:
         if by == "node":
@@ -104,7 +104,7 @@ async def test_retry_from_the_other_side(node: NodeDriver, queue: Queue, by: str
     theirs = await node.call("getJob", queue=queue.name, jobId=job_id)
     assert theirs["attemptsMade"] == 3
     with pytest.raises(WrongState):
-        await queue.broker.retry_job(job_id, "failed")
+        await queue._core.broker.retry_job(job_id, "failed")
     with pytest.raises(NodeError) as refused:
         await node.call("retry", queue=queue.name, jobId=job_id, state="failed")
     assert refused.value.code == -3
@@ -116,10 +116,10 @@ async def test_order_is_changed_from_the_other_side(node: NodeDriver, queue: Que
     delayed = await add(node, queue, by, delay=3_600_000)
     later = await add(node, queue, by, delay=3_600_000)
     if by == "node":
-        await queue.handle(ids[2]).change_priority(1)
-        await queue.handle(ids[1]).change_priority(5, lifo=True)
-        await queue.handle(delayed).promote()
-        await queue.handle(later).change_delay(0)
+        await queue.jobs.handle(ids[2]).change_priority(1)
+        await queue.jobs.handle(ids[1]).change_priority(5, lifo=True)
+        await queue.jobs.handle(delayed).promote()
+        await queue.jobs.handle(later).change_delay(0)
     else:
         call, name = node.call, queue.name
         await call("changePriority", queue=name, jobId=ids[2], priority=1)
@@ -128,7 +128,7 @@ async def test_order_is_changed_from_the_other_side(node: NodeDriver, queue: Que
         await call("changeDelay", queue=name, jobId=later, delay=0)
     async with obeying(queue) as worker:
         for job_id in (*ids, delayed, later):
-            await queue.handle(job_id).result(LIMIT)
+            await queue.jobs.handle(job_id).result(LIMIT)
     assert [job_id for job_id, _ in worker.runs] == [delayed, later, ids[2], ids[1], ids[0]]
 
 
@@ -139,7 +139,7 @@ async def test_a_job_in_other_hands_can_be_neither_removed_nor_finished(
     theirs, ours = await add(node, queue, "ours"), await add(node, queue, "node")
     assert (await node.call("claim", queue=queue.name, token="nodes"))["job"]["id"] == theirs
     with pytest.raises(JobLocked):
-        await queue.remove(theirs)
+        await queue.jobs.remove(theirs)
 
     holding, release = asyncio.Event(), asyncio.Event()
 
@@ -148,7 +148,7 @@ async def test_a_job_in_other_hands_can_be_neither_removed_nor_finished(
         await release.wait()
         return "ours"
 
-    queue.process(handler)
+    queue.fallback(handler)
     async with Worker(queue).running():
         await asyncio.wait_for(holding.wait(), LIMIT)
         assert await node.call("remove", queue=queue.name, jobId=ours) == 0
@@ -156,13 +156,13 @@ async def test_a_job_in_other_hands_can_be_neither_removed_nor_finished(
             await node.call("complete", queue=queue.name, jobId=ours, token="nodes", value=1)
         assert refused.value.code == -6
         release.set()
-        assert await queue.handle(ours).result(LIMIT) == "ours"
+        assert await queue.jobs.handle(ours).result(LIMIT) == "ours"
     await node.call("complete", queue=queue.name, jobId=theirs, token="nodes", value="node's")
-    assert await queue.handle(theirs).result(LIMIT) == "node's"
+    assert await queue.jobs.handle(theirs).result(LIMIT) == "node's"
 
-    await queue.remove(theirs)
+    await queue.jobs.remove(theirs)
     assert await node.call("getJob", queue=queue.name, jobId=theirs) is None
     assert await node.call("remove", queue=queue.name, jobId=ours) == 1
-    assert await queue.get(ours) is None
+    assert await queue.jobs.get(ours) is None
     with pytest.raises(JobNotFound):
-        await queue.remove(ours)
+        await queue.jobs.remove(ours)

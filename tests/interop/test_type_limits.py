@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oxcart import Queue, Worker
-from oxcart.broker.port import Ask, Outcome
+from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.limits import Usage
 from tests.nodes import NodeDriver
 from tests.signals import eventually
@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 LIMIT = 20
 
 
-async def test_node_workers_do_not_take_what_is_held_back(node: NodeDriver, queue: Queue) -> None:
+async def test_node_workers_do_not_claim_parked_jobs(node: NodeDriver, queue: Queue) -> None:
     await queue.limits.set_type_limit("slow", concurrent=1)
     handles = await queue.add_many([("slow", n) for n in range(4)])
-    [ours] = (await queue.broker.claim(Ask(10))).jobs
+    [ours] = (await queue._core.broker.claim(Ask(10))).jobs
     assert await queue.limits.type_usage("slow") == Usage(1, 3, 0)
     for handle in handles[1:]:
         assert await node.call("getState", queue=queue.name, jobId=handle.id) == "delayed"
@@ -35,10 +35,12 @@ async def test_node_workers_do_not_take_what_is_held_back(node: NodeDriver, queu
     assert await handles[3].state() == "delayed"
     await node.call("workerStop", handle=queue.name)
     # And ours go on with what is left: the notes of what the peer took are passed over.
-    outcome = Outcome("c", ours.id, ours.token, ours.starts, queue.broker.clock(), b"1", b"[]")
-    assert (await queue.broker.finish([outcome]))[0] == [1]
+    outcome = Outcome(
+        OutcomeKind.COMPLETED, ours.id, ours.token, ours.starts, queue._core.broker.clock(), b"1", b"[]"
+    )
+    assert (await queue._core.broker.finish([outcome]))[0] == [1]
     assert await queue.limits.type_usage("slow") == Usage(0, 0, 0)
-    queue.process(_nothing)
+    queue.fallback(_nothing)
     async with Worker(queue).running():
         assert await handles[3].result(LIMIT) is None
 
@@ -47,7 +49,7 @@ async def test_node_adds_jobs_of_a_limited_type(node: NodeDriver, queue: Queue) 
     await queue.limits.set_type_limit("slow", concurrent=2)
     running: list[int] = [0, 0]
 
-    @queue.process
+    @queue.fallback
     async def work() -> None:
         running[0] += 1
         running[1] = max(running)

@@ -1,4 +1,4 @@
-"""What of a queue can be seen on the server: the types of its keys, the fields of its hashes and events."""
+"""The visible form of a queue on the server: types of keys, fields of hashes and events."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_custom() -> None:
     assert backoff.delay_ms(1, half, {"mine": lambda *_: 1e300}) == MAX_MS
 
 
-def test_a_custom_strategy_nobody_knows_waits_the_base_delay() -> None:
+def test_an_unknown_custom_strategy_waits_the_base_delay() -> None:
     backoff = Backoff("custom", 500, name="mine")
     assert backoff.delay_ms(3, half) == 500
     assert backoff.delay_ms(3, half, {"other": lambda *_: 1}) == 500
@@ -266,7 +266,7 @@ def test_the_exact_policy_survives_its_field(backoff: Backoff) -> None:
     assert Backoff.from_field(backoff.to_field()) == backoff
 
 
-def test_the_field_says_only_what_differs() -> None:
+def test_the_field_contains_only_differences() -> None:
     assert json.loads(Backoff("linear", 1000).to_field()) == {"type": "linear", "delay": 1000}
     uncapped = Backoff("linear", 1000, cap=None)
     assert Backoff.from_field(uncapped.to_field().encode()) == uncapped

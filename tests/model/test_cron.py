@@ -1,4 +1,4 @@
-"""Cron expressions: what is read, what is refused, and the times that follow. Node agrees: see interop."""
+"""Cron expressions: what is parsed, what is refused, and the next times. Node agrees: see interop."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_nothing_fires_after_the_end() -> None:
     assert cron.next_ms(at(FROM), "UTC", at("2026-02-01 00:00:00")) == at("2026-02-01 00:00:00")
 
 
-def test_what_never_comes_is_said_to_never_come() -> None:
+def test_an_expression_that_never_fires_has_no_next_time() -> None:
     assert parse_cron("0 0 31 4,6 *").next_ms(at(FROM), "UTC") is None
 
 

@@ -1,4 +1,4 @@
-"""Deduplication rules: what a user writes, and what the wire holds."""
+"""Deduplication windows: what a user writes, and the form on the wire."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_refused(written: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, [], {}, {"id": 5}])
-def test_what_makes_no_sense_on_the_wire_is_none(value: Any) -> None:
+def test_an_invalid_window_on_the_wire_is_none(value: Any) -> None:
     assert Deduplication.from_wire(value) is None
 
 

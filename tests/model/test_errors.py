@@ -81,7 +81,7 @@ def test_every_code_has_its_error(code: int, kind: type[JobError]) -> None:
     assert str(error).endswith(f"(code {code})")
 
 
-def test_a_lost_lease_says_whether_another_worker_has_it() -> None:
+def test_a_lost_lease_reports_whether_another_worker_has_it() -> None:
     assert "gone" in str(error_for_code(-2, "j", "finish"))
     assert "another worker" in str(error_for_code(-6, "j", "finish"))
 
@@ -89,7 +89,7 @@ def test_a_lost_lease_says_whether_another_worker_has_it() -> None:
 def test_errors_made_without_a_script_know_their_code() -> None:
     assert JobNotFound("j").code == -1
     assert JobLocked("j").code is None
-    assert str(JobLocked("j")) == "job j: a worker holds it"
+    assert str(JobLocked("j")) == "job j: a worker runs it"
 
 
 def test_job_failed() -> None:
@@ -99,7 +99,7 @@ def test_job_failed() -> None:
     assert JobFailed("j", "boom").stacktrace == []
 
 
-def test_missing_extra_says_the_pip_line() -> None:
+def test_missing_extra_names_the_pip_command() -> None:
     error = MissingExtra("tracing", "otel")
     assert "pip install 'oxcart[otel]'" in str(error)
     assert isinstance(error, ImportError)

@@ -206,7 +206,7 @@ def test_the_whole_table_can_be_replaced() -> None:
     assert only.classify(HTTPError(status=404)) is SYSTEM
 
 
-def test_every_rule_says_why() -> None:
+def test_every_rule_has_a_reason() -> None:
     assert all(rule.why for rule in DEFAULT_RULES)
 
 

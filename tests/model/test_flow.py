@@ -1,4 +1,4 @@
-"""Trees: their order, and what is refused before anything is written."""
+"""Trees: the order of their jobs, and what is refused before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure rules of graphs: what is refused, in which order jobs come, and what an end means for others."""
+"""The rules of graphs: what is refused, the order of jobs, and the effect of an end."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_accepted(name: str, value: Any, expected: Any) -> None:
         ("size_limit", 0, "size_limit must be an integer from 1 to 16777216, got 0"),
         ("attemts", 3, "unknown option 'attemts': did you mean attempts"),
         ("removeOnComplete", 3, "unknown option 'removeOnComplete': did you mean remove_on_complete"),
-        ("xyzzy", 3, "unknown option 'xyzzy': known are attempts, backoff, callback_url"),
+        ("xyzzy", 3, "unknown option 'xyzzy': known are after, attempts, backoff, callback_url"),
     ],
 )
 def test_refused(name: str, value: Any, message: str) -> None:

@@ -143,6 +143,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(plain)
 def test_what_goes_in_comes_out(value: Any) -> None:
     raw = encode(value)

@@ -1,4 +1,4 @@
-"""What holds for the room as a whole: it depends on nothing of ours, and its examples are true."""
+"""The model as a whole: it imports nothing else of Oxcart, and its examples are right."""
 
 import ast
 import doctest

@@ -105,7 +105,7 @@ def test_matching(target: Target, matches: bool) -> None:
     assert target.matches(WORKER) is matches
 
 
-def test_matching_is_what_the_text_says() -> None:
+def test_matching_follows_the_text() -> None:
     words: list[tuple[str, ...]] = [(), ("a",), ("a", "b")]
     for stack, caps, region, has_s, has_c, has_r in product(words, repeat=6):
         worker = Abilities("w", stack=has_s, capabilities=has_c, region=has_r)
@@ -199,7 +199,7 @@ def test_two_targets_never_share_a_name(one: tuple[str, Target], other: tuple[st
 
 
 @given(st.text(max_size=30) | st.from_regex(r"v@(all|any)(;[a-z]{1,2}=[a-z%0-9,]{0,6}){0,3}", fullmatch=True))
-def test_whatever_is_read_as_a_lane_says_what_it_asks_for(name: str) -> None:
+def test_every_parsed_lane_has_its_target(name: str) -> None:
     read = parse_lane(name)
     if read is not None:
         base, target = read
@@ -232,7 +232,7 @@ def test_what_is_no_target() -> None:
         Target.read("gpu")
 
 
-def test_abilities_tell_what_they_are() -> None:
+def test_abilities_show_their_values() -> None:
     assert repr(WORKER) == (
         "Abilities(server='w-1', stack=('python',), capabilities=('email', 'gpu'), region=('us-east',))"
     )

@@ -1,1 +1,1 @@
-"""Small faults put into copies of the source, to prove that the tests of docs/conformance.md notice them."""
+"""Small faults in copies of the source, which prove that the tests of docs/conformance.md find them."""

@@ -1,4 +1,4 @@
-"""``make conformance-mutants``: exits with 0 if the tests of every row notice every fault of that row."""
+"""``make conformance-mutants``: exits with 0 if the tests of every row find every fault of that row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts each mutant into a copy of the source and demands that the tests of its row fail.
+"""Applies each mutant to a copy of the source and requires that the tests of its row fail.
 
 `Bench.try_out` gives a mutant one of the verdicts of `Verdict`. Only `CAUGHT` is good: a test ran and failed
 on what it asserts. A test that cannot be imported or collected, or whose fixture fails, proves nothing.
@@ -148,8 +148,8 @@ class Bench:
             witness.SOURCE_VARIABLE: str(copy),
             witness.RECORD_VARIABLE: str(record),
             # Random lives: the same in every run, and a found failure need not be shrunk.
-            "OXCART_LIFE_SEED": "1",
-            "OXCART_LIFE_RAW": "1",
+            "OXCART_STEPS_SEED": "1",
+            "OXCART_STEPS_RAW": "1",
         }
         # The cache would write into the repository.
         command = [

@@ -106,7 +106,7 @@ class TestVerdicts:
         gone = replace(MUTANT, snippet="def double(", becomes="def triple(")
         assert verdict(bench, "test_double", gone).verdict is Verdict.BROKEN
 
-    def test_one_that_takes_too_long_does_not_count(self, bench: Bench) -> None:
+    def test_a_mutant_that_times_out_does_not_count(self, bench: Bench) -> None:
         bench._limit = 3
         found = verdict(bench, "test_hangs")
         assert (found.verdict, found.reason) == (Verdict.SLOW, "no verdict within 3 s")
@@ -175,7 +175,7 @@ class TestCatalogue:
         ids = replace(MUTANT, tests=("TestLifetime::test_many_at_once", "test_new_ids_are_random_uuids[x]"))
         assert ids.node_ids(one) == (
             "tests/formal/test_timeouts.py::TestLifetime::test_many_at_once",
-            "tests/broker/test_codec.py::TestIds::test_new_ids_are_random_uuids[x]",
+            "tests/broker/bullmq/test_codec.py::TestIds::test_new_ids_are_random_uuids[x]",
         )
         with pytest.raises(StaleMutant, match="no test is named test_nowhere"):
             MUTANT.node_ids(Row("1", "r", "`test_nowhere`"))
@@ -183,9 +183,9 @@ class TestCatalogue:
 
 class TestPage:
     def test_a_file_narrows_names_or_stands_for_its_tests(self) -> None:
-        shown = "`TestKeys` in `tests/test_encryption.py`; `tests/cli/test_dead.py`"
+        shown = "`TestKeys` in `tests/broker/test_encryption.py`; `tests/cli/test_dead.py`"
         assert Row("1", "r", shown).tests() == {
-            "TestKeys": ("tests/test_encryption.py::TestKeys",),
+            "TestKeys": ("tests/broker/test_encryption.py::TestKeys",),
             "tests/cli/test_dead.py": ("tests/cli/test_dead.py",),
         }
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest that records how each test ended, and from where it imported the product."""
+"""A pytest plugin that records the end of each test, and where the product was imported from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ready alert rules: a file Prometheus can load, about metrics that exist."""
+"""The alert rules: a file that Prometheus can load, about metrics that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health server: what an orchestrator and a scraper get."""
+"""The health server: the replies to an orchestrator and a scraper."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_live_is_always_ok(probe: Probe) -> None:
     assert (await probe.get("/live"))[0] == 200
 
 
-async def test_ready_says_why_not(probe: Probe) -> None:
+async def test_ready_names_the_reason(probe: Probe) -> None:
     assert (await probe.get("/ready"))[0] == 200
     probe.reason = "the server cannot be reached"
     status, _, body = await probe.get("/ready")
@@ -60,7 +60,7 @@ async def test_metrics_are_prometheus_text(probe: Probe) -> None:
     assert "bullmq_active_workers 0.0" in body
 
 
-async def test_metrics_are_openmetrics_for_who_wants_that(probe: Probe) -> None:
+async def test_metrics_are_openmetrics_on_request(probe: Probe) -> None:
     _, head, body = await probe.get("/metrics?x=1", headers="Accept: application/openmetrics-text\r\n")
     assert "Content-Type: application/openmetrics-text" in head
     assert body.endswith("# EOF\n")
@@ -73,7 +73,7 @@ async def test_head_has_no_body(probe: Probe) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("POST", "/metrics", 405)])
-async def test_other_requests_are_told_so(probe: Probe, method: str, path: str, status: int) -> None:
+async def test_other_requests_get_an_error(probe: Probe, method: str, path: str, status: int) -> None:
     assert (await probe.get(path, method=method))[0] == status
 
 

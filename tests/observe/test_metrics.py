@@ -1,4 +1,4 @@
-"""The metrics of a worker: what it tells is what a scraper reads."""
+"""The metrics of a worker, as a scraper reads them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from types import FrameType
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oxcart import PermanentError, Queue, TemporaryError, Worker
-from oxcart.broker.port import ClaimedJob, Outcome
+from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.port import Outcome, OutcomeKind
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable
 from oxcart.observe._tally import Tally
@@ -60,11 +62,11 @@ class FakeQueue:
 
 
 class FakeBroker:
-    queue = "q"
+    queue = base = "q"
 
 
 def running() -> RunningJob:
-    return RunningJob(FakeBroker(), ClaimedJob("1", "t", 1, 0, {b"name": b"n"}), "w", None)  # type: ignore[arg-type]
+    return RunningJob(FakeBroker(), BullMQClaim("1", "t", 1, 0, {b"name": b"n"}), "w", None)  # type: ignore[arg-type]
 
 
 def _order(label: str) -> tuple[bool, str]:
@@ -93,14 +95,14 @@ class TestWhatAWorkerTells:
     @pytest.mark.parametrize(
         ("outcome", "code", "status"),
         [
-            (Outcome("c", "1", "t", 1, 0), 1, "completed"),
-            (Outcome("f", "1", "t", 1, 0), 1, "failed"),
-            (Outcome("r", "1", "t", 1, 0), 1, "retried"),
-            (Outcome("d", "1", "t", 1, 0), 1, "retried"),
-            (Outcome("d", "1", "t", 1, 0, counts=False), 1, "snoozed"),
-            (Outcome("w", "1", "t", 1, 0), 1, "given_back"),
-            (Outcome("c", "1", "t", 1, 0), -6, "refused"),
-            (Outcome("c", "1", "t", 1, 0), "ERR poisoned", "refused"),
+            (Outcome(OutcomeKind.COMPLETED, "1", "t", 1, 0), 1, "completed"),
+            (Outcome(OutcomeKind.FAILED, "1", "t", 1, 0), 1, "failed"),
+            (Outcome(OutcomeKind.RETRY, "1", "t", 1, 0), 1, "retried"),
+            (Outcome(OutcomeKind.DELAY, "1", "t", 1, 0), 1, "retried"),
+            (Outcome(OutcomeKind.DELAY, "1", "t", 1, 0, counts=False), 1, "snoozed"),
+            (Outcome(OutcomeKind.GIVE_BACK, "1", "t", 1, 0), 1, "given_back"),
+            (Outcome(OutcomeKind.COMPLETED, "1", "t", 1, 0), -6, "refused"),
+            (Outcome(OutcomeKind.COMPLETED, "1", "t", 1, 0), "ERR poisoned", "refused"),
         ],
     )
     async def test_an_ended_attempt_has_one_status(
@@ -143,7 +145,7 @@ class TestWhatAWorkerTells:
 
     def test_a_job_costs_next_to_nothing(self) -> None:
         """A handful of calls, none of them a lock or a walk over buckets: 0.4 µs."""
-        metrics, job, outcome = Metrics(), running(), Outcome("c", "1", "t", 1, 0)
+        metrics, job, outcome = Metrics(), running(), Outcome(OutcomeKind.COMPLETED, "1", "t", 1, 0)
         metrics.job_ended(job, outcome, 1, 0.2)
         called: list[str] = []
 
@@ -212,8 +214,10 @@ async def test_a_real_worker_is_seen(queue: Queue) -> None:
             raise PermanentError("never")
         return how
 
-    metrics = Metrics([queue])
-    async with Worker(queue, concurrency=5, observer=metrics).running():
+    lengths = QueueLengths(queue)
+    metrics = Metrics([lengths])
+    async with AsyncExitStack() as stack, Worker(queue, concurrency=5, observer=metrics).running():
+        stack.push_async_callback(lengths.close)
         fine = [await queue.add("work", {"how": how}) for how in ("fine", "fine", "flaky")]
         bad = await queue.add("work", {"how": "bad"})
         await asyncio.gather(*(job.result(60) for job in fine))
@@ -246,7 +250,7 @@ async def test_the_skew_of_the_machine_is_shown(queue: Queue, monkeypatch: pytes
     await lengths.close()
 
 
-async def test_jobs_that_nobody_can_take_are_counted(queue: Queue) -> None:
+async def test_unroutable_jobs_are_counted(queue: Queue) -> None:
     name, lengths = queue.name, QueueLengths(queue)
     metrics = Metrics([lengths])
     assert (await read(metrics))["bullmq_unroutable_jobs", name] == 0

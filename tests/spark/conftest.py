@@ -35,8 +35,8 @@ def _quick_commands() -> Iterator[None]:
     """Programs that tests start have a Spark made for short queries too."""
     from oxcart.spark.session import QUICK_SETTINGS
 
-    told = {name: value for name, value in QUICK_SETTINGS.items() if not name.startswith("spark.driver")}
-    words = [word for name, value in told.items() for word in ("--conf", f"{name}={value}")]
+    given = {name: value for name, value in QUICK_SETTINGS.items() if not name.startswith("spark.driver")}
+    words = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
     words += ["--driver-memory", QUICK_SETTINGS["spark.driver.memory"]]
     words += ["--driver-java-options", QUICK_SETTINGS["spark.driver.extraJavaOptions"], "pyspark-shell"]
     with pytest.MonkeyPatch.context() as patch:
@@ -106,8 +106,8 @@ def drain(spark: SparkSession, url: str, tmp_path: Path) -> Callable[..., Sunk]:
     One that could not begin, because the machine was busy, is begun again, as the pipeline begins its own.
     """
 
+    from oxcart.spark.errors import WorkerLate, unwrapped
     from oxcart.spark.pipeline import MOST_BEGINNINGS
-    from oxcart.spark.trouble import WorkerLate, spoken
 
     def run(queues: str = "q", checkpoint: str = "checkpoint", **options: Any) -> Sunk:
         sunk = Sunk()
@@ -123,7 +123,7 @@ def drain(spark: SparkSession, url: str, tmp_path: Path) -> Callable[..., Sunk]:
                 assert query.awaitTermination(300), "the stream did not end"
                 break
             except Exception as error:
-                if not left or not isinstance(spoken(error, tmp_path), WorkerLate):
+                if not left or not isinstance(unwrapped(error, tmp_path), WorkerLate):
                     raise
         return sunk
 

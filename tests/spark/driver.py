@@ -7,27 +7,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oxcart.spark.access import Access, Choice
+from oxcart.spark.options import QueueSelection, ServerAddress
 from oxcart.spark.session import QUICK_SETTINGS, open_session
 
 
-def main(told: dict[str, Any]) -> None:
+def main(given: dict[str, Any]) -> None:
     """Reads to the present end of the streams, and builds the tables where that is asked for."""
     spark = open_session(
-        told.get("master", "local[1]"), settings={**QUICK_SETTINGS, **told.get("settings", {})}
+        given.get("master", "local[1]"), settings={**QUICK_SETTINGS, **given.get("settings", {})}
     )
     from oxcart.spark.pipeline import Pipeline, Plan
 
     plan = Plan(
-        Path(told["lake"]),
-        Access(url=told["url"]),
-        Choice(("q",)),
-        max_rows=told["rows"],
+        Path(given["lake"]),
+        ServerAddress(url=given["url"]),
+        QueueSelection(("q",)),
+        max_rows=given["rows"],
         samples=False,
-        delta=told.get("delta", False),
+        delta=given.get("delta", False),
     )
     pipeline = Pipeline(spark, plan)
-    if told.get("build"):
+    if given.get("build"):
         pipeline.once()
     else:
         pipeline.ingest()

@@ -39,7 +39,7 @@ class Standalone:
 
     def __enter__(self) -> Self:
         try:
-            # Ports of their own choice: one that is free now may be taken until a JVM stands.
+            # The processes choose their ports: a free one may be taken before a JVM starts.
             host = ("--host", "127.0.0.1", "--webui-port", "0")
             self._start("master", "Master", *host, "--port", "0")
             self.url = self._until("master", r"Starting Spark master at (spark://\S+)\n")
@@ -76,7 +76,7 @@ class Standalone:
         return victim
 
     def log(self, name: str) -> str:
-        """What one of its processes said."""
+        """The output of one of its processes."""
         path = self._folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -109,12 +109,12 @@ class Standalone:
         """Waits for a line in a log; what it captures."""
         found: list[str] = []
 
-        def said() -> bool:
+        def printed() -> bool:
             found[:] = re.findall(words, self.log(name))
             return bool(found)
 
         try:
-            wait_until(said, f"{name} says {words!r}", _LIMIT)
+            wait_until(printed, f"{name} prints {words!r}", _LIMIT)
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.log(name)[-2000:]}") from None
         return found[0]

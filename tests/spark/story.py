@@ -1,11 +1,11 @@
-"""Events told by hand, as rows of bronze."""
+"""Events written by hand, as rows of bronze."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from oxcart.spark.entries import counts_row, rows_of
+from oxcart.spark.read.entries import counts_row, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +16,7 @@ MIDNIGHT = 1_793_577_600_000
 
 
 class Story:
-    """Bronze in the making: every call is an entry, a millisecond after the one before unless told.
+    """Bronze in the making: every call is an entry, 1 ms after the previous one unless `after` is given.
 
     Args:
         queue: The queue.
@@ -31,7 +31,7 @@ class Story:
         self.rows: list[dict[str, Any]] = []
         self.samples: list[tuple[int, dict[str, int]]] = []
 
-    def tell(self, event: str | None, job: str | None = None, *, after: int = 1, **fields: Any) -> str:
+    def event(self, event: str | None, job: str | None = None, *, after: int = 1, **fields: Any) -> str:
         """An entry of the event stream; returns its id."""
         self.now += after
         self.ordinal += 1
@@ -39,10 +39,10 @@ class Story:
         self._row("events", entry_id, self.ordinal, event=event, job_id=job, **fields)
         return entry_id
 
-    def record(self, entry_id: str, outcome: str, job: str, **told: Any) -> None:
+    def record(self, entry_id: str, outcome: str, job: str, **actual: Any) -> None:
         """The attempt record that goes with an event."""
-        columns = {name: told.pop(name) for name in ("name", "reason") if name in told}
-        extra = json.dumps({name: str(value) for name, value in told.items()})
+        columns = {name: actual.pop(name) for name in ("name", "reason") if name in actual}
+        extra = json.dumps({name: str(value) for name, value in actual.items()})
         self._row("ox:attempts", entry_id, None, event=outcome, job_id=job, extra=extra, **columns)
 
     def lose(self, count: int, cause: str = "trimmed") -> None:
@@ -58,11 +58,11 @@ class Story:
 
     def run(self, job: str, *ends: tuple[str, dict[str, Any]], name: str = "n", take: int = 10) -> None:
         """A job that is added, taken and ended at once, once or more often."""
-        self.tell("added", job, name=name)
-        self.tell("waiting", job)
+        self.event("added", job, name=name)
+        self.event("waiting", job)
         for event, fields in ends:
-            self.tell("active", job, prev="waiting", after=5)
-            self.tell(event, job, prev="active", after=take, **fields)
+            self.event("active", job, prev="waiting", after=5)
+            self.event(event, job, prev="active", after=take, **fields)
 
     def bronze(self, spark: SparkSession) -> DataFrame:
         """All of it."""
@@ -94,22 +94,22 @@ def the_day() -> Story:
     s = Story()
     s.run("plain", ("completed", {"result": "1"}), name="welcome")
 
-    s.tell("added", "retried", name="charge")
-    s.tell("delayed", "retried", due_ms=s.now + 100)
-    s.tell("waiting", "retried", prev="delayed", after=100)
-    s.tell("active", "retried", prev="waiting", after=7)
-    s.tell("delayed", "retried", after=30, due_ms=s.now + 1000)
-    s.tell("delayed", "retried", due_ms=s.now + 900)  # its delay was changed meanwhile
-    s.tell("waiting", "retried", prev="delayed", after=900)
-    s.tell("active", "retried", prev="waiting", after=3)
-    s.tell("failed", "retried", prev="active", after=20, reason="card 4711 refused")
-    s.tell("retries-exhausted", "retried", after=0, attempts_made=2)
+    s.event("added", "retried", name="charge")
+    s.event("delayed", "retried", due_ms=s.now + 100)
+    s.event("waiting", "retried", prev="delayed", after=100)
+    s.event("active", "retried", prev="waiting", after=7)
+    s.event("delayed", "retried", after=30, due_ms=s.now + 1000)
+    s.event("delayed", "retried", due_ms=s.now + 900)  # its delay was changed meanwhile
+    s.event("waiting", "retried", prev="delayed", after=900)
+    s.event("active", "retried", prev="waiting", after=3)
+    s.event("failed", "retried", prev="active", after=20, reason="card 4711 refused")
+    s.event("retries-exhausted", "retried", after=0, attempts_made=2)
 
-    s.tell("added", "recorded", name="charge")
-    s.tell("waiting", "recorded")
-    s.tell("active", "recorded", prev="waiting", after=2)
-    told = {"name": "charge", "worker": "w1", "starts": 1}
-    end = s.tell("waiting", "recorded", prev="active", after=50)
+    s.event("added", "recorded", name="charge")
+    s.event("waiting", "recorded")
+    s.event("active", "recorded", prev="waiting", after=2)
+    actual = {"name": "charge", "worker": "w1", "starts": 1}
+    end = s.event("waiting", "recorded", prev="active", after=50)
     s.record(
         end,
         "retried",
@@ -120,45 +120,45 @@ def the_day() -> Story:
         began=s.now - 48,
         ended=s.now - 1,
         stack='Traceback\n  File "/app/pay.py", line 10, in charge\n    x\n',
-        **told,
+        **actual,
     )
-    s.tell("active", "recorded", prev="waiting", after=4)
-    end = s.tell("completed", "recorded", prev="active", after=40, result="{}")
-    s.record(end, "completed", "recorded", began=s.now - 39, ended=s.now - 2, **{**told, "starts": 2})
+    s.event("active", "recorded", prev="waiting", after=4)
+    end = s.event("completed", "recorded", prev="active", after=40, result="{}")
+    s.record(end, "completed", "recorded", began=s.now - 39, ended=s.now - 2, **{**actual, "starts": 2})
 
-    s.tell("added", "stalled", name="slow")
-    s.tell("waiting", "stalled")
-    s.tell("active", "stalled", prev="waiting")
-    s.tell("waiting", "stalled", prev="active", after=60_000)
-    s.tell("stalled", "stalled", after=0)
-    s.tell("active", "stalled", prev="waiting")
-    s.tell("completed", "stalled", prev="active", after=10, result="null")
+    s.event("added", "stalled", name="slow")
+    s.event("waiting", "stalled")
+    s.event("active", "stalled", prev="waiting")
+    s.event("waiting", "stalled", prev="active", after=60_000)
+    s.event("stalled", "stalled", after=0)
+    s.event("active", "stalled", prev="waiting")
+    s.event("completed", "stalled", prev="active", after=10, result="null")
 
-    s.tell("added", "snoozed", name="poll")
-    s.tell("waiting", "snoozed")
-    s.tell("active", "snoozed", prev="waiting")
-    end = s.tell("delayed", "snoozed", after=5, due_ms=s.now + 500)
+    s.event("added", "snoozed", name="poll")
+    s.event("waiting", "snoozed")
+    s.event("active", "snoozed", prev="waiting")
+    end = s.event("delayed", "snoozed", after=5, due_ms=s.now + 500)
     s.record(end, "snoozed", "snoozed", name="poll", worker="w2", began=s.now - 5, ended=s.now)
-    s.tell("waiting", "snoozed", prev="delayed", after=500)
-    s.tell("active", "snoozed", prev="waiting")
-    s.tell("completed", "snoozed", prev="active", after=5, result="null")
+    s.event("waiting", "snoozed", prev="delayed", after=500)
+    s.event("active", "snoozed", prev="waiting")
+    s.event("completed", "snoozed", prev="active", after=5, result="null")
 
-    s.tell("added", "parent", name="sum")
-    s.tell("waiting-children", "parent")
-    s.tell("waiting", "parent", prev="waiting-children", after=40)
-    s.tell("active", "parent", prev="waiting")
-    s.tell("completed", "parent", prev="active", after=3, result="6")
+    s.event("added", "parent", name="sum")
+    s.event("waiting-children", "parent")
+    s.event("waiting", "parent", prev="waiting-children", after=40)
+    s.event("active", "parent", prev="waiting")
+    s.event("completed", "parent", prev="active", after=3, result="6")
 
     s.run("replayed", ("failed", {"reason": "no"}), name="charge")
-    s.tell("retries-exhausted", "replayed", after=0, attempts_made=1)
-    s.tell("waiting", "replayed", prev="failed", after=5000)
-    s.tell("active", "replayed", prev="waiting")
-    s.tell("completed", "replayed", prev="active", after=8, result="1")
+    s.event("retries-exhausted", "replayed", after=0, attempts_made=1)
+    s.event("waiting", "replayed", prev="failed", after=5000)
+    s.event("active", "replayed", prev="waiting")
+    s.event("completed", "replayed", prev="active", after=8, result="1")
 
-    s.tell("added", "cancelled", name="charge")
-    s.tell("waiting", "cancelled")
-    s.tell("active", "cancelled", prev="waiting")
-    end = s.tell("failed", "cancelled", prev="active", after=9, reason="not wanted any more")
+    s.event("added", "cancelled", name="charge")
+    s.event("waiting", "cancelled")
+    s.event("active", "cancelled", prev="waiting")
+    end = s.event("failed", "cancelled", prev="active", after=9, reason="not wanted any more")
     s.record(
         end,
         "failed",
@@ -169,44 +169,44 @@ def the_day() -> Story:
         worker="w1",
     )
 
-    s.tell("added", "removed", name="old")
-    s.tell("waiting", "removed")
-    s.tell("removed", "removed", prev="wait")
+    s.event("added", "removed", name="old")
+    s.event("waiting", "removed")
+    s.event("removed", "removed", prev="wait")
 
-    s.tell("active", "before", prev="waiting")  # its beginning is not known
-    s.tell("completed", "before", prev="active", after=6, result="1")
+    s.event("active", "before", prev="waiting")  # its beginning is not known
+    s.event("completed", "before", prev="active", after=6, result="1")
 
-    s.tell("added", "illegal", name="odd")
-    s.tell("waiting", "illegal")
-    s.tell("completed", "illegal", prev="active", result="1")
+    s.event("added", "illegal", name="odd")
+    s.event("waiting", "illegal")
+    s.event("completed", "illegal", prev="active", result="1")
 
-    s.tell("added", "holed", name="odd")
-    s.tell("waiting", "holed")
+    s.event("added", "holed", name="odd")
+    s.event("waiting", "holed")
     s.lose(17)
-    s.tell("completed", "holed", prev="active", result="1")
+    s.event("completed", "holed", prev="active", result="1")
 
-    s.tell("mine", None)
-    s.tell(None, None)
-    s.tell("waiting", None)
-    s.tell("delayed", "nodelay", extra='{"delay":"soon"}')
-    s.tell("drained")
+    s.event("mine", None)
+    s.event(None, None)
+    s.event("waiting", None)
+    s.event("delayed", "nodelay", extra='{"delay":"soon"}')
+    s.event("drained")
     s.sample(MIDNIGHT + 36_060_000 + 100, wait=3, active=1)
     s.sample(MIDNIGHT + 36_060_000 + 200, wait=5, paused=1, active=2, delayed=4)
 
-    s.tell("added", "overnight", name="long")
-    s.tell("waiting", "overnight")
-    s.tell("active", "overnight", prev="waiting")
-    s.tell("delayed", "overnight", after=100, due_ms=s.now + DAY_MS)
-    s.tell("added", "idle", name="long")
-    s.tell("waiting", "idle")
+    s.event("added", "overnight", name="long")
+    s.event("waiting", "overnight")
+    s.event("active", "overnight", prev="waiting")
+    s.event("delayed", "overnight", after=100, due_ms=s.now + DAY_MS)
+    s.event("added", "idle", name="long")
+    s.event("waiting", "idle")
     return s
 
 
 def the_next_day(s: Story) -> Story:
     """What became of the jobs that were open."""
     s.now = MIDNIGHT + DAY_MS
-    s.tell("waiting", "overnight", prev="delayed")
-    s.tell("active", "overnight", prev="waiting")
-    s.tell("completed", "overnight", prev="active", after=30, result="1")
-    s.tell("removed", "plain", prev="completed")
+    s.event("waiting", "overnight", prev="delayed")
+    s.event("active", "overnight", prev="waiting")
+    s.event("completed", "overnight", prev="active", after=30, result="1")
+    s.event("removed", "plain", prev="completed")
     return s

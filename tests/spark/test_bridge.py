@@ -18,32 +18,32 @@ from oxcart import PermanentError, Queue, TemporaryError, Worker
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import NotSupported, ValidationError
 from oxcart.spark import sink
-from oxcart.spark.access import Access
-from oxcart.spark.attach import attach, detach, readers
-from oxcart.spark.lake import Lake
+from oxcart.spark.lake.versions import Lake
+from oxcart.spark.options import ServerAddress
+from oxcart.spark.read.attachment import attach, detach, readers
 from oxcart.spark.session import SETTINGS
 from oxcart.spark.sink import Aim, job_id_of
-from tests.bridge.document import DocumentClient
+from tests.broker.bridge.document import DocumentClient
 from tests.cli.conftest import Commands
 from tests.signals import eventually
 
 pytest.importorskip("pyspark")
 
+from oxcart.spark.lake.tables import Tables
 from oxcart.spark.pipeline import Pipeline, Plan
-from oxcart.spark.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAMESPACE = "mesh"
 LIMIT = 60.0
-#: How the source is told of the namespace.
+#: The source's options for the namespace.
 BRIDGE = {"protocol": "bridge", "namespace": NAMESPACE}
 
 
 @pytest.fixture
-def access(url: str) -> Access:
-    return Access(url=url, namespace=NAMESPACE)
+def address(url: str) -> ServerAddress:
+    return ServerAddress(url=url, namespace=NAMESPACE)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def handle(job: RunningJob) -> str:
 async def our_jobs(url: str, store: Any, foreign: DocumentClient) -> dict[str, str]:
     """Jobs of every outcome that a worker of ours runs, one of another client among them; ids by name."""
     async with Queue("email", protocol="bridge", namespace=NAMESPACE, url=url) as emails:
-        emails.process(handle)
+        emails.fallback(handle)
         soon: Any = {"attempts": 2, "backoff": "10ms"}
         ids = {
             "welcome": (await emails.add("welcome", 1, tags={"tenant": "acme"}, correlation_id="o-7")).id,
@@ -87,7 +87,7 @@ async def our_jobs(url: str, store: Any, foreign: DocumentClient) -> dict[str, s
 async def old_jobs(url: str) -> None:
     """Jobs of a type of which the stream forgets almost everything."""
     async with Queue("old", protocol="bridge", namespace=NAMESPACE, url=url) as old:
-        old.process(handle)
+        old.fallback(handle)
         async with Worker(old).running():
             for n in range(3):
                 await (await old.add("old", n)).result(LIMIT)
@@ -98,11 +98,11 @@ async def digests(url: str, store: Any) -> tuple[str, list[int]]:
     ran: list[str] = []
     async with Queue("digest", protocol="bridge", namespace=NAMESPACE, url=url) as queue:
 
-        @queue.process
+        @queue.fallback
         async def run(job: RunningJob) -> None:
             ran.append(job.id)
 
-        await queue.schedulers.upsert("weekly", name="send", cron="0 9 * * 1", tz="Europe/Berlin")
+        await queue.schedules.upsert("weekly", name="send", cron="0 9 * * 1", tz="Europe/Berlin")
         (mine,) = cast(list[str], store.zrange(f"{NAMESPACE}:jobs:cron", 0, -1))
         record = json.loads(store.get(f"{NAMESPACE}:jobs:data:{mine}"))
         theirs = str(uuid.uuid4())
@@ -142,7 +142,7 @@ def by_name(rows: DataFrame, ids: dict[str, str]) -> dict[str, Any]:
 def test_a_namespace_from_its_keys_to_the_tables(
     spark: SparkSession,
     url: str,
-    access: Access,
+    address: ServerAddress,
     store: redis.Redis,
     drain: Callable[..., Any],
     own_settings: None,
@@ -160,7 +160,7 @@ def test_a_namespace_from_its_keys_to_the_tables(
         return done.out
 
     for queue in ("email", "digest"):
-        assert attach(access, queue, "main") is not None
+        assert attach(address, queue, "main") is not None
     ids = asyncio.run(our_jobs(url, store, foreign))
     asyncio.run(old_jobs(url))
     forgotten = cast(Any, store.xlen(f"{NAMESPACE}:ox:events:old")) - 1
@@ -184,13 +184,13 @@ def test_a_namespace_from_its_keys_to_the_tables(
         "mine": ("report", "monthly", "completed", 1, 0),
         "theirs": ("report", "report", "completed", 1, 0),
         "dead": ("report", "report", "dead_letter", 1, 0),
-    }, "what waits at another client is a job of the batch source until somebody takes it"
-    told = {name: (row.category, row.code, row.reason, row.worker) for name, row in jobs.items()}
-    assert told["broken"] == ("temporary", "TemporaryError", "card 2 refused", "ours")
-    assert told["wrong"][0] == "permanent"
-    assert told["welcome"] == told["found"] == (None, None, None, "ours")
-    assert told["mine"] == told["theirs"] == (None, None, None, None), "nobody tells who ran it"
-    assert told["dead"] == (None, "ValueError", "no paper", None)
+    }, "what waits at another client is a job of the batch source until a worker claims it"
+    actual = {name: (row.category, row.code, row.reason, row.worker) for name, row in jobs.items()}
+    assert actual["broken"] == ("temporary", "TemporaryError", "card 2 refused", "ours")
+    assert actual["wrong"][0] == "permanent"
+    assert actual["welcome"] == actual["found"] == (None, None, None, "ours")
+    assert actual["mine"] == actual["theirs"] == (None, None, None, None), "no record names the worker"
+    assert actual["dead"] == (None, "ValueError", "no paper", None)
     assert (jobs["welcome"].correlation_id, jobs["welcome"].tags) == ("o-7", {"tenant": "acme"})
     assert jobs["found"].tags == {"tenant": "else"}
     for name in ("found", "theirs"):
@@ -250,8 +250,10 @@ def test_a_namespace_from_its_keys_to_the_tables(
     }
 
     rows = tables.read("events").filter("kind IN ('entry', 'refill')").count()
-    Pipeline(spark, Plan(lake, access, samples=False)).once()
-    assert tables.read("events").filter("kind IN ('entry', 'refill')").count() == rows, "each is told once"
+    Pipeline(spark, Plan(lake, address, samples=False)).once()
+    assert tables.read("events").filter("kind IN ('entry', 'refill')").count() == rows, (
+        "each event is there once"
+    )
 
     the_jobs_are_there(spark, url, ids)
     entries = drain("email", **BRIDGE).rows
@@ -262,7 +264,7 @@ def test_a_namespace_from_its_keys_to_the_tables(
 
 
 def the_jobs_are_there(spark: SparkSession, url: str, ids: dict[str, str]) -> None:
-    """The batch source: jobs in any state, whoever made them and whoever ran them."""
+    """The batch source: jobs in any state, made and run by any client."""
     source = spark.read.format("oxcart").options(url=url, pattern="*", **BRIDGE).load()
     rows = by_name(source, ids)
     assert {name: (row.state, row.formal_state, row.attempts_started) for name, row in rows.items()} == {
@@ -313,39 +315,39 @@ def test_what_the_protocol_cannot_express_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"protocol": "bridge", "prefix": "bull"}, "prefix must be left out with protocol='bridge'"),
         ({"namespace": "mesh"}, "namespace must be left out with protocol='bullmq'"),
         ({"protocol": "kafka"}, "protocol must be 'bullmq' or 'bridge', got 'kafka'"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        Access.read(options)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ServerAddress.read(options)
 
 
-def test_access_is_the_same_after_its_way_through_options(access: Access) -> None:
-    assert Access.read(access.options()) == access
+def test_access_is_the_same_after_its_way_through_options(address: ServerAddress) -> None:
+    assert ServerAddress.read(address.options()) == address
 
 
-def test_reading_ends_with_the_last_reader(access: Access, store: redis.Redis) -> None:
-    made = attach(access, "email", "a", keep=20_000)
+def test_reading_ends_with_the_last_reader(address: ServerAddress, store: redis.Redis) -> None:
+    made = attach(address, "email", "a", keep=20_000)
     assert made is not None
     assert (made.kept, made.before) == (20_000, 10_000)
-    again = attach(access, "email", "b", keep=5000)
+    again = attach(address, "email", "b", keep=5000)
     assert again is not None
-    assert (again.kept, again.life) == (20_000, made.life)
-    assert set(readers(access, "email")) == {"a", "b"}
-    assert detach(access, "email", "a") == 1
-    assert detach(access, "email", "b") == 0
+    assert (again.kept, again.mark) == (20_000, made.mark)
+    assert set(readers(address, "email")) == {"a", "b"}
+    assert detach(address, "email", "a") == 1
+    assert detach(address, "email", "b") == 0
     assert store.keys("*") == []
 
 
-def test_a_reader_that_does_not_renew_is_forgotten(access: Access, store: redis.Redis) -> None:
-    attach(access, "email", "gone", term_ms=1000, clock=lambda: 1_000_000)
-    attach(access, "email", "here")
-    assert set(readers(access, "email")) == {"here"}
+def test_a_reader_that_does_not_renew_is_forgotten(address: ServerAddress, store: redis.Redis) -> None:
+    attach(address, "email", "gone", term_ms=1000, clock=lambda: 1_000_000)
+    attach(address, "email", "here")
+    assert set(readers(address, "email")) == {"here"}
     assert 0 < cast(Any, store.pttl(f"{NAMESPACE}:ox:reading:email")) <= 7 * 86_400_000
 
 
@@ -353,8 +355,8 @@ async def test_a_row_that_waits_for_nobody_is_refused_and_the_others_are_not(
     url: str, store: redis.Redis
 ) -> None:
     """A task that fails because of it would be tried again, and fail again."""
-    table = pa.table({"job_id": [str(uuid.uuid4()) for _ in range(2)], "depends_on": [["nobody"], []]})
-    access, aim = Access(url=url, namespace="bridge"), Aim("email", None, "email", None)
-    with pytest.raises(ValidationError, match=r"1 rows are refused.*no such job to wait for"):
-        await sink._add(access, aim, iter(table.to_batches()))
+    table = pa.table({"job_id": [str(uuid.uuid4()) for _ in range(2)], "after": [["nobody"], []]})
+    address, aim = ServerAddress(url=url, namespace="bridge"), Aim("email", None, "email", None)
+    with pytest.raises(ValidationError, match=r"1 rows are refused.*the dependency does not exist"):
+        await sink._add(address, aim, iter(table.to_batches()))
     assert len(store.keys("bridge:jobs:data:*")) == 1

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import redis
 
-from oxcart.spark.access import Access, Choice
+from oxcart.spark.options import QueueSelection, ServerAddress
 from tests.servers import wait_until
 
 pytest.importorskip("pyspark")
 
-from oxcart.spark.lake import Lake
+from oxcart.spark.lake.tables import TABLES, Tables
+from oxcart.spark.lake.versions import Lake
 from oxcart.spark.pipeline import Pipeline, Plan
 from oxcart.spark.session import QUICK_SETTINGS
-from oxcart.spark.tables import TABLES, Tables
 from tests.spark.standalone import Standalone
 
 if TYPE_CHECKING:
@@ -39,26 +39,26 @@ def fill(store: redis.Redis, jobs: int) -> None:
     store.hset("bull:q:meta", "opts.maxLenEvents", str(100 * jobs))
     pipe, at = store.pipeline(transaction=False), FIRST + (DAY_MS // 2 if jobs > 10_000 else 0)
 
-    def tell(**fields: Any) -> None:
+    def add(**fields: Any) -> None:
         nonlocal at
         at += max(1, DAY_MS // (6 * jobs))
         pipe.xadd("bull:q:events", cast(Any, fields), id=f"{at}-0")
 
     for number in range(jobs):
         job = str(number)
-        tell(event="added", jobId=job, name=f"n{number % 3}")
-        tell(event="waiting", jobId=job)
+        add(event="added", jobId=job, name=f"n{number % 3}")
+        add(event="waiting", jobId=job)
         if number % 7 == 0:
             continue
-        tell(event="active", jobId=job, prev="waiting")
+        add(event="active", jobId=job, prev="waiting")
         if number % 5 == 0:
-            tell(event="delayed", jobId=job, delay=str(at + 50))
-            tell(event="waiting", jobId=job, prev="delayed")
-            tell(event="active", jobId=job, prev="waiting")
+            add(event="delayed", jobId=job, delay=str(at + 50))
+            add(event="waiting", jobId=job, prev="delayed")
+            add(event="active", jobId=job, prev="waiting")
         if number % 11 == 0:
-            tell(event="failed", jobId=job, failedReason=f"no {number}", prev="active")
+            add(event="failed", jobId=job, failedReason=f"no {number}", prev="active")
         else:
-            tell(event="completed", jobId=job, returnvalue=job, prev="active")
+            add(event="completed", jobId=job, returnvalue=job, prev="active")
         if number % 1000 == 0:
             pipe.execute()
     pipe.execute()
@@ -82,8 +82,8 @@ def is_writing(lake: Path) -> bool:
 
 
 def lost_one(cluster: Standalone) -> bool:
-    told = [cluster.log(f"worker-{number}") for number in range(2)]
-    return any("exitStatus 137" in text or "code 137" in text for text in told)
+    given = [cluster.log(f"worker-{number}") for number in range(2)]
+    return any("exitStatus 137" in text or "code 137" in text for text in given)
 
 
 @pytest.mark.timeout(3600)
@@ -92,10 +92,10 @@ def test_a_cluster_that_loses_an_executor_gives_the_rows_of_local_mode(
 ) -> None:
     fill(store, JOBS)
     near, far = tmp_path / "near", tmp_path / "far"
-    Pipeline(spark, Plan(near, Access(url=url), Choice(("q",)), samples=False)).once()
+    Pipeline(spark, Plan(near, ServerAddress(url=url), QueueSelection(("q",)), samples=False)).once()
     log = tmp_path / "driver.log"
-    with Standalone(tmp_path, workers=2) as cluster, log.open("wb") as said:
-        told = {
+    with Standalone(tmp_path, workers=2) as cluster, log.open("wb") as output:
+        given = {
             "lake": str(far),
             "url": url,
             "rows": max(4000, JOBS // 2),
@@ -112,7 +112,10 @@ def test_a_cluster_that_loses_an_executor_gives_the_rows_of_local_mode(
             },
         }
         driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.driver", json.dumps(told)], cwd=ROOT, stdout=said, stderr=said
+            [sys.executable, "-m", "tests.spark.driver", json.dumps(given)],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
         )
         try:
             wait_until(lambda: len(cluster.executors()) == 2, "both executors run", 300)

@@ -124,7 +124,7 @@ def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("rebuild", "--from", "yesterday"), "--from must be a day like 2026-11-02, got 'yesterday'"),
         (("rebuild", "--from", "2026-02-30"), "--from must be a day of the calendar"),
@@ -134,10 +134,10 @@ def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) ->
     ],
 )
 def test_what_is_written_wrongly_is_told_at_once(
-    shell: Shell, emit: Emit, words: tuple[str, ...], said: str
+    shell: Shell, emit: Emit, words: tuple[str, ...], message: str
 ) -> None:
     emit("mail", *life("1"))
-    assert said in shell.run(*words, code=2)
+    assert message in shell.run(*words, code=2)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``oxcart demo`` ends in Spark's report, says so where there can be none, and leaves nothing behind."""
+"""``oxcart demo`` ends in Spark's report, or prints why there is none, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Program
-from tests.cli.test_demo import left_behind, processes_of
-from tests.cli.test_demo import stage as stage
+from tests.cli.demo.test_demo import left_behind, processes_of
+from tests.cli.demo.test_demo import stage as stage
 from tests.servers import wait_until
 
 #: Seconds that Spark may take on a machine that has other things to do.
@@ -74,8 +74,10 @@ def test_without_pyspark_it_says_so_and_is_well(demos: Demos, stage: dict[str, s
     (hidden / "__init__.py").write_text("raise ImportError('not here')")
     demo = demos.start(PYTHONPATH=str(hidden.parent))
     assert demo.wait(LONG) == 0, demo.seen
-    said = "no report: the data pipeline needs packages that are not installed: pip install 'oxcart[spark]'"
-    assert demo.seen[-1] == said
+    message = (
+        "no report: the data pipeline needs packages that are not installed: pip install 'oxcart[spark]'"
+    )
+    assert demo.seen[-1] == message
     assert any("failed for good" in line for line in demo.seen)
     assert left_behind(stage) == []
 
@@ -88,9 +90,9 @@ def test_without_java_it_says_so_in_its_document_too(demos: Demos, tmp_path: Pat
     path = str(Path(sys.executable).parent)
     demo = demos.start("--json", PATH=path, JAVA_HOME="", PYTHONPATH=str(hidden.parent))
     assert demo.wait(LONG) == 0, demo.seen
-    told = json.loads("\n".join(demo.seen))
-    assert told["as_expected"] is True
-    assert told["report"]["absent"].startswith("Spark needs Java 17 or newer, and there is none")
+    actual = json.loads("\n".join(demo.seen))
+    assert actual["as_expected"] is True
+    assert actual["report"]["absent"].startswith("Spark needs Java 17 or newer, and there is none")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

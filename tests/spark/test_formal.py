@@ -16,9 +16,9 @@ pytest.importorskip("pyspark")
 
 from oxcart.model.failure import Category
 from oxcart.model.state import TERMINAL, State
-from oxcart.spark.access import Access, Choice
-from oxcart.spark.attach import attach
+from oxcart.spark.options import QueueSelection, ServerAddress
 from oxcart.spark.pipeline import Pipeline, Plan
+from oxcart.spark.read.attachment import attach
 from tests.formal.machine import Life
 from tests.servers import ValkeyServer
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STEPS = 50
-EXAMPLES = int(os.environ.get("OXCART_LIFE", "20"))
+EXAMPLES = int(os.environ.get("OXCART_STEPS", "20"))
 STREAMS = ("events", "ox:attempts")
 Entries = list[tuple[str, dict[str, str]]]
 
 
-class ToldLife(Life):
-    """Random lives that a pipeline is told of. What it was told outlives them, under ids of their own."""
+class RecordedLife(Life):
+    """Random histories whose entries are kept, under ids of their own."""
 
-    told: ClassVar[dict[str, Entries]] = {}
+    entries: ClassVar[dict[str, Entries]] = {}
     ends: ClassVar[dict[str, State]] = {}
     lives: ClassVar[int] = 0
 
@@ -42,32 +42,32 @@ class ToldLife(Life):
     def open(self) -> None:
         super().open()
         self.store.hset("bull:q:meta", "opts.maxLenEvents", "10000")
-        assert attach(Access(url=self.server.url), "q", "main") is not None
+        assert attach(ServerAddress(url=self.server.url), "q", "main") is not None
 
     def teardown(self) -> None:
-        ToldLife.lives += 1
+        RecordedLife.lives += 1
         for stream in STREAMS:
             for entry_id, fields in cast(Entries, self.store.xrange(f"bull:q:{stream}")):
                 if "jobId" in fields:
                     fields["jobId"] = self.named(fields["jobId"])
-                ToldLife.told.setdefault(stream, []).append((entry_id, fields))
-        ToldLife.ends |= {self.named(one.id): one.state for one in self.expected.values()}
+                RecordedLife.entries.setdefault(stream, []).append((entry_id, fields))
+        RecordedLife.ends |= {self.named(one.id): one.state for one in self.expected.values()}
         super().teardown()
 
     @staticmethod
     def named(job_id: str) -> str:
-        return f"{ToldLife.lives}-{job_id}"
+        return f"{RecordedLife.lives}-{job_id}"
 
 
 @pytest.mark.timeout(900)
 def test_the_tables_of_random_lives_have_no_illegal_move_and_the_models_states(
     spark: SparkSession, valkey: ValkeyServer, store: redis.Redis, tmp_path: Path
 ) -> None:
-    """``OXCART_LIFE_SEED`` repeats a run, as in tests/formal/test_life.py."""
-    chosen = int(os.environ.get("OXCART_LIFE_SEED", random.randrange(2**32)))
-    print(f"OXCART_LIFE_SEED={chosen}")
-    ToldLife.server = valkey
-    seed(chosen)(ToldLife)
+    """``OXCART_STEPS_SEED`` repeats a run, as in tests/formal/test_random_steps.py."""
+    chosen = int(os.environ.get("OXCART_STEPS_SEED", random.randrange(2**32)))
+    print(f"OXCART_STEPS_SEED={chosen}")
+    RecordedLife.server = valkey
+    seed(chosen)(RecordedLife)
     options = settings(
         max_examples=EXAMPLES,
         stateful_step_count=STEPS,
@@ -76,19 +76,21 @@ def test_the_tables_of_random_lives_have_no_illegal_move_and_the_models_states(
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(ToldLife, settings=options, _min_steps=STEPS - 1)
+    run_state_machine_as_test(RecordedLife, settings=options, _min_steps=STEPS - 1)
     store.flushall()
     store.hset("bull:q:meta", "opts.maxLenEvents", "500000")
     pipe = store.pipeline()
-    for stream, entries in ToldLife.told.items():
+    for stream, entries in RecordedLife.entries.items():
         for entry_id, fields in entries:
             pipe.xadd(f"bull:q:{stream}", cast(Any, fields), id=entry_id)
     pipe.execute()
-    pipeline = Pipeline(spark, Plan(tmp_path / "lake", Access(url=valkey.url), Choice(("q",)), samples=False))
+    pipeline = Pipeline(
+        spark, Plan(tmp_path / "lake", ServerAddress(url=valkey.url), QueueSelection(("q",)), samples=False)
+    )
     pipeline.once()
     found = {row.job_id: row for row in pipeline.query(NEWEST).collect()}
-    assert {job: found[job].state for job in ToldLife.ends} == {
-        job: str(state) for job, state in ToldLife.ends.items()
+    assert {job: found[job].state for job in RecordedLife.ends} == {
+        job: str(state) for job, state in RecordedLife.ends.items()
     }
     failed = [row for row in found.values() if row.state in set(TERMINAL) - {State.COMPLETED}]
     assert [row for row in failed if row.category not in set(Category) or not row.reason] == []

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from oxcart.spark.lake import Lake
+from oxcart.spark.lake.versions import Lake
 from tests.servers import wait_until
 
 pytest.importorskip("pyspark")
@@ -47,14 +47,14 @@ class Driver:
     """A pipeline with a session of its own, so that all its processes can be found."""
 
     def __init__(self, lake: Path, url: str, log: Path, *, delta: bool) -> None:
-        told = {"lake": str(lake), "url": url, "rows": max(2000, EVENTS // (8 * KILLS)), "delta": delta}
-        with log.open("ab") as said:
+        actual = {"lake": str(lake), "url": url, "rows": max(2000, EVENTS // (8 * KILLS)), "delta": delta}
+        with log.open("ab") as message:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", json.dumps(told)],
+                [sys.executable, "-m", "tests.spark.driver", json.dumps(actual)],
                 cwd=ROOT,
                 start_new_session=True,
-                stdout=said,
-                stderr=said,
+                stdout=message,
+                stderr=message,
             )
 
     @property
@@ -66,9 +66,9 @@ class Driver:
 
     def parts(self) -> dict[str, list[int]]:
         """Its processes by what they are: Spark's Python workers have a process group of their own."""
-        told = subprocess.run(["ps", "-eo", "pid=,sid=,args="], capture_output=True, text=True, check=True)
+        actual = subprocess.run(["ps", "-eo", "pid=,sid=,args="], capture_output=True, text=True, check=True)
         found: dict[str, list[int]] = {name: [] for name in VICTIMS}
-        for line in told.stdout.splitlines():
+        for line in actual.stdout.splitlines():
             pid, session, arguments = line.split(None, 2)
             if int(session) != self._process.pid:
                 continue
@@ -150,10 +150,10 @@ def test_bronze_equals_the_stream_whatever_is_killed(
     columns = ["kind", "ordinal", "entry_id"]
     paths = made.paths(made.head().of("events"))
     rows = [parquet.read_table(path, columns=columns, partitioning=None) for path in paths]
-    told = {"the manifest": rows}
+    actual = {"the manifest": rows}
     if deltalake is not None:
-        told["Delta"] = [deltalake.DeltaTable(lake / "events").to_pyarrow_table(columns=columns)]
-    for name, tables in told.items():
+        actual["Delta"] = [deltalake.DeltaTable(lake / "events").to_pyarrow_table(columns=columns)]
+    for name, tables in actual.items():
         ids = [entry_id for table in tables for entry_id in table["entry_id"].to_pylist()]
         ordinals = [ordinal for table in tables for ordinal in table["ordinal"].to_pylist()]
         kinds = {kind for table in tables for kind in table["kind"].to_pylist()}

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 from oxcart import Worker
 from oxcart.model.errors import JobFailed
 from oxcart.spark import maintenance
-from oxcart.spark.lake import Change, Lake
-from oxcart.spark.tables import Tables
+from oxcart.spark.lake.tables import Tables
+from oxcart.spark.lake.versions import Change, Lake
 from tests.conftest import MakeQueue
 from tests.spark.conftest import long
 from tests.spark.story import MIDNIGHT, Story
@@ -62,14 +62,14 @@ async def test_what_is_written_wrongly_fails_for_good(make_queue: MakeQueue, tmp
         job = await queue.add("rebuild", {"lake": str(tmp_path), "first": "yesterday"})
         with pytest.raises(JobFailed, match="--from must be a day like 2026-11-02, got 'yesterday'"):
             await job.result(timeout=100)
-        failed = await queue.get(job.id)
+        failed = await queue.jobs.get(job.id)
     assert failed is not None
     assert failed.attempts_made == 1
 
 
 def test_the_ready_made_queue_has_them() -> None:
     assert maintenance.queue.name == "maintenance"
-    assert set(maintenance.queue.registry.names) == {
+    assert set(maintenance.queue._core.handlers.names) == {
         "compact",
         "expire",
         "rebuild",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from oxcart.spark.access import Access, Choice
+from oxcart.spark.options import QueueSelection, ServerAddress
 
 pytest.importorskip("pyspark")
 
-from oxcart.spark.lake import Change, Lake, Version
+from oxcart.spark.lake.versions import Change, Lake, Version
 from oxcart.spark.pipeline import Pipeline, Plan
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def life(job: str) -> list[dict[str, str]]:
 
 @pytest.fixture
 def pipeline(spark: SparkSession, url: str, tmp_path: Path) -> Pipeline:
-    plan = Plan(tmp_path / "lake", Access(url=url), Choice(pattern="*"), samples=False)
+    plan = Plan(tmp_path / "lake", ServerAddress(url=url), QueueSelection(pattern="*"), samples=False)
     return Pipeline(spark, plan)
 
 
@@ -157,11 +157,11 @@ def test_lanes_go_with_their_queue(spark: SparkSession, emit: Emit, url: str, tm
     emit("q", *life("1"), at=FIRST)
     emit(lane, *life("2"), *life("3")[:3], at=FIRST + 10)
     emit("other@somebody.example", *life("1"), at=FIRST)
-    for choice, others in (
-        (Choice(("q",)), []),
-        (Choice(pattern="*"), [("other@somebody.example", None, "1", "completed")]),
+    for selection, others in (
+        (QueueSelection(("q",)), []),
+        (QueueSelection(pattern="*"), [("other@somebody.example", None, "1", "completed")]),
     ):
-        plan = Plan(tmp_path / f"lake-{choice.pattern}", Access(url=url), choice, samples=False)
+        plan = Plan(tmp_path / f"lake-{selection.pattern}", ServerAddress(url=url), selection, samples=False)
         pipeline = Pipeline(spark, plan)
         pipeline.once()
         found = pipeline.tables.read("jobs").select("queue", "lane", "job_id", "state").collect()
@@ -173,11 +173,11 @@ def test_lanes_go_with_their_queue(spark: SparkSession, emit: Emit, url: str, tm
         ]
     emit(lane, *life("3")[3:], at=FIRST + 1000)
     assert pipeline.once() == ["2026-11-02"]
-    told = pipeline.query(
+    actual = pipeline.query(
         "select lane, sum(completed) as n from queue_metrics where queue = 'q' and window = 'day' "
         "and name = '*' group by lane order by lane"
     )
-    assert [tuple(row) for row in told.collect()] == [(None, 1), ("any;c=cuda,gpu", 2)]
+    assert [tuple(row) for row in actual.collect()] == [(None, 1), ("any;c=cuda,gpu", 2)]
     seen = pipeline.query("select distinct queue, lane from events where job_id = '3'").collect()
     assert [tuple(row) for row in seen] == [("q", "any;c=cuda,gpu")]
     assert pipeline.tables.read("jobs", queues=["q"]).count() == 3

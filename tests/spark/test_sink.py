@@ -18,7 +18,7 @@ import pyarrow as pa
 from oxcart import Queue
 from oxcart.broker.keyring import KeyRing
 from oxcart.model.errors import ValidationError
-from oxcart.spark.access import Access
+from oxcart.spark.options import ServerAddress
 from oxcart.spark.sink import Aim, _add, job_id_of
 
 if TYPE_CHECKING:
@@ -63,18 +63,18 @@ def test_payloads_are_sealed_with_keys_that_a_variable_holds(
     monkeypatch.setenv("SINK_KEYS", f"k1:{key}")
     aim = Aim("q", "user", "welcome", None, "SINK_KEYS")
     batch = pa.RecordBatch.from_pylist([{"user": "ada"}])
-    asyncio.run(_add(Access(url=url), aim, iter([batch])))
+    asyncio.run(_add(ServerAddress(url=url), aim, iter([batch])))
     (job,) = jobs(store)
     assert list(json.loads(job["data"])) == ["$sealed"]
 
     async def read() -> Any:
         async with Queue("q", url=url, key_ring=KeyRing({"k1": key})) as queue:
-            return await queue.get(job_id_of("ada"))
+            return await queue.jobs.get(job_id_of("ada"))
 
     assert asyncio.run(read()).data == {"user": "ada"}
     monkeypatch.delenv("SINK_KEYS")
     with pytest.raises(ValidationError, match="SINK_KEYS, which is not set"):
-        asyncio.run(_add(Access(url=url), aim, iter([batch])))
+        asyncio.run(_add(ServerAddress(url=url), aim, iter([batch])))
 
 
 def test_a_column_data_is_the_payload_and_a_column_queue_the_queue(

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import redis
 
-from oxcart.spark.access import Access
-from oxcart.spark.lake import Change, File, Lake
+from oxcart.spark.lake.versions import Change, File, Lake
+from oxcart.spark.options import ServerAddress
+from oxcart.spark.read.connection import Connection
 from oxcart.spark.status import Standing, standings
-from oxcart.spark.streams import Streams
 
 Emit = Callable[..., list[str]]
 NOW = 1_793_577_600_000
 
 
 def stand(lake: Lake, url: str, at: int = NOW) -> Standing:
-    (standing,) = standings(Access(url=url), lake, clock=lambda: at)
+    (standing,) = standings(ServerAddress(url=url), lake, clock=lambda: at)
     return standing
 
 
 def read(lake: Lake, url: str, rows: int) -> None:
     """Says that everything there is has been read, and how many rows that were."""
-    with Streams(Access(url=url)) as streams:
-        end = streams.at("mail").end()
-    told = {"id": end.id, "n": end.n, "life": 1, "mark": "", "minute": 0}
+    with Connection(ServerAddress(url=url)) as connection:
+        end = connection.stream("mail").end()
+    actual = {"id": end.id, "n": end.n, "life": 1, "mark": "", "minute": 0}
     file = File("events", "2026-11-02", "mail", f"events/{end.n}.parquet", rows, 1)
-    lake.publish(Change("ingest", add=[file], marks={"ingest:main": {"mail": told}}))
+    lake.publish(Change("ingest", add=[file], marks={"ingest:main": {"mail": actual}}))
 
 
 def test_a_lag_and_the_time_until_it_is_a_loss(url: str, emit: Emit, tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ import pytest
 import redis
 
 from oxcart import Queue
-from oxcart.spark.access import Access, Choice
-from oxcart.spark.attach import attach
+from oxcart.spark.options import QueueSelection, ServerAddress
+from oxcart.spark.read.attachment import attach
 from tests.conftest import MakeQueue
 from tests.nodes import NODE_FOLDER, installed, node_driver, node_missing
 from tests.signals import eventually
@@ -65,9 +65,9 @@ OUTCOMES = {
     "node": {"ok": "completed", "bad": "failed", "fail": "retried", "snooze": "retried"},
     "oxcart": {"ok": "completed", "bad": "failed", "fail": "retried", "snooze": "snoozed"},
 }
-#: What only a record of ours tells, by step: category and code.
-TOLD = {"bad": ("permanent", "E_ROW"), "fail": ("temporary", "TemporaryError")}
-#: Columns of an attempt that may be null, and only where the wire does not tell them.
+#: Category and code by step, which only our records have.
+RECORDED = {"bad": ("permanent", "E_ROW"), "fail": ("temporary", "TemporaryError")}
+#: Columns of an attempt that may be null, and only where the wire does not have them.
 UNTOLD = {"worker", "category", "code", "stack", "reason"}
 
 
@@ -153,7 +153,7 @@ class Crew:
     frozen: set[int] = field(default_factory=set)
 
     def start(self, side: str, queue: str, concurrency: int) -> None:
-        told = {
+        actual = {
             "folder": str(self.node),
             "url": self.url,
             "side": side,
@@ -169,7 +169,7 @@ class Crew:
             ["node", str(NODE_FOLDER / "crew.js")] if side == "node" else [sys.executable, "-m", "tests.crew"]
         )
         process = subprocess.Popen(
-            [*program, json.dumps(told)], cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*program, json.dumps(actual)], cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self.processes.append((process, side, queue, concurrency))
 
@@ -207,7 +207,7 @@ class Crew:
         for path in self.folder.glob(f"diary-*-{queue}"):
             for text in path.read_text().splitlines(keepends=True):
                 if not text.endswith("\n"):
-                    continue  # somebody writes it this very moment
+                    continue  # a handler is writing it
                 line = json.loads(text)
                 key = (line["job"], line["start"])
                 if line["what"] == "began":
@@ -305,7 +305,7 @@ async def test_tables_equal_what_handlers_recorded(
     queues = {name: make_queue(name) for name in (MANY, SOLO)}
     for name, queue in queues.items():
         await queue.pause()
-        await asyncio.to_thread(attach, Access(url=url), name, "main", keep=20 * JOBS + 1000)
+        await asyncio.to_thread(attach, ServerAddress(url=url), name, "main", keep=20 * JOBS + 1000)
         await queue.resume()
     async with crew(tmp_path, url) as fleet:
         await produce(jobs, queues, url)
@@ -318,7 +318,7 @@ async def test_tables_equal_what_handlers_recorded(
         await eventually(done, "all jobs have ended", 120 + JOBS / 50)
         await eventually(lambda: fleet.goes_on(store), "who stood still goes on", 120)
         diary = fleet.diary()
-    plan = Plan(tmp_path / "lake", Access(url=url), Choice((MANY, SOLO)))
+    plan = Plan(tmp_path / "lake", ServerAddress(url=url), QueueSelection((MANY, SOLO)))
     pipeline = Pipeline(spark, plan)
     await asyncio.to_thread(pipeline.once)
     check = Check(pipeline, {job.job_id: job for job in jobs}, diary)
@@ -363,7 +363,7 @@ class Check:
             self._times(row, noted, outcome)
 
     def _nulls(self, row: dict[str, Any], noted: Attempt, outcome: str) -> None:
-        """What the wire does not tell is null, and nothing else is."""
+        """Columns that the wire lacks are null, and no others."""
         recorded = noted.side == "oxcart" and outcome != "stalled"
         assert row["told_by"] == ("record" if recorded else "events"), row
         expected = {"lane"}  # none of these jobs asks for a certain worker
@@ -371,13 +371,13 @@ class Check:
             expected |= {"worker", "category", "code", "stack"}
             if outcome != "failed":
                 expected.add("reason")
-        elif noted.step not in TOLD:
+        elif noted.step not in RECORDED:
             expected |= {"category", "code", "stack", "reason"}
         assert {name for name, value in row.items() if value is None} == expected, row
         assert expected <= UNTOLD | {"lane"}
         if recorded:
             assert row["worker"] == noted.worker
-            assert (row["category"], row["code"]) == TOLD.get(noted.step, (None, None))
+            assert (row["category"], row["code"]) == RECORDED.get(noted.step, (None, None))
         number = row["job_id"].removeprefix("job-")
         words = {"bad": f"row {number} is bad", "fail": f"row {number} not yet"}
         assert row["reason"] in (None, words.get(noted.step)), row
@@ -387,7 +387,7 @@ class Check:
         assert row["wait_ms"] == row["started_ms"] - row["queued_ms"], row
         _between(0, noted.began - row["started_ms"], TOLERANCE, row)
         if outcome == "stalled":
-            # Nobody ended it: it was taken away when its lease was over, and somebody looked.
+            # No worker ended it: it was recovered after its lease.
             _between(0, row["run_ms"], LOCK + 2 * CHECK + TOLERANCE, row)
             return
         assert noted.ended is not None
@@ -412,8 +412,8 @@ class Check:
             assert row.created_ms <= mine[0]["queued_ms"] - job.delay + ROUNDING + TOLERANCE
             last = self._diary[job_id, len(mine)]
             assert row.worker == (last.worker if last.side == "oxcart" else None)
-            told = TOLD.get(last.step, (None, None)) if last.side == "oxcart" else (None, None)
-            assert (row.category, row.code) == told
+            actual = RECORDED.get(last.step, (None, None)) if last.side == "oxcart" else (None, None)
+            assert (row.category, row.code) == actual
             assert (row.reason is None) == (row.state == "completed")
 
     def metrics(self) -> None:
@@ -465,12 +465,12 @@ class Check:
                 for (job, _), one in self._diary.items()
                 if self._plan[job].queue == queue and one.ended and one.step != "freeze"
             ]
-            told = [
+            actual = [
                 row["run_ms"] for row in self._rows if row["queue"] == queue and row["outcome"] != "stalled"
             ]
             for share in (0.5, 0.9, 0.99, 1.0):
                 assert (
-                    abs(cast(float, _percentile(told, share)) - cast(float, _percentile(noted, share)))
+                    abs(cast(float, _percentile(actual, share)) - cast(float, _percentile(noted, share)))
                     < TOLERANCE
                 )
 
@@ -478,9 +478,9 @@ class Check:
         found: Counter[str] = Counter()
         for row in self._tables.read("failures").collect():
             found[row.message] += row["count"]
-        told = [row for row in self._rows if row["outcome"] in ("failed", "retried") and row["reason"]]
+        actual = [row for row in self._rows if row["outcome"] in ("failed", "retried") and row["reason"]]
         words = {"bad": "row <n> is bad", "fail": "row <n> not yet"}
-        assert found == Counter(words[self._diary[row["job_id"], row["attempt"]].step] for row in told)
+        assert found == Counter(words[self._diary[row["job_id"], row["attempt"]].step] for row in actual)
 
 
 def _between(least: float, value: float, most: float, row: object) -> None:

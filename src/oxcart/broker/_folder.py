@@ -1,7 +1,4 @@
-"""Keeps the embedded server's data folder private: payloads of jobs stand in its files.
-
-May touch: the data folder.
-"""
+"""Keeps the embedded server's data folder private: payloads of jobs stand in its files."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def check(folder: Path) -> None:
     try:
         found = folder.stat()
     except OSError:
-        return  # it is not there yet, or cannot be used: whoever uses it says so
+        return  # it does not exist yet, or cannot be used: its first use raises the error
     if found.st_uid != os.geteuid():
         raise EmbeddedServerError(
             f"the data folder {folder} belongs to user {found.st_uid}, and this process runs as user "

@@ -1,6 +1,6 @@
 """A process's hold on the embedded server of one folder: the connection that its keeper counts.
 
-The other end, and what is said over the connection, is described in `_keeper.py`.
+`_keeper.py` describes the other end and the messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from oxcart.model.errors import BrokerUnavailable
 _KEEPER = Path(__file__).with_name("_keeper.py")
 _SOCKET_PATH_LIMIT = 100  # bytes, as the keeper's
 _FIRST_WORD_LIMIT = 5.0  # seconds; a keeper greets at once
-_SILENCE_LIMIT = 10.0  # seconds; a keeper that is busy says so every second
+_SILENCE_LIMIT = 10.0  # seconds; a busy keeper sends a sign of life every second
 
 #: What a forked child must let go of: a copy of a connection looks like a user, or like a living keeper.
 _not_for_children: set[socket.socket | int] = set()
@@ -55,7 +55,7 @@ class Hold:
         _not_for_children.add(link)
 
     def greet(self, appendfsync: str, token: str | None) -> None:
-        """Say who we are."""
+        """Send the name and the pid of this process."""
         name = os.path.basename(sys.argv[0]) if sys.argv else ""
         self._send(
             {"op": "join", "pid": os.getpid(), "name": name, "appendfsync": appendfsync, "token": token}
@@ -99,10 +99,10 @@ class Hold:
         self._link.close()
 
     def _listen(self, limit: float = 0.0) -> bool:
-        """Heed what the keeper says within the limit; its last word is remembered and raised again.
+        """Handle the keeper's messages within the limit; its last error is remembered and raised again.
 
         Returns:
-            Whether it said anything.
+            Whether there was a message.
         """
         messages: list[dict[str, Any]] = []
         if self._end is None:
@@ -128,7 +128,7 @@ class Hold:
             self._location = None
 
     def _hear(self, limit: float) -> list[dict[str, Any]]:
-        """Return what the keeper says within the limit; HoldLost when it has hung up, or is no keeper."""
+        """Return the keeper's messages within the limit; HoldLost when it has hung up, or is no keeper."""
         self._link.settimeout(limit)
         try:
             data = self._link.recv(65536)
@@ -266,7 +266,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _call(folder: Path) -> tuple[socket.socket, str | None] | None:
-    """Connect to the folder's keeper, if one listens; with the token that it wants to hear."""
+    """Connect to the folder's keeper, if one listens; with the token that it requires."""
     path = str(folder / "keeper.sock")
     if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
         link = _connect(socket.AF_UNIX, path)

@@ -6,14 +6,14 @@ It is run by file path and uses nothing but the standard library, so that it sta
 
 A user of the folder holds a connection to the keeper, over `keeper.sock` or, where that path is too long
 for a socket, over loopback. The kernel closes it however the user ends, so the open connections are the
-users. Who starts a keeper hands it one end of a socket pair, HOLD_FD, and is its first user from the start.
+users. The process that starts a keeper passes it one end of a socket pair, HOLD_FD, and is its first user.
 
 When the last user has been gone for LINGER seconds, the server is shut down and the keeper ends. A server
 that ends by itself is started again. The server inherits the folder's lock, so that the lock is free only
 when neither keeper nor server is left: no two servers ever write the same files.
 
 Both sides speak lines of JSON. From a user: {"op": "join", "pid", "name", "appendfsync", "token"};
-{"op": "leave"}, stop at once if nobody else is here; {"op": "status", "token"}. To a user: {"state":
+{"op": "leave"}, stop at once if there is no other user; {"op": "status", "token"}. To a user: {"state":
 "waiting" | "starting" | "ready" | "stopping" | "failed", …}; "ready" carries the server's address.
 """
 
@@ -38,11 +38,11 @@ from typing import Any, NoReturn
 LINGER = 0.5  # seconds that a server without users stays, so that a next command finds it
 SOCKET_PATH_LIMIT = 100  # bytes; the kernel's own limit is 104 or 108
 
-_TICK = 1.0  # how often the folder is looked at, and a waiting user is told that we are alive
-_LOCK_LIMIT = 20.0  # for whoever held the folder before us to end
+_TICK = 1.0  # seconds between looks at the folder, and between signs of life to a waiting user
+_LOCK_LIMIT = 20.0  # for the last owner of the folder to end
 _ORPHAN_LIMIT = 5.0  # for a server whose keeper was killed to end before it is killed too
 _STOP_LIMIT = 10.0  # for our server to shut down before it is killed
-_HELLO_LIMIT = 0.5  # for a connection to say what it wants
+_HELLO_LIMIT = 0.5  # for a connection to send its request
 _RESTARTS = 5  # failed starts in a row before we give up
 _LOG_LIMIT = 1 << 20  # bytes
 _LINE_LIMIT = 1 << 16  # bytes
@@ -61,7 +61,7 @@ daemonize no
 
 
 class KeeperError(Exception):
-    """A reason to give up; users are told."""
+    """A reason to give up; it is sent to users."""
 
 
 class User:
@@ -92,7 +92,7 @@ class User:
         return lines
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Send a message; a user that does not read misses it and holds nobody up."""
+        """Send a message; a user that does not read misses it and delays no other."""
         with contextlib.suppress(OSError):
             self.link.send(json.dumps(message).encode() + b"\n")
 
@@ -143,7 +143,7 @@ class Server:
                     os._exit(1)
 
         # The configuration names no path (the server runs in the folder), so nothing needs quoting,
-        # and goes in on stdin, where nobody sees the password.
+        # and goes in on stdin, where no other user sees the password.
         self._child = subprocess.Popen(
             [self._binary, "-"],
             stdin=subprocess.PIPE,
@@ -168,11 +168,11 @@ class Server:
         return self._child is not None and (self._child.returncode or 0) < 0
 
     def answers(self) -> bool:
-        """Say whether the server answers PING; it does not while it loads its data."""
+        """Return whether the server answers PING; it does not while it loads its data."""
         return self._ask("PING") == b"+PONG"
 
     def wish_fsync(self, wish: str) -> None:
-        """Note a user's wish for `appendfsync`; the strictest holds for all."""
+        """Record a user's wish for `appendfsync`; the strictest holds for all."""
         self._fsync = max(self._fsync, wish, key=_FSYNC.index)
 
     def apply_fsync(self) -> None:
@@ -245,7 +245,7 @@ class Keeper:
         self._admit(starter, trusted=True).joined = True
 
     def run(self) -> None:
-        """Keep the folder's server up until nobody needs it."""
+        """Keep the folder's server up until it has no user."""
         try:
             os.chdir(self._folder)
             if self._take_lock():
@@ -341,14 +341,14 @@ class Keeper:
             return False
         if self._any_joined() or now - self._empty_since < LINGER:
             return True
-        self._accept()  # whoever came at the last moment
+        self._accept()  # users that came at the last moment
         return any(not user.leaving for user in self._users)
 
     def _any_joined(self) -> bool:
         return any(user.joined for user in self._users)
 
     def _is_in_place(self) -> bool:
-        """Say whether our files are still where users look for them."""
+        """Return whether our files are still where users look for them."""
         try:
             in_place = os.path.samestat(
                 os.stat(os.path.join(self._folder, "keeper.lock")), os.fstat(self._lock)
@@ -428,7 +428,7 @@ class Keeper:
                 self._drop(user)
 
     def _obey(self, user: User, line: bytes) -> bool:
-        """Do what a user asks; False when there is no more to say to it."""
+        """Do what a user asks; False when its connection can be closed."""
         try:
             message = json.loads(line)
             op, token = message["op"], str(message.get("token"))
@@ -499,7 +499,7 @@ class Keeper:
         os.replace(temporary, "server.json")
 
     def _close(self) -> None:
-        """Let nobody in any more, tell those who are in, and stop the server."""
+        """Accept no more users, notify the present ones, and stop the server."""
         if self._listener is not None:
             for name in ("keeper.sock", "server.json"):
                 with contextlib.suppress(OSError):

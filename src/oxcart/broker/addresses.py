@@ -1,9 +1,7 @@
 """Which addresses a webhook may be sent to: public ones, and what the operator allows besides.
 
-A callback URL comes from whoever adds a job; it must not make a worker speak to the machines beside it. A
+A callback URL comes from the producer of a job; it must not make a worker connect to its neighbours. A
 name is resolved once, all its addresses are checked, and the connection is made to one of those that were.
-
-May touch: the resolver.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ class AddressBlocked(OxcartError):
 
 
 def read_networks(allow: Sequence[str]) -> tuple[Network, ...]:
-    """The networks that an operator allows.
+    """Reads the networks that an operator allows.
 
     Raises:
         ValidationError: One of them is none.
@@ -117,7 +115,7 @@ def check_address(host: str, text: str, allow: Sequence[Network] = ()) -> None:
 
 
 def check_submitted(url: str, allow: Sequence[Network] = ()) -> None:
-    """What can be told of a URL without resolving its host: whether it is plainly a private address.
+    """Checks a URL without resolving its host: a literal private address is refused.
 
     Raises:
         ValidationError: It is.

@@ -27,6 +27,7 @@ from oxcart.model.errors import (
     BrokerTimeout,
     BrokerUnavailable,
     CrossSlotError,
+    NeverConnected,
     NotReplicated,
     OutcomeUnknown,
     ScriptError,
@@ -91,8 +92,9 @@ class _Tried:
             return NotReplicated(f"{verb}: applied, but not replicated within {timeout:.3g} s: {why}")
         if self.is_out or self.is_lost:
             return OutcomeUnknown(f"{verb}: no answer within {timeout:.3g} s: {why}")
-        what = "refused for" if isinstance(self.error, ReplyError) else "no connection within"
-        return BrokerTimeout(f"{verb}: {what} {timeout:.3g} s: {why}")
+        if isinstance(self.error, ReplyError):
+            return BrokerTimeout(f"{verb}: refused for {timeout:.3g} s: {why}")
+        return NeverConnected(f"{verb}: no connection within {timeout:.3g} s: {why}")
 
     def refused(self, verb: str, refusal: BrokerError) -> OutcomeUnknown:
         """Returns the error for a call whose repeat the server refused: an earlier attempt may be applied."""
@@ -224,6 +226,14 @@ class Caller:
     async def command(self, *args: Argument, timeout: float | None = None) -> Any:
         """Runs a command that only reads."""
         return await self._repeat(lambda _: self.link.call(*args), str(args[0]), False, timeout)
+
+    async def write(self, *args: Argument, timeout: float | None = None) -> Any:
+        """Runs a command that changes something and may be applied twice without harm."""
+        return await self._repeat(lambda _: self.link.call(*args), str(args[0]), False, timeout)
+
+    async def write_all(self, commands: Sequence[Sequence[Argument]], timeout: float | None = None) -> None:
+        """Runs such commands in one round trip."""
+        await self.pipeline(commands, timeout)
 
     async def pipeline(
         self, commands: Sequence[Sequence[Argument]], timeout: float | None = None
@@ -410,14 +420,6 @@ class Caller:
 def _is_demoted(refusal: ReplyError) -> bool:
     """Whether a server refuses `WAIT` because it became a replica, before the command or during it."""
     return refusal.code == "UNBLOCKED" or "replica instances" in str(refusal)
-
-
-def time_left(timeout: float | None) -> Callable[[], float | None]:
-    """Returns a function that says how many seconds of a timeout are left, for calls that share it."""
-    if timeout is None:
-        return lambda: None
-    end = time.monotonic() + timeout
-    return lambda: max(0.0, end - time.monotonic())
 
 
 def script_error(verb: str, text: str) -> AccessDenied | CrossSlotError | ScriptError:

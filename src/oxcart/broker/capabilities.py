@@ -1,155 +1,160 @@
-"""What each protocol can express: one table, asked before anything is written.
+"""What each protocol can express, and what to use instead of a feature that it lacks.
 
-A feature that a protocol has no place for is not imitated on the side: peers that share its keys would not
-know of it. Asking for it raises ``NotSupported``.
-
-May touch: nothing; values.
+A feature that a protocol lacks is not imitated: peers that share its keys would not know of it. A broker has
+a part for each optional feature that has verbs (``oxcart.broker.port.parts``). The others are options of
+jobs, schedules and workers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 from oxcart.model.errors import NotSupported
 
-#: What each feature is, in the words of the error and of docs/bridge.md.
-WORDS = {
-    "change_priority": "changing a job's priority",
-    "custom_ids": "job ids that are no UUID",
-    "deduplication": "deduplication windows",
-    "depends_on": "waiting for other jobs by their ids",
-    "error_names": "errors by name that end the retries or send a job elsewhere",
-    "flows": "flows of parents and children",
-    "graphs": "graphs of jobs; depends_on names jobs of the same namespace",
-    "history": "histories of transitions",
-    "idempotency": "idempotency keys",
-    "intervals": "schedules by interval, with a limit, or that begin at once",
-    "lanes": "lanes that are queues of their own; a job with a target is one of its type",
-    "lifetime": "lifetimes",
-    "limit_keys": "limits per key",
-    "logs": "job logs",
-    "minute_counts": "counts of ended jobs by the minute; the pipeline's tables have them",
-    "missed_policy": "policies for missed and overlapping firings of a schedule",
-    "queue_limits": "limits of the queue as such; give jobs a rate_limit",
-    "retention_by_count": "keeping a number of ended jobs",
-    "stats": "statistics of a namespace; a queue has counts",
-    "target": "targets",
-    "type_limits": "limits that a job carries for its type",
-    "updates": "changing tags, correlation or callback of a job",
-    "wakes": "peers that wake waiting workers and tell of ended jobs",
-    "webhooks": "webhooks",
-    "worker_limits": "a limiter of the worker's own",
+Part = TypeVar("Part")
+
+#: What to use instead of a verb that a queue in memory lacks.
+_SERVER = "this needs a server, and a queue in memory has no server"
+
+
+class Feature(NamedTuple):
+    """An optional feature.
+
+    Attributes:
+        words: What it is, in the words of the error and of docs/bridge.md.
+        lacking: What to use instead, by each protocol that lacks it; empty where there is no alternative.
+        part: The broker's part that has its verbs; empty where it is an option or a trait.
+    """
+
+    words: str
+    lacking: Mapping[str, str]
+    part: str = ""
+
+
+def _needs_server(words: str, part: str, **lacking: str) -> Feature:
+    return Feature(words, {"memory": _SERVER, **lacking}, part)
+
+
+FEATURES: Mapping[str, Feature] = {
+    "after_any": Feature(
+        "waiting for any one of several jobs",
+        {"bridge": "use after=, which waits until all of them have completed", "memory": _SERVER},
+    ),
+    "after_ids": Feature(
+        "waiting for jobs that the job's own record names",
+        {"bullmq": "pass after= to Queue.add, or use a Graph", "memory": _SERVER},
+    ),
+    "bulk": _needs_server("operations on many jobs", "bulk"),
+    "cancelling": _needs_server("cancelling jobs", "cancelling"),
+    "change_priority": Feature(
+        "changing a job's priority",
+        {"bridge": "remove the job and add it again with another priority"},
+        "updates",
+    ),
+    "custom_ids": Feature("job ids that are no UUID", {"bridge": "pass a UUID as job_id"}),
+    "dead_letters": Feature("dead letters", {}, "dead_letters"),
+    "deduplication": _needs_server(
+        "deduplication windows",
+        "deduplication",
+        bridge="pass a UUID as job_id: a second add of it makes no second job",
+    ),
+    "error_names": Feature(
+        "errors by name that end the retries or send a job elsewhere",
+        {
+            "bullmq": "raise PermanentError in the handler, or pass the worker a classifier",
+            "memory": "raise PermanentError in the handler, or pass a classifier",
+        },
+    ),
+    "flows": Feature(
+        "flows of parents and children",
+        {
+            "bridge": "let the job wait for others with after=",
+            "memory": "flows need a server: oxcart.testing runs single jobs in memory",
+        },
+        "flows",
+    ),
+    "graphs": Feature(
+        "graphs of jobs",
+        {
+            "bridge": "add the jobs one by one, each with after= the jobs of the namespace that it waits for",
+            "memory": "graphs need a server: oxcart.testing runs single jobs in memory",
+        },
+        "graphs",
+    ),
+    "history": Feature(
+        "histories of transitions",
+        {"bridge": "read queue.events(), or the pipeline's tables", "memory": "read queue.events()"},
+    ),
+    "idempotency": Feature(
+        "idempotency keys", {"bridge": "make a UUID of the key (uuid.uuid5) and pass it as job_id"}
+    ),
+    "intervals": Feature(
+        "schedules by interval, with a limit, or that begin at once",
+        {"bridge": "use a cron expression", "memory": _SERVER},
+    ),
+    "lanes": _needs_server(
+        "lanes that are queues of their own",
+        "lanes",
+        bridge="a job with a target stays in its type; queue.workers.unroutable() counts those without one",
+    ),
+    "lifetime": Feature(
+        "lifetimes", {"bridge": "cancel old jobs with queue.jobs.cancel_all(older_than=…), and set timeout="}
+    ),
+    "limit_keys": Feature(
+        "limits per key", {"bridge": "use rate_limit=, which limits a type", "memory": _SERVER}
+    ),
+    "logs": Feature("job logs", {"bridge": "use the logging module: its records carry the job's id"}, "logs"),
+    "minute_counts": _needs_server(
+        "counts of ended jobs by the minute", "metrics", bridge="the pipeline's tables have them"
+    ),
+    "missed_policy": Feature(
+        "policies for missed and overlapping firings of a schedule",
+        {
+            "bullmq": "limit the type of its jobs: queue.limits.set_type_limit(name, concurrent=1)",
+            "memory": _SERVER,
+        },
+    ),
+    "queue_limits": _needs_server("limits of the queue as such", "limits", bridge="use rate_limit="),
+    "rescue": _needs_server("bringing back lost jobs", "rescue"),
+    "resealing": Feature(
+        "sealing stored values with another key",
+        {"memory": "jobs in memory end with their process"},
+        "sealed_values",
+    ),
+    "retention_by_count": Feature(
+        "keeping a number of ended jobs",
+        {"bridge": "ended jobs are kept for 24 h; remove_on_complete=True removes them at once"},
+    ),
+    "schedules": _needs_server("schedules", "schedules"),
+    "stats": _needs_server(
+        "statistics of a namespace", "namespace", bullmq="use queue.counts() and queue.workers.list()"
+    ),
+    "target": Feature("targets", {"memory": _SERVER}),
+    "type_limits": Feature(
+        "limits that a job carries for its type",
+        {"bullmq": "use queue.limits.set_type_limit", "memory": _SERVER},
+    ),
+    "updates": Feature(
+        "changing tags, correlation or callback of a job",
+        {"bridge": "remove the job and add it again"},
+        "updates",
+    ),
+    "wakes": Feature("peers that wake waiting workers and tell of ended jobs", {"bridge": ""}),
+    "webhooks": Feature(
+        "webhooks", {"bridge": "await job.result(), or read queue.events()", "memory": _SERVER}, "webhooks"
+    ),
+    "worker_limits": Feature(
+        "a limiter of the worker's own",
+        {"bridge": "use rate_limit=, or a lower concurrency"},
+    ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """What a protocol can express; each attribute is a feature described in ``WORDS``."""
-
-    protocol: str
-    change_priority: bool
-    custom_ids: bool
-    deduplication: bool
-    depends_on: bool
-    error_names: bool
-    flows: bool
-    graphs: bool
-    history: bool
-    idempotency: bool
-    intervals: bool
-    lanes: bool
-    lifetime: bool
-    limit_keys: bool
-    logs: bool
-    minute_counts: bool
-    missed_policy: bool
-    queue_limits: bool
-    retention_by_count: bool
-    stats: bool
-    target: bool
-    type_limits: bool
-    updates: bool
-    wakes: bool
-    webhooks: bool
-    worker_limits: bool
-
-    def can(self, feature: str) -> bool:
-        """Whether the protocol can express a feature."""
-        return bool(getattr(self, feature))
-
-    def require(self, feature: str) -> None:
-        """Refuses a feature that the protocol cannot express.
-
-        Raises:
-            NotSupported: It cannot.
-        """
-        if not self.can(feature):
-            raise NotSupported(self.protocol, feature, WORDS[feature])
-
-
-BULLMQ = Capabilities(
-    protocol="bullmq",
-    change_priority=True,
-    custom_ids=True,
-    deduplication=True,
-    depends_on=False,  # graphs do it, over queues and in both directions
-    error_names=False,
-    flows=True,
-    graphs=True,
-    history=True,
-    idempotency=True,
-    intervals=True,
-    lanes=True,
-    lifetime=True,
-    limit_keys=True,
-    logs=True,
-    minute_counts=True,
-    missed_policy=False,
-    queue_limits=True,
-    retention_by_count=True,
-    stats=False,
-    target=True,
-    type_limits=False,
-    updates=True,
-    wakes=True,
-    webhooks=True,
-    worker_limits=True,
-)
-
-BRIDGE = Capabilities(
-    protocol="bridge",
-    change_priority=False,
-    custom_ids=False,
-    deduplication=False,
-    depends_on=True,
-    error_names=True,
-    flows=False,
-    graphs=False,
-    history=False,
-    idempotency=False,
-    intervals=False,
-    lanes=False,
-    lifetime=False,
-    limit_keys=False,
-    logs=False,
-    minute_counts=False,
-    missed_policy=True,
-    queue_limits=False,
-    retention_by_count=False,
-    stats=True,
-    target=True,
-    type_limits=True,
-    updates=False,
-    wakes=False,
-    webhooks=False,
-    worker_limits=False,
-)
 
 #: Options of a job that need a feature, whatever their value.
 OPTIONS = {
+    "after": "after_ids",
     "callback_url": "webhooks",
     "deduplication": "deduplication",
-    "depends_on": "depends_on",
     "history": "history",
     "idempotency_key": "idempotency",
     "idempotency_window": "idempotency",
@@ -161,5 +166,42 @@ OPTIONS = {
     "skip_on": "error_names",
 }
 
-#: Every feature, by name.
-FEATURES = tuple(field.name for field in fields(Capabilities) if field.name != "protocol")
+
+class Capabilities(NamedTuple):
+    """What a protocol can express.
+
+    Attributes:
+        protocol: The protocol's name.
+    """
+
+    protocol: str
+
+    def can(self, feature: str) -> bool:
+        """Returns whether the protocol can express a feature."""
+        return self.protocol not in FEATURES[feature].lacking
+
+    def require(self, feature: str) -> None:
+        """Refuses a feature that the protocol lacks.
+
+        Raises:
+            NotSupported: The protocol lacks it; the error names the alternative.
+        """
+        words, lacking, _ = FEATURES[feature]
+        if self.protocol in lacking:
+            raise NotSupported(self.protocol, feature, words, lacking[self.protocol])
+
+    def part(self, part: Part | None, feature: str) -> Part:
+        """Returns a part of a broker that must be there: ``capabilities.part(broker.flows, "flows")``.
+
+        Raises:
+            NotSupported: It is None, because the protocol lacks the feature.
+        """
+        if part is None:
+            self.require(feature)
+            raise AssertionError(f"a broker of the protocol {self.protocol} has no part for {feature}")
+        return part
+
+
+BULLMQ = Capabilities("bullmq")
+BRIDGE = Capabilities("bridge")
+MEMORY = Capabilities("memory")

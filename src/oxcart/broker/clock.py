@@ -1,10 +1,8 @@
 """The server's time, as a client knows it.
 
 Scripts judge by the server's clock what is due, expired or stalled (docs/decisions/62), so a client whose
-clock is wrong harms nobody. A client that must judge itself, when to ask again for example, uses this
+clock is wrong does no harm. A client that must judge itself, when to ask again for example, uses this
 estimate: every answer that carries the server's time bounds the difference between both clocks.
-
-May touch: the clocks of this machine.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ def now_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Ms of a clock that nobody sets."""
+    """Ms of a clock that is never set."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -40,7 +38,7 @@ class ServerClock:
     def __init__(self, given: Callable[[], int] | None = None) -> None:
         self._given = given
         self._ahead = now_ms() - monotonic_ms()
-        #: Whether an answer has told the server's time.
+        #: Whether an answer has contained the server's time.
         self.is_known = False
 
     def __call__(self) -> int:
@@ -60,7 +58,7 @@ class ServerClock:
 
         Args:
             sent_ms: When the call was sent, as ``monotonic_ms``.
-            server_ms: The server's time, as the answer tells it.
+            server_ms: The server's time in the answer.
         """
         least, most = server_ms - monotonic_ms(), server_ms - sent_ms
         if not least <= self._ahead <= most:
@@ -76,6 +74,14 @@ class ServerClock:
     def is_given(self) -> bool:
         """Whether a clock replaces the server's."""
         return self._given is not None
+
+
+def time_left(timeout: float | None) -> Callable[[], float | None]:
+    """Returns a function that returns the seconds left of a timeout, for calls that share it."""
+    if timeout is None:
+        return lambda: None
+    end = time.monotonic() + timeout
+    return lambda: max(0.0, end - time.monotonic())
 
 
 async def server_now(caller: Caller, clock: ServerClock, timeout: float | None = None) -> int:

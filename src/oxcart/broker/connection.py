@@ -1,10 +1,8 @@
-"""Which server a queue lives on: a URL, or the embedded Valkey; and who its master is right now.
+"""The server that a queue is on: a URL, or the embedded Valkey; and its master right now.
 
 ``Server`` answers one question, ``endpoint(slot)``, anew for every connection: the address of the process
-that owns a slot at this moment. For the embedded server that may mean to start it; for Sentinels and clusters
-``masters`` asks them. The reconnect policy lives here too.
-
-May touch: sockets, and through ``embedded`` processes and files.
+that owns a slot at this moment. It starts the embedded server if that is necessary. ``masters`` asks
+Sentinels and clusters. The reconnect policy is here too.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ class Reconnect:
 
     Attributes:
         initial: Seconds before the second attempt; doubled each time.
-        held: The longest pause while leases or outcomes are held: somebody waits for them.
-        idle: The longest pause otherwise, once the outage has lasted: the first ten seconds see none of
-            more than four, so that whoever is idle is back within five after a short outage.
-        jitter: Each pause varies by this part, so that a fleet does not knock in step.
+        held: The longest pause while the worker has leases or outcomes.
+        idle: The longest pause otherwise. In the first ten seconds no pause is longer than four, so that an
+            idle client is back within five seconds after a short outage.
+        jitter: Each pause varies by this part, so that a fleet does not reconnect in step.
         attempts: Give up after so many, or never.
     """
 
@@ -60,7 +58,7 @@ class Server:
     """A server, a Sentinel group, a cluster or the embedded Valkey.
 
     Args:
-        url: Where it is; without one ``OXCART_URL``, and without that the embedded server.
+        url: Its address; without one ``OXCART_URL``, and without that the embedded server.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
     """
 
@@ -122,7 +120,7 @@ class Server:
         """The address to connect to now.
 
         Raises:
-            BrokerUnavailable: Nobody could tell.
+            BrokerUnavailable: No Sentinel or node could be asked.
         """
         if self._embedded is not None:
             return self._plain(await self._embedded.ensure_async())
@@ -143,13 +141,13 @@ class Server:
         return self.location, owner
 
     def moved(self, slot: int, host: str, port: int) -> None:
-        """Notes the new owner of a slot of a cluster."""
+        """Records the new owner of a slot of a cluster."""
         if self.location is not None:
             self._masters.moved(slot, host, port)
 
     @property
     def known_url(self) -> str:
-        """The URL by which another process finds the server: with the nodes that a cluster told of since."""
+        """The URL by which another process finds the server, with the nodes that a cluster has named."""
         location = self.location
         if location is None:
             return ""
@@ -160,7 +158,7 @@ class Server:
         """A slot of each master: what to connect to in order to see every key.
 
         Raises:
-            BrokerUnavailable: No node of the cluster told.
+            BrokerUnavailable: No node of the cluster answered.
         """
         if not self.is_cluster:
             return [None]
@@ -219,7 +217,7 @@ class Server:
 
 
 def _trusting(authorities: str | None) -> ssl.SSLContext:
-    """What checks a server's certificate: by a file of authorities, or by those of the system."""
+    """Makes the context that checks a server's certificate, by a file of authorities or the system's."""
     try:
         return ssl.create_default_context(cafile=authorities)
     except (OSError, ValueError) as error:

@@ -80,8 +80,8 @@ class Embedded:
         """Let go of the server. Without other users it stops half a second later.
 
         Args:
-            wait: With a time in seconds, stop it at once if nobody else uses it, and wait that long for the
-                end at most.
+            wait: With a time in seconds, stop it at once if no other process uses it, and wait that long for
+                the end at most.
         """
         self._attachment.release(self, wait)
 
@@ -163,7 +163,7 @@ class _Attachment:
 
     def ensure(self, handle: Embedded, appendfsync: str) -> Location:
         if self._pid != os.getpid():
-            _after_fork_in_child()  # a fork that Python was not told of
+            _after_fork_in_child()  # a fork outside of Python's os.fork
         with self._lock:
             self._handles.add(handle)
             self._starts = 0
@@ -214,7 +214,7 @@ class _Attachment:
         self._pid = os.getpid()
 
     def _take(self, appendfsync: str) -> Hold:
-        """Join the folder's keeper, or start one; HoldLost when somebody else is just doing that."""
+        """Join the folder's keeper, or start one; HoldLost when another process is just doing that."""
         if sys.platform == "win32":
             raise EmbeddedServerError("there is no embedded server on Windows: set OXCART_URL to a server")
         _folder.check(self._folder)
@@ -225,7 +225,7 @@ class _Attachment:
         try:
             _folder.prepare(self._folder)
             with _hold.starting(self._folder):
-                # Somebody may have started one between our look and our lock.
+                # Another process may have started one between our look and our lock.
                 hold = _hold.join(self._folder, appendfsync)
                 if hold is not None:
                     return hold

@@ -1,34 +1,29 @@
-"""Makes the broker of a protocol, and finds BullMQ's where a feature needs it.
-
-May touch: nothing; the brokers do.
-"""
+"""Makes the broker of a protocol."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.capabilities import BRIDGE, BULLMQ, Capabilities
 from oxcart.model.backoff import Backoff
-from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.errors import ValidationError
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 
 if TYPE_CHECKING:
     from oxcart.broker.connection import Reconnect, Server
+    from oxcart.broker.export import Export
     from oxcart.broker.keyring import KeyRing
-    from oxcart.broker.port import Broker, ServedBroker
+    from oxcart.broker.port import ServedBroker
 
 ProtocolName = Literal["bullmq", "bridge"]
 
-#: What stands before the keys of each protocol where nobody says otherwise.
+#: The default prefix of each protocol's keys.
 PREFIXES: dict[str, str] = {"bullmq": "bull", "bridge": "bridge"}
 
 CAPABILITIES: dict[str, Capabilities] = {"bullmq": BULLMQ, "bridge": BRIDGE}
 
-#: What is said of a queue that lives in memory, where something needs more.
-NO_SERVER = "this needs a server, and a queue that is inline or manual has no server"
-
-#: The options of jobs that say nothing: Bridge waits 2 s, 4 s … up to a minute between attempts.
+#: The default options of jobs: Bridge waits 2 s, 4 s … up to a minute between attempts.
 DEFAULTS: dict[str, JobOptions] = {
     "bullmq": DEFAULT_OPTIONS,
     "bridge": DEFAULT_OPTIONS.replace(backoff=Backoff("exponential", 2000, cap=60_000)),
@@ -36,10 +31,10 @@ DEFAULTS: dict[str, JobOptions] = {
 
 
 def check_place(protocol: str, name: str, prefix: str | None, namespace: str | None) -> str:
-    """Checks where a queue is to be; returns what stands before its keys.
+    """Checks the place of a queue; returns the prefix of its keys.
 
     Raises:
-        ValidationError: The protocol is unknown, or the name, prefix or namespace cannot be.
+        ValidationError: The protocol is unknown, or the name, prefix or namespace is malformed.
     """
     if protocol not in PREFIXES:
         raise ValidationError("protocol", " or ".join(map(repr, PREFIXES)), protocol)
@@ -67,17 +62,17 @@ def make_broker(
     formal: bool = False,
     **more: Any,
 ) -> ServedBroker:
-    """A broker of a protocol with a connection of its own.
+    """Returns a broker of a protocol with a connection of its own.
 
     Args:
         protocol: ``bullmq`` or ``bridge``.
-        server: Where the queue lives.
+        server: The server that the queue is on.
         queue: Its name.
-        prefix: What stands before its keys: BullMQ's prefix, Bridge's namespace.
+        prefix: The prefix of its keys: BullMQ's prefix, Bridge's namespace.
         reconnect: Pauses and limit of attempts to reach a lost server.
-        key_ring: Opens payloads that are sealed.
+        key_ring: Opens sealed payloads.
         formal: Whether priorities are the five formal ones, for which Bridge has numbers of its own.
-        **more: What only one protocol takes.
+        **more: Arguments that only one protocol takes.
     """
     if protocol == "bridge":
         from oxcart.broker.bridge.broker import BridgeBroker
@@ -88,25 +83,12 @@ def make_broker(
     return BullMQBroker(server, queue, prefix=prefix, reconnect=reconnect, key_ring=key_ring, **more)
 
 
-def native(broker: Broker, feature: str, without: str = NO_SERVER) -> BullMQBroker:
-    """The broker, where it is BullMQ's: what a feature is made of in that protocol alone needs it.
+def export_of(protocol: str) -> type[Export]:
+    """Returns the class that reads the streams and job records of a protocol."""
+    if protocol == "bridge":
+        from oxcart.broker.bridge.export import BridgeExport
 
-    Args:
-        broker: A queue's storage.
-        feature: The feature, as the table of capabilities names it.
-        without: What to say where there is no server at all.
+        return BridgeExport
+    from oxcart.broker.bullmq.export import BullMQExport
 
-    Raises:
-        NotSupported: The queue's protocol has no place for the feature.
-    """
-    if is_native(broker):
-        return broker
-    known: Capabilities | None = getattr(broker, "capabilities", None)
-    if known is not None:
-        known.require(feature)
-    raise OxcartError(without)
-
-
-def is_native(broker: object) -> TypeGuard[BullMQBroker]:
-    """Whether a broker is BullMQ's."""
-    return isinstance(broker, BullMQBroker)
+    return BullMQExport

@@ -229,8 +229,16 @@ class KeyRing:
 
 
 def purpose_of(raw: bytes) -> str:
-    """What an envelope says that it holds; empty where it does not say."""
+    """Returns what an envelope says that it holds; empty where it does not say."""
     return _read(raw).purpose
+
+
+def sealed_as(raw: bytes) -> str:
+    """Returns the same, and an empty text for an envelope that cannot be read."""
+    try:
+        return purpose_of(raw)
+    except DecryptionError:
+        return ""
 
 
 def _decrypt(cipher: Any, letter: _Letter, about: bytes, bond: Bond) -> bytes:

@@ -10,7 +10,7 @@ the caller knows whether a repeat is safe. A call in flight when the connection 
 ``BrokerUnavailable``. No read hangs: a watch ends the connection when the oldest call is overdue and no
 byte of it goes out or comes in any more; a large job on a slow line is no lost one.
 
-May touch: sockets. Bound to the event loop that first used it.
+A link belongs to the event loop that first used it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _WRAPPING = re.compile(r"^ERR Error running script .*user_script: ?\d+: -?(?=[A-
 
 
 class ReplyError(Exception):
-    """What the server answered instead of a result; ``code`` is its first word (``NOSCRIPT``, ``MOVED``)."""
+    """An error that the server answered; ``code`` is its first word (``NOSCRIPT``, ``MOVED``)."""
 
     def __init__(self, text: str) -> None:
         super().__init__(_WRAPPING.sub("", text, count=1) if text.startswith("ERR Error running") else text)
@@ -90,7 +90,7 @@ class Endpoint:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     #: Whether it must be a server of its own: a node of a cluster is refused.
     alone: bool = False
-    #: Whether it must be a master: what Sentinels and nodes name may be one no more.
+    #: Whether it must be a master: Sentinels and nodes may name one that was replaced.
     master: bool = False
     #: Its id as a node of a cluster, where known.
     node: str = ""
@@ -108,7 +108,7 @@ class Guard(Protocol):
         """Follows a link no longer."""
 
     def doubts(self, link: Link) -> bool:
-        """Says whether an answer that has just come may be that of a master which was replaced."""
+        """Returns whether an answer that has just come may be that of a master which was replaced."""
 
     async def confirm(self, link: Link) -> None:
         """Raises ``AnswerLost`` unless the endpoint that answered is still the master."""
@@ -131,7 +131,7 @@ class _Wire(asyncio.Protocol):
         self.seen = (0, 0)
         self.moved_at = 0.0
         self.transport: asyncio.Transport | None = None
-        #: The timer that looks after the oldest call; while there is none, nothing waits.
+        #: The timer of the oldest call; None while no call waits.
         self.watch: asyncio.TimerHandle | None = None
         #: Why it ended; a call that comes later will never be answered.
         self.ended: str | None = None
@@ -150,7 +150,7 @@ class _Wire(asyncio.Protocol):
             answer = reader.gets()
             if answer is False:
                 return
-            if not waiting:  # an answer nobody asked for: the stream is out of step
+            if not waiting:  # an answer without a call: the stream is out of step
                 if self.transport is not None:
                     self.transport.abort()
                 return
@@ -170,7 +170,7 @@ class Link:
     """A connection that is made when needed.
 
     Args:
-        resolve: Tells where to connect; asked anew for every connection, so that it can follow a
+        resolve: Returns where to connect. It is called for every connection, so that it can follow a
             failover or start the embedded server again.
         client_name: The name the server shows for this connection.
         timeout: Seconds after which an unanswered call ends the connection.
@@ -178,7 +178,7 @@ class Link:
 
     Attributes:
         guard: Follows the master that the link leads to; None where it cannot change.
-        late: The endpoint of an answer that came late and that nobody has confirmed yet.
+        late: The endpoint of a late answer that no Sentinel or node has confirmed yet.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Link:
     def _connected(self, task: asyncio.Task[_Wire]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # an attempt that nobody waits for any more is no news
+            task.exception()  # no caller waits for this attempt any more
 
     async def close(self) -> None:
         """Ends the connection; calls in flight end in ``BrokerUnavailable``."""
@@ -371,7 +371,7 @@ class Link:
                     if not at.password or at.password not in str(error):
                         raise
                     indiscreet = error.code
-                if indiscreet:  # raised here, so that no traceback holds what the server said
+                if indiscreet:  # raised here, so that no traceback contains the server's answer
                     raise ReplyError(f"{indiscreet} (the answer to {greeting[0]} holds the password)")
             if at.alone or at.master:
                 await self._check_kind(wire, at)
@@ -392,7 +392,7 @@ class Link:
         """
         try:
             hello = await self._send(wire, pack(("HELLO", 2)), CONNECT_TIMEOUT)
-        except ReplyError:  # an old server or a proxy, which does not tell
+        except ReplyError:  # an old server or a proxy does not know this command
             return
         pairs = iter(hello)
         facts = dict(zip(pairs, pairs, strict=False))

@@ -1,4 +1,4 @@
-"""Which process is master now: the word of the Sentinels, or the slot map of a cluster.
+"""Finds the process that is master now, from the Sentinels or from the slot map of a cluster.
 
 All links of an event loop to one location share a `Masters`. What one of them learns holds for all: a link to
 a process that is no longer the master is dropped, also an idle one. Its calls are repeated at the new master.
@@ -8,8 +8,6 @@ a process that is no longer the master is dropped, also an idle one. Its calls a
 - The nodes of a cluster are asked while a call hangs. A node that wakes learns at once that it was replaced,
   but first it answers the calls that waited in its sockets.
 - A late answer is trusted only after the Sentinels, or other nodes, confirmed the master once more.
-
-May touch: sockets.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ Address = tuple[str, int]
 
 
 class Owner(NamedTuple):
-    """The owner of a range of slots; `node` is its id, empty where nobody said."""
+    """The owner of a range of slots; `node` is its id, empty where it is unknown."""
 
     first: int
     last: int
@@ -58,7 +56,7 @@ class Owner(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """The words of one Sentinel or node: the owners that it names, and all nodes that it knows."""
+    """The answer of one Sentinel or node: the owners that it names, and all nodes that it knows."""
 
     witness: Address
     owners: list[Owner]
@@ -130,7 +128,7 @@ class Masters:
         if found is None:
             names = ", ".join(f"{one.witness[0]}:{one.witness[1]}" for one in self._said)
             if self._is_cluster:
-                raise BrokerUnavailable(f"no node of the cluster told its slots: {names} knows no {slot}")
+                raise BrokerUnavailable(f"no node of the cluster returned its slots: {names} knows no {slot}")
             master = self._location.sentinel_master
             raise BrokerUnavailable(f"no sentinel named a master: {names} knows no master {master!r}")
         db = 0 if self._is_cluster else base.db
@@ -146,7 +144,7 @@ class Masters:
         return [(owner.first, (owner.host, owner.port)) for owner in self._slots]
 
     def moved(self, slot: int, host: str, port: int) -> None:
-        """Notes the new owner of a slot."""
+        """Records the new owner of a slot."""
         new = Owner(slot, slot, host, port, "")
         self._slots = [*(owner for owner in self._slots if not owner.first <= slot <= owner.last), new]
         self._last_slots = [*self._last_slots, new]
@@ -172,10 +170,10 @@ class Masters:
             self._rest()
 
     def doubts(self, link: Link) -> bool:
-        """Says whether an answer that has just come may be that of a master which was replaced.
+        """Returns whether an answer that has just come may be that of a master which was replaced.
 
-        It may where the answer is late, or another link's call has hung just before. Behind Sentinels it also
-        may where nobody could look because the event loop was held up.
+        It may if the answer is late, or if another link's call has hung just before. Behind Sentinels it also
+        may if a busy event loop kept the masters from being watched.
         """
         if link.late is not None:
             return True
@@ -185,11 +183,11 @@ class Masters:
     async def confirm(self, link: Link) -> None:
         """Asks whether the endpoint that answered is still the master; drops the link if it is not.
 
-        Where nobody can be asked, a late answer does not count, and the answer to its repeat does: else a
-        master would be of no use while all Sentinels are away.
+        If no Sentinel or node answers, a late answer does not count, and the answer to its repeat does: else
+        a master would be of no use while all Sentinels are away.
 
         Raises:
-            AnswerLost: It is not, or the answer was late and nobody could be asked.
+            AnswerLost: It is not, or the answer was late and no Sentinel or node could be asked.
         """
         at, was_late, slot = link.late or link.endpoint, link.late is not None, self._links.get(link, 0)
         if at is None:
@@ -198,7 +196,7 @@ class Masters:
             await self._look_after(asyncio.get_running_loop().time())
         except (BrokerUnavailable, AccessDenied) as error:
             if was_late:
-                raise AnswerLost(f"{at.name} answered late, and nobody confirms it: {error}") from error
+                raise AnswerLost(f"{at.name} answered late, and none confirms it: {error}") from error
             return
         finally:
             link.late = None
@@ -266,10 +264,10 @@ class Masters:
             log.warning("%s is no longer the master; connections dropped: %d", name, count)
         self._looked_at = self._seen_at = began
 
-    # -- what Sentinels and nodes say
+    # -- the answers of Sentinels and nodes
 
     def _choose(self, slot: int) -> Owner | None:
-        """The owner of a slot by the newest word: another's before a node's own, news before the known."""
+        """The owner of a slot by the newest answer: of another node before its own, a new owner first."""
         known = self.owner(slot)
         best: tuple[int, Owner, list[Owner]] | None = None
         for witness, owners, _ in self._said:
@@ -285,7 +283,7 @@ class Masters:
         return best[1]
 
     def _is_replaced(self, at: Endpoint, slot: int) -> bool:
-        """Whether anybody names another owner of the slot; the word of that owner alone does not count."""
+        """Whether a node names another owner of the slot; the answer of that owner alone does not count."""
         for witness, owners, _ in self._said:
             owner = _owner(owners, slot)
             if owner is None or witness == (owner.host, owner.port):
@@ -296,7 +294,7 @@ class Masters:
         return False
 
     def _is_confirmed(self, at: Endpoint, slot: int) -> bool:
-        """Whether anybody but the endpoint itself named an owner; a node that is alone needs nobody."""
+        """Whether a node other than the endpoint named an owner; a single node needs no witness."""
         named = (witness for witness, owners, _ in self._said if _owner(owners, slot) is not None)
         return any(witness != (at.host, at.port) for witness in named) or len(self.nodes) == 1
 
@@ -319,7 +317,9 @@ class Masters:
             if denials:
                 raise denials[0]
             what = (
-                "no node of the cluster told its slots" if self._is_cluster else "no sentinel named a master"
+                "no node of the cluster returned its slots"
+                if self._is_cluster
+                else "no sentinel named a master"
             )
             raise BrokerUnavailable(f"{what}: " + "; ".join(map(str, failures)))
         if self._is_cluster:
@@ -367,7 +367,7 @@ class Masters:
         return Statement(host, owners, tuple(known))
 
     async def _newest(self, said: Sequence[Statement]) -> Statement:
-        """The word of the Sentinel that knows the newest failover, where they differ."""
+        """The answer of the Sentinel that knows the newest failover, where they differ."""
         newest, best = -1, said[0]
         for one in said:
             with contextlib.suppress(BrokerUnavailable, ReplyError, AccessDenied):

@@ -1,9 +1,7 @@
 """How many jobs the queues of a server have in each state, some queues at a time.
 
-One pipeline counts many queues, and nothing of a queue is kept once it was handed out: a server with 100 000
-queues costs no more memory than one with a hundred.
-
-May touch: the server; reads only.
+One pipeline counts many queues, and a page is not kept once it was yielded: a server with 100 000 queues
+costs no more memory than one with a hundred.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from oxcart.broker.bullmq.broker import STATES, BullMQBroker
-from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.keys import LISTS, STATES, Keys
 from oxcart.broker.caller import Caller
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.discovery import scan_queues
@@ -23,12 +21,11 @@ from oxcart.model.errors import BrokerError
 
 #: Queues that one pipeline counts.
 CHUNK = 100
-#: Queues that are handed out together, sorted.
+#: Queues of one page, sorted.
 PAGE = 500
-#: Seconds after which queues that were found are handed out, though a page is not full.
+#: Seconds after which a page is yielded, though it is not full.
 PATIENCE = 0.5
 
-_LISTS = frozenset({"wait", "paused", "active"})
 #: Commands that count one queue: a length per state, its lanes, its settings, and whether these exist.
 COMMANDS = len(STATES) + 3
 
@@ -40,7 +37,7 @@ class QueueRow(msgspec.Struct, frozen=True):
         queue: Its name.
         counts: How many jobs of it and of its lanes are in each state of the wire.
         paused: Whether it is paused.
-        version: The library that wrote its settings, where it says.
+        version: The library that wrote its settings, where it left its name.
     """
 
     queue: str
@@ -52,13 +49,13 @@ class QueueRow(msgspec.Struct, frozen=True):
 async def overview(
     server: Server, prefix: str, reconnect: Reconnect | None = None, *, match: str | None = None
 ) -> AsyncIterator[list[QueueRow]]:
-    """All queues under a prefix, page by page.
+    """Yields all queues under a prefix, page by page.
 
     The queues of a page are sorted by name; pages come in the order in which the server lists keys.
 
     Args:
         server: The server.
-        prefix: What stands before queue names in keys.
+        prefix: The prefix of queue names in keys.
         reconnect: Pauses and limit of attempts to reach a lost server.
         match: Only queues whose names fit, ``*`` and ``?`` as in a shell.
     """
@@ -80,7 +77,7 @@ async def overview(
 async def count_queues(
     server: Server, prefix: str, names: Sequence[str], reconnect: Reconnect | None = None
 ) -> list[QueueRow]:
-    """Queues by their names, sorted; those that are not there are left out."""
+    """Returns queues by their names, sorted, without those that do not exist."""
     counting = _Counting(server, prefix, reconnect)
     try:
         return await counting.page(
@@ -132,7 +129,7 @@ class _Counting:
         commands: list[tuple[str, ...]] = []
         for name in names:
             keys = Keys(name, self._prefix, self._server.is_cluster)
-            commands += [("LLEN" if state in _LISTS else "ZCARD", keys.key(state)) for state in STATES]
+            commands += [("LLEN" if state in LISTS else "ZCARD", keys.key(state)) for state in STATES]
             commands += [("EXISTS", keys.lanes()), ("EXISTS", keys.meta())]
             commands.append(("HMGET", keys.meta(), "paused", "version"))
         answers = await caller.pipeline(commands)

@@ -1,8 +1,8 @@
 """The Lua scripts of a protocol's ``lua/``, with their shared parts put in and their SHA known.
 
 A script names the parts it stands on in a line ``-- include: base gate``; parts are put in before the
-script's own text, in that order, without what nobody uses: a server makes all functions of a script anew for
-every call. A part may name others in such a line, which they take; those that protocols share are in
+script's own text, in that order, without unused functions: a server makes all functions of a script anew
+for every call. A part may name others in such a line, which they take; those that protocols share are in
 ``broker/lua/``. For the same reason what a call seldom needs can be named in a second line,
 ``-- include when needed: parent``: its functions are made when the first of them is asked for, as
 ``seldom().child_failed(…)``. Scripts run by SHA; a server that does not know one is sent the text.

@@ -3,8 +3,6 @@
 A broker has a ``Sealer`` where its queue has keys. Each value is bound to its protocol, prefix, queue, job id
 and purpose. Ids of single jobs are made before the write, so a payload is bound to its job. The runs of a
 schedule get their ids from the server: they share a payload that is bound to the schedule.
-
-May touch: nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +14,8 @@ from collections.abc import Mapping
 import msgspec
 
 from oxcart.broker.keyring import SEALED, Bond, KeyRing, Purpose, purpose_of
-from oxcart.broker.port import Outcome
+from oxcart.broker.port import Outcome, OutcomeKind
 from oxcart.model.errors import DecryptionError, SealError
-
-#: The fields of a job's hash that may be sealed, and what each of them is.
-FIELDS: Mapping[bytes, Purpose] = {
-    b"data": "payload",
-    b"ox:checkpoint": "checkpoint",
-    b"returnvalue": "result",
-    b"progress": "progress",
-}
 
 _RUN = re.compile(r"repeat:(.+):\d+", re.DOTALL)
 
@@ -91,32 +81,6 @@ class Sealer:
             return self.ring.open(raw, self.bond("schedule", of))
         return self.ring.open(raw, self.bond(purpose, job_id))
 
-    def open_fields(
-        self, job_id: str, fields: Mapping[bytes, bytes], *, lenient: bool = False
-    ) -> dict[bytes, bytes]:
-        """The fields of a job with its sealed values opened.
-
-        Args:
-            job_id: The job.
-            fields: Its hash.
-            lenient: Whether a value that does not open stays as it is. In a list one such job must not hide
-                the others.
-
-        Raises:
-            DecryptionError: A value does not open.
-        """
-        opened = dict(fields)
-        for name, purpose in FIELDS.items():
-            raw = fields.get(name)
-            if raw is None:
-                continue
-            try:
-                opened[name] = self.open(purpose, job_id, raw, schedule_field(fields))
-            except DecryptionError:
-                if not lenient:
-                    raise
-        return opened
-
     def open_event(self, job_id: str, fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """The fields of an event with its sealed values opened; what does not open stays as it is."""
         opened = dict(fields)
@@ -134,7 +98,7 @@ class Sealer:
 
     def seal_result(self, outcome: Outcome) -> Outcome:
         """An outcome whose result is sealed; others stay as they are."""
-        if outcome.kind != "c":
+        if outcome.kind != OutcomeKind.COMPLETED:
             return outcome
         return msgspec.structs.replace(outcome, value=self.seal("result", outcome.id, outcome.value))
 
@@ -160,14 +124,8 @@ def open_value(
     return raw
 
 
-def schedule_field(fields: Mapping[bytes, bytes]) -> str | None:
-    """The schedule that a job of Bridge is a run of, as its record says."""
-    raw = fields.get(b"ox:schedule")
-    return None if raw is None else raw.decode("utf-8", "surrogateescape")
-
-
 def data_of(held: bytes) -> bytes:
-    """What the result or progress of a job of Bridge holds as its data, as JSON; empty where it has none."""
+    """Returns the data in the result or progress of a job of Bridge, as JSON; empty where it has none."""
     try:
         return bytes(msgspec.json.decode(held, type=dict[str, msgspec.Raw]).get("data", b""))
     except (msgspec.MsgspecError, UnicodeError):
@@ -175,6 +133,6 @@ def data_of(held: bytes) -> bytes:
 
 
 def schedule_of(job_id: str) -> str | None:
-    """The schedule that a job of BullMQ is a run of, as its id says."""
+    """Returns the schedule that a job of BullMQ is a run of, from its id."""
     found = _RUN.fullmatch(job_id)
     return found[1] if found else None

@@ -1,9 +1,7 @@
-"""Finds out what a port speaks, so that a URL of the wrong scheme ends in an error that says so.
+"""Finds out what a port speaks, so that a URL of the wrong scheme raises an error that names the right one.
 
 A plain server waits in silence for the rest of a TLS greeting, and a TLS server ends a plain connection.
-Neither says what is wrong.
-
-May touch: sockets.
+Neither reports what is wrong.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ _ALERT, _HANDSHAKE = 0x15, 0x16
 
 
 async def speaks_plainly(host: str, port: int) -> bool:
-    """Says whether a port answers a Redis command without TLS."""
+    """Returns whether a port answers a Redis command without TLS."""
     return (await _first_byte(host, port, b"PING\r\n")) in (b"+", b"-")
 
 
 async def speaks_tls(host: str, port: int) -> bool:
-    """Says whether a port answers the beginning of a TLS handshake."""
+    """Returns whether a port answers the beginning of a TLS handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent after the greeting

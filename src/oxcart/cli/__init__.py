@@ -1,7 +1,7 @@
 """The command line, ``oxcart``.
 
-One module per group of commands. What a command needs is imported when it runs, because ``oxcart --help``
-and shell completion must answer at once; the modules themselves import only the standard library and typer.
+Each group of commands is a module. A command imports what it needs when it runs, because ``oxcart --help``
+and shell completion must answer at once. The modules themselves import only the standard library and typer.
 """
 
 from __future__ import annotations

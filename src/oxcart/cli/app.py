@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""Puts the commands together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from oxcart.cli import (
     cancel,
     dead,
     dedup,
-    demo,
     doctor,
     events,
     exits,
@@ -23,12 +22,13 @@ from oxcart.cli import (
     output,
     pipeline,
     queues,
-    schedulers,
+    schedules,
     server,
     work,
     workers,
 )
 from oxcart.cli import namespace as namespace_
+from oxcart.cli.demo.command import demo
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
@@ -85,12 +85,12 @@ def _root(
             help="The server: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://.",
         ),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="What stands before queue names in keys.")] = DEFAULT_PREFIX,
+    prefix: Annotated[str, typer.Option(help="The prefix of queue names in keys.")] = DEFAULT_PREFIX,
     namespace: Annotated[
         str | None,
         typer.Option(help="A Bridge namespace: its job types are the queues.", show_default=False),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         import oxcart
@@ -103,7 +103,7 @@ def _root(
     ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix, namespace=namespace)
 
 
-app.command()(demo.demo)
+app.command()(demo)
 app.command()(work.work)
 app.command()(workers.workers)
 app.command()(queues.queues)
@@ -120,7 +120,7 @@ app.command()(cancel.cancel)
 app.command()(jobs.remove)
 app.command()(operations.promote)
 app.command()(operations.clean)
-app.command()(operations.drain)
+app.command()(operations.clear)
 app.command()(operations.obliterate)
 app.command()(operations.orphans)
 app.command()(operations.priorities)
@@ -130,7 +130,7 @@ app.command()(events.events)
 app.command()(operations.publish)
 app.command()(operations.trim_events)
 app.add_typer(dead.app)
-app.add_typer(schedulers.app)
+app.add_typer(schedules.app)
 app.add_typer(limits.app)
 app.add_typer(dedup.app)
 app.add_typer(keys.app)

@@ -1,7 +1,4 @@
-"""Loads a user's application: ``module:queue`` becomes the queue object that is meant.
-
-May touch: ``sys.path`` and whatever the application does when it is imported.
-"""
+"""Loads a user's application: finds the queue object of ``module:queue``."""
 
 from __future__ import annotations
 
@@ -16,36 +13,36 @@ from typing import TYPE_CHECKING, Any
 from oxcart.cli.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
-    from oxcart.engine.source import Source
+    from oxcart.engine.source import Consumable
 
 _FORM = "module:queue, for example app:emails"
 
 
-def load(targets: Sequence[str]) -> list[Source]:
-    """The queues that the targets name, each once, in order.
+def load(targets: Sequence[str]) -> list[Consumable]:
+    """Returns the queues that the targets name, each once, in order.
 
     A target names a queue or a list of queues in a module; a module alone means every queue of it that
     has handlers.
 
     Raises:
-        CommandError: A target names nothing of use. What the application itself raises passes through.
+        CommandError: A target names no queue with handlers. Errors of the application pass through.
     """
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
-    found: list[Source] = []
+    found: list[Consumable] = []
     for target in targets:
         for queue in _queues_of(target):
             if not any(queue is known for known in found):
                 found.append(queue)
     for queue in found:
-        if not queue.registry:
+        if not queue._core.handlers:
             raise CommandError(f"queue {queue.name!r} has no handlers", USAGE)
     return found
 
 
 def load_function(target: str) -> Any:
-    """The function that ``module:name`` means: a lifespan, a middleware.
+    """Returns the function of ``module:name``: a lifespan or a middleware.
 
     Raises:
         CommandError: There is no such function.
@@ -65,7 +62,7 @@ def import_module(name: str) -> Any:
     """Imports a module of the application.
 
     Raises:
-        CommandError: There is no such module; one that fails by itself raises what it raises.
+        CommandError: There is no such module. Errors of the module pass through.
     """
     try:
         return importlib.import_module(name)
@@ -76,7 +73,7 @@ def import_module(name: str) -> Any:
 
 
 def explain(error: BaseException) -> str:
-    """The traceback of an application that cannot be imported, without our own frames before it."""
+    """Returns the traceback of an application that cannot be imported, without our own frames."""
     trace = error.__traceback__
     while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
@@ -84,20 +81,20 @@ def explain(error: BaseException) -> str:
 
 
 def files_of(error: BaseException) -> set[str]:
-    """The files that have to do with an error: changing one of them may mend it."""
+    """Returns the files of an error's traceback: a change of one of them may fix it."""
     files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     if isinstance(error, SyntaxError) and error.filename:
         files.add(error.filename)
     return {file for file in files if os.path.isfile(file)}
 
 
-def _queues_of(target: str) -> list[Source]:
+def _queues_of(target: str) -> list[Consumable]:
     module_name, colon, path = target.partition(":")
     if not module_name or (colon and not path):
         raise CommandError(f"{target!r} is not of the form {_FORM}", USAGE)
     module = import_module(module_name)
     if not colon:
-        queues = [value for value in vars(module).values() if is_queue(value) and value.registry]
+        queues = [value for value in vars(module).values() if is_queue(value) and value._core.handlers]
         if not queues:
             raise CommandError(f"module {module_name!r} has no queue with handlers", USAGE)
         return queues
@@ -117,10 +114,8 @@ def _queues_of(target: str) -> list[Source]:
 
 
 def is_queue(value: Any) -> bool:
-    """Whether a worker could consume it."""
-    return not isinstance(value, type) and all(
-        hasattr(value, name) for name in ("name", "registry", "open_broker", "station_facts")
-    )
+    """Returns whether a worker could consume it."""
+    return not isinstance(value, type) and hasattr(getattr(value, "_core", None), "station_facts")
 
 
 def _no_such(module: Any, module_name: str, path: str) -> str:

@@ -13,7 +13,7 @@ from oxcart.cli.progress import Bar
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
-    from oxcart.cancelling import Cancelled
+    from oxcart.jobs import Cancelled
 
 NameOption = Annotated[list[str] | None, typer.Option("--name", help="Only jobs of this name; repeatable.")]
 TagOption = Annotated[
@@ -61,7 +61,7 @@ def cancel(
     async def work() -> Cancelled:
         async with settings.of(ctx).queue(queue) as source:
             with Bar(f"{queue}: cancelling", quiet=as_json) as bar:
-                return await source.cancel_all(
+                return await source.jobs.cancel_all(
                     state=state,
                     name=name,
                     tags=tags_of(tag),
@@ -102,7 +102,7 @@ def _cancel_some(
         async with settings.of(ctx).queue(queue) as source:
             for job_id in job_ids:
                 try:
-                    came = await source.cancel(job_id, reason, force=force)
+                    came = await source.jobs.cancel(job_id, reason, force=force)
                 except JobError as error:
                     done.append({"id": job_id, "ok": False, "error": str(error)})
                 else:

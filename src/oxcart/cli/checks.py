@@ -1,7 +1,4 @@
-"""What ``oxcart doctor`` looks at, one function per concern, each a list of findings.
-
-May touch: the server; reads only.
-"""
+"""The checks of ``oxcart doctor``: one function per concern, each returns its findings. They only read."""
 
 from __future__ import annotations
 
@@ -11,17 +8,18 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from oxcart.broker.bullmq.registry import WorkerRecord
     from oxcart.broker.connection import Reconnect, Server
+    from oxcart.broker.probe import ServerProbe
+    from oxcart.broker.workers import WorkerRecord
 
 Level = Literal["ok", "note", "warning", "problem"]
 
-#: Our scripts use commands and options that came with this version (LPOS, ZADD LT, SETs' GET).
+#: The first version with the commands and options that our scripts use (LPOS, ZADD LT, the GET of SET).
 OLDEST_SERVER = (6, 2)
-#: The version whose wire we speak, and the last one it was compared with.
+#: The version of the wire format, and the newest version that it was compared with.
 PINNED, COMPARED = (5, 62, 0), (6, 7, 0)
 #: Seconds of difference between clocks at which to warn, and at which something is wrong with a machine.
 SKEW = (0.5, 5.0)
@@ -29,12 +27,12 @@ SKEW = (0.5, 5.0)
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: What it is.
-        level: Whether it is as it should be.
-        detail: What was found.
+        name: What was checked.
+        level: Whether it is in order.
+        detail: What the check found.
     """
 
     name: str
@@ -47,7 +45,7 @@ class Finding:
 
 
 async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Finding]:
-    """Looks at the server and its queues.
+    """Checks the server and its queues.
 
     Raises:
         BrokerUnavailable: The server cannot be reached.
@@ -71,16 +69,15 @@ async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Fin
 
 
 async def examine_server(server: Server, reconnect: Reconnect) -> tuple[list[Finding], list[dict[str, str]]]:
-    """Looks at the server itself; returns what was found, and its connections."""
-    from oxcart.broker.caller import Caller
+    """Checks the server itself; returns the findings and its connections."""
+    from oxcart.broker.probe import ServerProbe
 
     findings = [_ourselves(), _embedded_or_not(server)]
     clients: list[dict[str, str]] = []
     slots = await server.master_slots()
     for slot in slots:
-        caller = Caller(server, slot, "doctor", reconnect=reconnect)
-        try:
-            info = parse_info(await caller.command("INFO"))
+        async with ServerProbe(server, slot, reconnect) as probe:
+            info = await probe.info()
             where = f" of node {info.get('tcp_port', '?')}" if len(slots) > 1 else ""
             findings += [
                 server_version(info, where),
@@ -88,11 +85,9 @@ async def examine_server(server: Server, reconnect: Reconnect) -> tuple[list[Fin
                 eviction(info, where),
                 persistence(info, where),
                 memory(info, where),
-                await clock_skew(caller, where),
+                judge_skew(*await probe.skew(), where),
             ]
-            clients += await _clients(caller)
-        finally:
-            await caller.close()
+            clients += await _clients(probe)
     return findings, clients
 
 
@@ -108,47 +103,41 @@ def _embedded_or_not(server: Server) -> Finding:
     return Finding("server", "ok", f"{server.name} ({kind})")
 
 
-def parse_info(raw: bytes) -> dict[str, str]:
-    """The answer to INFO, as names and values."""
-    lines = raw.decode("utf-8", "replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
-
-
 def server_version(info: dict[str, str], where: str = "") -> Finding:
-    """Whether the server knows the commands that our scripts use."""
-    spoken = info.get("redis_version", "0")
-    shown = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {spoken}"
-    if numbers(spoken) < OLDEST_SERVER:
+    """Checks that the server has the commands that our scripts use."""
+    unwrapped = info.get("redis_version", "0")
+    shown = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {unwrapped}"
+    if numbers(unwrapped) < OLDEST_SERVER:
         needed = ".".join(str(number) for number in OLDEST_SERVER)
         return Finding(f"version{where}", "problem", f"{shown}; at least {needed} is needed")
     return Finding(f"version{where}", "ok", shown)
 
 
 def role(info: dict[str, str], where: str = "") -> Finding:
-    """Whether it takes writes."""
+    """Checks that the server takes writes."""
     if info.get("role", "master") == "master":
         return Finding(f"role{where}", "ok", "master")
     return Finding(f"role{where}", "problem", f"{info['role']}: it takes no writes; connect to its master")
 
 
 def eviction(info: dict[str, str], where: str = "") -> Finding:
-    """Whether the server may throw keys away; a queue must never lose one."""
+    """Checks that the server never evicts keys: a queue must not lose any."""
     policy = info.get("maxmemory_policy")
     if policy is None:
         return Finding(
-            f"maxmemory-policy{where}", "warning", "the server does not tell; it must be noeviction"
+            f"maxmemory-policy{where}", "warning", "the server does not show it; it must be noeviction"
         )
     if policy == "noeviction":
         return Finding(f"maxmemory-policy{where}", "ok", policy)
     return Finding(
         f"maxmemory-policy{where}",
         "problem",
-        f"{policy}: the server may throw jobs away; CONFIG SET maxmemory-policy noeviction",
+        f"{policy}: the server may evict jobs; CONFIG SET maxmemory-policy noeviction",
     )
 
 
 def persistence(info: dict[str, str], where: str = "") -> Finding:
-    """What a crash of the server costs."""
+    """Checks what a crash of the server would lose."""
     name = f"persistence{where}"
     for field in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if info.get(field, "ok") != "ok":
@@ -167,7 +156,7 @@ def persistence(info: dict[str, str], where: str = "") -> Finding:
 
 
 def memory(info: dict[str, str], where: str = "") -> Finding:
-    """How much room is left."""
+    """Checks how much memory is left."""
     used, most = int(info.get("used_memory", "0")), int(info.get("maxmemory", "0"))
     if not most:
         return Finding(f"memory{where}", "ok", f"{used / 2**20:,.1f} MiB used, no limit set")
@@ -176,22 +165,8 @@ def memory(info: dict[str, str], where: str = "") -> Finding:
     return Finding(f"memory{where}", "problem" if share > 0.95 else "warning" if share > 0.8 else "ok", shown)
 
 
-async def clock_skew(caller: Any, where: str = "") -> Finding:
-    """How far our clock is from the server's; the shortest of some round trips tells it best."""
-    best: tuple[float, float] | None = None
-    for _ in range(5):
-        before = time.time()
-        seconds, micros = await caller.command("TIME")
-        after = time.time()
-        skew = (before + after) / 2 - (int(seconds) + int(micros) / 1e6)
-        if best is None or after - before < best[0]:
-            best = (after - before, skew)
-    assert best is not None
-    return judge_skew(best[1], best[0], where)
-
-
 def judge_skew(skew: float, round_trip: float, where: str = "") -> Finding:
-    """What a difference of clocks means; half a round trip of it may be the way."""
+    """Judges a difference of clocks; up to half a round trip of it may be the network."""
     sure = max(0.0, abs(skew) - round_trip / 2)
     side = "ahead of" if skew > 0 else "behind"
     shown = f"ours is {abs(skew) * 1000:.1f} ms {side} the server's (round trip {round_trip * 1000:.1f} ms)"
@@ -202,7 +177,7 @@ def judge_skew(skew: float, round_trip: float, where: str = "") -> Finding:
 
 
 def worker_clocks(workers: Iterable[tuple[str, str, int | None]]) -> list[Finding]:
-    """How far the clocks of living workers are from the server's, as their heartbeats show it.
+    """Judges how far the clocks of live workers are from the server's, by their heartbeats.
 
     Args:
         workers: Name, host, and ms that the clock is ahead; None where nothing is known.
@@ -220,36 +195,30 @@ def worker_clocks(workers: Iterable[tuple[str, str, int | None]]) -> list[Findin
     return found
 
 
-async def _clients(caller: Any) -> list[dict[str, str]]:
+async def _clients(probe: ServerProbe) -> list[dict[str, str]]:
     from oxcart.model.errors import AccessDenied, ScriptError
 
     try:
-        raw = await caller.command("CLIENT", "LIST")
+        return await probe.clients()
     except (ScriptError, AccessDenied):  # hosted servers may forbid it
         return []
-    return [
-        dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
-        for line in raw.decode("utf-8", "replace").splitlines()
-    ]
 
 
 async def _of_queue(
     server: Server, name: str, prefix: str, reconnect: Reconnect
 ) -> tuple[str | None, dict[str, int], list[WorkerRecord]]:
-    """The version that a peer left in a queue, the queue's unroutable jobs, and its living workers."""
+    """Reads the version that a peer stored in a queue, its unroutable jobs and its live workers."""
     from oxcart.broker.bullmq.broker import BullMQBroker
 
     broker = BullMQBroker(server, name, prefix=prefix, reconnect=reconnect)
     try:
-        version = await broker.caller.command("HGET", broker.keys.meta(), "version")
-        unroutable, workers = await broker.unroutable(), await broker.workers()
+        return await broker.peer_version(), await broker.unroutable(), await broker.workers()
     finally:
         await broker.close()
-    return version.decode("utf-8", "replace") if version else None, unroutable, workers
 
 
 def routes(lost: Mapping[str, Mapping[str, int]]) -> list[Finding]:
-    """Jobs that wait for workers that are not there, by queue and target."""
+    """Lists jobs whose targets no worker matches, by queue and target."""
     return [
         Finding(
             f"unroutable in {name}",
@@ -262,7 +231,7 @@ def routes(lost: Mapping[str, Mapping[str, int]]) -> list[Finding]:
 
 
 def peers(names: list[str], versions: dict[str, str]) -> list[Finding]:
-    """The versions that peers left in the queues."""
+    """Judges the versions that peers stored in the queues."""
     findings = [Finding("queues", "ok", ", ".join(names) if names else "none yet")]
     by_version: dict[str, list[str]] = {}
     for name, version in versions.items():
@@ -277,13 +246,13 @@ def _peer(version: str, queues: str) -> Finding:
     number = numbers(text)
     name = f"peer {version}"
     if library not in ("bullmq", "oxcart"):
-        return Finding(name, "note", f"{queues}: a library we do not know")
+        return Finding(name, "note", f"{queues}: an unknown library")
     if library == "oxcart" or number[:2] == PINNED[:2]:
         return Finding(name, "ok", queues)
     if number < PINNED:
-        return Finding(name, "warning", f"{queues}: older than 5.62.0, whose wire we speak")
+        return Finding(name, "warning", f"{queues}: older than 5.62.0, whose wire format Oxcart uses")
     if number >= (6,):
-        beyond = " and newer than what we were compared with" if number > COMPARED else ""
+        beyond = " and newer than the versions that Oxcart was compared with" if number > COMPARED else ""
         return Finding(
             name,
             "note",
@@ -294,7 +263,7 @@ def _peer(version: str, queues: str) -> Finding:
 
 
 def connections(clients: list[dict[str, str]], prefix: str) -> list[Finding]:
-    """Who is connected, by the names that workers and listeners give themselves."""
+    """Lists connections by the names that workers and listeners give themselves."""
     workers: Counter[str] = Counter()
     listeners: Counter[str] = Counter()
     libraries: Counter[str] = Counter()
@@ -318,7 +287,7 @@ def connections(clients: list[dict[str, str]], prefix: str) -> list[Finding]:
 
 
 def client_queue(name: str, prefix: str) -> tuple[str, str]:
-    """The queue a connection names, and what it is for; empty where it names none."""
+    """Returns the queue that a connection names and its purpose; empty without a name."""
     import base64
     import binascii
 

@@ -17,7 +17,7 @@ from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
     from oxcart.dead_letters import DeadDone, Which
-    from oxcart.operations import Told
+    from oxcart.jobs import OnProgress
     from oxcart.queue import Queue
 
 app = settings.group("dead", "Dead letters: jobs that used up their attempts or their life.")
@@ -215,7 +215,7 @@ def _all(
     ctx: typer.Context,
     queue: str,
     doing: str,
-    work: Callable[[Queue, Told], Awaitable[DeadDone]],
+    work: Callable[[Queue, OnProgress], Awaitable[DeadDone]],
     what: str,
     as_json: bool,
 ) -> None:

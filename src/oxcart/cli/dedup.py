@@ -23,8 +23,8 @@ def show(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: Js
     """Show which job keeps others of this id out; exit code 1 when none does."""
 
     async def read(source: Queue) -> tuple[str | None, str]:
-        owner = await source.deduplicated_by(key)
-        return owner, "unknown" if owner is None else await source.state(owner)
+        owner = await source.deduplication.owner(key)
+        return owner, "unknown" if owner is None else await source.jobs.state(owner)
 
     owner, state = settings.on_queue(ctx, queue, read)
     if owner is None:
@@ -38,7 +38,7 @@ def show(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: Js
 @app.command()
 def release(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
     """Let the next job of this id in; exit code 1 when none was kept out."""
-    released = settings.on_queue(ctx, queue, lambda source: source.release_deduplication(key))
+    released = settings.on_queue(ctx, queue, lambda source: source.deduplication.release(key))
     if not released:
         raise CommandError(f"queue {queue} keeps nothing out for {key}", FAILED)
     if as_json:

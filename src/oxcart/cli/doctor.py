@@ -1,4 +1,4 @@
-"""``oxcart doctor``: is everything as it should be, and what was lost that can be brought back."""
+"""``oxcart doctor``: checks the server and its queues, and puts lost jobs back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from oxcart.cli.settings import JsonOption, Settings
 from oxcart.observe.terminal import clean
 
 if TYPE_CHECKING:
-    from oxcart.broker.bullmq.rescue import Progress, Rescued
+    from oxcart.broker.port.results import Rescued
+    from oxcart.broker.progress import Progress
     from oxcart.cli.checks import Finding
 
 _MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
@@ -25,7 +26,7 @@ def doctor(
         bool, typer.Option("--rescue", help="Find jobs that are in no list of their queue and put them back.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --rescue: only say what would be put back.")
+        bool, typer.Option("--dry-run", help="With --rescue: only show what would be put back.")
     ] = False,
     queue: Annotated[
         list[str] | None, typer.Option(help="With --rescue: only these queues.", show_default="all")
@@ -85,14 +86,13 @@ async def _in_queues(
     using: Settings, names: list[str], dry_run: bool, quiet: bool
 ) -> AsyncIterator[tuple[str, Rescued]]:
     from oxcart.broker.bullmq.broker import BullMQBroker
-    from oxcart.broker.bullmq.rescue import rescue
     from oxcart.broker.discovery import find_queues
 
     for name in names or await find_queues(using.server, using.prefix, using.reconnect):
         broker = BullMQBroker(using.server, name, prefix=using.prefix, reconnect=using.reconnect)
         with _ProgressLine(name, quiet=quiet) as line:
             try:
-                result = await rescue(broker, dry_run=dry_run, progress=line.update)
+                result = await broker.rescue.run(dry_run=dry_run, progress=line.update)
             finally:
                 await broker.close()
         yield name, result
@@ -130,7 +130,7 @@ def _told(name: str, result: Rescued, dry_run: bool) -> str:
 
 
 class _ProgressLine:
-    """Shows on a terminal how far a scan has come."""
+    """Shows the progress of a scan on a terminal."""
 
     def __init__(self, name: str, *, quiet: bool) -> None:
         self._name = clean(name)
@@ -151,9 +151,9 @@ class _ProgressLine:
             self._status.stop()
 
     def update(self, progress: Progress) -> None:
-        """Takes how far it is."""
+        """Shows one more step."""
         if self._status is not None:
             self._status.update(
-                f"{self._name}: {progress.step}, {progress.keys:,} of about {progress.total:,} keys, "
+                f"{self._name}: {progress.step}, {progress.done:,} of about {progress.total:,} keys, "
                 f"{progress.suspects:,} suspects"
             )

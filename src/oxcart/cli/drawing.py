@@ -1,7 +1,4 @@
-"""A graph of jobs as one SVG that needs nothing but itself: each job once, to the right of what it waits for.
-
-May touch: nothing.
-"""
+"""Draws a graph of jobs as one self-contained SVG: each job once, to the right of its dependencies."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ text { font: 12px system-ui, sans-serif; fill: #1a1c20; } .small { font-size: 10
 rect { fill: #f4f5f7; stroke: #99a; } path { fill: none; stroke: #99a; }
 .completed { stroke: #1f9d63; } .failed { stroke: #d2483f; } .active { stroke: #2a78d6; }
 """
-#: The size of a box, the room between columns and rows, and the edge.
+#: The size of a box, the gaps between columns and rows, and the margin.
 _WIDE, _HIGH, _APART, _ROW, _EDGE = 190, 40, 60, 54, 16
-#: How much of a name, or of a queue and an id, a box has room for.
+#: How many characters of a name, or of a queue and an id, fit into a box.
 _LONGEST = 28
 
 _Key = tuple[str, str]
 
 
 def drawing(top: FlowView, behind: Iterable[str] = ()) -> str:
-    """The jobs of a view as SVG; right of the one at the top stand those that wait for it, by their keys."""
+    """Returns the jobs of a view as SVG, with the keys of its dependents to the right of the top job."""
     jobs: dict[_Key, FlowView] = {}
     edges: dict[tuple[_Key, _Key], None] = {}
     depth: dict[_Key, int] = {}

@@ -1,7 +1,4 @@
-"""The end of a worker process, whatever its handlers still do.
-
-May touch: the process.
-"""
+"""The end of a worker process, whatever its handlers still do."""
 
 from __future__ import annotations
 
@@ -20,15 +17,14 @@ from oxcart.cli import exits
 
 log = logging.getLogger("oxcart.work")
 
-#: Seconds that tasks, threads and processes of handlers have to end when the worker has.
+#: Seconds that tasks, threads and processes of handlers have to end after the worker.
 LEAVING = 1.0
 
 
 class Ending:
-    """Ends the process where something of the application does not: Python would wait for it, maybe for ever.
+    """Ends the process although parts of the application still run: Python might wait for them for ever.
 
-    The jobs of such handlers were given back, so other workers run them; the sooner this process is gone, the
-    better.
+    The worker has given back the jobs of such handlers, so other workers run them.
     """
 
     def __init__(self) -> None:
@@ -39,7 +35,7 @@ class Ending:
         threading.Thread(target=self._watch, name="oxcart-ending", daemon=True).start()
 
     def within(self, seconds: float) -> None:
-        """Ends the process after so many seconds at the latest; the soonest time rules.
+        """Ends the process after this many seconds at the latest; the earliest of several calls counts.
 
         Safe in a signal handler. A thread ends the process, because a handler may block the event loop.
         """
@@ -49,7 +45,7 @@ class Ending:
     def leave(self, loop: asyncio.AbstractEventLoop, code: int) -> None:
         """Gives tasks and threads of handlers a moment, and ends the process where some remain.
 
-        After a stop it also bounds what Python does at its own exit: it waits for processes, for example.
+        After a stop it also bounds the exit of Python, which waits for processes, for example.
 
         Args:
             loop: The event loop, which does not run any more.
@@ -70,12 +66,12 @@ class Ending:
             self._exit()
 
     def close(self) -> None:
-        """Ends nothing any more, unless the process was told to stop."""
+        """Cancels the forced end, unless the process was asked to stop."""
         if not self._is_stopped:
             self._dues.put(None)
 
     def _end_threads(self) -> int:
-        """Waits a moment for the threads that keep a process alive; returns how many did not end."""
+        """Waits a moment for the threads that keep the process alive; returns how many still run."""
         until = time.monotonic() + LEAVING
         left = [one for one in threading.enumerate() if not one.daemon and one not in self._others]
         for thread in left:
@@ -108,7 +104,7 @@ async def _end_tasks(loop: asyncio.AbstractEventLoop) -> int:
     tasks = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
     for task in tasks:
         task.cancel()
-    # Not to be cancelled: it would wait for its threads all the same.
+    # Not cancelled: it would wait for its threads all the same.
     tasks.add(loop.create_task(loop.shutdown_default_executor()))
     _, deaf = await asyncio.wait(tasks, timeout=LEAVING)
     return len(deaf)

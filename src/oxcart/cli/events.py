@@ -1,4 +1,4 @@
-"""``oxcart events``: what happens in a queue, as it happens."""
+"""``oxcart events``: follows the events of a queue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How a command ends: exit codes that scripts can use, and one clear line for every expected error.
 
-0 all is well; 1 not found, refused, or a check failed; 2 the command was written wrongly; 3 the server
-cannot be reached; 130 interrupted. Everything else is a bug of ours, and shows its traceback.
+0 success; 1 not found, refused, or a failed check; 2 wrong usage; 3 the server cannot be reached; 130
+interrupted. Everything else is a bug of ours, and shows its traceback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CommandError(Exception):
 
 
 def judge(error: BaseException) -> tuple[int, str] | None:
-    """Exit code and line for an error, or None for one that nobody expects."""
+    """Returns the exit code and the line for an expected error, or None."""
     if isinstance(error, CommandError):
         return error.code, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -39,7 +39,7 @@ def judge(error: BaseException) -> tuple[int, str] | None:
         errors.BrokerUnavailable | errors.BrokerTimeout | errors.OutcomeUnknown | errors.AccessDenied
     )
     if isinstance(error, unreachable):
-        # The first cause names the address; the words around it speak of attempts.
+        # The first cause names the address; the outer errors speak of attempts.
         first = error.__cause__ if isinstance(error.__cause__, errors.BrokerError) else error
         return UNREACHABLE, str(first)
     if isinstance(error, errors.OxcartError):

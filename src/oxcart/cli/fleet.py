@@ -1,9 +1,7 @@
-"""Several worker processes under one roof: started together, started again when they die, stopped together.
+"""A fleet of worker processes: started together, restarted when they die, stopped together.
 
-Each process is a session of its own, so that a Ctrl-C in the terminal reaches the fleet alone, which passes
-it on once. Each holds one end of a pipe: if the fleet itself is killed, they see its end and stop.
-
-May touch: processes and their signals.
+Each process is a session of its own, so that Ctrl-C in the terminal reaches only the fleet, which passes it
+on once. Each has one end of a pipe: when the fleet is killed, the processes see the pipe close and stop.
 """
 
 from __future__ import annotations
@@ -26,12 +24,14 @@ from oxcart.model.duration import parse_ms
 
 log = logging.getLogger("oxcart.work")
 
-#: Seconds before a dead process is started again, the first and the last time.
+#: Seconds before a dead process is restarted: the first pause and the longest.
 PAUSES = (0.5, 30.0)
-#: A process that lived so many seconds was not dead on arrival: the next pause is the first again.
+#: After a process has run this many seconds, the next pause is the first one again.
 HEALTHY = 30.0
 #: Seconds that a process may need to end beyond its own shutdown timeout.
 GRACE = 10.0
+#: What the first, the second and any later stop send to the processes.
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 
 
 class Fleet:
@@ -42,7 +42,7 @@ class Fleet:
         processes: How many.
         environ: Their environment; this process's unless given.
         output: Where they write to; this process's outputs unless given.
-        started: Told the index and process id of each start.
+        started: Called with the index and the process id of each start.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Fleet:
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process ids of the living members, by index."""
+        """The ids of the running processes, by index."""
         return {index: member.pid for index, member in self._members.items() if member.returncode is None}
 
     async def run(self) -> int:
-        """Keeps the fleet alive until it is stopped; returns the exit code."""
+        """Runs the fleet until it is stopped; returns the exit code."""
         keepers = [asyncio.create_task(self._keep(index)) for index in range(self._count)]
         try:
             await asyncio.gather(*keepers)
@@ -88,14 +88,15 @@ class Fleet:
             loop.add_signal_handler(number, self.stop)
 
     def stop(self) -> None:
-        """Asks all processes to end; asked again, at once; a third time, by force.
+        """Stops all processes: the second call at once, the third by force.
 
         A process that does not end some seconds after its shutdown timeout is killed: a handler in C code can
         keep it from noticing any signal.
         """
         self._signals += 1
         self._stopping.set()
-        self._send_all(signal.SIGKILL if self._signals > 2 else signal.SIGTERM)
+        # Each call sends another signal: the kernel merges two equal ones that wait for a busy process.
+        self._send_all(STOPS[min(self._signals, len(STOPS)) - 1])
         timeout = (
             0.0 if self._signals > 1 else parse_ms(self._plan.shutdown_timeout, "shutdown_timeout") / 1000
         )
@@ -111,14 +112,14 @@ class Fleet:
             born = time.monotonic()
             code = await self._live(index)
             if self._stopping.is_set():
-                # One that died of our signal had not got as far as to listen to it, and held nothing.
+                # A process that our signal killed had not installed its handlers, and had claimed nothing.
                 if code and code != -signal.SIGTERM and not self._code:
                     self._code = exits.FAILED
                 return
             if code == RELOAD:
                 continue
             if code == exits.USAGE or (code == exits.UNREACHABLE and is_first):
-                # The process said what is wrong; another start would say the same.
+                # The process has printed the error; another start would print it again.
                 self._code = code
                 self.stop()
                 return
@@ -154,7 +155,7 @@ class Fleet:
         return await member.wait()
 
     async def _end_all(self) -> None:
-        """Leaves no process behind, whatever happened."""
+        """Kills every process that still runs."""
         living = [member for member in self._members.values() if member.returncode is None]
         for member in living:
             _send(member, signal.SIGTERM)

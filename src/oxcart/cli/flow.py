@@ -37,8 +37,8 @@ def show(
 
     async def read() -> tuple[FlowView | None, dict[str, Kind]]:
         async with settings.of(ctx).queue(queue) as source:
-            found = await source.get_flow(job_id, depth=depth, limit=limit)
-            return found, await source.dependents(job_id)
+            found = await source.flows.get(job_id, depth=depth, limit=limit)
+            return found, await source.flows.dependents(job_id)
 
     found, behind = settings.run(read())
     if found is None:

@@ -1,9 +1,7 @@
-"""A process that does nothing but use the embedded server of a folder, so that it stays.
+"""A process that uses the embedded server of a folder, so that the server keeps running.
 
-Started by ``oxcart server start``; says on its standard output where the server is, then holds it until
-SIGTERM. Run as ``python -m oxcart.cli.holder FOLDER``.
-
-May touch: the embedded server.
+``oxcart server start`` starts it as ``python -m oxcart.cli.holder FOLDER``. It prints where the server is
+and uses the server until SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from pathlib import Path
 #: The name under which the server's keeper knows this process.
 NAME = "oxcart-server"
 
-#: Seconds between looks at whether the server is still there.
+#: Seconds between checks that the server still runs.
 EVERY = 1.0
 
 
 def hold(folder: Path) -> None:
-    """Uses the server until SIGTERM or SIGINT; starts it again should its keeper be killed."""
+    """Uses the server until SIGTERM or SIGINT; starts it again if its keeper is killed."""
     sys.argv[0] = NAME
     from oxcart.broker.embedded import Embedded, EmbeddedServerError
 
@@ -34,7 +32,7 @@ def hold(folder: Path) -> None:
     except EmbeddedServerError as error:
         said = {"error": str(error)}
     print(json.dumps(said), flush=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever started us need not wait for our end
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the parent process need not wait for the end of this one
     if "error" in said:
         return
     while signal.sigtimedwait(ends, EVERY) is None:

@@ -15,8 +15,8 @@ from oxcart.cli.cancel import tags_of
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.operations import LimitOption, retry_all
 from oxcart.cli.options import (
+    AfterOption,
     CorrelationIdOption,
-    DependsOnOption,
     LabelOption,
     LimitKeyOption,
     PriorityOption,
@@ -61,7 +61,7 @@ def add(
         str | None, typer.Option(help="A job of this name and key within 24 h is this job.")
     ] = None,
     target: TargetOption = None,
-    depends_on: DependsOnOption = None,
+    after: AfterOption = None,
     rate_limit: RateLimitOption = None,
     skip_on: SkipOnOption = None,
     reroute_on: RerouteOnOption = None,
@@ -95,7 +95,7 @@ def add(
         "job_id": job_id,
         "idempotency_key": idempotency_key,
         "target": target,
-        "depends_on": depends_on,
+        "after": after,
         "rate_limit": json_or_text(rate_limit),
         "skip_on": skip_on,
         "reroute_on": reroute_on,
@@ -137,7 +137,7 @@ def jobs(
 
     async def read() -> list[tuple[str, Job]]:
         from oxcart.cli.namespace import completed_elsewhere
-        from oxcart.queue import LISTABLE
+        from oxcart.jobs import LISTABLE
 
         using = settings.of(ctx)
         async with using.queue(queue) as source:
@@ -145,11 +145,13 @@ def jobs(
                 return [
                     (one, job)
                     for one in state or ("waiting", "prioritized", "delayed")
-                    for job in await source.unroutable_jobs(one, first=first, limit=limit, oldest=oldest)
+                    for job in await source.workers.unroutable_jobs(
+                        one, first=first, limit=limit, oldest=oldest
+                    )
                 ]
             found: list[tuple[str, Job]] = []
             for one in state or LISTABLE:
-                page = await source.jobs(one, first=first, limit=limit, oldest=oldest)
+                page = [*await source.jobs.list(one, first=first, limit=limit, oldest=oldest)]
                 if one == "completed" and using.namespace is not None:
                     page = (page + await completed_elsewhere(using, queue))[:limit]
                 found += [(one, job) for job in page]
@@ -192,8 +194,12 @@ def job(
 
     async def read() -> tuple[Job | None, str, list[str]]:
         async with settings.of(ctx).queue(queue) as source:
-            job = await source.get(job_id)
-            return job, await source.state(job_id), await source.handle(job_id).logs() if logs else []
+            job = await source.jobs.get(job_id)
+            return (
+                job,
+                await source.jobs.state(job_id),
+                await source.jobs.handle(job_id).logs() if logs else [],
+            )
 
     found, state, log = settings.run(read())
     if found is None:
@@ -218,7 +224,7 @@ def logs(
 
     async def read() -> tuple[bool, list[str]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await source.get(job_id) is not None, await source.handle(job_id).logs()
+            return await source.jobs.get(job_id) is not None, await source.jobs.handle(job_id).logs()
 
     known, lines = settings.run(read())
     if not known:
@@ -261,7 +267,7 @@ def retry(
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await each(job_ids, lambda one: source.retry(one, reset=reset))
+            return await each(job_ids, lambda one: source.jobs.retry(one, reset=reset))
 
     report(settings.run(work()), "will run again", as_json)
 
@@ -277,7 +283,7 @@ def remove(
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await each(job_ids, lambda one: source.remove(one, children=children))
+            return await each(job_ids, lambda one: source.jobs.remove(one, children=children))
 
     report(settings.run(work()), "removed", as_json)
 
@@ -292,7 +298,10 @@ async def _add(
     many: bool,
 ) -> None:
     async with queue:
-        handles = await queue.add_many([(name, payload) for payload in payloads], **options)
+        if "after" in options:
+            handles = [await queue.add(name, payload, **options) for payload in payloads]
+        else:
+            handles = await queue.add_many([(name, payload) for payload in payloads], **options)
         made = [
             {"id": handle.id, "queue": queue.name, "created": handle.created, "duplicate": handle.duplicate}
             for handle in handles

@@ -1,4 +1,4 @@
-"""``oxcart keys …``: make keys for sealed values, and re-seal what is stored when a key is replaced."""
+"""``oxcart keys …``: makes keys for sealed values, and re-seals stored values under a new key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = settings.group("keys", "Make keys, and re-seal stored values under the current one.")
 
-#: Walks that are made at most: values that workers change meanwhile are found by the next one.
+#: The most walks through the values: the next walk finds values that workers changed meanwhile.
 WALKS = 5
 
 
@@ -41,12 +41,12 @@ def rotate(
             "--migrate", help="Also seal payloads in plaintext, and re-seal envelopes of version 1."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be re-sealed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be re-sealed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Re-seal stored values of queues under the current key; exit code 1 where some cannot be opened.
 
-    Workers may run meanwhile, and the command may be repeated. Drop the old key when it finds none of it.
+    Workers may run meanwhile, and the command may be repeated. Drop the old key when no value needs it.
     """
     from oxcart.broker.keyring import KeyRing
 
@@ -83,7 +83,7 @@ async def _rotate(using: Settings, name: str, ring: KeyRing, dry_run: bool, quie
     try:
         with Bar(f"{name}: re-sealing", quiet=quiet) as bar:
             for _ in range(WALKS):
-                done = await reseal(broker, dry_run=dry_run, told=bar.update)
+                done = await reseal(broker, dry_run=dry_run, progress=bar.update)
                 resealed += done.resealed
                 if not done.changed:
                     break

@@ -11,8 +11,8 @@ from oxcart.cli.settings import JsonOption, Settings
 
 if TYPE_CHECKING:
     from oxcart.broker.bridge.broker import BridgeBroker
-    from oxcart.broker.bridge.looking import Namespace
-    from oxcart.broker.bridge.presence import WorkerEntry
+    from oxcart.broker.port.results import NamespaceStats
+    from oxcart.broker.workers import WorkerRecord
     from oxcart.model.job import Job
 
 DEFAULT_NAMESPACE = "bridge"
@@ -62,19 +62,17 @@ def namespace(ctx: typer.Context, as_json: JsonOption = False) -> None:
         )
 
 
-async def _look(using: Settings) -> tuple[Namespace, list[WorkerEntry]]:
-    from oxcart.broker.bridge.presence import registered
-
+async def _look(using: Settings) -> tuple[NamespaceStats, list[WorkerRecord]]:
     broker = open_broker(using, "any")
     try:
-        return await broker.namespace(await broker.census.types()), await registered(broker)
+        return await broker.namespace.stats(every_type=True), await broker.registry.everyone()
     finally:
         await broker.close()
 
 
 async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
     """The job types of a namespace and how many jobs of each are in each state, whoever works there."""
-    from oxcart.queue import LISTABLE
+    from oxcart.jobs import LISTABLE
 
     broker = open_broker(using, "any")
     try:

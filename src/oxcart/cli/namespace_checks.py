@@ -1,7 +1,4 @@
-"""What ``oxcart doctor`` looks at in a Bridge namespace.
-
-May touch: the server; reads only.
-"""
+"""What ``oxcart doctor`` looks at in a Bridge namespace."""
 
 from __future__ import annotations
 
@@ -11,18 +8,16 @@ from oxcart.cli.checks import Finding, routes, worker_clocks
 from oxcart.cli.namespace import DEFAULT_NAMESPACE, open_broker
 
 if TYPE_CHECKING:
-    from oxcart.broker.bridge.presence import WorkerEntry
+    from oxcart.broker.workers import WorkerRecord
     from oxcart.cli.settings import Settings
 
 
 async def examine(using: Settings) -> list[Finding]:
     """The job types of a namespace, its workers, and what waits in vain."""
-    from oxcart.broker.bridge.presence import registered
-
     broker = open_broker(using, "any")
     try:
         types = await broker.census.types()
-        seen, entries = await broker.namespace(types), await registered(broker)
+        seen, entries = await broker.namespace.stats(), await broker.registry.everyone()
         found = [
             Finding("namespace", "ok", using.namespace or DEFAULT_NAMESPACE),
             Finding("job types", "ok", ", ".join(types) or "none yet"),
@@ -47,7 +42,7 @@ async def examine(using: Settings) -> list[Finding]:
     return [*found, *routes(lost)]
 
 
-def _workers(entries: list[WorkerEntry]) -> list[Finding]:
+def _workers(entries: list[WorkerRecord]) -> list[Finding]:
     living = [one.id for one in entries if one.alive]
     gone = [one.id for one in entries if not one.alive]
     found = [Finding("workers", "ok", ", ".join(living) or "none")]

@@ -1,4 +1,4 @@
-"""``oxcart clean``, ``drain``, ``obliterate``, ``promote``, ``orphans`` and more: operations on whole queues.
+"""``oxcart clean``, ``clear``, ``obliterate``, ``promote``, ``orphans`` and more: operations on whole queues.
 
 Each shows a bar on a terminal and prints one line when it is done, or JSON with ``--json``. What cannot be
 undone asks first, and where nobody can be asked it wants ``--yes``.
@@ -7,7 +7,7 @@ undone asks first, and where nobody can be asked it wants ``--yes``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -19,7 +19,7 @@ from oxcart.cli.progress import Bar
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
-    from oxcart.operations import Told
+    from oxcart.jobs import OnProgress
     from oxcart.queue import Queue
 
 T = TypeVar("T")
@@ -44,18 +44,18 @@ def clean(
 ) -> None:
     """Remove old jobs of a queue, completed ones unless told otherwise."""
 
-    async def work(source: Queue, told: Told) -> int:
+    async def work(source: Queue, told: OnProgress) -> int:
         done = 0
         for one in state or ["completed"]:
             if limit is None or done < limit:
                 rest = None if limit is None else limit - done
-                done += await source.clean(one, grace=grace, limit=rest, progress=told)
+                done += await source.jobs.clean(one, grace=grace, limit=rest, progress=told)
         return done
 
     _operate(ctx, queue, "cleaning", work, "{} removed", "removed", as_json)
 
 
-def drain(
+def clear(
     ctx: typer.Context,
     queue: QueueArgument,
     delayed: Annotated[
@@ -69,8 +69,8 @@ def drain(
     _operate(
         ctx,
         queue,
-        "draining",
-        lambda source, told: source.drain(delayed=delayed, progress=told),
+        "clearing",
+        lambda source, told: source.jobs.clear(delayed=delayed, progress=told),
         "{} removed",
         "removed",
         as_json,
@@ -87,12 +87,12 @@ def obliterate(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a queue with everything in it, for good."""
-    ask(f"Remove queue {queue} with all its jobs, schedulers and events, for good?", yes)
+    ask(f"Remove queue {queue} with all its jobs, schedules and events, for good?", yes)
     _operate(
         ctx,
         queue,
         "removing",
-        lambda source, told: source.obliterate(force=force, progress=told),
+        lambda source, told: source.jobs.obliterate(force=force, progress=told),
         "the queue is gone, {} with it",
         "removed",
         as_json,
@@ -121,7 +121,7 @@ def promote(
 
         async def work() -> list[dict[str, Any]]:
             async with settings.of(ctx).queue(queue) as source:
-                return await each(job_ids, lambda one: source.handle(one).promote())
+                return await each(job_ids, lambda one: source.jobs.handle(one).promote())
 
         report(settings.run(work()), "will run now", as_json)
         return
@@ -130,7 +130,7 @@ def promote(
         ctx,
         queue,
         "promoting",
-        lambda source, told: source.promote_all(until=until, limit=limit, progress=told),
+        lambda source, told: source.jobs.promote_all(until=until, limit=limit, progress=told),
         "{} will run now",
         "promoted",
         as_json,
@@ -154,7 +154,7 @@ def retry_all(
         ctx,
         queue,
         "retrying",
-        lambda source, told: source.retry_all(
+        lambda source, told: source.jobs.retry_all(
             state, since=first, until=last, limit=limit, reset=reset, progress=told
         ),
         "{} will run again",
@@ -174,10 +174,10 @@ def orphans(
     `oxcart doctor --rescue` puts those back that have not ended.
     """
 
-    async def work() -> list[str]:
+    async def work() -> Sequence[str]:
         async with settings.of(ctx).queue(queue) as source:
             with Bar(f"{queue}:", quiet=as_json) as bar:
-                return await source.remove_orphans(dry_run=not remove, progress=bar.update)
+                return await source.jobs.remove_orphans(dry_run=not remove, progress=bar.update)
 
     found = settings.run(work())
     if as_json:
@@ -194,7 +194,7 @@ def priorities(ctx: typer.Context, queue: QueueArgument, as_json: JsonOption = F
 
     async def work() -> dict[int, int]:
         async with settings.of(ctx).queue(queue) as source:
-            return await source.counts_per_priority()
+            return await source.jobs.counts_per_priority()
 
     found = settings.run(work())
     if as_json:
@@ -214,7 +214,9 @@ def metrics(
 
     async def work() -> dict[str, Any]:
         async with settings.of(ctx).queue(queue) as source:
-            return {state: await source.metrics(state, last=minutes - 1) for state in ("completed", "failed")}
+            return {
+                state: await source.jobs.metrics(state, last=minutes - 1) for state in ("completed", "failed")
+            }
 
     found = settings.run(work())
     if as_json:
@@ -241,7 +243,7 @@ def trim_events(
         ctx,
         queue,
         "trimming",
-        lambda source, told: source.trim_events(keep, progress=told),
+        lambda source, told: source.events.trim(keep, progress=told),
         "{} dropped",
         "dropped",
         as_json,
@@ -261,7 +263,7 @@ def clear_logs(
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await each(job_ids, lambda one: source.handle(one).clear_logs(keep))
+            return await each(job_ids, lambda one: source.jobs.handle(one).clear_logs(keep))
 
     report(settings.run(work()), "log cleared", as_json)
 
@@ -287,7 +289,7 @@ def publish(
 
     async def work() -> str:
         async with settings.of(ctx).queue(queue) as source:
-            return await source.publish(event, **told)
+            return await source.events.publish(event, **told)
 
     event_id = settings.run(work())
     if as_json:
@@ -300,7 +302,7 @@ def _operate(
     ctx: typer.Context,
     queue: str,
     doing: str,
-    work: Callable[[Queue, Told], Awaitable[int]],
+    work: Callable[[Queue, OnProgress], Awaitable[int]],
     words: str,
     field: str,
     as_json: bool,
@@ -316,7 +318,12 @@ def _operate(
 
 
 def with_bar(
-    ctx: typer.Context, queue: str, doing: str, work: Callable[[Queue, Told], Awaitable[T]], *, quiet: bool
+    ctx: typer.Context,
+    queue: str,
+    doing: str,
+    work: Callable[[Queue, OnProgress], Awaitable[T]],
+    *,
+    quiet: bool,
 ) -> T:
     """Does something to a queue with a bar that tells how far it is."""
 

@@ -51,11 +51,11 @@ RerouteOnOption = Annotated[
         help="With --namespace, an error after which another worker is to try; repeatable.",
     ),
 ]
-DependsOnOption = Annotated[
+AfterOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--depends-on",
+        "--after",
         metavar="ID",
-        help="With --namespace, a job that must have completed first; repeatable.",
+        help="A job that must have completed first; repeatable.",
     ),
 ]

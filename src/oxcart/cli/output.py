@@ -1,9 +1,7 @@
 """What a command prints: tables and facts for people, JSON for programs.
 
-Every command prints through this module, and all of it is cleaned here (``oxcart.observe.terminal``): what
-others wrote cannot steer the terminal, and cannot pass for a line of ours.
-
-May touch: standard output and standard error.
+Every command prints through this module, which cleans all of it (``oxcart.observe.terminal``): text of
+other programs cannot steer the terminal, and cannot pass for a line of ours.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from oxcart.observe.terminal import clean, clean_json, clean_lines, indented
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: A table that goes to a file or a pipe is this wide, because nobody's window bounds it.
+#: The width of a table that goes to a file or a pipe, where no window bounds it.
 PIPE_WIDTH = 200
 #: A first column up to this wide is never folded: a UUID fits.
 KEEP_WIDTH = 40
@@ -60,14 +58,14 @@ def block(message: str) -> None:
 
 
 def error(message: str) -> None:
-    """Prints to standard error what went wrong; further lines of it are indented."""
+    """Prints an error to standard error; its further lines are indented."""
     typer.echo(f"oxcart: {indented(message)}", err=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Prints a table; columns whose name ends in ``#`` are numbers.
 
-    The first column is what the reader copies, so it is kept whole where the others give way.
+    The first column holds what a reader copies, so it is never cut; the others give way.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -119,7 +117,7 @@ def facts(pairs: Mapping[str, Any]) -> None:
 
 
 def console() -> Console:
-    """The console for tables: a terminal as wide as it is, anything else without bounds that matter."""
+    """Returns the console for tables: as wide as the terminal, and wide enough for files and pipes."""
     from rich.console import Console
 
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
@@ -135,7 +133,7 @@ def _draw(drawing: Any) -> None:
 
 
 def show(value: Any) -> str:
-    """A value as a table shows it."""
+    """Returns a value as a table shows it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -148,17 +146,17 @@ def show(value: Any) -> str:
 
 
 def moment(ms: int | None) -> str | None:
-    """A time in ms as text, or None."""
+    """Returns a time in ms as text, or None."""
     if ms is None:
         return None
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % 1000:03d}Z"
-    except (OverflowError, ValueError, OSError):  # a peer wrote something that is no time
+    except (OverflowError, ValueError, OSError):  # a peer stored a value that is no time
         return str(ms)
 
 
 def age(ms: int | None) -> str | None:
-    """How long ago a time in ms was, roughly."""
+    """Returns roughly how long ago a time in ms was."""
     if ms is None:
         return None
     return span(time.time() - ms / 1000)
@@ -180,14 +178,14 @@ def _encode(value: Any) -> bytes:
     try:
         return payload.encode(value, field="output")
     except PayloadError:
-        # What a peer stored may be deeper, longer or less finite than what we store.
+        # Values of a peer may be deeper or longer than ours, or not finite.
         import json
 
         return json.dumps(_shallow(value), default=repr, separators=(",", ":")).encode()
 
 
 def _shallow(value: Any, deepest: int = 100) -> Any:
-    """A value without what is nested deeper than a reader follows."""
+    """Returns a value without its deepest levels."""
     if isinstance(value, dict):
         return {str(key): _shallow(item, deepest - 1) for key, item in value.items()} if deepest else "{…}"
     if isinstance(value, list | tuple):
@@ -202,6 +200,6 @@ def _write(data: bytes) -> None:
         out.write(data + b"\n")
         out.flush()
     except BrokenPipeError:
-        # The reader has seen enough: no error. Nothing may be written any more, not even at exit.
+        # The reader has closed the pipe: no error. Nothing may be written any more, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None

@@ -14,8 +14,8 @@ from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.settings import JsonOption
 
 if TYPE_CHECKING:
-    from oxcart.spark.access import Access, Choice
-    from oxcart.spark.delta import Delta
+    from oxcart.spark.lake.delta import Delta
+    from oxcart.spark.options import QueueSelection, ServerAddress
     from oxcart.spark.pipeline import Pipeline
 
 app = settings.group("pipeline", "Keep the history of jobs as tables, through Spark.")
@@ -56,7 +56,7 @@ def run(
         output.text(_NO_QUEUES)
     near = remote is None and (master is None or master.startswith("local"))
     if delta:
-        _delta(lake)  # says at once what is missing
+        _delta(lake)  # raises at once if the extra is missing
     made = _pipeline(
         ctx,
         lake,
@@ -87,13 +87,13 @@ def tail(
     """Follow the event streams into the lake's spool, so that nothing is forgotten while Spark is away."""
     import threading
 
-    from oxcart.spark.lake import Lake
-    from oxcart.spark.spool import Spool
-    from oxcart.spark.tail import Tailer
+    from oxcart.spark.lake.versions import Lake
+    from oxcart.spark.read.spool import Spool
+    from oxcart.spark.read.tailer import Tailer
 
-    access, choice = _access(ctx, queues)
+    address, selection = _address(ctx, queues)
     begin = Lake(lake).head().marks.get(f"ingest:{name}", {})
-    tailer = Tailer(access, choice, Spool(_spool(lake, name)), name=name, keep=keep, begin=begin)
+    tailer = Tailer(address, selection, Spool(_spool(lake, name)), name=name, keep=keep, begin=begin)
     output.text(f"following into {_spool(lake, name)}; end with Ctrl-C")
     tailer.run(threading.Event())
 
@@ -116,14 +116,14 @@ def attach(
 @app.command()
 def detach(ctx: typer.Context, queues: QueuesOption = None, name: NameOption = "main") -> None:
     """Let queues be as they were before the pipeline."""
-    from oxcart.spark.attach import detach as let_go
+    from oxcart.spark.read.attachment import detach as detach_reader
 
-    access, choice = _access(ctx, queues)
-    found = _found(access, choice)
+    address, selection = _address(ctx, queues)
+    found = _found(address, selection)
     if not found:
         output.text(_NO_QUEUES)
     for queue in found:
-        left = let_go(access, queue, name)
+        left = detach_reader(address, queue, name)
         output.text(f"{queue}: {f'{left} other readers' if left else 'as before'}")
 
 
@@ -134,11 +134,11 @@ def status(
     """Tell how far the tables are behind, and how long until something would be lost."""
     import msgspec
 
-    from oxcart.spark.lake import Lake
+    from oxcart.spark.lake.versions import Lake
     from oxcart.spark.status import standings
 
-    access, _ = _access(ctx, None)
-    found = standings(access, Lake(lake), name)
+    address, _ = _address(ctx, None)
+    found = standings(address, Lake(lake), name)
     if as_json:
         output.document([msgspec.to_builtins(one) for one in found])
         return
@@ -175,8 +175,8 @@ def rebuild(
 @app.command()
 def compact(lake: LakeOption = _LAKE) -> None:
     """Make few large files of many small ones; the rows stay the same."""
-    from oxcart.spark.lake import Lake
-    from oxcart.spark.upkeep import compact as make_fewer
+    from oxcart.spark.lake.upkeep import compact as make_fewer
+    from oxcart.spark.lake.versions import Lake
 
     _existing(lake)
     output.text(f"{make_fewer(Lake(lake))} files fewer")
@@ -200,11 +200,11 @@ def expire(
 ) -> None:
     """Forget old versions of the tables, and delete files that no version needs."""
     from oxcart.model.duration import parse_ms
-    from oxcart.spark.lake import Lake
-    from oxcart.spark.upkeep import expire as forget
+    from oxcart.spark.lake.upkeep import expire as expire_versions
+    from oxcart.spark.lake.versions import Lake
 
     _existing(lake)
-    gone = forget(Lake(lake), keep=keep, older_than_ms=parse_ms(older_than, "older-than"))
+    gone = expire_versions(Lake(lake), keep=keep, older_than_ms=parse_ms(older_than, "older-than"))
     output.text(f"{gone} files deleted")
 
 
@@ -224,7 +224,7 @@ def erase(
     check_correlation_id(correlation_id)  # before Spark is started
     _existing(lake)
     made = _pipeline(ctx, lake, None, "main", master, remote)
-    from oxcart.spark.erase import erase as leave_out
+    from oxcart.spark.build.erase import erase as leave_out
 
     found = leave_out(made.tables, made.builder, correlation_id, dry_run=dry_run)
     if as_json:
@@ -256,8 +256,8 @@ def query(
     try:
         answer = made.query(text)
     except AnalysisException as error:  # of words or names that are not there
-        told = " ".join(str(error).split(" SQLSTATE")[0].split())
-        raise CommandError(told.partition(";")[0], USAGE) from None
+        text = " ".join(str(error).split(" SQLSTATE")[0].split())
+        raise CommandError(text.partition(";")[0], USAGE) from None
     rows = [row.asDict(recursive=True) for row in answer.collect()]
     if as_json:
         output.document(rows)
@@ -279,22 +279,24 @@ def report(
     _existing(lake)
     asked = day and _day(day, "--day")
     pipeline = _pipeline(ctx, lake, None, "main", master, remote)
-    from oxcart.spark.picture import picture
-    from oxcart.spark.report import collect, lines, page
+    from oxcart.spark.report.figures import collect
+    from oxcart.spark.report.page import page
+    from oxcart.spark.report.picture import picture
+    from oxcart.spark.report.text import lines
 
-    told = collect(pipeline.tables, asked)
-    if not told.day:
+    found = collect(pipeline.tables, asked)
+    if not found.day:
         raise CommandError("there is no day yet: run 'oxcart pipeline run --once' first", FAILED)
-    if not told.queues:
-        raise CommandError(f"the tables have nothing of {told.day}", FAILED)
+    if not found.queues:
+        raise CommandError(f"the tables have nothing of {found.day}", FAILED)
     for path, render in ((html, page), (svg, picture)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(render(told), encoding="utf-8")
+            path.write_text(render(found), encoding="utf-8")
             output.text(f"written: {path}")
     if html or svg:
         return
-    for title, columns, rows in lines(told):
+    for title, columns, rows in lines(found):
         if rows:
             output.text(title)
             output.table(columns, rows)
@@ -311,23 +313,23 @@ def _pipeline(
 ) -> Pipeline:
     from oxcart.spark.session import open_session
 
-    access, choice = _access(ctx, queues)
+    address, selection = _address(ctx, queues)
     spark = open_session(master, remote=remote)
     from oxcart.spark.pipeline import Pipeline, Plan
 
-    return Pipeline(spark, Plan(lake, access, choice, name, **more), progress=_tell)
+    return Pipeline(spark, Plan(lake, address, selection, name, **more), progress=_show_progress)
 
 
 def _delta(lake: Path) -> Delta:
-    from oxcart.spark.delta import Delta
-    from oxcart.spark.lake import Lake
+    from oxcart.spark.lake.delta import Delta
+    from oxcart.spark.lake.versions import Lake
 
     return Delta(Lake(lake))
 
 
 def _existing(lake: Path) -> None:
     """Refuses a folder that is no lake, before Spark is started for nothing."""
-    from oxcart.spark.lake import Lake
+    from oxcart.spark.lake.versions import Lake
 
     if not Lake(lake).numbers():
         raise CommandError(
@@ -345,16 +347,16 @@ def _spool(lake: Path, name: str) -> Path:
     return lake / "_spool" / name
 
 
-def _tell(what: str, done: int, whole: int) -> None:
+def _show_progress(what: str, done: int, whole: int) -> None:
     if whole > 1:
         typer.echo(f"{what}: {done} of {whole} days", err=True)
 
 
-def _access(ctx: typer.Context, queues: list[str] | None) -> tuple[Access, Choice]:
+def _address(ctx: typer.Context, queues: list[str] | None) -> tuple[ServerAddress, QueueSelection]:
     import os
 
     from oxcart.broker.location import Location
-    from oxcart.spark.access import Access, Choice
+    from oxcart.spark.options import QueueSelection, ServerAddress
 
     using = settings.of(ctx)
     url = None
@@ -363,21 +365,25 @@ def _access(ctx: typer.Context, queues: list[str] | None) -> tuple[Access, Choic
         os.environ["OXCART_URL"] = using.url
         location = Location.parse(using.url)
         url = None if location.password or location.sentinel_password else using.url
-    choice = Choice(tuple(queues)) if queues else Choice(pattern="*")
-    return Access(url, prefix=using.prefix, namespace=using.namespace), choice
+    selection = QueueSelection(tuple(queues)) if queues else QueueSelection(pattern="*")
+    return ServerAddress(url, prefix=using.prefix, namespace=using.namespace), selection
 
 
-def _found(access: Access, choice: Choice) -> list[str]:
-    from oxcart.spark.access import chosen
+def _found(address: ServerAddress, selection: QueueSelection) -> list[str]:
+    from oxcart.spark.read.connection import Connection
 
-    return chosen(access, choice, access.server())
+    with Connection(address) as connection:
+        return connection.queues(selection)
 
 
 def _attach(ctx: typer.Context, queues: list[str] | None, name: str, keep: int) -> dict[str, int]:
-    from oxcart.spark.attach import attach as hold
+    from oxcart.spark.read.attachment import attach_over
+    from oxcart.spark.read.connection import Connection
 
-    access, choice = _access(ctx, queues)
-    made: dict[str, Any] = {queue: hold(access, queue, name, keep=keep) for queue in _found(access, choice)}
+    address, selection = _address(ctx, queues)
+    with Connection(address) as connection:
+        found = connection.queues(selection)
+        made = {queue: attach_over(connection, queue, name, keep=keep) for queue in found}
     return {queue: one.kept if one else 0 for queue, one in made.items()}
 
 

@@ -1,7 +1,4 @@
-"""A bar that shows how far an operation is, on a terminal; nothing anywhere else.
-
-May touch: standard error.
-"""
+"""A progress bar of an operation on a terminal; nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from oxcart.observe.terminal import clean
 
 if TYPE_CHECKING:
-    from oxcart.operations import Progress
+    from oxcart.jobs import Progress
 
 
 class Bar:
-    """Shows how far an operation is while the block lasts.
+    """Shows the progress of an operation while the block runs.
 
     Args:
-        what: What is going on, e.g. ``mail: cleaning``.
-        quiet: Show nothing, whatever standard error is.
+        what: The operation, e.g. ``mail: cleaning``.
+        quiet: Show nothing.
     """
 
     def __init__(self, what: str, *, quiet: bool = False) -> None:
@@ -50,7 +47,7 @@ class Bar:
             self._bar.stop()
 
     def update(self, at: Progress) -> None:
-        """Takes how far it is."""
+        """Shows one more step."""
         if self._bar is not None:
             self._bar.update(
                 self._task, description=f"{self._what} {at.step}", completed=at.done, total=max(at.total, 1)

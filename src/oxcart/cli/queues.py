@@ -195,7 +195,7 @@ async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
 
 
 def _row(one: QueueRow) -> dict[str, Any]:
-    from oxcart.queue import LISTABLE
+    from oxcart.jobs import LISTABLE
 
     return {
         "queue": one.queue,

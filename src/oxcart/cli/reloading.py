@@ -1,6 +1,6 @@
-"""Notices that the source of the application has changed.
+"""Notices changes of the application's source.
 
-Looks at the times of the files of all loaded modules that are not part of Python or an installed package.
+It compares the modification times of all loaded modules outside of Python and of installed packages.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import sysconfig
 import time
 from collections.abc import Iterable
 
-#: Seconds between looks.
+#: Seconds between checks.
 EVERY = 0.5
 
 
 class SourceWatch:
-    """The files of the loaded modules, and when they were written.
+    """The files of the loaded modules, and their modification times.
 
     Args:
         since: When the application began to be loaded, in seconds since 1970.
-        more: Files to watch beside those of the modules.
+        more: Further files to watch.
     """
 
     def __init__(self, since: float, more: Iterable[str] = ()) -> None:
@@ -32,7 +32,7 @@ class SourceWatch:
         self._early = self.changed()
 
     def changed(self) -> str | None:
-        """A file that was written since it was loaded, or None."""
+        """Returns a file that was written since it was loaded, or None."""
         if self._early is not None:
             return self._early
         for file in self._files():
@@ -42,7 +42,7 @@ class SourceWatch:
                 continue  # an editor may be replacing it; it will be back
             known = self._times.get(file)
             if known is None:
-                # Written while we were loading: what was read may be the old or the new text.
+                # Written while it was loaded: Python may have read the old or the new text.
                 if self._since < written <= time.time():
                     return file
                 self._times[file] = written

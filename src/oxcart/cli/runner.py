@@ -1,12 +1,10 @@
-"""One worker process: loads the application, runs a worker on its queues until told to stop.
+"""One worker process: loads the application and runs a worker on its queues until it is stopped.
 
 Run by ``oxcart work`` itself, or by its fleet as ``python -m oxcart.cli.runner PLAN``. A supervised
-process keeps its standard input open to its supervisor: when that ends, by whatever signal, so does this.
+process keeps its standard input open to its supervisor: when the supervisor ends, this process ends too.
 
 The first SIGINT or SIGTERM lets running jobs end, the second gives them back, the third ends the process.
 Five seconds after the shutdown timeout the process ends, whatever still runs in it.
-
-May touch: signals of the process, and everything a worker touches.
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ log = logging.getLogger("oxcart.work")
 RELOAD = 75
 #: The signals that stop a worker.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: Seconds after the shutdown timeout at which the process ends, whatever still runs. In them the worker gives
-#: jobs back, and handlers and a lifespan clean up.
+#: Seconds after the shutdown timeout at which the process ends. Until then the worker gives jobs back, and
+#: handlers and a lifespan clean up.
 SPARE = 5.0
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What a worker process is to do. Holds no secrets: it is seen in the list of processes.
+    """The settings of a worker process, without secrets: the list of processes shows them.
 
     Attributes:
         targets: ``module:queue`` names.
@@ -50,10 +48,10 @@ class Plan(msgspec.Struct, kw_only=True):
         name: The worker's name, or None for its id.
         abilities: What it can do, or None where it takes no jobs with a target.
         lock_duration: How long a lease lasts.
-        stalled_interval: How often to look for jobs of lost workers.
+        stalled_interval: How often to recover jobs of lost workers.
         shutdown_timeout: How long running jobs may take to end.
         max_started: How often a job may be started; 0 for no limit, None for the worker's default.
-        metrics_minutes: For how many minutes the queue keeps how many jobs ended in each.
+        metrics_minutes: For how many minutes the queue keeps its counts of ended jobs.
         lifespan: ``module:function`` of an async context manager around the worker, or None.
         middleware: ``module:function`` names of layers around every handler, the first outermost.
         metrics_host: Where metrics and health are served.
@@ -61,7 +59,7 @@ class Plan(msgspec.Struct, kw_only=True):
         log_format: ``text`` or ``json``.
         log_level: The lowest level shown.
         reload: Whether to end when the source changes.
-        supervised: Whether a fleet holds the other end of the standard input.
+        supervised: Whether a fleet has the other end of the standard input.
     """
 
     targets: list[str]
@@ -87,7 +85,7 @@ def run(plan: Plan) -> int:
     """Runs a worker process to its end; returns its exit code.
 
     Raises:
-        CommandError: The plan's targets name nothing of use.
+        CommandError: A target of the plan names no queue with handlers.
     """
     context = logs.configure(plan.log_format, plan.log_level)
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -96,12 +94,13 @@ def run(plan: Plan) -> int:
         try:
             code = runner.run(_Process(plan, context, ending).run())
             ending.leave(runner.get_loop(), code)
-        except KeyboardInterrupt:  # before our handlers stood
+        except KeyboardInterrupt:  # before our handlers were installed
             return exits.INTERRUPTED
         finally:
             ending.close()
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # The supervisor's second signal must not interrupt the exit of a process that has ended well.
+                signal.signal(number, signal.SIG_IGN if plan.supervised else handler)
     return code
 
 
@@ -133,7 +132,7 @@ class _Process:
         return await self._work(queues, around)
 
     def _load_around(self) -> dict[str, Any]:
-        """What the application puts around the worker and its handlers."""
+        """Loads the lifespan and the middleware of the application."""
         lifespan = self._plan.lifespan
         return {
             "lifespan": None if lifespan is None else apps.load_function(lifespan),
@@ -214,7 +213,7 @@ class _Process:
         loop = asyncio.get_running_loop()
 
         def signalled(number: int, _: object) -> None:
-            # Not by the loop, which a handler may block: the process is to end all the same.
+            # Not in the loop, which a handler may block: the process must end all the same.
             self._signals += 1
             if self._signals > 2:
                 os._exit(128 + number)
@@ -250,7 +249,7 @@ class _Process:
     # -- changing source
 
     async def _broken(self, message: str, error: BaseException) -> int:
-        """An application that cannot be loaded ends the process, or is waited for to be mended."""
+        """Ends the process, or waits for a change of the source, when the application cannot be loaded."""
         if isinstance(error, exits.CommandError) and not self._plan.supervised:
             raise error
         log.error(message)

@@ -1,7 +1,6 @@
 """``oxcart server``: the embedded Valkey of a folder.
 
-It runs by itself as long as somebody uses it; ``start`` keeps it running without other users until
-``stop``.
+It runs as long as a process uses it; ``start`` keeps it running without other users until ``stop``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from oxcart.cli import output
 from oxcart.cli.exits import FAILED, UNREACHABLE, CommandError
 from oxcart.cli.settings import JsonOption
 
-#: Seconds for a server to end.
+#: Seconds that a server has to end.
 STOP_LIMIT = 20.0
 
 app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
@@ -89,7 +88,7 @@ def status(folder: FolderOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def stop(folder: FolderOption = None, as_json: JsonOption = False) -> None:
-    """Stop the server, unless somebody else uses it; its data stays."""
+    """Stop the server, unless other processes use it; its data stays."""
     place = _folder(folder)
     found = _status(place)
     stopped = found is not None
@@ -139,7 +138,7 @@ def _start_holder(folder: Path) -> str:
     said = json.loads(line) if line else {"error": "the process that holds the server ended at once"}
     if "error" in said:
         raise CommandError(said["error"], UNREACHABLE)
-    process.returncode = 0  # it outlives us on purpose
+    process.returncode = 0  # it outlives this process on purpose
     return str(said["url"])
 
 
@@ -153,7 +152,7 @@ def _hold_here(folder: Path, as_json: bool) -> None:
     embedded = Embedded(folder)
     url = embedded.ensure().url
     done = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):  # before anybody is told that it stands
+    for number in (signal.SIGINT, signal.SIGTERM):  # before the URL is printed
         signal.signal(number, lambda *_: done.set())
     _say(url, folder, as_json, "runs until interrupted")
     while not done.wait(holder.EVERY):

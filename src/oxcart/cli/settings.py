@@ -1,4 +1,4 @@
-"""What holds for every command: the server and the prefix."""
+"""The global options of all commands: the server, the prefix and the namespace."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import typer
 
 if TYPE_CHECKING:
     from oxcart.broker.connection import Reconnect, Server
-    from oxcart.broker.port import ServedBroker
     from oxcart.queue import Queue
 
 T = TypeVar("T")
 
 DEFAULT_PREFIX = "bull"
 
-#: Attempts to reach the server before a command gives up: somebody waits for it.
+#: Attempts to reach the server before a command gives up: a person waits for it.
 ATTEMPTS = 3
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -26,12 +25,12 @@ QueueArgument = Annotated[str, typer.Argument(help="The queue's name.", show_def
 
 @dataclass
 class Settings:
-    """The global options, and what is made from them.
+    """The global options, and the queues and servers that they lead to.
 
     Attributes:
         url: The server, or None for the embedded one.
-        prefix: What stands before queue names in keys.
-        namespace: The Bridge namespace whose job types are meant, in place of BullMQ's queues.
+        prefix: The prefix of queue names in keys.
+        namespace: The Bridge namespace whose job types are the queues, instead of BullMQ's.
     """
 
     url: str | None = None
@@ -41,7 +40,7 @@ class Settings:
 
     @property
     def server(self) -> Server:
-        """The server, one object for all queues of a command."""
+        """Returns the server, one object for all queues of a command."""
         if self._server is None:
             from oxcart.broker.connection import Server
 
@@ -50,24 +49,21 @@ class Settings:
 
     @property
     def reconnect(self) -> Reconnect:
-        """A command gives up where a worker would wait."""
+        """Returns the reconnect policy: a command gives up where a worker would wait."""
         from oxcart.broker.connection import Reconnect
 
         return Reconnect(attempts=ATTEMPTS)
 
     def queue(self, name: str) -> Queue:
-        """A queue whose calls give up soon."""
+        """Returns a queue whose calls give up soon."""
         from oxcart.queue import Queue
 
-        settings = self
-
-        class _Impatient(Queue):
-            def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
-                return super().open_broker(reconnect or settings.reconnect)
-
         if self.namespace is not None:
-            return _Impatient(name, protocol="bridge", namespace=self.namespace, server=self.server)
-        return _Impatient(name, prefix=self.prefix, server=self.server)
+            made = Queue(name, protocol="bridge", namespace=self.namespace, server=self.server)
+        else:
+            made = Queue(name, prefix=self.prefix, server=self.server)
+        made._core.reconnect = self.reconnect
+        return made
 
 
 def of(ctx: typer.Context) -> Settings:
@@ -76,12 +72,12 @@ def of(ctx: typer.Context) -> Settings:
 
 
 def group(name: str, text: str) -> typer.Typer:
-    """Commands that stand together under a name of theirs."""
+    """Makes a group of commands."""
     return typer.Typer(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
 def on_queue(ctx: typer.Context, queue: str, work: Callable[[Queue], Awaitable[T]]) -> T:
-    """Does the async part of a command that is about one queue."""
+    """Runs the async part of a command on one queue."""
 
     async def act() -> T:
         async with of(ctx).queue(queue) as source:
@@ -91,10 +87,10 @@ def on_queue(ctx: typer.Context, queue: str, work: Callable[[Queue], Awaitable[T
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Does the async part of a command."""
+    """Runs the async part of a command."""
     import asyncio
     import logging
 
-    # A command says what is wrong in one line of its own; the library's warnings would only repeat it.
+    # A command prints an error as one line; the library's warnings would only repeat it.
     logging.getLogger("oxcart").addHandler(logging.NullHandler())
     return asyncio.run(work)

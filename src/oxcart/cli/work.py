@@ -55,12 +55,10 @@ def work(
     ] = None,
     stack: Annotated[
         list[str] | None,
-        typer.Option(help="What it is made of, for jobs with a target.", show_default="python"),
+        typer.Option(help="What it runs on, for jobs with a target.", show_default="python"),
     ] = None,
     lock_duration: Annotated[str, typer.Option(help="How long a lease lasts without renewal.")] = "30s",
-    stalled_interval: Annotated[
-        str, typer.Option(help="How often to look for jobs of lost workers.")
-    ] = "30s",
+    stalled_interval: Annotated[str, typer.Option(help="How often to recover jobs of lost workers.")] = "30s",
     shutdown_timeout: Annotated[str, typer.Option(help="How long running jobs may take to end.")] = "30s",
     max_started: Annotated[
         int | None,
@@ -71,7 +69,7 @@ def work(
         ),
     ] = None,
     metrics_minutes: Annotated[
-        int, typer.Option(min=0, help="Keep for so many minutes how many jobs ended in each.")
+        int, typer.Option(min=0, help="Minutes for which the queue keeps its counts of ended jobs.")
     ] = 0,
     lifespan: Annotated[
         str | None,
@@ -104,8 +102,8 @@ def work(
     """Run workers until interrupted.
 
     The first Ctrl-C or SIGTERM lets running jobs end, the second gives them back at once. The process ends
-    5 s after the shutdown timeout, whatever runs. With several processes, or --reload, one that dies is
-    started again; a single one is left to whatever runs it.
+    5 s after the shutdown timeout, whatever runs. With several processes, or --reload, a process that dies is
+    started again. A single process is not.
     """
     from oxcart.cli.runner import Plan, run
     from oxcart.model.duration import parse_ms

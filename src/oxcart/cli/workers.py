@@ -10,7 +10,7 @@ from oxcart.cli import output, settings
 from oxcart.cli.settings import JsonOption, Settings
 
 if TYPE_CHECKING:
-    from oxcart.broker.bullmq.registry import WorkerRecord
+    from oxcart.broker.workers import WorkerRecord
 
 
 #: Ms of difference between clocks that are called in step.
@@ -73,7 +73,7 @@ async def _found(using: Settings, names: list[str] | None) -> list[WorkerRecord]
     found: dict[str, WorkerRecord] = {}
     for name in names or await _everywhere(using):
         async with using.queue(name) as queue:
-            found |= {one.id: one for one in await queue.workers()}
+            found |= {one.id: one for one in await queue.workers.list()}
     return [found[one] for one in sorted(found)]
 
 
@@ -83,11 +83,10 @@ async def _everywhere(using: Settings) -> list[str]:
         from oxcart.broker.discovery import find_queues
 
         return await find_queues(using.server, using.prefix, using.reconnect)
-    from oxcart.broker.bridge.presence import registered
     from oxcart.cli.namespace import open_broker
 
     broker = open_broker(using, ANY)
     try:
-        return sorted({ANY, *(name for one in await registered(broker) for name in one.queues)})
+        return sorted({ANY, *(name for one in await broker.registry.everyone() for name in one.queues)})
     finally:
         await broker.close()

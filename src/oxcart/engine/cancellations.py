@@ -1,11 +1,9 @@
-"""Hears which of a worker's jobs are to be cancelled, and tells the worker.
+"""Listens for cancellation requests and forwards them to the worker.
 
-Whoever cancels a running job leaves a note in a set of the worker that holds it; the worker blocks on that
-set, on a connection of its own, and so hears of it within milliseconds. It does so only while a job has been
-running for a moment: short jobs cost nothing, and an idle worker has nothing to cancel. A note that was read
-and lost with its connection stands in the job as well; after a loss all held jobs are looked at.
-
-May touch: the server.
+A client that cancels a running job writes a request into the inbox of the worker that runs it. The worker
+blocks on its inbox, on a connection of its own, and receives the request within milliseconds. It does so only
+while a job has been running for a moment: short jobs cost nothing, and an idle worker has nothing to cancel.
+The job stores the request as well. After a lost connection the worker reads all of its running jobs.
 """
 
 from __future__ import annotations
@@ -14,11 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
-
-from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.cancellations import CancelRequest
 from oxcart.broker.connection import Reconnect
-from oxcart.broker.link import ReplyError
 from oxcart.broker.port import ServedBroker
 from oxcart.engine.running import RunningJob
 from oxcart.engine.waiter import by_slot
@@ -26,35 +21,19 @@ from oxcart.model.errors import BrokerError
 
 log = logging.getLogger("oxcart.worker")
 
-#: Jobs that end sooner, in seconds, are not listened for.
+#: Seconds that a job must run before the worker listens.
 PATIENCE = 0.3
 #: Longest single block, in seconds.
 POLL = 5.0
 
 
-class Request(msgspec.Struct, frozen=True):
-    """Somebody wants a running job cancelled.
-
-    Attributes:
-        id: The job.
-        starts: The fencing number of the attempt that is meant.
-        reason: Why.
-        force: Whether the job has ended already, so that nothing its handler returns will be taken.
-    """
-
-    id: str
-    starts: int
-    reason: str
-    force: bool = False
-
-
 class Cancellations:
-    """What one worker hears of.
+    """The cancellation requests of one worker.
 
     Args:
         brokers: The worker's queues.
-        held: The jobs held of a queue and its lanes, by id.
-        stop: Takes a job that was cancelled: the job, why, and whether by force.
+        held: Returns the running jobs of a queue and its lanes, by id.
+        stop: Receives a cancelled job, the reason, and whether the job has ended by force.
         reconnect: Pauses between attempts to reach a lost server.
     """
 
@@ -70,7 +49,7 @@ class Cancellations:
         self._held = held
         self._stop = stop
         self._looks: set[asyncio.Task[None]] = set()
-        #: Set when a job has begun; cleared when nothing runs any more.
+        #: Set when a job starts; cleared when no job runs.
         self.needed = asyncio.Event()
         self._listeners = [
             _Listener({index: brokers[index] for index in indexes}, self, reconnect)
@@ -88,7 +67,7 @@ class Cancellations:
                 await one.close()
 
     async def _serve(self, listener: _Listener) -> None:
-        """Lets one listener listen whenever jobs of its queues run; each has its own times."""
+        """Runs one listener whenever jobs of its queues run."""
         while True:
             await self.needed.wait()
             await asyncio.sleep(PATIENCE)
@@ -97,14 +76,14 @@ class Cancellations:
                 self.needed.clear()
 
     def is_busy(self, indexes: Iterable[int]) -> bool:
-        """Whether jobs of some queues are held."""
+        """Whether jobs of some queues run."""
         return any(self._held(index) for index in indexes)
 
-    def told(self, index: int, request: Request) -> None:
-        """Takes a request that was heard."""
+    def receive(self, index: int, request: CancelRequest) -> None:
+        """Stops the job that a request names."""
         job = self._held(index).get(request.id)
         if job is None or job.fencing != request.starts:
-            return  # it has ended meanwhile, or somebody else runs it
+            return  # it has ended meanwhile, or another worker runs it
         log.info(
             "queue %s: job %s is cancelled: %s",
             job.queue,
@@ -115,7 +94,7 @@ class Cancellations:
         self._stop(job, request.reason, request.force)
 
     def look_soon(self, index: int, job: RunningJob) -> None:
-        """Sees whether a lease is lost because somebody cancelled the job by force: then it is stopped."""
+        """Stops a job that lost its lease because a client cancelled it by force."""
         task = asyncio.create_task(self._look_alone(index, job), name="oxcart-look")
         self._looks.add(task)
         task.add_done_callback(self._looks.discard)
@@ -124,26 +103,21 @@ class Cancellations:
         try:
             await self.look(index, [job])
         except BrokerError as error:
-            log.warning("job %s: why its lease was lost cannot be told: %s", job.id, error)
+            log.warning("could not read why job %s lost its lease: %s", job.id, error)
 
     async def look(self, index: int, jobs: list[RunningJob]) -> None:
-        """Looks at jobs themselves: were they cancelled, with a note that nobody read?"""
+        """Reads from jobs themselves whether they are to be cancelled."""
         if not jobs:
             return
-        broker = self._brokers[index]
-        keys = (broker.keys if job.station is None else job.station.broker.keys for job in jobs)
-        fields = ("ats", "ox:cancel", "ox:category")
-        commands = [("HMGET", names.job(job.id), *fields) for names, job in zip(keys, jobs, strict=True)]
-        for job, (starts, asked, category) in zip(jobs, await broker.caller.pipeline(commands), strict=True):
-            if starts != b"%d" % job.fencing:
-                continue
-            ended = category == b"cancelled"
-            if asked is not None or ended:
-                reason = (asked or b"cancelled").decode("utf-8", "replace")
-                self.told(index, Request(job.id, job.fencing, reason, ended))
+        root = self._brokers[index]
+        attempts = [
+            (root if job.station is None else job.station.broker, job.id, job.fencing) for job in jobs
+        ]
+        for request in await root.cancel_requests(attempts):
+            self.receive(index, request)
 
     async def look_at_all(self, indexes: Iterable[int]) -> None:
-        """Looks at everything that is held of some queues."""
+        """Reads all running jobs of some queues."""
         for index in indexes:
             await self.look(index, list(self._held(index).values()))
 
@@ -157,45 +131,25 @@ class _Listener:
         self._indexes = list(brokers)
         self._worker = worker
         self._reconnect = reconnect
-        first = next(iter(brokers.values()))
-        self._link = first.server.link(first.slot)
-        self._places: dict[bytes, int] = {}
-        for index, broker in brokers.items():
-            client = broker.caller.client_id
-            self._places[broker.keys.cancellations(client).encode()] = index
-            if broker.lane is not None:  # a lane that its queue knows of is spoken to through that queue
-                base = Keys(broker.base, broker.keys.prefix, broker.keys.tagged)
-                self._places[base.cancellations(client).encode()] = index
+        self._inbox = next(iter(brokers.values())).open_inbox(brokers)
         self._missed = False
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._inbox.close()
 
     async def run(self) -> None:
-        """Listens as long as jobs of these queues run."""
+        """Listens while jobs of these queues run."""
         attempt = 0
         while self._worker.is_busy(self._indexes):
             try:
                 if self._missed:
                     await self._worker.look_at_all(self._indexes)
                     self._missed = False
-                await self._listen()
+                if (received := await self._inbox.receive(POLL)) is not None:
+                    self._worker.receive(*received)
                 attempt = 0
-            except (BrokerError, ReplyError) as error:
+            except BrokerError as error:
                 attempt, self._missed = attempt + 1, True
-                if isinstance(error, ReplyError):
-                    self._link.drop("the server refused")
                 if attempt == 5:
-                    log.warning("requests to cancel jobs cannot be heard: %s", error)
+                    log.warning("could not receive requests to cancel jobs, retrying: %s", error)
                 await asyncio.sleep(self._reconnect.pause(attempt, holding=True))
-
-    async def _listen(self) -> None:
-        popped = await self._link.call("BZPOPMIN", *self._places, f"{POLL:.1f}", timeout=POLL + 5.0)
-        if popped is None:
-            return
-        try:
-            request = msgspec.json.decode(popped[1], type=Request)
-        except msgspec.MsgspecError as error:
-            log.warning("a request to cancel a job makes no sense: %s", error)
-            return
-        self._worker.told(self._places[popped[0]], request)

@@ -1,23 +1,20 @@
-"""What a worker is told of counts and times, checked before anything begins.
-
-May touch: nothing.
-"""
+"""Checks and reads the arguments of a worker before anything begins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from oxcart.broker.factory import CAPABILITIES
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
+from oxcart.model.target import Abilities
 
 
 def check_count(value: object, field: str, least: int) -> None:
-    """Checks a number of something.
+    """Checks a count.
 
     Raises:
-        ValidationError: It is no integer, or too small.
+        ValidationError: The value is no integer, or too small.
     """
     if type(value) is not int:  # bool is a subclass of int, and concurrency=True is a mistake
         raise ValidationError(field, f"an integer, at least {least}", value)
@@ -26,10 +23,10 @@ def check_count(value: object, field: str, least: int) -> None:
 
 
 def read_lease(lock_duration: Duration, renew_every: Duration | None) -> tuple[int, float]:
-    """For how many ms a lease lasts, and after how many seconds it is renewed.
+    """Returns the ms that a lease lasts and the seconds between renewals.
 
     Raises:
-        ValidationError: One of them is no such time, or a lease would run out before it is renewed.
+        ValidationError: A value is no duration, or a lease would run out before its renewal.
     """
     lock_ms = parse_ms(lock_duration, "lock_duration", minimum=100)
     every = lock_ms // 2 if renew_every is None else parse_ms(renew_every, "renew_every", minimum=10)
@@ -41,17 +38,27 @@ def read_lease(lock_duration: Duration, renew_every: Duration | None) -> tuple[i
 def read_limiter(
     limiter: tuple[int, Duration] | None, queues: Iterable[Any]
 ) -> tuple[int | None, int | None]:
-    """How many jobs a worker may start in how many ms; None twice where it has no limit of its own.
+    """Returns the worker's rate limit as ``(max_jobs, window_ms)``, or ``(None, None)``.
 
     Raises:
-        ValidationError: It is no such limit.
-        NotSupported: The protocol of a queue knows none.
+        ValidationError: The limit cannot be read.
+        NotSupported: The protocol of a queue has no such limits.
     """
     if limiter is None:
         return None, None
     for queue in queues:
-        CAPABILITIES[getattr(queue, "protocol", "bullmq")].require("worker_limits")
+        queue.capabilities.require("worker_limits")
     if not isinstance(limiter, tuple | list) or len(limiter) != 2:
         raise ValidationError("limiter", "(jobs, duration)", limiter)
     check_count(limiter[0], "limiter", 1)
     return limiter[0], parse_ms(limiter[1], "limiter", minimum=1)
+
+
+def read_abilities(given: Abilities | Mapping[str, Any] | None, name: str) -> Abilities:
+    """Reads abilities as a user writes them; their server is the worker's name unless they name another.
+
+    Raises:
+        ValidationError: They cannot be read.
+    """
+    read = Abilities() if given is None else Abilities.read(given)
+    return read if read.server is not None else read.named(name)

@@ -1,13 +1,11 @@
 """Group commit: ends attempts and claims jobs in as few calls as the moment allows.
 
 Free slots decide how many jobs a call asks for. Outcomes that become ready while calls are in flight go
-together in the next one, which also claims into the freed slots; queues take turns. Idle, that is one job
-per call and the lowest latency; loaded, the batch grows by itself.
+together in the next call, which also claims into the freed slots. Queues take turns. An idle worker makes one
+call per job, with the lowest latency; under load the batch grows by itself.
 
-The lanes of a queue (docs/decisions/60) are its family: a call names those that may have work, and the server
-takes the one whose next job comes first.
-
-May touch: the server, through the brokers. Knows nothing of how handlers run.
+The lanes of a queue (docs/decisions/60) are its family. A call names the lanes that may have jobs, and the
+server chooses the lane whose next job comes first.
 """
 
 from __future__ import annotations
@@ -27,46 +25,46 @@ log = logging.getLogger("oxcart.worker")
 
 #: Attempts ended, and jobs claimed, in one call at most: mostly less than 2 ms of the server's time.
 BATCH = 50
-#: The same while many delayed jobs are due, which such calls let through as well.
+#: The same while many delayed jobs are due, which such calls promote as well.
 BATCH_DUE = 12
-#: A call that has held the server for about so long claims no more, whatever the reason: a slow server, long
-#: jobs, or a pause of Lua's collector. Other clients wait meanwhile.
+#: Microseconds after which a call claims no more, for whatever reason: a slow server, large jobs, or a pause
+#: of Lua's collector. Other clients wait meanwhile.
 SPELL_US = 2_000
-#: A queue found empty is asked again after so many seconds while others keep the slots busy; with a free
-#: slot its marker is waited for instead.
+#: Seconds after which an empty queue is asked again while others keep the slots busy. With a free slot the
+#: worker waits for its marker instead.
 ASK_AGAIN = 0.1
-#: A queue at its rate limit is asked again after so many ms at most: somebody may have lifted the limit.
+#: Ms after which a queue at its rate limit is asked again at most: a user may have lifted the limit.
 LIMITED = 5_000
-#: A call that takes longer, in seconds, hangs: its endpoint is away or silent. No other call goes to that
-#: endpoint meanwhile. The queues of other endpoints go on, without the slots that the call asked for.
+#: Seconds after which a call counts as hanging: its endpoint is away or silent. No other call goes to that
+#: endpoint meanwhile. Queues of other endpoints go on, without the slots that the call asked for.
 STUCK = 1.0
 #: Attempts ended in one call times active jobs at most: each of them may cost a search in the list.
 SEARCHED = 100_000
 #: Lanes that one claim chooses between at most.
 CHOICE = 32
-#: How often what a late answer brings is renewed while the answers to renewals are late as well.
+#: How often the jobs of a late reply are renewed while the replies to renewals are late as well.
 CONFIRMED = 3
 
 
 class Station:
-    """One queue as the worker sees it.
+    """One queue or lane, from the worker's view.
 
     Attributes:
-        ready: A claim might find something.
-        until_ms: Nothing before this time, unless a marker says otherwise: a rate limit.
-        due_ms: When the next delayed job is due, by the clock of ``Claims``; past, where many are; 0 for
-            none.
-        closed: It was paused or at its concurrency when last asked. An end of ours may make room.
+        ready: Whether a claim may find jobs.
+        until_ms: Until when a rate limit keeps the worker from claiming, unless a marker wakes it.
+        due_ms: When the next delayed job is due, by the clock of ``Claims``; in the past if many are due; 0
+            for none.
+        closed: Whether it was paused or at its concurrency at the last claim. An outcome may make room.
         calls: Calls in flight.
-        stuck: Of a root: calls for it and its lanes that hang. While there is one, no other is made: each
+        stuck: For a root: calls for it and its lanes that hang. While there is one, no other is made: each
             would ask for the same slots, and the server would answer all of them when it is back.
-        asked_at: When it was last asked for jobs, in loop time.
-        wakes: How often it was said to have work. An answer to a call that was sent before the last time
-            does not say that it has none: that work may have come after the call.
-        root: The queue that it is a lane of; itself where it is none.
-        family: Of a root: its lanes that are claimed from.
-        owing: Of a root: those of it and its lanes that have outcomes to commit, the oldest first.
-        retired: Of a lane: it is not claimed from any more. What was claimed is still ended.
+        asked_at: When the worker last claimed from it, in loop time.
+        wakes: How often it was woken. A reply to a call from before the last wake does not show that it is
+            empty: the job may have come after the call.
+        root: The queue that it is a lane of, or itself.
+        family: For a root: its lanes that the worker claims from.
+        owing: For a root: the stations of its family with outcomes to commit, the oldest first.
+        retired: For a lane: whether the worker has stopped claiming from it. Its claimed jobs still end.
     """
 
     def __init__(self, index: int, broker: ServedBroker, root: Station | None = None) -> None:
@@ -89,16 +87,16 @@ class Station:
 
     @property
     def lane(self) -> str:
-        """Its name among those that a claim chooses between."""
+        """Its name in a claim that chooses between lanes."""
         return "base" if self.root is self else self.broker.lane or ""
 
     def wake(self) -> None:
-        """Notes that there may be work."""
+        """Marks that there may be jobs."""
         self.ready = not self.retired
         self.wakes += 1
 
     def choice(self) -> list[Station]:
-        """Those of its family that may have work, itself first, then by turns."""
+        """Returns the stations of its family that may have jobs, itself first, then in turn."""
         root = self.root
         all_of_them = [root, *root.family]
         turn = all_of_them.index(self) if not self.retired else 0
@@ -107,7 +105,7 @@ class Station:
 
 
 class _Call:
-    """One call in flight: what it asked for and where, and the timer that tells when it hangs."""
+    """One call in flight: the slots that it asked for, its queue, and the timer that finds it hanging."""
 
     __slots__ = ("asked_for", "choice", "ends", "is_stuck", "place", "station", "timer")
 
@@ -126,18 +124,18 @@ class Claims:
 
     Args:
         stations: The worker's queues.
-        concurrency: How many jobs may be in hand.
+        concurrency: How many jobs the worker may have at once.
         ask: The parts of a claim that stay the same.
-        load: How many jobs are in hand now.
-        arrived: Takes what was claimed.
-        leaving: Told of outcomes before they are sent.
-        left: Told of outcomes that the server has answered.
-        ended: Told of each outcome and its code.
-        starved: Told when a queue has nothing more, so that the wait for work begins.
-        clock: Ms of a clock that nobody sets: all times of stations are on it.
-        broken: Told of an error that the worker cannot survive.
-        observe: Told of every call: station, ended, claimed, seconds.
-        late: Seconds after which an answer is so late that the leases of its jobs must be renewed first.
+        load: Returns how many jobs the worker has now.
+        arrived: Receives claimed jobs.
+        leaving: Receives the ids of outcomes before they are sent.
+        left: Receives the ids of outcomes after the server's reply.
+        ended: Receives each outcome and its code.
+        starved: Called when a queue is empty, so that the wait for jobs begins.
+        clock: A monotonic clock in ms, for all times of stations.
+        broken: Receives an error that ends the worker.
+        observe: Receives the station, the ended attempts, the claimed jobs and the seconds of every call.
+        late: Seconds after which a reply is so late that the leases of its jobs must be renewed first.
     """
 
     def __init__(
@@ -172,7 +170,7 @@ class Claims:
         self._late = late
         self._most_calls = max(1, -(-concurrency // BATCH))
         self._asked_for = 0
-        self._ending = 0  # outcomes that calls under way commit
+        self._ending = 0  # outcomes of calls in flight
         self._stuck = 0
         self._stuck_places: Counter[Hashable] = Counter()  # endpoints at which calls hang
         self._calls: set[asyncio.Task[None]] = set()
@@ -187,7 +185,7 @@ class Claims:
 
     @property
     def has_room(self) -> bool:
-        """Whether a job could be taken now."""
+        """Whether a slot is free."""
         return self._claiming and not self.paused and self._load() + self._asked_for < self._concurrency
 
     @property
@@ -196,7 +194,7 @@ class Claims:
         return self._ending + sum(len(station.outcomes) for station in self._stations)
 
     def submit(self, station: Station, job: RunningJob, outcome: Outcome) -> None:
-        """Takes an ended attempt; it is committed with the next call."""
+        """Commits an ended attempt with the next call."""
         job.took = time.monotonic() - job.began
         station.outcomes.append((job, outcome))
         station.root.owing[station] = None
@@ -205,7 +203,7 @@ class Claims:
         self._pump_soon()
 
     def join(self, station: Station) -> None:
-        """Claims from a lane from now on."""
+        """Starts claiming from a lane."""
         station.retired = False
         station.root.family.append(station)
         if station not in self._stations:
@@ -214,14 +212,14 @@ class Claims:
         self._pump_soon()
 
     def retire(self, station: Station) -> None:
-        """Claims from a lane no more; what it was claimed from it is still ended."""
+        """Stops claiming from a lane; its claimed jobs still end."""
         station.retired, station.ready, station.due_ms = True, False, 0
         station.root.family.remove(station)
         if not station.calls and not station.outcomes:
             self._stations.remove(station)
 
     def wake(self, index: int | None) -> None:
-        """Says that a queue may have work, or that all are to be looked at."""
+        """Marks that a queue may have jobs, or any queue for None."""
         if index is None:
             now = self._clock()
             for station in self._stations:
@@ -232,12 +230,12 @@ class Claims:
         self._pump_soon()
 
     def wake_station(self, station: Station) -> None:
-        """Says that a queue may have work."""
+        """Marks that a queue may have jobs."""
         station.wake()
         self._pump_soon()
 
     def stop_claiming(self) -> None:
-        """From now on only ends attempts."""
+        """Only ends attempts from now on."""
         self._claiming = False
         if self._alarm is not None:
             self._alarm.cancel()
@@ -250,7 +248,7 @@ class Claims:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Gives up what is under way."""
+        """Cancels the calls in flight."""
         self.stop_claiming()
         calls = list(self._calls)
         for call in calls:
@@ -284,7 +282,7 @@ class Claims:
                 break
             owing = station.root.owing
             if not station.outcomes and owing:
-                # An end claims for the whole family, and should not wait until all lanes had their turn.
+                # An outcome claims for the whole family, and should not wait for the turns of all lanes.
                 self._start(next(iter(owing)), free, station)
             else:
                 self._start(station, free, station)
@@ -294,22 +292,22 @@ class Claims:
     def _is_stuck(self, station: Station) -> bool:
         if station.root.stuck:
             return True
-        return bool(self._stuck_places) and station.broker.caller.place in self._stuck_places
+        return bool(self._stuck_places) and station.broker.place in self._stuck_places
 
     def _ask_again(self) -> None:
-        """Keeps a busy queue from hiding the others: nobody waits for their markers while slots are full."""
+        """Keeps a busy queue from hiding the others: with full slots the worker waits for no marker."""
         now = asyncio.get_running_loop().time()
         for station in self._stations:
             if not station.ready and not station.until_ms and now - station.asked_at > ASK_AGAIN:
                 station.ready = not station.retired
 
     def _start(self, station: Station, free: int, turn: Station) -> None:
-        """Starts a call that ends what a queue has and claims into the free slots.
+        """Starts a call that commits the outcomes of a queue and claims into the free slots.
 
         Args:
             station: The queue.
             free: How many slots are free.
-            turn: Whose turn it is to be claimed from, where its family has the same to offer.
+            turn: The station to prefer if several of the family have equal jobs.
         """
         most = BATCH_DUE if 0 < station.due_ms <= self._clock() else BATCH
         batch = self._batch(station, max(1, min(most, SEARCHED // max(1, station.active))))
@@ -319,7 +317,7 @@ class Claims:
         if station.root.family or station.retired:
             if batch:
                 for one in station.root.family:
-                    one.ready = one.ready or one.closed  # the end may make room for all of them
+                    one.ready = one.ready or one.closed  # the outcome may make room for all of them
             choice = turn.choice() if free > 0 else []
             claim = min(free, most) if choice else 0
             if choice == [station]:
@@ -341,14 +339,14 @@ class Claims:
         task.add_done_callback(self._finished)
 
     def _hangs(self, call: _Call) -> None:
-        """Lets the others go on. The call goes on too: it may have been applied, so it must be answered."""
+        """Lets other queues go on. The call goes on too, because the server may have applied it."""
         call.is_stuck = True
         self._stuck += 1
         call.station.root.stuck += 1
         self._asked_for -= call.asked_for
-        caller = call.station.broker.caller
-        if not caller.waits_for_slot:
-            call.place = caller.place
+        broker = call.station.broker
+        if not broker.waits_for_slot:
+            call.place = broker.place
             self._stuck_places[call.place] += 1
         self._pump_soon()
 
@@ -360,14 +358,14 @@ class Claims:
             call.station.root.stuck -= 1
             if call.place is not None:
                 self._stuck_places[call.place] -= 1
-                self._stuck_places += Counter()  # drops endpoints without a call that hangs
+                self._stuck_places += Counter()  # drops endpoints without a hanging call
             return
         self._asked_for -= call.asked_for
         if call.timer is not None:
             call.timer.cancel()
 
     def _batch(self, station: Station, limit: int) -> list[tuple[RunningJob, Outcome]]:
-        """The next outcomes to send; a large one goes alone."""
+        """Returns the next outcomes to send; a large one goes alone."""
         outcomes = station.outcomes
         station.root.owing.pop(station, None)
         if len(outcomes) <= limit and all(len(outcome.value) < LARGE_OUTCOME for _, outcome in outcomes):
@@ -408,10 +406,12 @@ class Claims:
             if claimed.jobs and time.perf_counter() - started > self._late:
                 await self._confirm(choice[claimed.lane or 0] if choice else station, claimed)
         except (BrokerUnavailable, CrossSlotError):
-            raise  # told to give up after a number of attempts, or on a cluster without a hash tag
+            raise  # the limit of attempts is reached, or a cluster's key has no hash tag
         except BrokerError as error:
-            # The server refused the call as such (a script it does not like): nothing was applied.
-            log.error("queue %s: %s", station.broker.queue, error)
+            # The server refused the call as such, for example its script: it applied nothing.
+            log.error(
+                "queue %s: the server refused a claim, retrying in 1 s: %s", station.broker.queue, error
+            )
             station.outcomes.extend(batch)
             if batch:
                 station.root.owing[station] = None
@@ -428,7 +428,7 @@ class Claims:
                 if not claimed.repeated and choice[place].wakes == all_wakes[place]:
                     self._is_empty(choice[place], due_ms)
             if claimed.lane is None:
-                return self._tell(station, batch, claimed, started)
+                return self._deliver(station, batch, claimed, started)
             if claimed.shut or claimed.limited_ms:
                 for one in choice:
                     if one is not choice[claimed.lane]:
@@ -437,12 +437,12 @@ class Claims:
         if claim:
             self._note(station, claimed, claim, wakes)
         station.active = claimed.active
-        self._tell(station, batch, claimed, started)
+        self._deliver(station, batch, claimed, started)
 
     async def _confirm(self, station: Station, claimed: Claimed) -> None:
-        """Renews what a late answer brings, and drops jobs that other workers may run by now.
+        """Renews the jobs of a late reply, and drops jobs that other workers may run by now.
 
-        An answer is late after an outage, or where a handler blocked the event loop. Nobody renewed since.
+        A reply is late after an outage, or if a handler blocked the event loop. No lease was renewed since.
         """
         for _ in range(CONFIRMED):
             started = time.perf_counter()
@@ -452,11 +452,11 @@ class Claims:
             except BrokerUnavailable:
                 raise
             except BrokerError as error:
-                log.error("queue %s: could not renew what was claimed: %s", station.broker.queue, error)
+                log.error("queue %s: could not renew claimed jobs: %s", station.broker.queue, error)
                 refused = {lease.id for lease in leases}
             if refused:
                 log.warning(
-                    "queue %s: %d claimed jobs are not run: the answer came after their leases had run out",
+                    "queue %s: dropped %d claimed jobs: the reply came after their leases had run out",
                     station.broker.queue,
                     len(refused),
                     extra={"job_ids": sorted(refused)[:100]},
@@ -465,7 +465,7 @@ class Claims:
             if not claimed.jobs or time.perf_counter() - started <= self._late:
                 return
 
-    def _tell(
+    def _deliver(
         self, station: Station, batch: list[tuple[RunningJob, Outcome]], claimed: Claimed, started: float
     ) -> None:
         if claimed.jobs:
@@ -479,11 +479,11 @@ class Claims:
         self._starved()
 
     def _here(self, station: Station, due_ms: int) -> int:
-        """A time of a queue's server by the clock of this worker; 0 stays 0."""
+        """Converts a time of a queue's server to the clock of this worker; 0 stays 0."""
         return due_ms and max(1, self._clock() + due_ms - station.broker.clock())
 
     def _note(self, station: Station, claimed: Claimed, asked: int, wakes: int) -> None:
-        """Learns from an answer whether to ask again."""
+        """Learns from a reply whether to claim again."""
         station.until_ms = 0
         station.due_ms = self._here(station, claimed.due_ms)
         station.closed = claimed.closed
@@ -506,7 +506,7 @@ class Claims:
                 self._starved()
 
     def _set_alarm(self) -> None:
-        """Rings when the first of the limits is over."""
+        """Sets the timer to the end of the first rate limit."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -521,7 +521,7 @@ class Claims:
             if 0 < station.until_ms <= now:
                 station.until_ms = 0
                 station.wake()
-        self._set_alarm()  # for the others, and where this clock is behind the loop's
+        self._set_alarm()  # for the other limits, and if this clock is behind the loop's
         self._pump_soon()
 
 
@@ -531,4 +531,4 @@ def _with_count(ask: Ask, count: int, lanes: tuple[str, ...]) -> Ask:
 
 
 def _bytes(claimed: Claimed) -> int:
-    return sum(len(job.fields.get(b"data", b"")) for job in claimed.jobs)
+    return sum(len(job.payload) for job in claimed.jobs)

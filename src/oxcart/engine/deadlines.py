@@ -1,9 +1,7 @@
-"""Ends attempts whose time is up.
+"""Ends attempts whose deadline has passed.
 
-Nearly every job has the same far deadline, so there is one timer for all of them, set to the nearest; it
-is moved only when a nearer deadline comes. Starting a job costs a comparison, not a timer.
-
-May touch: the event loop's timers.
+Nearly every job has the same far deadline, so one timer serves all of them. It is set to the nearest deadline
+and moved only for a nearer one. Starting a job costs a comparison, not a timer.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, deadline: float) -> None:
-        """Notes that a job with this deadline (loop time) has started."""
+        """Watches for a deadline (loop time) of a job that has started."""
         if self._nearest is None or deadline < self._nearest:
             self._set(deadline)
 

@@ -1,11 +1,9 @@
 """Runs handlers: a number of slots, each a task that takes one job after another.
 
-A slot is a long-lived task, because a task per job costs more than a short job does. Jobs that end without
-waiting are taken one after another by the same slot; a second slot is woken beside it, so that a job that
-does wait never holds up the next. A slot whose job left something behind in its context (a context
-variable, a pending cancellation) is replaced by a fresh one, so nothing leaks from job to job.
-
-May touch: threads and processes, through the pools it is given.
+A slot is a long-lived task, because a task per job costs more than a short job. One slot runs jobs that end
+without waiting one after another. A second slot is woken beside it, so that a job that waits never delays the
+next. A slot whose job changed its context (a context variable, a pending cancellation) is replaced, so that
+nothing leaks from job to job.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ SHUTDOWN = "shutdown"
 CANCELLED = "cancelled"
 EXPIRED = "lifetime over"
 
-#: Reasons that end an attempt whatever its handler makes of them.
+#: Reasons that end an attempt whatever its handler does.
 _ENDING = (TIMED_OUT, CANCELLED, EXPIRED)
 
 #: Seconds that cancelled handlers have to end when the worker closes.
@@ -48,7 +46,7 @@ CLOSING = 1.0
 
 
 class AttemptTimeout(TimeoutError):
-    """An attempt ran longer than it may."""
+    """An attempt exceeded its timeout."""
 
 
 class Executor:
@@ -56,10 +54,10 @@ class Executor:
 
     Args:
         concurrency: How many handlers run at once.
-        verdict: Turns what handlers do into outcomes.
-        done: Told of every ended attempt and its outcome.
+        verdict: Decides the outcome of an attempt.
+        done: Receives every ended attempt and its outcome.
         middleware: Wraps every handler call, the first outermost.
-        timeout: Seconds an attempt may take where neither job nor handler says; None for no limit.
+        timeout: Seconds that an attempt may take if neither job nor handler has a timeout; None for no limit.
         processes: Runs handlers that want a process of their own.
     """
 
@@ -95,24 +93,24 @@ class Executor:
         return len(self.running) + len(self._backlog)
 
     def give(self, jobs: list[RunningJob]) -> None:
-        """Takes jobs to run; the caller keeps within the free slots."""
+        """Runs jobs; the caller gives no more than there are free slots."""
         self._backlog.extend(jobs)
         self._wake()
 
     def take_back(self) -> list[RunningJob]:
-        """The jobs that have not started; they will not."""
+        """Removes and returns the jobs that have not started."""
         jobs = list(self._backlog)
         self._backlog.clear()
         return jobs
 
     def stop(self, job: RunningJob, reason: str) -> None:
-        """Tells a running attempt to stop, and stops it where it can be."""
+        """Asks a running attempt to stop, and cancels it if that is possible."""
         job.cancel(reason)
         if job.stop is not None:
             job.stop()
 
     def cancel(self, job: RunningJob, text: str, force: bool) -> None:
-        """Ends an attempt because its job was cancelled; a thread is only told, unless by force."""
+        """Ends an attempt whose job was cancelled; a thread is only asked to stop, unless by force."""
         job.cancel_text = text
         job.cancel(CANCELLED)
         in_thread = job.handler is not None and job.handler.kind == "thread"
@@ -120,7 +118,7 @@ class Executor:
             job.stop()
 
     async def idle(self, timeout: float) -> None:
-        """Waits until nothing runs, for so many seconds at most."""
+        """Waits until no job runs, for so many seconds at most."""
         self._emptied = asyncio.Event()
         if self.running:
             with contextlib.suppress(TimeoutError):
@@ -128,19 +126,19 @@ class Executor:
                     await self._emptied.wait()
 
     def hurry(self) -> None:
-        """Ends a wait for nothing to run."""
+        """Ends the wait of ``idle`` now."""
         if self._emptied is not None:
             self._emptied.set()
 
     async def close(self) -> None:
-        """Ends all slots, and what runs in them."""
+        """Ends all slots and cancels their jobs."""
         self._closing = True
         self.deadlines.close()
         slots = list(self._slots)
         for slot in slots:
             slot.cancel()
         if slots:
-            # A handler that will not be cancelled must not keep the worker from ending.
+            # A handler that ignores cancellation must not keep the worker from stopping.
             _, deaf = await asyncio.wait(slots, timeout=CLOSING)
             if deaf:
                 named = ", ".join(sorted(job.id for job in self.running)[:10])
@@ -169,7 +167,7 @@ class Executor:
             self._start_slot()
 
     def _start_slot(self) -> None:
-        # An empty context: what the code that started the worker had set is not the handlers' business.
+        # An empty context: handlers must not see context variables of the code that started the worker.
         task = asyncio.get_running_loop().create_task(
             self._slot(), name="oxcart-slot", context=contextvars.Context()
         )
@@ -201,7 +199,7 @@ class Executor:
                     if free in self._idle:
                         self._idle.remove(free)
                     else:
-                        self._waking = False  # it had been woken; another slot is to be woken instead
+                        self._waking = False  # it was woken in vain; wake another slot instead
                     raise
                 self._waking = False
             job = self._backlog.popleft()
@@ -210,7 +208,7 @@ class Executor:
             try:
                 outcome = await self._attempt(job, me)
             except Exception as error:
-                # Without an outcome its lease is renewed for ever; put off, it comes back for ever.
+                # Without an outcome its lease is renewed for ever; delayed, it comes back for ever.
                 log.exception("could not judge the end of job %s", job.id, extra=job.log_fields())
                 outcome = self._verdict.quarantined(job, f"{type(error).__name__}: {error}")
             place.job = None
@@ -219,11 +217,11 @@ class Executor:
             if self._closing:
                 return
             if me.cancelling() or contextvars.copy_context() != clean:
-                # Ends by itself; its end wakes or starts another slot.
+                # The slot ends by itself, which wakes or starts another slot.
                 return
 
     async def _attempt(self, job: RunningJob, me: asyncio.Task[None]) -> Outcome | None:
-        """Runs one attempt; None where the slot itself is being ended."""
+        """Runs one attempt; returns None if the slot itself is ending."""
         handler = job.handler
         assert handler is not None
         self.running.add(job)
@@ -249,7 +247,7 @@ class Executor:
                 job.stop = None
                 job.deadline = None
             if job.cancel_reason in _ENDING:
-                # It ended by itself in the moment its time was up; the result stands.
+                # The handler finished at the moment of its deadline; its result stands.
                 while me.cancelling():
                     me.uncancel()
                 if job.cancel_reason == CANCELLED and self._verdict.goes_on(result):
@@ -259,7 +257,7 @@ class Executor:
             if job.cancel_reason is None:
                 if self._closing:
                     raise
-                # The handler let a cancellation of its own escape: an error like any other.
+                # A cancellation that the handler itself caused: an error like any other.
                 return self._verdict.of_error(job, error, Category.TEMPORARY)
             while me.cancelling():
                 me.uncancel()
@@ -268,7 +266,7 @@ class Executor:
             if job.cancel_reason is not None and isinstance(error, HandlerStopped | JobCancelled):
                 return self._stopped(job, error)
             if job.cancel_reason in _ENDING:
-                # What it raises on being stopped, a clean-up that broke for instance, is not why it ended.
+                # An exception of a stopped handler, for example of its clean-up, is not why it ended.
                 while me.cancelling():
                     me.uncancel()
                 return self._stopped(job, error)
@@ -276,7 +274,7 @@ class Executor:
                 job, error, Category.SYSTEM if isinstance(error, HandlerCrashed) else None
             )
         except BaseException as error:
-            # Of whatever kind: an attempt without an outcome would be held until its lease is given up.
+            # Of any kind: an attempt without an outcome would keep its lease for ever.
             if job.cancel_reason in _ENDING:
                 return self._stopped(job, error)
             ends = isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit))
@@ -301,10 +299,10 @@ class Executor:
         return self._verdict.given_back(job)
 
     def limit_of(self, job: RunningJob) -> float | None:
-        """Seconds that an attempt of this job may take.
+        """Returns the seconds that an attempt of this job may take.
 
-        The job's word, else the worker's. A handler may ask for less, never for more. No attempt outlives its
-        job's lifetime.
+        The job's timeout applies, else the worker's. A handler's timeout may shorten it, never extend it. No
+        attempt outlives its job's lifetime.
         """
         asked = job.options.timeout
         limit = self._timeout if asked is UNSET else None if asked is None else asked / 1000
@@ -338,10 +336,10 @@ class Executor:
 
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
         if job.cancel_reason in (TIMED_OUT, SHUTDOWN, CANCELLED, EXPIRED):
-            raise HandlerStopped("the attempt was to stop before its handler began")
+            raise HandlerStopped("the attempt was stopped before its handler began")
         loop = asyncio.get_running_loop()
         if self._threads is None:
-            # More than slots, because a thread that was left to itself still occupies one.
+            # More than slots, because an abandoned thread still occupies one.
             self._threads = ThreadPoolExecutor(self.concurrency + 1000, thread_name_prefix="oxcart-job")
         place = Place()
         place.job = job
@@ -361,19 +359,19 @@ class Executor:
         finally:
             job.stop = before  # for the layers around the handler
             if not work.done() or abandoned.done():
-                # A thread cannot be stopped. It was told; what it still returns is nobody's result.
+                # A thread cannot be stopped. Its result is dropped.
                 work.add_done_callback(lambda late: late.cancelled() or late.exception())
         if not abandoned.done():
             return work.result()
-        # Also where it has ended since: it may have done so because it was told to, with half of its work.
-        raise HandlerStopped("the handler's thread was told to stop and left to itself")
+        # Also if it has ended since: it may have stopped on request, with half of its work done.
+        raise HandlerStopped("the handler's thread was asked to stop and abandoned")
 
 
 def _call_in_thread(handler: Handler, arguments: dict[str, Any]) -> Any:
     try:
         return handler.function(**arguments)
     except StopIteration as error:
-        # No future takes it: the attempt would never end.
+        # A future cannot carry it: the attempt would never end.
         raise RuntimeError("the handler raised StopIteration") from error
 
 

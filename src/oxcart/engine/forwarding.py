@@ -1,10 +1,7 @@
-"""Brings the log records of a handler's process to its worker, which knows where logs go.
+"""Forwards the log records of a handler's process to its worker.
 
-The handler's process has no logging of its own: what is set up in the worker is not there. So every record
-of a level that the worker wants is sent over the pipe, and told by the worker's logger of the same name,
-with the fields of the job that ran.
-
-May touch: the root logger of a handler's process.
+The handler's process does not have the logging set-up of the worker. So it sends every record from the
+worker's level on over the pipe. The worker's logger of the same name handles it, with the fields of the job.
 """
 
 from __future__ import annotations
@@ -20,10 +17,10 @@ Fields = dict[str, Any]
 
 
 class Forwarding(logging.Handler):
-    """In the handler's process: gives every record to the worker.
+    """Sends every record of the handler's process to the worker.
 
     Args:
-        send: Takes a record as plain fields.
+        send: Sends a record as plain fields.
     """
 
     def __init__(self, send: Callable[[Fields], None]) -> None:
@@ -31,24 +28,24 @@ class Forwarding(logging.Handler):
         self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Sends the record, its arguments and traceback as text, an extra that cannot travel as its repr."""
+        """Sends the record: arguments and traceback as text, an extra that cannot be pickled as its repr."""
         try:
-            told = dict(vars(record), msg=self.format(record), args=None)
-            told.update(exc_info=None, exc_text=None, stack_info=None, message=None)
-            self._send({name: _portable(value) for name, value in told.items()})
+            fields = dict(vars(record), msg=self.format(record), args=None)
+            fields.update(exc_info=None, exc_text=None, stack_info=None, message=None)
+            self._send({name: _portable(value) for name, value in fields.items()})
         except Exception:
             self.handleError(record)
 
 
 def forward(send: Callable[[Fields], None], level: int) -> None:
-    """Sends what is logged in this process, from a level on."""
+    """Sends the log records of this process, from a level on."""
     root = logging.getLogger()
     root.addHandler(Forwarding(send))
     root.setLevel(level)
 
 
-def tell(fields: Fields, job: RunningJob | None) -> None:
-    """In the worker: tells a record of a handler's process, as one of a job where it is known which."""
+def handle(fields: Fields, job: RunningJob | None) -> None:
+    """Handles a record of a handler's process in the worker, with the fields of the job if it is known."""
     record = logging.makeLogRecord(fields)
     if job is not None:
         of_job = {"worker_id": job.worker_id, "job_id": job.id, "queue": job.queue, "job_name": job.name}

@@ -1,10 +1,8 @@
-"""What runs for a job: a function, how it wants to be run, and how a payload becomes its arguments.
+"""Handlers: functions, how to run them, and how a payload becomes their arguments.
 
-The signature is the payload: ``async def welcome(to: str, name: str)`` takes a job whose data has these
-fields, checked against their types before the function is called. A parameter named ``job`` (or annotated
-``RunningJob``) receives the job itself; a function that takes nothing else is handed no payload.
-
-May touch: nothing; looks at functions.
+The signature describes the payload: ``async def welcome(to: str, name: str)`` takes jobs whose data has these
+fields. Their types are checked before the call. A parameter named ``job`` (or annotated ``RunningJob``)
+receives the job itself; a function without other parameters receives no payload.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Handler:
-    """A function that does a kind of job.
+    """A function that runs jobs of one name.
 
     Attributes:
-        name: The job name it answers to.
+        name: The name of its jobs.
         function: The function.
         kind: ``async`` in the loop, ``thread`` in a thread, ``process`` in a process of its own.
         options: The options of jobs that are enqueued through it.
@@ -67,10 +65,10 @@ class Handler:
         self._shape = _shape(name, fields) if fields else None
 
     def arguments(self, raw: bytes) -> dict[str, Any]:
-        """The keyword arguments from a job's raw data.
+        """Returns the keyword arguments from a job's raw data.
 
         Raises:
-            PermanentError: The data does not fit the signature; no retry can mend that.
+            PermanentError: The data does not fit the signature; a retry cannot help.
             Undecodable: The data is no JSON.
         """
         if not self.takes_data:
@@ -106,10 +104,10 @@ class Handler:
         try:
             return msgspec.json.decode(raw, type=shape)
         except msgspec.ValidationError:
-            payload.decode_stored(raw, "data")  # a number of too many digits is no matter of the signature
+            payload.decode_stored(raw, "data")  # a number with too many digits is no fault of the signature
             raise
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            # The typed reader is strict. What only the lenient one accepts meets the signature here.
+            # The typed decoder is strict. Data that only the lenient one accepts is checked here.
             return msgspec.convert(payload.decode_stored(raw, "data"), shape, str_keys=True)
 
     def check(self, data: Any) -> None:
@@ -126,20 +124,20 @@ class Handler:
             raise ValidationError("data", "what the handler takes", data, str(error)) from error
 
 
-class Registry:
-    """The handlers of a queue, by job name; one of them may answer to every name."""
+class Handlers:
+    """The handlers of a queue by job name, and the fallback for every other name."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Handler] = {}
         self._any: Handler | None = None
 
-    def add(self, handler: Handler, *, every_name: bool = False) -> None:
+    def add(self, handler: Handler, *, fallback: bool = False) -> None:
         """Registers a handler.
 
         Raises:
             ValidationError: The name is taken by another function.
         """
-        if every_name:
+        if fallback:
             self._any = handler
             return
         taken = self._by_name.get(handler.name)
@@ -148,7 +146,7 @@ class Registry:
         self._by_name[handler.name] = handler
 
     def find(self, name: str) -> Handler | None:
-        """The handler for a job name, or None."""
+        """Returns the handler of a job name, or None."""
         return self._by_name.get(name, self._any)
 
     @property
@@ -161,10 +159,10 @@ class Registry:
 
 
 def _read_signature(function: Callable[..., Any]) -> tuple[str | None, list[Any], bool]:
-    """The parameter for the job, the fields of the payload, and whether any field is welcome."""
+    """Returns the parameter for the job, the fields of the payload, and whether others are allowed."""
     try:
         hints = typing.get_type_hints(function)
-    except Exception:  # a name that exists only while type checking: fields without a type
+    except Exception:  # a name that exists only for the type checker: fields without a type
         hints = {}
     takes_job: str | None = None
     fields: list[Any] = []
@@ -195,7 +193,7 @@ def _joins(hint: Any) -> bool:
 
 
 def _shape(name: str, fields: list[Any]) -> Any:
-    """A struct type with the handler's fields, or one without types where msgspec knows a type not."""
+    """Makes a struct type with the handler's fields, untyped if msgspec does not support one of the types."""
     title = "".join(part for part in name.title() if part.isalnum()) or "Payload"
     title = title if title.isidentifier() and not keyword.iskeyword(title) else f"Payload{abs(hash(name))}"
     ordered = [field for field in fields if len(field) == 2] + [field for field in fields if len(field) == 3]

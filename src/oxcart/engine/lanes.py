@@ -1,14 +1,12 @@
-"""The lanes of a queue, as one worker sees them: which fit it, which have work, and what must be tended.
+"""The lanes of a queue for one worker: which fit it, which have jobs, and their maintenance.
 
-A worker that was told its abilities takes jobs from its queue and from every lane that fits it. It waits for
-the markers of at most 32 lanes. A new lane is told to it under its wake key; one that fits more lanes than it
-can wait for is told of every add to a lane. What was missed is found at the tick.
+A worker with abilities takes jobs from its queue and from every lane that fits it. It waits for the markers
+of at most 32 lanes. Its wake key wakes it for a new lane. If more lanes fit than it can wait for, the key
+wakes it for every add to a lane. A tick finds what was missed.
 
-Once a second one of the workers tends all lanes of the queue: lets due jobs through, ends those whose
-lifetimes are over, settles gates, removes lanes that stay empty, drops notes of ids whose jobs are gone, and
-scans for lanes that peers have made.
-
-May touch: the server.
+Once a second one of the workers maintains all lanes of the queue. It promotes due jobs, recovers stalled
+jobs, ends jobs whose lifetime is over and releases dependents. It removes lanes that stay empty, drops
+entries of ids whose jobs are gone, and scans for lanes that peers have made.
 """
 
 from __future__ import annotations
@@ -18,47 +16,43 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 
-from oxcart.broker.bullmq import registry
-from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.graphs import GateKeeper
-from oxcart.broker.bullmq.lanes import GUARD
-from oxcart.broker.factory import is_native
-from oxcart.broker.port import Outage
+from oxcart.broker.port import Outage, ServedBroker
 from oxcart.engine.claims import Claims, Station
-from oxcart.engine.recovery import SIGNS
+from oxcart.engine.looper import Looper
+from oxcart.engine.recovery import SIGNS, StalledCheck
 from oxcart.engine.waiter import Taker
-from oxcart.model.errors import BrokerError
 from oxcart.model.target import Abilities
 
 log = logging.getLogger("oxcart.lanes")
 
-#: Seconds between ticks.
-TICK = 1.0
+#: Ms for which a tick keeps other workers from ticking, per second of the interval.
+GUARD = 950
 #: Markers that one blocking call waits for at most.
 MARKERS = 32
 #: Steps of the scan for lanes of peers per tick, each of some hundred keys.
 SCANS = 20
-#: Steps of the sweep of notes of custom ids per tick, each of about a hundred.
+#: Steps of the sweep of custom ids per tick, each of about a hundred.
 SWEEPS = 10
 
 
-class Lanes:
+class Lanes(Looper):
     """The lanes of one queue.
 
     Args:
         root: The queue.
-        worker_id: Names the worker's wake key.
-        abilities: What the worker can do now.
+        worker_id: The worker's id, which names its wake key.
+        abilities: Returns what the worker can do now.
         claims: Claims from the lanes that fit.
         open_station: Makes the station of a lane.
-        is_held: Whether the worker has jobs of a station in hand.
-        on_crowded: Told when `is_crowded` changes.
-        most: How many markers it may wait for.
-        recovered: Told the ids that came back from lost workers.
-        max_stalled: How often a job may stall before it is failed.
-        stalled_interval: Seconds between looks for such jobs; None where this worker does not look.
-        outage: When the server counts as having been away; None where this worker does not look.
+        is_held: Returns whether the worker has jobs of a station.
+        on_crowded: Called when `is_crowded` changes.
+        most: How many markers to wait for at most.
+        registered: Set once the worker is in the registry.
+        check: Makes the stalled check of a lane; None if this worker does not check.
+        outage: When the server counts as having been away; None if this worker does not check.
     """
+
+    name = "tending of lanes"
 
     def __init__(
         self,
@@ -71,14 +65,13 @@ class Lanes:
         is_held: Callable[[Station], bool],
         on_crowded: Callable[[], None],
         most: int = MARKERS,
-        recovered: Callable[[str, list[str]], None],
-        max_stalled: int,
-        stalled_interval: float | None,
-        outage: Outage | None = None,
+        registered: asyncio.Event,
+        check: Callable[[ServedBroker], StalledCheck] | None,
+        outage: Outage | None,
     ) -> None:
-        assert is_native(root.broker)
+        super().__init__(root.broker.queue)
+        assert root.broker.lanes is not None
         self._root = root
-        self._broker: BullMQBroker = root.broker
         self._store = root.broker.lanes
         self._worker_id = worker_id
         self._abilities = abilities
@@ -87,31 +80,29 @@ class Lanes:
         self._is_held = is_held
         self._on_crowded = on_crowded
         self._most = most
-        self._recovered = recovered
-        self._max_stalled = max_stalled
-        self._stalled_interval = stalled_interval
-        self._outage = outage if stalled_interval is not None else None
-        self._next_repair: dict[str, float] = {}
-        self._wake_key = self._broker.keys.wake(worker_id).encode()
+        self._registered = registered
+        self._check = check
+        self._outage = outage
+        if outage is not None:  # every tick gives a sign of life
+            self.interval = min(self.interval, outage.silence_ms / 1000 / SIGNS)
+        self._wake_key = self._store.wake_key(worker_id)
         self._version = -1
         self._names: set[str] = set()
         self._fits: dict[str, bool] = {}
-        self._stations: dict[str, Station] = {}  # every lane that was ever claimed from
-        self._live: dict[str, Station] = {}  # those that are, the one that had work last at the end
-        self._backlog: dict[str, None] = {}  # lanes with work that cannot be waited for yet
+        self._stations: dict[str, Station] = {}  # every lane that the worker ever claimed from
+        self._live: dict[str, Station] = {}  # lanes to claim from now, the last one that had jobs at the end
+        self._backlog: dict[str, None] = {}  # lanes with jobs for which there is no place yet
         self._dice = random.Random(worker_id)
         self._is_news = False
-        self._gates: dict[str, GateKeeper] = {}
-        self._checks: dict[str, float] = {}
+        self._checks: dict[str, tuple[StalledCheck, float]] = {}
         self._cursor = self._notes_cursor = "0"
-        self._changed = asyncio.Event()
         #: Whether more lanes fit the worker than it can wait for.
         self.is_crowded = False
 
-    # -- what the worker's other parts ask
+    # -- for the worker's other parts
 
     def beside(self, now: int) -> Mapping[bytes, Taker]:
-        """The keys to wait for beside the queue's own marker, and who takes what is popped from them."""
+        """Returns the keys to wait for beside the queue's marker, each with its taker."""
         if self._root.until_ms > now:
             return {}
         self._is_news = False
@@ -122,18 +113,18 @@ class Lanes:
         return waits
 
     def dues(self) -> Iterable[int]:
-        """When delayed jobs of lanes are due that are waited for."""
+        """Returns when delayed jobs are due in the lanes that the worker waits for."""
         return (one.due_ms for one in self._live.values() if one.due_ms and not one.ready)
 
     def reconsider(self) -> None:
-        """Looks again which lanes fit: the worker's abilities have changed."""
+        """Chooses the lanes again after the worker's abilities have changed."""
         self._fits.clear()
         self._refit(())
-        self._changed.set()
+        self.soon()
 
     def _taker(self, lane: str, station: Station) -> Taker:
         def take(_: bytes) -> bool:
-            # It may have been left since the wait began: then its marker is for somebody else.
+            # The worker may have left the lane since the wait began: then another worker needs the marker.
             if lane not in self._live or not self._claims.has_room:
                 return False
             self._use(lane, station)
@@ -153,18 +144,18 @@ class Lanes:
     def _is_fit(self, lane: str) -> bool:
         fits = self._fits.get(lane)
         if fits is None:
-            fits = self._fits[lane] = registry.fits(self._broker, lane, self._abilities())
+            fits = self._fits[lane] = self._store.fits(lane, self._abilities())
         return fits
 
     def _refit(self, ready: Iterable[str]) -> None:
-        """Claims from the lanes that fit, as many as can be waited for."""
+        """Claims from the lanes that fit, up to the number of markers."""
         fitting = [lane for lane in self._names if self._is_fit(lane)]
         for lane in [lane for lane in self._live if lane not in self._names or not self._is_fit(lane)]:
             self._leave(lane)
         self._set_crowded(len(fitting) > self._most)
         self._backlog = {lane: None for lane in self._backlog if lane in self._names and self._is_fit(lane)}
         with_work = [lane for lane in ready if lane in self._names and self._is_fit(lane)]
-        self._dice.shuffle(with_work)  # else all workers would crowd into the same lanes
+        self._dice.shuffle(with_work)  # otherwise all workers would choose the same lanes
         if not self.is_crowded:
             for lane in fitting:
                 if lane not in self._live:
@@ -177,7 +168,7 @@ class Lanes:
         self.refill()
 
     def refill(self) -> None:
-        """Claims from lanes that have work and no place yet, in the place of those that have none."""
+        """Gives the places of lanes without jobs to lanes in the backlog."""
         while self._backlog:
             lane = next(iter(self._backlog))
             if lane not in self._live and not self._join(lane):
@@ -185,7 +176,7 @@ class Lanes:
             del self._backlog[lane]
 
     def _make_room(self) -> None:
-        """Takes places from lanes that have work for those that have none: else these might wait for ever."""
+        """Gives places of lanes with jobs to lanes in the backlog, which might wait for ever otherwise."""
         most = min(len(self._backlog), max(1, self._most // 4))
         for lane in [lane for lane, one in self._live.items() if not one.calls][:most]:
             self._leave(lane)
@@ -197,12 +188,12 @@ class Lanes:
 
     def _join(self, lane: str) -> bool:
         if len(self._live) >= self._most:
-            for other, idle in self._live.items():  # the one that had no work for the longest time
+            for other, idle in self._live.items():  # the lane that had no jobs for the longest time
                 if not idle.ready and not idle.calls and not self._is_held(idle):
                     self._leave(other)
                     break
             else:
-                return False  # all have work
+                return False  # all have jobs
         station = self._stations.get(lane)
         if station is None:
             station = self._stations[lane] = self._open_station(self._root, lane)
@@ -222,54 +213,37 @@ class Lanes:
     # -- the tick
 
     async def run(self) -> None:
-        """Ticks until cancelled."""
-        while True:
-            try:
-                await self.tick()
-            except BrokerError as error:
-                log.debug("queue %s: its lanes cannot be looked after now: %s", self._broker.queue, error)
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(self._pause()):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
-
-    def _pause(self) -> float:
-        """Seconds between ticks, each of which gives signs of life."""
-        return TICK if self._outage is None else min(TICK, self._outage.silence_ms / 1000 / SIGNS)
+        """Ticks until cancelled, once the worker is registered: only then is it woken for new lanes."""
+        await self._registered.wait()
+        await super().run()
 
     async def tick(self) -> None:
-        """Tends the lanes unless somebody else did, and sees which have work."""
+        """Maintains the lanes unless another worker did, and learns which have jobs."""
         tended = await self._store.tend(
-            recovers=self._stalled_interval is not None,
-            guard_ms=min(GUARD, round(self._pause() * 950)),
+            recovers=self._check is not None,
+            guard_ms=round(self.interval * GUARD),
             outage=self._outage,
         )
         version, ready, busy = await self._store.look()
-        now = asyncio.get_running_loop().time()
         if version != self._version:
             self._names = set(await self._store.names())
             self._version = version
-        still = set(ready)  # of those without a place, who has waited longest comes first
+        still = set(ready)  # in the backlog, the lane that has waited longest comes first
         self._backlog = {lane: None for lane in self._backlog if lane in still}
         self._refit(ready)
         if self._backlog:
             self._make_room()
-        if self._is_news:  # the wait under way does not know of a lane that came
-            await self._broker.caller.command("ZADD", self._wake_key, 0, "")
+        if self._is_news:  # the current wait does not include the new lane
+            await self._store.wake(self._worker_id)
         if not tended.ran:
             return
-        # Behind the worker's own lanes: what is refused here must not keep it from them.
-        await self._recover(busy)
+        # After the choice of lanes, so that an error here does not keep the worker from its jobs.
+        await self._recover({*busy, *tended.gated})
         for lane in tended.expired:
             await self._store.open(lane).expire()
-        self._gates = {
-            lane: self._gates.get(lane) or GateKeeper(self._store.open(lane)) for lane in tended.gated
-        }
-        for lane, gates in self._gates.items():
-            await gates.tick()
-            await self._repair(lane, gates, now)
+        for lane in tended.gated:
+            if (gates := self._store.open(lane).gates) is not None:
+                await gates.tick()
         await self._sweep_notes()
         await self._scan()
 
@@ -284,40 +258,18 @@ class Lanes:
             self._cursor, found = await self._store.scan(self._cursor)
             for lane in found:
                 if lane not in self._names and await self._store.enter(lane):
-                    log.info("queue %s: a peer has made lane %s", self._broker.queue, lane)
+                    log.info("queue %s: a peer has made lane %s", self.queue, lane)
             if self._cursor == "0":
                 return
 
-    async def _repair(self, lane: str, gates: GateKeeper, now: float) -> None:
-        if self._stalled_interval is None or now < self._next_repair.get(lane, 0.0):
+    async def _recover(self, lanes: Iterable[str]) -> None:
+        if self._check is None:
             return
-        self._next_repair = {one: at for one, at in self._next_repair.items() if one in self._gates}
-        self._next_repair[lane] = now + self._stalled_interval
-        if mended := await gates.repair():
-            queue = f"{self._broker.queue}@{lane}"
-            log.warning("queue %s: %d dependencies had lost their gates", queue, mended)
-
-    async def _recover(self, busy: list[str]) -> None:
         now = asyncio.get_running_loop().time()
-        if self._stalled_interval is None:
-            return
-        self._checks = {lane: self._checks.get(lane, now) for lane in busy}
-        for lane, due in list(self._checks.items()):
-            if due > now:
-                continue
-            found = await self._store.open(lane).recover(
-                max_stalled=self._max_stalled,
-                interval_ms=max(1, round(self._stalled_interval * 1000)),
-                outage=self._outage,
-            )
-            waits = found.wait_ms or not found.ran
-            wait = found.wait_ms / 1000 if waits else self._stalled_interval
-            self._checks[lane] = now + wait
-            if found.ids:
-                log.warning(
-                    "queue %s: %d jobs taken back from lost workers",
-                    f"{self._broker.queue}@{lane}",
-                    len(found.ids),
-                    extra={"job_ids": found.ids[:100]},
-                )
-                self._recovered(self._broker.queue, found.ids)
+        self._checks = {
+            lane: self._checks.get(lane) or (self._check(self._store.open(lane)), now) for lane in lanes
+        }
+        for lane, (check, due) in list(self._checks.items()):
+            if due <= now:
+                pause = await check.tick()
+                self._checks[lane] = check, now + (check.interval if pause is None else pause)

@@ -1,14 +1,12 @@
-"""The worker's side of its leases: what it holds, and the process that renews it.
+"""The leases of a worker, and the process that renews them.
 
 The worker spawns the renewer process with its first claim, before a handler of that claim runs. The claim is
 in the pipe by then, so a handler that blocks the event loop at once cannot keep the process from renewing. A
-worker without jobs has no such process. A renewer that dies is replaced and receives all held leases.
+worker without jobs has no such process. A renewer that dies is replaced and receives all leases.
 
 On a busy machine a process can take longer to start than a short lease lasts. Until the renewer has renewed
-something the worker does so itself, as far as its handlers let the event loop run. It also renews the leases
-of a queue whose server the renewer does not reach.
-
-May touch: the renewer process, and the server through ``extend``.
+a lease, the worker renews itself, as far as its handlers let the event loop run. It also renews the leases of
+a queue whose server the renewer does not reach.
 """
 
 from __future__ import annotations
@@ -31,18 +29,18 @@ from oxcart.model.errors import BrokerError
 
 log = logging.getLogger("oxcart.leases")
 
-#: Seconds after which ended jobs are told of where no claim takes them along.
+#: Seconds after which the renewer learns of ended jobs if no claim carries them.
 REMIND = 0.5
-#: Seconds before a renewer that died is replaced: at first, and at most where none lives for long.
+#: Seconds before a renewer that died is replaced: the first time, and at most.
 FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
-#: Seconds after which a renewer counts as one that started well.
+#: Seconds after which a renewer counts as started.
 LONG_LIFE = 30.0
-#: Jobs that a log line about many names.
+#: Jobs that a log line names at most.
 NAMED = 10
-#: How much the pipe to the renewer holds, in bytes: it reads twenty times a second, not with every write.
+#: Bytes that the pipe to the renewer can buffer: it reads twenty times a second, not with every write.
 PIPE = 1 << 20
 
-#: Seconds after which a renewal by the worker itself that failed is tried again.
+#: Seconds after which the worker repeats a renewal of its own that failed.
 RETRY = renewer.RETRY
 
 #: Renews leases of a station; returns the ids that were refused.
@@ -50,17 +48,18 @@ Extend = Callable[[int, list[Lease]], Awaitable[list[str]]]
 
 
 class Leases:
-    """What this worker holds, and the process that renews it.
+    """The leases of a worker, and the process that renews them.
 
     Args:
         lock_ms: How long a lease lasts.
         every: Seconds between renewals.
-        stations: Per queue: url, folder, queue, prefix, protocol.
-        lost: Told station and job id of a lease that somebody else has.
-        renewed: Told of each renewal: station, leases, seconds.
+        stations: Per queue: url, folder, queue, prefix, protocol; empty if only this process can renew its
+            leases.
+        lost: Receives the station and the job id of a lease that the server refused to renew.
+        renewed: Receives the station, the number of leases and the seconds of each renewal.
         failed: Called after a failed renewal with the station, the ids of its jobs and the error.
-        extend: Renews leases of a station from within the worker, and returns the ids of those it cannot;
-            None where only the process may.
+        extend: Renews leases of a station from within the worker, and returns the ids that were refused;
+            None if only the process may renew.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Leases:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         self._behind: list[bytes] = []
-        self._heard = b""  # the beginning of a message whose rest is still to come
+        self._heard = b""  # the beginning of an incomplete message
         self._spawned_at = 0.0
         self._pause = FIRST_PAUSE
         self._respawn: asyncio.TimerHandle | None = None
@@ -103,7 +102,7 @@ class Leases:
         """Makes room for another queue's leases; returns its number.
 
         Args:
-            facts: Of a lane the number of its queue, ``of``, and its name within it, ``lane``.
+            facts: For a lane, the number of its queue (``of``) and its name within it (``lane``).
         """
         self._stations.append(facts)
         self._held.append({})
@@ -112,11 +111,11 @@ class Leases:
         return len(self._stations) - 1
 
     def start(self) -> None:
-        """Lets ``hold`` spawn the renewer process; spawns it now where jobs are held already."""
+        """Lets ``hold`` spawn the renewer process; spawns it now if there are leases already."""
         self._is_open = True
         if self._extend is not None:
             self._deputy = asyncio.create_task(self._stand_in(self._extend), name="oxcart-deputy")
-        if any(self._held):
+        if self._holds_remote:
             self._spawn()
 
     async def close(self) -> None:
@@ -131,16 +130,16 @@ class Leases:
         process = self._process
         if process is not None:
             self._release(process)
-            # It holds nothing that must be put in order, and may still be busy with its own start.
+            # It has nothing to clean up, and may still be starting.
             process.kill()
             await asyncio.to_thread(process.wait)
 
     def find_at(self, station: int, url: str) -> None:
-        """Tells the renewer that a queue's server is to be found by another URL."""
+        """Sends the renewer another URL of a queue's server."""
         facts = self._stations[station]
         if facts["url"] != url:
-            self._stations[station] = facts | {"url": url}
-            self._say({"open": station, **self._stations[station]})
+            self._stations[station] = facts = facts | {"url": url}
+            self._say({"open": station, **facts})
 
     @property
     def pid(self) -> int | None:
@@ -148,25 +147,27 @@ class Leases:
         return None if self._process is None else self._process.pid
 
     def held(self, station: int) -> dict[str, RunningJob]:
-        """The jobs held of a queue, by id."""
+        """Returns the jobs of a queue with a lease, by id."""
         return self._held[station]
 
     def hold(self, station: int, jobs: list[RunningJob], timeouts: Iterable[float | None]) -> None:
-        """Notes claimed jobs, each with the seconds it may run at most (None for no limit)."""
+        """Keeps the leases of claimed jobs, each with the seconds it may run at most (None for no limit)."""
         held = self._held[station]
-        now = time.monotonic()  # one clock for all processes of a machine, which nobody sets
+        now = time.monotonic()  # the same clock in all processes of a machine
         for job, timeout in zip(jobs, timeouts, strict=True):
             held[job.id] = job
             if timeout is not None:
-                # Some grace: the worker ends the attempt at its deadline, and then has to say so.
+                # Some grace: the worker ends the attempt at its deadline and then commits it.
                 self._deadlines[job] = now + timeout + 2 * self._every
+        if not self._stations[station]:
+            return
         if self._pipe is None and jobs and self._is_open and self._respawn is None:
             self._spawn()
         else:
             self._tell(station, jobs)
 
     def let_go(self, station: int, ids: list[str]) -> None:
-        """Forgets jobs whose end is being sent. The renewer goes on until ``drop``: that may take minutes."""
+        """Forgets jobs whose outcome is being sent. The renewer goes on until ``drop``, maybe for minutes."""
         held = self._held[station]
         for job_id in ids:
             job = held.pop(job_id, None)
@@ -174,10 +175,12 @@ class Leases:
                 self._deadlines.pop(job, None)
 
     def drop(self, station: int, ids: list[str]) -> None:
-        """Lets the renewer forget jobs whose end is committed, except those that were claimed again since."""
+        """Lets the renewer forget jobs whose outcome is committed, unless they were claimed again since."""
+        if not self._stations[station]:
+            return
         held = self._held[station]
-        # Told with the next claim: a renewal of what has ended is refused and harms nobody, while every
-        # write wakes the renewer.
+        # Sent with the next claim: the server refuses to renew an ended job, while every write wakes the
+        # renewer.
         self._dropped[station] += [job_id for job_id in ids if job_id not in held]
         if self._reminder is None:
             self._reminder = asyncio.get_running_loop().call_later(REMIND, self._remind)
@@ -230,7 +233,7 @@ class Leases:
         asyncio.get_running_loop().remove_writer(pipe)
 
     async def _stand_in(self, extend: Extend) -> None:
-        """Renews at the renewer's pace what that does not renew yet, and at once when it dies or fails."""
+        """Renews at the renewer's pace what it does not renew yet, and at once when it dies or fails."""
         wait = self._every
         while True:
             with contextlib.suppress(TimeoutError):
@@ -238,8 +241,10 @@ class Leases:
                     await self._bereft.wait()
             self._bereft.clear()
             wait = self._every
-            stations = set(self._failing) if self._is_renewing else set(range(len(self._held)))
-            # All at once, as the renewer does: a server that is silent must not cost the leases on another.
+            stations = set(range(len(self._held)))
+            if self._is_renewing:
+                stations = {one for one in stations if one in self._failing or not self._stations[one]}
+            # All at once, as the renewer does: a silent server must not cost the leases on another one.
             renewals = [self._renew_at(number, extend) for number in stations]
             if not all(await asyncio.gather(*renewals)):
                 wait = min(RETRY, self._every)
@@ -264,7 +269,7 @@ class Leases:
     # -- the process
 
     def _spawn(self) -> None:
-        """Starts the renewer process and writes everything held into its pipe, without waiting for either."""
+        """Starts the renewer process and writes all leases into its pipe, without waiting for either."""
         now = time.monotonic()
         # The leases of a renewer that died may be about to run out; those of a first claim are new.
         first = now if self._spawned_at else now + self._every
@@ -296,6 +301,8 @@ class Leases:
         self._process, self._pipe, self._heard = process, ours, b""
         self._say({"path": [str(place) for place in sys.path]})
         for index, station in enumerate(self._stations):
+            if not station:
+                continue
             self._say({"open": index, **station})
             if self._held[index]:
                 self._tell(index, self._held[index].values())
@@ -308,8 +315,13 @@ class Leases:
 
     def _spawn_again(self) -> None:
         self._respawn = None
-        if any(self._held):
+        if self._holds_remote:
             self._spawn()
+
+    @property
+    def _holds_remote(self) -> bool:
+        """Whether jobs are held whose leases the renewer process can renew."""
+        return any(held and facts for held, facts in zip(self._held, self._stations, strict=True))
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -322,7 +334,7 @@ class Leases:
         try:
             self._heard = renewer.read_frames(self._heard + chunk, self._hear)
         except Exception:  # without a renewer every lease would run out
-            log.exception("could not read what the renewer process reports")
+            log.exception("could not read the reports of the renewer process")
             chunk = b""
         if not chunk:
             process.kill()
@@ -366,8 +378,8 @@ class Leases:
             self.ready.set()
 
 
-def tell_failed_renewal(held: Mapping[str, RunningJob], ids: list[str], error: str) -> None:
-    """Logs which jobs' leases could not be renewed; those that have ended since are left out."""
+def log_failed_renewal(held: Mapping[str, RunningJob], ids: list[str], error: str) -> None:
+    """Logs the jobs whose leases could not be renewed, but for those that have ended since."""
     jobs = [job for job_id in ids if (job := held.get(job_id)) is not None]
     if not jobs:
         return
@@ -388,7 +400,7 @@ def tell_failed_renewal(held: Mapping[str, RunningJob], ids: list[str], error: s
 
 
 def _widen(pipe: int) -> None:
-    """Makes room in a pipe where the system lets us; the usual size does too, with more waiting."""
+    """Enlarges the buffer of a pipe if the system allows it; the usual size works too, with more waiting."""
     resize = getattr(fcntl, "F_SETPIPE_SZ", None)
     if resize is not None:
         with contextlib.suppress(OSError):

@@ -1,25 +1,18 @@
-"""A worker's place among the others: what it says of itself, and the lanes that its abilities open to it.
-
-May touch: the server, through its parts.
-"""
+"""A worker's place in the fleet: its registration, and the lanes that its abilities open to it."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 
-from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.registry import Told, WorkerRecord
-from oxcart.broker.clock import monotonic_ms
-from oxcart.broker.factory import is_native
-from oxcart.broker.port import Outage
+from oxcart.broker.port import Outage, ServedBroker
+from oxcart.broker.workers import Wakes
 from oxcart.engine.claims import Claims, Station
 from oxcart.engine.lanes import MARKERS, Lanes
 from oxcart.engine.leases import Leases
-from oxcart.engine.registration import Registration
+from oxcart.engine.looper import Looper
+from oxcart.engine.recovery import StalledCheck
+from oxcart.engine.registration import Registrations
 from oxcart.engine.running import RunningJob
 from oxcart.engine.waiter import Taker
 from oxcart.model.target import Abilities
@@ -32,15 +25,13 @@ class Mesh:
         worker_id: The worker's id.
         name: Its name.
         concurrency: How many jobs it runs at once.
-        abilities: What it can do; None where it takes no jobs with a target.
+        abilities: What it can do; None if it takes no jobs with a target.
         stations: Its queues.
         claims: Claims from them.
-        leases: Knows what is held.
+        leases: Its leases.
         clock: The clock of ``Claims``.
-        recovered: Told the queue and the ids of jobs that came back from lost workers.
-        max_stalled: How often a job may stall before it is failed.
-        stalled_interval: Seconds between looks for such jobs; None where this worker does not look.
-        outage: When the server counts as having been away; None where this worker does not look.
+        check: Makes the stalled check of a lane; None if this worker does not check.
+        outage: When the server counts as having been away; None if this worker does not check.
     """
 
     def __init__(
@@ -54,24 +45,27 @@ class Mesh:
         claims: Claims,
         leases: Leases,
         clock: Callable[[], int],
-        recovered: Callable[[str, list[str]], None],
-        max_stalled: int,
-        stalled_interval: float | None,
-        outage: Outage | None = None,
+        check: Callable[[ServedBroker], StalledCheck] | None,
+        outage: Outage | None,
     ) -> None:
-        self._id = worker_id
         self._name = name
-        self._concurrency = concurrency
         self._abilities = abilities
-        self._stations = list(stations)  # those of lanes follow, so that each is at its number
+        self._stations = list(stations)  # stations of lanes follow, each at its number
+        self._roots = len(stations)
         self._claims = claims
         self._leases = leases
         self._clock = clock
-        self._started_ms = monotonic_ms()
-        self._queues = tuple(station.broker.queue for station in stations)
-        native = {one.index: one.broker for one in stations if is_native(one.broker)}
-        self._registration = Registration(native, worker_id=worker_id, record=self._record, told=self._told)
-        roots = [one for one in stations if one.index in native and one.broker.lane is None]
+        self._registrations = Registrations(
+            [one.broker for one in stations],
+            worker_id=worker_id,
+            name=name,
+            concurrency=concurrency,
+            abilities=self._can,
+            is_routed=lambda: self._abilities is not None,
+            wakes=self._wakes,
+        )
+        self._serve()
+        roots = [one for one in stations if one.broker.lanes is not None and one.broker.lane is None]
         if abilities is None:
             roots = []
         self._lanes = {
@@ -82,11 +76,10 @@ class Mesh:
                 claims=claims,
                 open_station=self._open,
                 is_held=lambda station: bool(leases.held(station.index)),
-                on_crowded=self._registration.soon,
+                on_crowded=self._registrations.entries[root.index].soon,
                 most=max(1, (MARKERS - len(roots)) // len(roots)),
-                recovered=recovered,
-                max_stalled=max_stalled,
-                stalled_interval=stalled_interval,
+                registered=self._registrations.entries[root.index].begun,
+                check=check,
                 outage=outage,
             )
             for root in roots
@@ -94,33 +87,36 @@ class Mesh:
 
     @property
     def stations(self) -> Sequence[Station]:
-        """All queues and lanes that the worker takes or took jobs from."""
+        """All queues and lanes that the worker claims or claimed from."""
         return self._stations
 
-    def loops(self) -> list[asyncio.Task[None]]:
-        """Starts what goes on until the worker ends."""
-        started = [asyncio.create_task(self._registration.run(), name="oxcart-registration")]
-        started += [asyncio.create_task(self._tend(one), name="oxcart-lanes") for one in self._lanes.values()]
-        return started
+    def loops(self) -> list[Looper]:
+        """Returns the loops of the registration and of the lanes."""
+        return [*self._registrations.loops, *self._lanes.values()]
 
-    async def _tend(self, lanes: Lanes) -> None:
-        # A lane that comes after the first look is told to the worker, but only once it is registered.
-        await self._registration.begun.wait()
-        await lanes.run()
+    @property
+    def may_change(self) -> bool:
+        """Whether a worker that started without abilities may get some: it serves a namespace."""
+        return bool(self._registrations.by_name)
+
+    async def begin(self, stopping: asyncio.Event) -> None:
+        """Registers the worker where that must happen before it claims."""
+        await self._registrations.begin(stopping)
 
     async def leave(self) -> None:
-        """Takes the worker out of the registry."""
-        await self._registration.leave()
+        """Removes the worker from the registries."""
+        await self._registrations.leave()
 
     def change(self, abilities: Abilities) -> None:
-        """Takes jobs by other abilities from now on."""
+        """Changes the worker's abilities."""
         self._abilities = abilities
+        self._serve()
         for lanes in self._lanes.values():
             lanes.reconsider()
-        self._registration.soon()
+        self._registrations.soon()
 
     def beside(self, indexes: Sequence[int]) -> Mapping[bytes, Taker]:
-        """The keys to wait for beside the markers of some queues, while a job could be taken."""
+        """Returns the keys to wait for beside the markers of some queues, if a slot is free."""
         waits: dict[bytes, Taker] = {}
         if self._lanes and self._claims.has_room:
             now = self._clock()
@@ -130,26 +126,26 @@ class Mesh:
         return waits
 
     def starved(self) -> None:
-        """A queue has nothing more: lanes that have work may take its place."""
+        """Gives the places of idle lanes to lanes with jobs, after a queue has run empty."""
         for lanes in self._lanes.values():
             lanes.refill()
 
     def is_settled(self, indexes: Sequence[int]) -> bool:
-        """Whether it is known of some queues and their lanes if they are idle."""
+        """Whether every one of some queues, with its lanes, is known to be idle or not."""
         if len(indexes) == 1 and not self._lanes:
-            return True  # one queue alone is waited for, or not
+            return True  # with one queue alone there is no other marker to miss
         return not any(
             one.ready for index in indexes for one in (self._stations[index], *self._stations[index].family)
         )
 
     def dues(self, indexes: Sequence[int]) -> list[int]:
-        """When delayed jobs in lanes of some queues are due."""
+        """Returns when delayed jobs in lanes of some queues are due."""
         return [due for index in indexes if index in self._lanes for due in self._lanes[index].dues()]
 
     def held(self, index: int) -> dict[str, RunningJob]:
-        """The jobs held of a queue and its lanes."""
+        """Returns the worker's jobs of a queue and its lanes, by id."""
         held = self._leases.held(index)
-        for station in self._stations[len(self._queues) :]:
+        for station in self._stations[self._roots :]:
             if station.root.index == index and (more := self._leases.held(station.index)):
                 held = held | more
         return held
@@ -157,33 +153,17 @@ class Mesh:
     def _can(self) -> Abilities:
         return self._abilities or Abilities(self._name)
 
+    def _serve(self) -> None:
+        for station in self._stations[: self._roots]:
+            station.broker.serve(self._can())
+
     def _open(self, root: Station, lane: str) -> Station:
         index = self._leases.add_station({"of": root.index, "lane": lane})
-        assert is_native(root.broker)
+        assert root.broker.lanes is not None
         station = Station(index, root.broker.lanes.open(lane), root)
         self._stations.append(station)
         return station
 
-    def _told(self, index: int) -> Told:
+    def _wakes(self, index: int) -> Wakes:
         lanes = self._lanes.get(index)
-        return "" if lanes is None else "2" if lanes.is_crowded else "1"
-
-    def _record(self, broker: BullMQBroker) -> WorkerRecord:
-        can, now = self._can(), broker.clock()
-        return WorkerRecord(
-            id=self._id,
-            server=can.server or self._name,
-            name=self._name,
-            stack=can.stack,
-            region=can.region,
-            capabilities=can.capabilities,
-            routed=self._abilities is not None,
-            pid=os.getpid(),
-            hostname=socket.gethostname(),
-            queues=self._queues,
-            concurrency=self._concurrency,
-            version=version("oxcart"),
-            started_at=now - (monotonic_ms() - self._started_ms),
-            last_seen=now,
-            clock=now + broker.clock.skew_ms,
-        )
+        return Wakes.NOTHING if lanes is None else Wakes.EVERY_ADD if lanes.is_crowded else Wakes.NEW_LANES

@@ -1,8 +1,6 @@
-"""The seam between a worker and what watches it: metrics, traces, a user's own.
+"""The seam between a worker and its observers: metrics, traces, a user's own.
 
-An observer is told what happens and never asked, and what it raises costs no job.
-
-May touch: nothing.
+A worker calls its observer and ignores what it returns; an exception of the observer costs no job.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ log = logging.getLogger("oxcart.worker")
 
 
 class Observer(Protocol):
-    """The seam for metrics and traces: told what happens, never asked."""
+    """Receives what happens in a worker, for metrics and traces."""
 
     def job_started(self, job: RunningJob) -> None:
         """A handler is about to run."""
 
     def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
-        """An attempt ended; ``code`` says whether the server took it."""
+        """An attempt ended; ``code`` shows whether the server accepted the outcome."""
 
     def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
-        """A call ended so many attempts and claimed so many jobs."""
+        """A call to the server ended so many attempts and claimed so many jobs."""
 
     def scripted(self, verb: str, seconds: float) -> None:
         """A script was answered."""
@@ -39,7 +37,7 @@ class Observer(Protocol):
         """Leases could not be renewed."""
 
     def stalled(self, queue: str, job_ids: Sequence[str]) -> None:
-        """Jobs were taken back from lost workers."""
+        """Stalled jobs were recovered."""
 
     def check_skipped(self, queue: str) -> None:
         """A stalled check was skipped."""
@@ -55,28 +53,28 @@ class Observer(Protocol):
 
 
 def careful(observer: Observer) -> Observer:
-    """The same observer, whose errors are logged instead of raised."""
+    """Returns the same observer with exceptions that are logged instead of raised."""
     return cast(Observer, _Careful(observer))
 
 
 class _Careful:
-    """An observer whose errors cost no job: the first of each kind is logged."""
+    """An observer whose exceptions cost no job; the first of each method is logged."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        tell = getattr(self._observer, name)
+        method = getattr(self._observer, name)
         broken = False
 
-        def told(*args: Any) -> None:
+        def call(*args: Any) -> None:
             nonlocal broken
             try:
-                tell(*args)
+                method(*args)
             except Exception:
                 if not broken:
                     broken = True
-                    log.exception("the observer failed to take %r; said once", name)
+                    log.exception("the observer's method %s failed; further failures are not logged", name)
 
-        setattr(self, name, told)  # found without a search from now on
-        return told
+        setattr(self, name, call)  # later calls find it without __getattr__
+        return call

@@ -1,13 +1,11 @@
 """Runs handlers in processes of their own: CPU-bound work, and work that must be stoppable by force.
 
-A child process loads the handler by its import path, then takes one job after another over a pipe. A child
-whose attempt is stopped is killed with everything it started, and replaced. A child that dies takes its
-attempt with it: a SYSTEM failure.
+A child process imports the handler by its path, then receives one job after another over a pipe. If its
+attempt is stopped, the child is killed with every process that it started, and replaced. If a child dies, its
+attempt fails in the category SYSTEM.
 
-The child sees the job as a plain value (``oxcart.model.Job``), because nothing of the parent is there. What
-it logs is told by the parent (``forwarding``).
-
-May touch: processes and pipes.
+The child sees the job as a plain value (``oxcart.model.Job``), because it has nothing of the parent. The
+parent handles its log records (``forwarding``).
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
-from oxcart.engine.forwarding import forward, tell
+from oxcart.engine.forwarding import forward, handle
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import OxcartError, ValidationError
 
-#: How often a handler's process sees whether its worker is still there, in seconds.
+#: Seconds between looks of a handler's process whether its worker still runs.
 LOOK = 0.5
 
 
@@ -46,7 +44,7 @@ class HandlerCrashed(OxcartError):
 
 
 class HandlerStopped(OxcartError):
-    """The process of a handler was killed, because its attempt was to stop."""
+    """The process of a handler was killed to stop its attempt."""
 
 
 class RemoteTraceback(Exception):
@@ -60,7 +58,7 @@ class RemoteTraceback(Exception):
 #: ``multiprocessing`` is loaded there, so objects of its classes can be sent both ways.
 _SCRIPT = "__mp_main__"
 
-#: What a child does first: it is told where to import from, and nothing of the parent's script is run.
+#: What a child runs first. It receives the import path, and does not run the parent's script.
 _BOOT = """
 import sys
 from multiprocessing.connection import Connection
@@ -81,11 +79,11 @@ class _Child:
                 [sys.executable, "-c", _BOOT, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # so that a kill reaches what the handler started
+                process_group=0,  # so that a kill reaches processes that the handler started
             )
         self.pipe: Connection[Any, Any] = Connection(ours.detach())
         self._asked = 0
-        with contextlib.suppress(OSError):  # it may have died already; the first job will tell
+        with contextlib.suppress(OSError):  # it may have died already; the first job will show it
             self.pipe.send((list(sys.path), logging.getLogger().level))
 
     @property
@@ -94,7 +92,7 @@ class _Child:
         return self._process.poll() is None
 
     def ask(self, job: RunningJob, path: tuple[str, str], arguments: dict[str, Any]) -> Any:
-        """Runs one job and waits for it, telling what it logs; in a thread of the pool."""
+        """Runs one job in the child, waits for it and handles its log records; in a thread of the pool."""
         self._asked += 1
         try:
             self.pipe.send((self._asked, path, pickle.dumps(arguments)))
@@ -103,7 +101,7 @@ class _Child:
                 if len(answer) == 3:
                     break
                 number, record = answer
-                tell(record, job if number == self._asked else None)  # a thread may outlive its job
+                handle(record, job if number == self._asked else None)  # a thread may outlive its job
             fine, value, trace = answer
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -114,7 +112,7 @@ class _Child:
         if fine:
             return value
         value.__cause__ = RemoteTraceback(trace)
-        if isinstance(value, StopIteration):  # no future takes it: the attempt would never end
+        if isinstance(value, StopIteration):  # a future cannot carry it: the attempt would never end
             raise RuntimeError("the handler raised StopIteration") from value
         raise value
 
@@ -179,7 +177,7 @@ class HandlerProcesses:
             child.kill()
             raise
         except BaseException:
-            if stopped:  # the pipe was closed under the thread's hands
+            if stopped:  # the pipe was closed while the thread used it
                 self._busy.discard(child)
                 raise HandlerStopped("the handler's process was killed") from None
             self._give_back(child)
@@ -204,7 +202,7 @@ class HandlerProcesses:
 
 
 def import_path(handler: Handler) -> tuple[str, str]:
-    """Module and name by which a child finds the handler.
+    """Returns the module and the name by which a child finds the handler.
 
     Raises:
         ValidationError: The function cannot be imported: it is nested, or lives in a script's ``__main__``.
@@ -254,7 +252,7 @@ def _load_script(path: str) -> types.ModuleType:
 
 
 def serve(pipe: Connection[Any, Any], level: int) -> None:
-    """The child: one job after another until the parent is gone. Logs from a level on go to the parent."""
+    """Runs in the child: one job after another until the parent is gone; log records go to the parent."""
     number, one_at_a_time = 0, threading.Lock()
 
     def send(answer: tuple[Any, ...]) -> None:
@@ -263,8 +261,8 @@ def serve(pipe: Connection[Any, Any], level: int) -> None:
 
     forward(lambda record: send((number, record)), level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
-    # So is a SIGTERM that a supervisor sends to every process of the service: the job may end in its time.
-    # A function, because what is ignored would be ignored by the programs that a handler starts, too.
+    # So is a SIGTERM that a supervisor sends to every process of the service: the job may finish.
+    # A function, because programs that a handler starts would inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while True:
@@ -273,7 +271,7 @@ def serve(pipe: Connection[Any, Any], level: int) -> None:
         except (EOFError, OSError):
             return
         try:
-            function = _find(where)  # first, because the arguments may be of types that come with it
+            function = _find(where)  # first, because its module may define the types of the arguments
             answer = (True, function(**pickle.loads(packed)), "")
         except BaseException as error:
             answer = (False, _portable(error), traceback.format_exc())
@@ -286,7 +284,7 @@ def serve(pipe: Connection[Any, Any], level: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process, and what the handler started, when the worker is gone: its job runs elsewhere."""
+    """Ends this process, and those that the handler started, when the worker is gone."""
     while os.getppid() == parent:
         time.sleep(LOOK)
     os.killpg(0, signal.SIGKILL)

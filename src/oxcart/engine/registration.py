@@ -1,76 +1,174 @@
-"""A worker's entry in the registry of each of its queues: written every ten seconds, taken away at its end.
-
-May touch: the server.
-"""
+"""A worker's entries in the registries of its queues, with a heartbeat every ten seconds."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable, Mapping
+import os
+import socket
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from importlib.metadata import version
 
-from oxcart.broker.bullmq import registry
-from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.registry import Told, WorkerRecord
+from oxcart.broker.clock import monotonic_ms
+from oxcart.broker.port import ServedBroker
+from oxcart.broker.workers import EVERY, Wakes, WorkerRecord, WorkerRegistry
+from oxcart.engine.looper import Looper
 from oxcart.model.errors import BrokerError
+from oxcart.model.target import Abilities
 
-log = logging.getLogger("oxcart.worker")
-
-#: Seconds that the end of a worker takes at most to be written down.
+#: Seconds that a worker that stops spends at most on each entry.
 LEAVE = 1.0
 
 
-class Registration:
-    """The heartbeat of one worker.
+class Registration(Looper):
+    """One entry of a worker, and its heartbeat.
 
     Args:
-        brokers: Its queues, by their numbers.
+        broker: A queue that the entry is for.
+        registry: Its registry.
+        record: Makes the worker's record for a queue.
+        wakes: Returns which adds to lanes wake the worker.
+    """
+
+    name = "heartbeat"
+    interval = EVERY
+
+    def __init__(
+        self,
+        broker: ServedBroker,
+        registry: WorkerRegistry,
+        record: Callable[[ServedBroker, WorkerRegistry], WorkerRecord],
+        wakes: Callable[[], Wakes],
+    ) -> None:
+        super().__init__(broker.queue)
+        self.registry = registry
+        self._broker = broker
+        self._record = record
+        self._wakes = wakes
+
+    async def tick(self) -> None:
+        """Writes the record, and removes entries of workers that are long gone."""
+        async with asyncio.timeout(self.interval):
+            await self._broker.now()  # so that the first record shows the server's time as well
+            await self.registry.beat(self._record(self._broker, self.registry), self._wakes())
+            await self.registry.sweep()
+
+    async def leave(self) -> None:
+        """Removes the entry; a server that cannot be reached lets it expire."""
+        with contextlib.suppress(BrokerError, TimeoutError):
+            async with asyncio.timeout(LEAVE):
+                await self.registry.leave(self._record(self._broker, self.registry).id)
+
+
+class Registrations:
+    """All entries of one worker: one per queue, or one per namespace.
+
+    Args:
+        brokers: The worker's queues.
         worker_id: Its id.
-        record: Makes its record for a queue.
-        told: What it is to be told of a queue's lanes, by the queue's number.
+        name: Its name.
+        concurrency: How many jobs it runs at once.
+        abilities: Returns what it can do.
+        is_routed: Returns whether it takes jobs with a target.
+        wakes: Returns which adds to lanes of a queue, by its index, wake the worker.
+
+    Attributes:
+        entries: The entries, by the index of each queue that has a registry.
+
+    Raises:
+        ValidationError: A registry cannot have a worker of this name.
     """
 
     def __init__(
         self,
-        brokers: Mapping[int, BullMQBroker],
+        brokers: Sequence[ServedBroker],
         *,
         worker_id: str,
-        record: Callable[[BullMQBroker], WorkerRecord],
-        told: Callable[[int], Told],
+        name: str,
+        concurrency: int,
+        abilities: Callable[[], Abilities],
+        is_routed: Callable[[], bool],
+        wakes: Callable[[int], Wakes],
     ) -> None:
         self._brokers = brokers
         self._id = worker_id
-        self._record = record
-        self._told = told
-        self._sooner = asyncio.Event()
-        #: Set when the first heartbeat was tried.
-        self.begun = asyncio.Event()
+        self._name = name
+        self._concurrency = concurrency
+        self._abilities = abilities
+        self._is_routed = is_routed
+        self._started_ms = monotonic_ms()
+        self.entries: dict[int, Registration] = {}
+        places: dict[Hashable, Registration] = {}
+        for index, broker in enumerate(brokers):
+            if (registry := broker.registry) is None:
+                continue
+            registry.check_name(name)
+            if registry.place not in places:
+                entry = Registration(broker, registry, self._record, partial(wakes, index))
+                places[registry.place] = entry
+            self.entries[index] = places[registry.place]
+
+    @property
+    def loops(self) -> list[Registration]:
+        """The heartbeats."""
+        return list(dict.fromkeys(self.entries.values()))
+
+    @property
+    def by_name(self) -> list[Registration]:
+        """The entries without which the worker's jobs would count as lost."""
+        return [one for one in self.loops if one.registry.by_name]
+
+    async def begin(self, stopping: asyncio.Event) -> None:
+        """Registers the worker where that must happen before it claims; a lost server only delays it.
+
+        Args:
+            stopping: Ends the wait for a server that is away.
+        """
+        if not (early := self.by_name):
+            return
+        beating = asyncio.gather(*(one.step() for one in early))
+        stopped = asyncio.ensure_future(stopping.wait())
+        try:
+            await asyncio.wait((beating, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            beating.cancel()
+            stopped.cancel()
+            await asyncio.wait((beating, stopped))
+        if not beating.cancelled():
+            beating.result()
 
     def soon(self) -> None:
-        """Something of the record has changed: writes it now."""
-        self._sooner.set()
-
-    async def run(self) -> None:
-        """Beats until cancelled."""
-        while True:
-            self._sooner.clear()
-            for index, broker in self._brokers.items():
-                try:
-                    await broker.now()  # so that the first record shows the server's time as well
-                    await registry.beat(broker, self._record(broker), told=self._told(index))
-                except BrokerError as error:
-                    log.debug("queue %s: a heartbeat is lost: %s", broker.queue, error)
-            self.begun.set()
-            try:
-                async with asyncio.timeout(registry.EVERY):
-                    await self._sooner.wait()
-            except TimeoutError:
-                continue
+        """Writes the records now: something of them has changed."""
+        for one in self.loops:
+            one.soon()
 
     async def leave(self) -> None:
-        """Takes the worker out of the registry; one that cannot be reached forgets it by itself."""
-        with contextlib.suppress(BrokerError, TimeoutError):
-            async with asyncio.timeout(LEAVE):
-                for broker in self._brokers.values():
-                    await registry.leave(broker, self._id)
+        """Removes all entries."""
+        for one in self.loops:
+            await one.leave()
+
+    def _record(self, broker: ServedBroker, registry: WorkerRegistry) -> WorkerRecord:
+        can, now, by_name = self._abilities(), broker.clock(), registry.by_name
+        queues = self._brokers
+        if by_name:
+            queues = [
+                self._brokers[at] for at, one in self.entries.items() if one.registry.place == registry.place
+            ]
+        return WorkerRecord(
+            id=self._name if by_name else self._id,
+            server=can.server or self._name,
+            name=self._name,
+            stack=can.stack,
+            region=can.region,
+            capabilities=can.capabilities,
+            routed=self._is_routed(),
+            pid=os.getpid(),
+            hostname=socket.gethostname(),
+            queues=tuple(one.queue for one in queues),
+            concurrency=self._concurrency,
+            version=version("oxcart"),
+            started_at=now - (monotonic_ms() - self._started_ms),
+            last_seen=now,
+            clock=now + broker.clock.skew_ms,
+        )

@@ -1,23 +1,23 @@
-"""The process that keeps a worker's leases alive.
+"""The process that renews a worker's leases.
 
-A handler in C code can hold the interpreter for minutes; no thread of the worker can renew anything then.
-So renewal is the work of a small process of its own. It learns of claims and ends over a pipe (its
-standard input), renews all leases of a queue in one call, and reports refusals and counts on its standard
-output. It stops renewing when its worker is gone (the pipe ends), is stopped (as by SIGSTOP), or a job is
-past its deadline; a worker that cannot go on must lose its leases.
+A handler in C code can block the interpreter for minutes, and no thread of the worker can renew then. So a
+small process renews. It learns of claims and ends over a pipe (its standard input), renews all leases of a
+queue in one call, and reports refusals and counts on its standard output. It stops renewing when its worker
+is gone (the pipe ends), when its worker is stopped (for example by SIGSTOP), and for a job that is past its
+deadline: a worker that cannot go on must lose its leases.
 
 Messages each way are dicts of plain values, marshalled behind their length in four bytes:
 in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix", "protocol"}
-     (again where the worker has learnt of more nodes of a cluster),
+     (again if the worker has learnt of more nodes of a cluster),
      {"open": station, "of": station of its queue, "lane"},
      {"hold": station, "leases": [[id, token, starts, deadline]], "drop": [ids that ended before]}
 out  {"ready": true}, {"refused": station, "leases": [[id, token, starts]]},
      {"renewed": n, "seconds": s, "station"}, {"failed": [ids], "error": text, "station"}
 Deadlines are seconds of the machine's monotonic clock, or null.
 
-May touch: the server. Imports almost nothing until there is something to renew: most jobs end long before,
-and a worker that has just started needs the processor for them. So it is started without ``site`` (see
-``command``), speaks ``marshal``, and leaves even ``typing`` out: 14 ms of processor time instead of 60.
+It imports almost nothing until there is a lease to renew: most jobs end long before, and a worker that has
+just started needs the processor for them. So it starts without ``site`` (see ``command``), uses ``marshal``,
+and leaves even ``typing`` out: 14 ms of processor time instead of 60.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
     from oxcart.broker.port import ServedBroker
 
-#: How often to see whether the worker is still there, in seconds: a fork of it may keep the pipe open.
+#: Seconds between looks whether the worker still runs: a fork of it may keep the pipe open.
 LOOK = 1.0
-#: How long to let messages gather before they are read, in seconds.
+#: Seconds in which messages gather before they are read.
 GATHER = 0.05
-#: Seconds after a failed renewal until it is tried again: a server that is back must hear of the leases soon.
+#: Seconds until a failed renewal is repeated: a server that is back must receive it soon.
 RETRY = 1.0
 
 
 def command() -> list[str]:
-    """The beginning of the command line that runs this process."""
+    """Returns the beginning of the command line that runs this process."""
     if os.path.isfile(__file__):
         # As a module, so that its compiled form is used; without the packages around it.
         start = "import sys; here = sys.path.pop(0); sys.path.insert(0, sys.argv.pop(1)); import renewer; "
@@ -60,7 +60,7 @@ def command() -> list[str]:
 
 
 def frame(message: dict[str, Any]) -> bytes:
-    """A message as it goes over the pipe."""
+    """Returns a message as it goes over the pipe."""
     body = marshal.dumps(message)
     return len(body).to_bytes(4, "big") + body
 
@@ -78,7 +78,7 @@ def read_frames(received: bytes, take: Callable[[dict[str, Any]], None]) -> byte
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped, as by SIGSTOP or a debugger; False where nobody can tell."""
+    """Returns whether a process is stopped, for example by SIGSTOP or a debugger; False if it is unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
@@ -87,12 +87,12 @@ def is_stopped(pid: int) -> bool:
 
 
 class Renewer:
-    """Holds leases and renews them.
+    """Renews leases.
 
     Args:
         parent: The worker's process id.
         lock_ms: How long a renewed lease lasts.
-        report: Takes each message for the worker.
+        report: Sends a message to the worker.
     """
 
     def __init__(self, parent: int, lock_ms: int, report: Callable[[dict[str, Any]], None]) -> None:
@@ -102,12 +102,12 @@ class Renewer:
         self._facts: dict[int, dict[str, Any]] = {}
         self._held: dict[int, dict[str, tuple[str, int, float | None]]] = {}
         self._brokers: dict[int, ServedBroker] = {}
-        self._left: list[ServedBroker] = []  # of stations that are to be found elsewhere
-        self._failed: set[int] = set()  # stations whose last renewal had no answer
+        self._left: list[ServedBroker] = []  # of stations whose server has another URL now
+        self._failed: set[int] = set()  # stations whose last renewal had no reply
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self, message: dict[str, Any]) -> None:
-        """Notes what the worker said."""
+        """Takes a message of the worker."""
         if "hold" in message:
             held = self._held[message["hold"]]
             for job_id in message["drop"]:
@@ -130,10 +130,10 @@ class Renewer:
         """Renews everything once, or what the last renewal failed to renew.
 
         Args:
-            again: Whether this repeats a failed renewal, whose failure the worker knows of.
+            again: Whether this repeats a failed renewal that was reported.
 
         Returns:
-            Whether every server answered, and the worker was not stopped.
+            Whether every server replied, and the worker was not stopped.
         """
         if not any(self._held.values()):
             return True
@@ -153,7 +153,7 @@ class Renewer:
 
         while self._left:
             await self._left.pop().close()
-        # All at once, and not for long: a server that is silent must not cost the leases on another.
+        # All at once, and not for long: a silent server must not cost the leases on another one.
         renewals = [self._renew_at(station, again) for station in stations]
         answered = await asyncio.gather(*renewals)
         return {station for station, is_well in zip(stations, answered, strict=True) if not is_well}
@@ -206,14 +206,14 @@ class Renewer:
                 Server(facts["url"] or None, folder=facts["folder"] or None),
                 facts["queue"],
                 prefix=facts["prefix"],
-                # A renewal that cannot be made now is tried again at the next beat, not queued up.
+                # A renewal that fails is repeated at the next beat instead of being queued.
                 reconnect=Reconnect(attempts=2),
             )
         return broker
 
 
 def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
-    """Listens and beats until the worker is gone.
+    """Reads messages and renews until the worker is gone.
 
     Args:
         parent: The worker's process id.
@@ -222,13 +222,13 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
         first: When to renew first, by the machine's monotonic clock.
     """
     out = os.dup(1)
-    os.dup2(2, 1)  # what a library prints must not come between our messages
+    os.dup2(2, 1)  # the output of a library must not come between our messages
 
     os.set_blocking(out, False)
-    behind = bytearray()  # what the pipe could not take yet
+    behind = bytearray()  # bytes that the pipe could not take yet
 
     def report(message: dict[str, Any]) -> None:
-        # A handler may keep the worker from reading for hours. Counts are left out then, and refusals wait.
+        # A handler may keep the worker from reading for hours. Then counts are dropped, and refusals wait.
         if not behind or "refused" in message:
             behind.extend(frame(message))
         try:
@@ -236,7 +236,7 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
         except BlockingIOError:
             return
         except OSError:
-            os._exit(0)  # nobody listens any more
+            os._exit(0)  # the worker is gone
 
     renewer = Renewer(parent, lock_ms, report)
     report({"ready": True})
@@ -250,7 +250,7 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
             if not chunk:
                 return
             rest = read_frames(rest + chunk, renewer.take)
-            time.sleep(GATHER)  # a busy worker says much; to be woken by each word would slow it down
+            time.sleep(GATHER)  # waking for every message would slow a busy worker down
         if (now := time.monotonic()) >= wake:
             is_well = renewer.beat(again=now < next_beat)
             if now >= next_beat:
@@ -260,9 +260,9 @@ def serve(parent: int, lock_ms: int, every: float, first: float) -> None:
 
 def main() -> None:
     """Entry point of the process."""
-    sys.argv[0] = "oxcart-renewer"  # what an embedded server lists it as
+    sys.argv[0] = "oxcart-renewer"  # the name that an embedded server lists it under
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        # A signal to the group is the worker's to handle; this process ends when the worker does.
+        # The worker handles a signal to the group; this process ends when the worker does.
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
 

@@ -1,7 +1,4 @@
-"""A job in a worker's hands: what a handler sees and may do.
-
-May touch: the server, through the queue's broker.
-"""
+"""A job in a worker's hands: what a handler sees and may do."""
 
 from __future__ import annotations
 
@@ -14,14 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from oxcart.broker.bullmq import codec
-from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.flows import AddedTree, Parent, add_children
-from oxcart.broker.clock import now_ms
-from oxcart.broker.factory import native
 from oxcart.broker.keyring import SEALED
 from oxcart.broker.port import Broker, ClaimedJob
-from oxcart.broker.sealing import Sealer, open_value, schedule_field
+from oxcart.broker.port.results import AddedTree
+from oxcart.broker.sealing import Sealer, open_value
+from oxcart.engine.children import Parent
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.failure import JobCancelled
@@ -93,7 +87,7 @@ class RunningJob(Parent):
         self._broker = broker
         self.claim = claim
         self.id = claim.id
-        self.queue = broker.base if isinstance(broker, BullMQBroker) else broker.queue
+        self.queue = broker.base
         self.token = claim.token
         self.fencing = claim.starts
         self.started_ms = claim.started_ms
@@ -132,7 +126,7 @@ class RunningJob(Parent):
     @property
     def name(self) -> str:
         """The job's name."""
-        return self.claim.fields.get(b"name", b"").decode("utf-8", "replace")
+        return self.claim.name
 
     @property
     def raw_data(self) -> bytes:
@@ -142,19 +136,18 @@ class RunningJob(Parent):
             SealError: The queue is sealed, and the payload is not what was sealed for this job.
             DecryptionError: It is sealed, and the worker's queue lacks its key.
         """
-        fields = self.claim.fields
-        raw = fields.get(b"data", b"null")
-        sealer: Sealer | None = getattr(self._broker, "sealer", None)
+        raw = self.claim.payload
+        sealer = self._broker.sealer
         if sealer is None and not raw.startswith(SEALED):
             return raw
         if self._opened is None:
-            self._opened = open_value(sealer, "payload", self.id, raw, schedule_field(fields))
+            self._opened = open_value(sealer, "payload", self.id, raw, self.claim.schedule_id)
         return self._opened
 
     @property
     def sealer(self) -> Sealer | None:
         """Seals and opens the job's values; None where its queue has no keys."""
-        return getattr(self._broker, "sealer", None)
+        return self._broker.sealer
 
     @property
     def data(self) -> Any:
@@ -171,7 +164,7 @@ class RunningJob(Parent):
     def options(self) -> JobOptions:
         """The job's options."""
         if self._options is None:
-            self._options = codec.options_of(self.claim.fields)
+            self._options = self.claim.options
         return self._options
 
     @property
@@ -182,17 +175,17 @@ class RunningJob(Parent):
     @property
     def tags(self) -> dict[str, str]:
         """The job's labels."""
-        return codec.decode_tags(self.claim.fields.get(b"ox:tags"))
+        return self.claim.tags
 
     @property
     def correlation_id(self) -> str | None:
         """What ties the job to others, to logs and traces; the jobs that its handler adds have it too."""
-        return codec.text_of(self.claim.fields.get(b"ox:corr"))
+        return self.claim.correlation_id
 
     @property
     def attempts_made(self) -> int:
         """Attempts that ended before this one."""
-        return codec.attempts_made(self.claim.fields)
+        return self.claim.attempts_made
 
     @property
     def fence(self) -> int:
@@ -201,14 +194,13 @@ class RunningJob(Parent):
         Holds the time of the add in ms and, in its lowest 20 bits, ``fencing``; fits a 64-bit integer. A
         worker of a peer can compute the same from the job's timestamp and its number of starts.
         """
-        created = codec.count_of(self.claim.fields.get(b"timestamp"))
         starts: int = min(self.fencing, 2**FENCE_BITS - 1)
-        return (created << FENCE_BITS) + starts
+        return (self.claim.created_ms << FENCE_BITS) + starts
 
     @property
     def stalls(self) -> int:
         """How often the job was taken back from a worker that was gone."""
-        return codec.count_of(self.claim.fields.get(b"stc"))
+        return self.claim.stalls
 
     @property
     def attempt(self) -> int:
@@ -228,7 +220,7 @@ class RunningJob(Parent):
     @property
     def idempotency_key(self) -> str | None:
         """The idempotency key that the job was added with, if any."""
-        return codec.text_of(self.claim.fields.get(b"ox:idem"))
+        return self.claim.idempotency_key
 
     @property
     def is_cancelled(self) -> bool:
@@ -293,7 +285,9 @@ class RunningJob(Parent):
     async def log(self, *lines: str) -> None:
         """Appends lines to the job's log."""
         keep = self.options.keep_logs or DEFAULT_KEEP_LOGS
-        await self._broker.add_log(self.id, [str(line) for line in lines], keep)
+        await self._broker.capabilities.part(self._broker.logs, "logs").append(
+            self.id, [str(line) for line in lines], keep
+        )
 
     async def checkpoint(self, data: Any) -> None:
         """Saves how far the work has come, for the next attempt to go on from (``checkpointed``).
@@ -309,7 +303,7 @@ class RunningJob(Parent):
             body = sealer.seal("checkpoint", self.id, body)
         payload.check_size(body, b"")
         await self._broker.set_checkpoint(self.id, self.token, body)
-        self.claim.fields[b"ox:checkpoint"] = body
+        self.claim.set_checkpoint(body)
 
     @property
     def checkpointed(self) -> Any:
@@ -319,7 +313,7 @@ class RunningJob(Parent):
             SealError: The queue is sealed, and this is not what was sealed for this job.
             DecryptionError: It is sealed, and the worker's queue lacks its key.
         """
-        raw = self.claim.fields.get(b"ox:checkpoint")
+        raw = self.claim.checkpoint
         if raw is None:
             return None
         opened = open_value(self.sealer, "checkpoint", self.id, raw)
@@ -358,11 +352,10 @@ class RunningJob(Parent):
             LeaseLost: Another worker runs this job by now; nothing was written.
         """
         trees = [flow.tree() for flow in flows]
-        return await add_children(self._storage(), self.id, trees, token=self.token)
+        return await self._flows.add_children(self.id, trees, token=self.token)
 
-    def _storage(self) -> BullMQBroker:
-        without = "children need a server: oxcart.testing runs single jobs in memory; use drain"
-        return native(self._broker, "flows", without)
+    def _storage(self) -> Broker:
+        return self._broker
 
     def log_fields(self) -> dict[str, Any]:
         """The fields of a log line about this attempt."""
@@ -379,20 +372,14 @@ class RunningJob(Parent):
 
     def server_ms(self) -> int:
         """The time in ms by the clock of the job's server."""
-        clock = getattr(self._broker, "clock", now_ms)
-        return int(clock())
+        return self._broker.clock()
 
     def snapshot(self) -> Job:
         """The job as a value of the model."""
-        fields = dict(self.claim.fields)
-        fields[b"ats"] = str(self.fencing).encode()
-        fields[b"processedOn"] = str(self.started_ms).encode()
-        fields[b"pb"] = self.worker_id.encode()
-        if (sealer := self.sealer) is not None:
-            fields = sealer.open_fields(self.id, fields)
-        else:
-            fields[b"data"] = self.raw_data
-        return codec.decode_job(self._broker.queue, self.id, fields, "active")
+        sealer = self.sealer
+        if sealer is None:
+            _ = self.raw_data  # raises if the payload is sealed: without keys it would pass as data
+        return self.claim.to_job(self._broker.queue, self.worker_id, sealer)
 
 
 class Place:

@@ -1,7 +1,4 @@
-"""How a worker that stops commits the outcomes that it still has.
-
-May touch: the server, through ``claims``.
-"""
+"""Commits the outcomes that a worker still has when it stops."""
 
 from __future__ import annotations
 
@@ -14,22 +11,22 @@ from oxcart.engine.claims import Claims, Station
 
 log = logging.getLogger("oxcart.worker")
 
-#: Seconds between looks at what is still to be committed.
+#: Seconds between looks at the outcomes that are left.
 LOOK = 0.05
 #: Seconds that a worker waits for a server that cannot be reached.
 UNREACHED = 0.5
-#: Seconds that it waits for a server that is there and does not answer.
+#: Seconds that it waits for a server that is connected and does not reply.
 ANSWERED = 2.0
 
 
 async def commit_the_rest(claims: Claims, stations: Sequence[Station], give_up: Callable[[], float]) -> bool:
-    """Commits the outcomes that are left; waits for a server that is away only while there are any.
+    """Commits the outcomes that are left; waits for a lost server only while there are any.
 
     Args:
-        claims: What has outcomes to commit.
+        claims: Has the outcomes.
         stations: The queues of the worker.
-        give_up: Until when outcomes may wait for a server, by the monotonic clock. A second stop makes it
-            sooner.
+        give_up: Returns the time (monotonic clock) until which outcomes may wait for a server. A second stop
+            makes it earlier.
 
     Returns:
         Whether every server can be reached.
@@ -41,7 +38,7 @@ async def commit_the_rest(claims: Claims, stations: Sequence[Station], give_up: 
         now = time.monotonic()
         if (rest := claims.owed) < owed:
             owed, moved = rest, now
-        is_away = any(one.calls and not one.broker.caller.link.is_connected for one in stations)
+        is_away = any(one.calls and not one.broker.is_connected for one in stations)
         patience = UNREACHED if is_away else ANSWERED
         if not draining.done() and now > max(moved, give_up() if owed else 0.0) + patience:
             draining.cancel()
@@ -52,4 +49,4 @@ async def commit_the_rest(claims: Claims, stations: Sequence[Station], give_up: 
                     owed,
                 )
             return False
-    return all(one.broker.caller.link.is_connected for one in stations)
+    return all(one.broker.is_connected for one in stations)

@@ -1,53 +1,54 @@
-"""What a worker consumes, as it sees it: queues, and where their webhooks wait.
-
-May touch: nothing; protocols.
-"""
+"""What a worker consumes: queues with handlers."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import socket
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import ServedBroker
-from oxcart.engine.callbacks import Deliveries
-from oxcart.engine.handler import Registry
+from oxcart.engine.handler import Handlers
 
-
-class HasQueue(Deliveries, Protocol):
-    """Deliveries that wait in a queue."""
-
-    @property
-    def queue(self) -> Source:
-        """That queue."""
+if TYPE_CHECKING:
+    from oxcart.engine.webhooks.queue import WebhookQueue
 
 
 class Source(Protocol):
-    """What a worker consumes: a queue that knows its handlers and where it lives."""
+    """A queue as a worker consumes it: its handlers and its broker."""
 
     @property
     def name(self) -> str:
         """The queue's name."""
 
     @property
-    def registry(self) -> Registry:
+    def handlers(self) -> Handlers:
         """Its handlers."""
 
     def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
-        """A broker of its own for the worker."""
+        """Opens a broker with a connection of its own for the worker."""
+
+    @property
+    def webhook_queue(self) -> WebhookQueue | None:
+        """The queue in which its webhooks wait to be sent; None if it has none."""
 
     def station_facts(self) -> dict[str, Any]:
-        """What the renewer needs to find the queue."""
+        """What the renewer process needs to find the queue; empty if only this process can."""
 
 
-def deliveries_of(source: Source) -> HasQueue | None:
-    """Where a queue's webhooks wait to be delivered, if it has any."""
-    found: HasQueue | None = getattr(source, "deliveries", None)
-    return found
+class Consumable(Protocol):
+    """A queue that a worker consumes: ``oxcart.Queue`` or ``oxcart.sync.Queue``."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+
+    @property
+    def _core(self) -> Source:
+        """What stands behind the queue's face."""
 
 
 def make_worker_id() -> str:
-    """``{hostname}-{pid}-{6 hex}``."""
+    """Makes an id: ``{hostname}-{pid}-{6 hex}``."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -1,8 +1,6 @@
-"""Jobs whose names have no handler in a worker: put off until some worker has one, and told of once a name.
+"""Delays jobs whose names have no handler in a worker until some worker has one.
 
-In a fleet that is being deployed, or of several languages, that is nobody's fault.
-
-May touch: nothing.
+In a fleet that is being deployed, or that has several languages, such jobs are normal.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ from oxcart.engine.verdict import Verdict
 
 log = logging.getLogger("oxcart.worker")
 
-#: How long such a job is put off, in ms; doubled with each start, up to the last.
+#: Ms by which such a job is delayed: doubled with each start, up to the second.
 DELAY = (1_000, 60_000)
-#: How many names are told of, and remembered for it.
+#: How many names are logged, each once.
 MOST = 1_000
 
 
@@ -30,17 +28,17 @@ class UnknownNames:
 
     def __init__(self, verdict: Verdict) -> None:
         self._verdict = verdict
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def outcome_of(self, job: RunningJob, queue: str) -> Outcome:
-        """What becomes of such a job: put off, unless it must not run in any case."""
+        """Returns the outcome of such a job: delayed, unless it must not run in any case."""
         early = self._verdict.before_start(job)
         if early is not None:
             return early
-        if job.name not in self._told and len(self._told) < MOST:
-            self._told.add(job.name)
+        if job.name not in self._logged and len(self._logged) < MOST:
+            self._logged.add(job.name)
             log.warning(
-                "queue %s: no handler for job name %r; its jobs are put off until a worker has one",
+                "queue %s: no handler for job name %r; its jobs are delayed until a worker has one",
                 queue,
                 job.name,
             )

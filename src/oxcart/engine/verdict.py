@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from oxcart.broker.bullmq import codec
-from oxcart.broker.bullmq.codec import retention_argument
-from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Code, Outcome
+from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Code, Outcome, OutcomeKind, retention_argument
 from oxcart.engine.running import RunningJob
 from oxcart.model import payload
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import parse_ms
-from oxcart.model.errors import FailedChildren, PayloadError, Undecodable
+from oxcart.model.errors import FailedChildren, PayloadError, ReplyCode, Undecodable
 from oxcart.model.failure import (
     Category,
     Classifier,
@@ -56,12 +54,17 @@ NEVER_ENDED = "job started {} times without ending: its workers were lost or gav
 TRACES = 10
 
 #: Why the end of an attempt is refused, by the code.
-REFUSALS = {
-    -1: "the job is gone",
-    -2: "its lease ran out",
-    -3: "the job is not active any more",
-    -6: "another worker holds its lease",
+REFUSALS: dict[int, str] = {
+    ReplyCode.JOB_NOT_FOUND: "the job is gone",
+    ReplyCode.LEASE_GONE: "its lease ran out",
+    ReplyCode.WRONG_STATE: "the job is not active any more",
+    ReplyCode.LEASE_OF_ANOTHER: "another worker holds its lease",
 }
+
+_NOUNS = {OutcomeKind.COMPLETED: "result", OutcomeKind.FAILED: "failure"}
+
+# Read once: on Python 3.11 a member of an enum costs 0.2 µs, for every job.
+_COMPLETED = OutcomeKind.COMPLETED
 
 _json = msgspec.json.Encoder()
 
@@ -105,7 +108,9 @@ class Verdict:
         if kind is Snooze:
             return self.snoozed(job, parse_ms(result.delay, "delay"))
         if kind is WaitForChildren:
-            return Outcome("h", job.id, job.token, job.fencing, self._time(), counts=False)
+            return Outcome(
+                OutcomeKind.AWAIT_CHILDREN, job.id, job.token, job.fencing, self._time(), counts=False
+            )
         if kind is Cancel:
             return self._final(job, result.reason or "cancelled", Category.CANCELLED, None)
         if kind is Retry:
@@ -119,14 +124,14 @@ class Verdict:
             return self.of_error(job, error)
         kept = job.options.remove_on_complete
         return Outcome(
-            "c",
+            _COMPLETED,
             job.id,
             job.token,
             job.fencing,
             self._time(),
             value,
             retention=retention_argument(self._completed if kept is None else kept),
-            earlier=job.claim.earlier,
+            claim=job.claim,
         )
 
     def of_error(self, job: RunningJob, error: BaseException, category: Category | None = None) -> Outcome:
@@ -146,7 +151,7 @@ class Verdict:
             reason = f"{type(error).__name__}, of which nothing more can be told: {type(broken).__name__}"
             category = category or Category.TEMPORARY
         final = category in (Category.PERMANENT, Category.CANCELLED) or not self._is_retried(job, category)
-        if final or (b"ox:skip" in job.claim.fields and _is_named(error, job.claim.fields[b"ox:skip"])):
+        if final or (job.options.skip_on and _is_named(error, job.options.skip_on)):
             return self._final(job, reason, category, error)
         return self._retry(job, reason, category, error, after)
 
@@ -160,7 +165,7 @@ class Verdict:
             why: Which field cannot be decoded, and why.
         """
         return Outcome(
-            "f",
+            OutcomeKind.FAILED,
             job.id,
             job.token,
             job.fencing,
@@ -174,21 +179,22 @@ class Verdict:
 
     def before_start(self, job: RunningJob) -> Outcome | None:
         """The outcome of a job that must not run at all, or None for one that may."""
-        fields = job.claim.fields
-        if b"ox:lifetime" in fields and self.life_left(job) == 0:
-            return self.expired(job)
-        asked = fields.get(b"ox:cancel")
-        if asked is not None:  # the worker that was told is lost, or gave the job back
-            return self._final(job, asked.decode("utf-8", "replace"), Category.CANCELLED, None)
-        deferred = fields.get(b"defa")
-        if deferred is not None:
-            reason = deferred.decode("utf-8", "replace")
-            category = Category.SYSTEM if reason.startswith("job stalled") else Category.PERMANENT
-            return self._final(job, reason, category, PermanentError(reason))
+        claim = job.claim
+        has_conditions = claim.has_conditions
+        if has_conditions:
+            if self.life_left(job) == 0:
+                return self.expired(job)
+            reason = claim.cancel_reason
+            if reason is not None:  # the worker that got the request is lost, or gave the job back
+                return self._final(job, reason, Category.CANCELLED, None)
+            reason = claim.deferred_failure
+            if reason is not None:
+                category = Category.SYSTEM if reason.startswith("job stalled") else Category.PERMANENT
+                return self._final(job, reason, category, PermanentError(reason))
         too_often = self._started_too_often(job)
         if too_often:
             return self._final(job, too_often, Category.SYSTEM, PermanentError(too_often))
-        if b"stc" in fields and job.options.attempts > 0:
+        if has_conditions and claim.stalls and job.options.attempts > 0:
             used = job.attempts_made + job.stalls
             if not self._is_retried(job, Category.SYSTEM):
                 return self._final(
@@ -204,11 +210,10 @@ class Verdict:
         bound = self._max_started
         if bound is None or job.fencing <= (MOST_UNENDED if bound is UNSET else bound):
             return ""
-        fields = job.claim.fields
-        starts = job.fencing - codec.count_of(fields.get(b"ox:forgiven"))
+        starts = job.fencing - job.claim.forgiven_starts
         if bound is not UNSET:
             return STARTED_TOO_OFTEN if starts > bound else ""
-        unended = starts - 1 - codec.count_of(fields.get(b"ox:excused")) - job.attempts_made
+        unended = starts - 1 - job.claim.excused_starts - job.attempts_made
         return NEVER_ENDED.format(unended) if unended >= MOST_UNENDED else ""
 
     def cancelled(self, job: RunningJob, error: BaseException | None = None) -> Outcome:
@@ -224,12 +229,11 @@ class Verdict:
 
     def life_left(self, job: RunningJob) -> int | None:
         """Ms until the job's lifetime is over, at least 0; None where it has no end."""
-        if b"ox:lifetime" not in job.claim.fields or job.options.lifetime is None:
+        expires_ms = job.claim.expires_ms
+        if expires_ms is None:
             return None
-        fields = job.claim.fields
-        born = codec.count_of(fields.get(b"ox:since") or fields.get(b"timestamp"))
         now = job.server_ms() if self._clock is None else self._clock()
-        return max(0, born + job.options.lifetime - now)
+        return max(0, expires_ms - now)
 
     def expired(self, job: RunningJob, error: BaseException | None = None) -> Outcome:
         """The outcome of a job whose lifetime is over: a dead letter, whatever attempts are left."""
@@ -244,17 +248,25 @@ class Verdict:
 
     def snoozed(self, job: RunningJob, delay_ms: int) -> Outcome:
         """Put off without having been an attempt."""
-        return Outcome("d", job.id, job.token, job.fencing, self._time(), delay_ms=delay_ms, counts=False)
+        return Outcome(
+            OutcomeKind.DELAY, job.id, job.token, job.fencing, self._time(), delay_ms=delay_ms, counts=False
+        )
 
     def given_back(self, job: RunningJob) -> Outcome:
         """Back to the front of the queue, as if it had not been claimed."""
-        return Outcome("w", job.id, job.token, job.fencing, self._time())
+        return Outcome(OutcomeKind.GIVE_BACK, job.id, job.token, job.fencing, self._time())
 
     def limited(self, job: RunningJob, limit: RateLimited) -> Outcome:
         """Back to the front of the queue, which is held for a while."""
         log.info("queue %s is held for %d ms: %s", job.queue, limit.after_ms, limit, extra=job.log_fields())
         return Outcome(
-            "l", job.id, job.token, job.fencing, self._time(), delay_ms=limit.after_ms, counts=False
+            OutcomeKind.HOLD_QUEUE,
+            job.id,
+            job.token,
+            job.fencing,
+            self._time(),
+            delay_ms=limit.after_ms,
+            counts=False,
         )
 
     def children_not_ready(self, job: RunningJob, code: int) -> Outcome:
@@ -262,13 +274,11 @@ class Verdict:
         pending = (
             "the job has children that have not ended; a handler returns WaitForChildren() to wait for them"
         )
-        reason = "a child of the job failed" if code == -9 else pending
+        reason = "a child of the job failed" if code == ReplyCode.CHILD_FAILED else pending
         return self._final(job, reason, Category.PERMANENT, FailedChildren(job.id))
 
     @staticmethod
     def _is_retried(job: RunningJob, category: Category) -> bool:
-        if b"ox:noretry" not in job.claim.fields:
-            return True
         options = job.options
         return {Category.TIMEOUT: options.retry_timeout, Category.SYSTEM: options.retry_system}.get(
             category, True
@@ -290,7 +300,7 @@ class Verdict:
         if delay < 0:
             return self._final(job, reason, category, error)
         return Outcome(
-            "d" if delay else "r",
+            OutcomeKind.DELAY if delay else OutcomeKind.RETRY,
             job.id,
             job.token,
             job.fencing,
@@ -301,6 +311,7 @@ class Verdict:
             code=_code(error),
             delay_ms=delay,
             lifo=options.lifo,
+            claim=job.claim,
         )
 
     def _final(
@@ -311,7 +322,7 @@ class Verdict:
         ended = job.attempts_made + 1
         used = ended + (job.stalls if options.attempts > 0 else 0)
         return Outcome(
-            "f",
+            OutcomeKind.FAILED,
             job.id,
             job.token,
             job.fencing,
@@ -323,21 +334,14 @@ class Verdict:
             attempts=min(options.attempts, ended) if used >= options.attempts else options.attempts,
             category=category.value,
             code=_code(error),
-            earlier=job.claim.earlier,
+            claim=job.claim,
         )
 
     def _stack(self, job: RunningJob, reason: str, error: BaseException | None) -> bytes:
         limit = job.options.stack_trace_limit
         if limit is None:
             limit = TRACES
-        traces: list[str] = []
-        raw = job.claim.fields.get(b"stacktrace")
-        if raw:
-            try:
-                before = payload.read(raw)
-                traces = [str(trace) for trace in before] if isinstance(before, list) else []
-            except PayloadError:
-                log.warning("job %s: its stack traces cannot be read and are replaced", job.id)
+        traces = job.claim.stacktrace
         trace = reason if error is None else "".join(traceback.format_exception(error)).rstrip()
         traces.append(_cut(trace, LONGEST_TRACE))
         kept = traces[-limit:] if limit else []
@@ -357,7 +361,7 @@ def tell_failure(job: RunningJob, outcome: Outcome) -> None:
             extra={"job_id": job.id, "worker_id": job.worker_id, "category": outcome.category},
         )
         return
-    final = outcome.kind == "f"
+    final = outcome.kind == OutcomeKind.FAILED
     if not failures.isEnabledFor(level := logging.WARNING if final else logging.INFO):
         return
     first = outcome.value.decode("utf-8", "replace").partition("\n")[0]
@@ -383,7 +387,7 @@ def tell_refusal(job: RunningJob, outcome: Outcome, code: Code) -> None:
     log.warning(
         "queue %s: the %s of job %s was refused: %s",
         job.queue,
-        {"c": "result", "f": "failure"}.get(outcome.kind, "return"),
+        _NOUNS.get(outcome.kind, "return"),
         job.id,
         REFUSALS.get(code, code) if isinstance(code, int) else code,
         extra=job.log_fields(),
@@ -395,11 +399,10 @@ def _last_trace(outcome: Outcome) -> str:
     return traces[-1] if traces else ""
 
 
-def _is_named(error: BaseException, names: bytes) -> bool:
-    """Whether an error, or what it is a kind of, is among names in JSON."""
-    named = payload.read(names)
+def _is_named(error: BaseException, names: Sequence[str]) -> bool:
+    """Whether the names include an error's code, its class or a base of it."""
     kinds = {kind.__name__ for kind in type(error).__mro__} | {_code(error)}
-    return not kinds.isdisjoint(named)
+    return not kinds.isdisjoint(names)
 
 
 def _code(error: BaseException | None) -> str:

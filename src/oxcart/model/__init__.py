@@ -1,4 +1,4 @@
-"""What a job is: values and rules, without I/O and without a clock of its own."""
+"""The job model: values and rules, without I/O and without a clock."""
 
 from msgspec import UNSET as UNSET
 from msgspec import UnsetType as UnsetType
@@ -20,6 +20,7 @@ from oxcart.model.errors import (
     JobNotFound,
     LeaseLost,
     MissingExtra,
+    NeverConnected,
     NotReplicated,
     OutcomeUnknown,
     OxcartError,
@@ -111,6 +112,7 @@ __all__ = [
     "JobOptions",
     "LeaseLost",
     "MissingExtra",
+    "NeverConnected",
     "NotReplicated",
     "OnFailure",
     "OptionKwargs",

@@ -1,8 +1,8 @@
-"""How long a job waits before its next attempt, exactly for our workers and nearly for every other.
+"""Retry policies: how long a job waits before its next attempt.
 
-Peers understand two policies, ``fixed`` and ``exponential`` without a cap, and a Node worker dies on any
-other type. So `Backoff.wire` gives the nearest of the two, and where that is not the same thing
-(`Backoff.exact_on_wire`) the exact policy travels as a field of its own (`Backoff.to_field`).
+Peers understand two policies, ``fixed`` and ``exponential`` without a cap, and a Node worker crashes on any
+other type. So `Backoff.wire` returns the nearest of the two. If that differs (`Backoff.exact_on_wire`), the
+job also carries the exact policy in a separate field (`Backoff.to_field`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from oxcart.model.errors import ValidationError
 
 BackoffType = Literal["fixed", "exponential", "linear", "custom"]
 
-#: A strategy of the user's: (attempt that failed, base delay ms, cap ms) -> ms, or -1 to give up.
+#: A custom strategy: (failed attempt, base delay ms, cap ms) -> ms, or -1 to give up.
 Strategy = Callable[[int, int, int | None], float]
 
-#: The longest wait of a policy that says nothing: an hour.
+#: The default cap: an hour.
 DEFAULT_CAP = 3_600_000
 
 _TYPES = ("fixed", "exponential", "linear", "custom")
@@ -32,7 +32,7 @@ _KEYS = ("type", "delay", "multiplier", "cap", "jitter", "jitter_mode", "name")
 class Backoff(msgspec.Struct, frozen=True):
     """A retry policy.
 
-    Constructing one checks nothing, because a peer's job may carry anything; `parse` checks.
+    The constructor checks nothing, because a peer's job may contain anything; `parse` checks.
 
     Attributes:
         type: ``fixed``, ``exponential``, ``linear`` or ``custom``.
@@ -41,7 +41,7 @@ class Backoff(msgspec.Struct, frozen=True):
         cap: Longest wait in milliseconds of an exponential or linear policy; None is no cap, as in Node.
         jitter: How much of the wait is random, from 0 to 1.
         jitter_mode: ``both`` spreads by ± jitter, ``down`` only shortens, as Node does.
-        name: The name under which a worker knows a custom strategy.
+        name: The name of a custom strategy in the worker's options.
     """
 
     type: BackoffType = "exponential"
@@ -54,14 +54,14 @@ class Backoff(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, value: Backoff | Duration | Mapping[str, Any], field: str = "backoff") -> Backoff:
-        """Read and check a policy in any of the forms a user may write.
+        """Parses and checks a policy in any form that users write.
 
-        A bare duration is a fixed wait (a number is seconds, as in every option); a type's name is that
-        policy from one second; a mapping is BullMQ's form, in which plain numbers of `delay` and `cap`
-        are milliseconds, so that ``{"type": "exponential", "delay": 1000}`` means what it means in Node.
+        A plain duration is a fixed wait (a number is seconds, as in every option). The name of a type is that
+        policy with a delay of one second. A mapping is BullMQ's form: plain numbers of `delay` and `cap` are
+        milliseconds, so ``{"type": "exponential", "delay": 1000}`` means the same as in Node.
 
         Raises:
-            ValidationError: The policy is not one, or a part of it is outside its bound.
+            ValidationError: The policy is invalid, or a part of it is outside its bound.
         """
         if isinstance(value, Backoff):
             return value._checked(field)
@@ -107,18 +107,18 @@ class Backoff(msgspec.Struct, frozen=True):
         rand: Callable[[], float],
         custom: Mapping[str, Strategy] | None = None,
     ) -> int:
-        """How long to wait after a failed attempt.
+        """Returns the wait after a failed attempt.
 
-        A custom policy whose strategy this worker does not know waits the base delay, as a peer that
-        sees only the wire would: a rolling deploy must not turn a retry into a crash.
+        A custom policy whose strategy is unknown to this worker waits the base delay, like a peer that reads
+        only the wire: a rolling deploy must not turn a retry into a crash.
 
         Args:
             attempt: The 1-based number of the attempt that failed.
-            rand: Uniform numbers in [0, 1).
+            rand: Returns uniform numbers in [0, 1).
             custom: The worker's strategies by name.
 
         Returns:
-            Milliseconds; 0 is at once, -1 (only from a custom strategy) is to fail now.
+            Milliseconds. 0 retries at once; -1 (only from a custom strategy) fails the job.
         """
         if self.type == "custom":
             strategy = (custom or {}).get(self.name or "")
@@ -147,13 +147,13 @@ class Backoff(msgspec.Struct, frozen=True):
         return min(self.delay, MAX_MS)
 
     def _capped(self, value: int) -> int:
-        # A fixed wait is what the user asked for, however long; a growing one needs an end.
+        # Only a growing wait needs a cap: the user chose the length of a fixed one.
         if self.cap is not None and self.type != "fixed":
             value = min(value, self.cap)
         return min(value, MAX_MS)
 
     def wire(self) -> dict[str, Any]:
-        """The nearest policy that every peer understands, as it stands in ``opts.backoff``."""
+        """Returns the nearest policy that every peer understands, as in ``opts.backoff``."""
         grows = self.type == "linear" or (self.type == "exponential" and self.multiplier != 1)
         if grows and (self.cap is None or self.delay < self.cap):
             wire: dict[str, Any] = {"type": "exponential", "delay": self.delay}
@@ -166,10 +166,10 @@ class Backoff(msgspec.Struct, frozen=True):
         return wire
 
     def exact_on_wire(self, attempts: int) -> bool:
-        """Whether a peer that reads only `wire` waits the same before every retry that can happen.
+        """Returns whether a peer that reads only `wire` waits the same before every possible retry.
 
         Args:
-            attempts: How many attempts the job may make; the last one is not followed by a wait.
+            attempts: The job's maximum number of attempts; no wait follows the last one.
         """
         retries = attempts - 1
         if retries <= 0:
@@ -177,15 +177,15 @@ class Backoff(msgspec.Struct, frozen=True):
         if self.type == "custom" or (self.jitter and self.jitter_mode != "down"):
             return False
         peer = Backoff.from_wire(self.wire())
-        # Both grow without change of kind, so past 64 retries there is nothing new to compare.
+        # Both policies keep their form, so more than 64 retries show no new difference.
         return all(peer._plain_ms(n) == self._plain_ms(n) for n in range(1, min(retries, 64) + 1))
 
     @classmethod
     def from_wire(cls, obj: Any) -> Backoff:
-        """The policy a peer stored: obeyed to the letter, so without our cap.
+        """Returns the policy that a peer stored, without our default cap.
 
         A type that is neither ``fixed`` nor ``exponential`` names a strategy of the peer's workers.
-        No policy at all means an immediate retry.
+        Without a policy the retry is immediate.
         """
         if isinstance(obj, int | float) and not isinstance(obj, bool):
             return cls(type="fixed", delay=_lenient_ms(obj), cap=None)
@@ -199,7 +199,7 @@ class Backoff(msgspec.Struct, frozen=True):
         return cls(type="custom", delay=delay, cap=None, name=str(kind))
 
     def to_field(self) -> str:
-        """The exact policy as JSON text, without what equals the defaults."""
+        """Returns the exact policy as JSON text, without default values."""
         parts: dict[str, Any] = {"type": self.type, "delay": self.delay}
         for key in _KEYS[2:]:
             value = getattr(self, key)
@@ -209,10 +209,10 @@ class Backoff(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_field(cls, text: str | bytes) -> Backoff:
-        """The policy that `to_field` wrote.
+        """Parses a policy that `to_field` wrote.
 
         Raises:
-            ValidationError: The text is something else.
+            ValidationError: The text is no policy.
         """
         try:
             return msgspec.json.decode(text, type=cls)
@@ -222,10 +222,10 @@ class Backoff(msgspec.Struct, frozen=True):
 
 _PLAIN = Backoff()
 
-#: What a job gets that says nothing: 1 s, 2 s, 4 s … up to an hour.
+#: The default policy: 1 s, 2 s, 4 s … up to an hour.
 DEFAULT_BACKOFF = Backoff(type="exponential", delay=1000)
 
-#: What a peer's job has that says nothing: it is retried at once.
+#: The policy of a peer's job without one: an immediate retry.
 NO_BACKOFF = Backoff(type="fixed", delay=0, cap=None)
 
 

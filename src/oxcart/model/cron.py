@@ -1,17 +1,14 @@
-"""Cron expressions: what they mean, and when they fire next, to the millisecond as Node's cron-parser says.
+"""Cron expressions and their next times, equal to those of Node's cron-parser to the millisecond.
 
-Five fields (minute, hour, day of month, month, day of week) or six, with seconds first; fewer are filled up
-from the left. Names of months and days, lists, ranges, steps, ``?``, ``L`` (last day of the month; with a day
-of the week its last one) and ``#`` (the n-th such day of the month), and ``@hourly`` to ``@yearly``.
-Where both kinds of day are given, either is enough.
+Five fields (minute, hour, day of month, month, day of week) or six, with seconds first; missing fields are
+filled from the left. Names of months and days, lists, ranges, steps, ``?``, ``L`` (last day of the month;
+with a weekday its last one) and ``#`` (the n-th such day of the month), and ``@hourly`` to ``@yearly``.
+If both kinds of day are given, either suffices.
 
-A schedule is shared with peers: whoever claims a run computes the next one, and both must come to the same
-time. So the search goes the way that cron-parser 4.9 goes, a field at a time, also where a clock is set
-forward or back: a run in the hour that is left out happens an hour later, a run in the hour that comes twice
-happens once, and a pattern that fires in every hour fires in all of them. The same limit on steps decides
-which expressions never fire.
-
-May touch: nothing; time zones are data of the system.
+Peers share a schedule: the worker that claims a run computes the next one, and all must compute the same
+time. So the search follows cron-parser 4.9, one field at a time, also when a clock is set forward or back: a
+run in the skipped hour happens an hour later, a run in the repeated hour happens once, and a pattern that
+fires every hour fires in all of them. The same limit on steps decides which expressions never fire.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from zoneinfo import ZoneInfo
 
 from oxcart.model.errors import ValidationError
 
-#: How many steps a search takes before an expression is said never to fire.
+#: Steps of a search after which an expression counts as one without further runs.
 MOST_STEPS = 10_000
 
 _ALIASES = {
@@ -51,12 +48,12 @@ _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 
-#: What is ahead of UTC, in ms, at an instant in ms.
+#: Returns the offset from UTC in ms at an instant in ms.
 Offset = Callable[[int], int]
 
 
 class _Field:
-    """One place of an expression: its bounds, and what may stand there."""
+    """One field of an expression: its bounds and its allowed characters."""
 
     def __init__(self, name: str, low: int, high: int, characters: str, names: dict[str, int]) -> None:
         self.name = name
@@ -66,7 +63,7 @@ class _Field:
         self.names = names
 
     def parse(self, text: str) -> list[int | str]:
-        """The values, sorted, as often as they were named; what holds an ``L`` stays text, at the end."""
+        """Returns the values, sorted, with repetitions; values with an ``L`` stay text, at the end."""
         if self.names:
             text = _NAME.sub(self._number_of, text)
         if not self.allowed.fullmatch(text):
@@ -88,7 +85,7 @@ class _Field:
         return str(self.names[name])
 
     def _part(self, part: str) -> list[int]:
-        """A number, a range or steps through a range."""
+        """Parses a number, a range or steps of a range."""
         span, slash, step = part.partition("/")
         if slash and span.isdigit():
             span = f"{span}-{self.high}"
@@ -112,7 +109,7 @@ class _Field:
     def _range(self, first: int, last: int, step: int) -> list[int]:
         if step == 0:
             raise ValidationError("cron", f"a step of at least 1 in {self.name}", step)
-        # Sunday is 0 and 7: a range that ends with either has both.
+        # Sunday is 0 and 7: a range that ends with one contains both.
         sunday = self.name == "day of week" and last % 7 == 0
         found = [0] if sunday else []
         return found + [n for n in range(first, last + 1, step) if not (sunday and n == 0)]
@@ -134,7 +131,7 @@ _DEFAULTS = ("0", "*", "*", "*", "*", "*")
 
 
 class Cron:
-    """A parsed expression; ``parse_cron`` makes one.
+    """A parsed expression; ``parse_cron`` returns one.
 
     Attributes:
         text: The expression as it was written.
@@ -183,12 +180,12 @@ class Cron:
         return f"Cron({self.text!r})"
 
     def next_ms(self, after_ms: int, tz: str | None = None, end_ms: int | None = None) -> int | None:
-        """The first time after an instant at which the expression fires, or None if it never does.
+        """Returns the first time after an instant at which the expression fires, or None.
 
         Args:
             after_ms: The instant, in ms.
-            tz: The time zone; None is that of this machine.
-            end_ms: Nothing later than this counts.
+            tz: The time zone; None is this machine's zone.
+            end_ms: The latest time that counts.
 
         Raises:
             ValidationError: There is no such time zone.
@@ -196,7 +193,7 @@ class Cron:
         return _Search(self, zone_offset(tz), after_ms).run(end_ms)
 
     def is_day(self, local: datetime) -> bool:
-        """Whether the expression fires on the day of this local time, in some month."""
+        """Returns whether the expression fires on the day of this local time, in some month."""
         weekday = local.isoweekday() % 7
         by_date = local.day in self._month_days or (self._last_day and _ends_month(local, 1))
         by_week = weekday in self._weekdays or (weekday in self._last_weekdays and _ends_month(local, 7))
@@ -208,16 +205,16 @@ class Cron:
         return self._nth == 0 or (local.day + 6) // 7 == self._nth
 
     def is_month(self, local: datetime) -> bool:
-        """Whether the expression fires in the month of this local time."""
+        """Returns whether the expression fires in the month of this local time."""
         return local.month in self._months
 
 
 @lru_cache(maxsize=1024)
 def parse_cron(text: str) -> Cron:
-    """Reads an expression.
+    """Parses an expression.
 
     Raises:
-        ValidationError: It is none; the message says which part.
+        ValidationError: It is invalid; the message names the part.
 
     Example:
         >>> parse_cron("0 9 * * MON-FRI").next_ms(0, "UTC")
@@ -230,10 +227,10 @@ def parse_cron(text: str) -> Cron:
 
 @lru_cache(maxsize=256)
 def zone_offset(tz: str | None) -> Offset:
-    """How far a zone is ahead of UTC at an instant, both in ms.
+    """Returns a function from an instant to a zone's offset from UTC, both in ms.
 
     Args:
-        tz: A name such as ``Europe/Berlin``, ``UTC``, ``UTC+5:30``; None or ``local`` for this machine's own.
+        tz: A name such as ``Europe/Berlin``, ``UTC``, ``UTC+5:30``; None or ``local`` is this machine's zone.
 
     Raises:
         ValidationError: There is no such zone.
@@ -265,7 +262,7 @@ def _local_offset(ms: int) -> int:
 
 
 def _nth_of(part: str) -> tuple[str, int]:
-    """Splits ``MON#2`` into the day and the number; 0 for none."""
+    """Splits ``MON#2`` into the day and the number, or 0 without a number."""
     day, mark, nth = part.partition("#")
     if not mark:
         return part, 0
@@ -277,7 +274,7 @@ def _nth_of(part: str) -> tuple[str, int]:
 
 
 def _within_month(days: list[int | str], months: list[int | str]) -> list[int | str]:
-    """Leaves out the days that the only month of an expression does not have."""
+    """Removes the days that the only month of an expression does not have."""
     if len(months) != 1:
         return days
     length = _DAYS_IN_MONTH[int(months[0]) - 1]
@@ -297,9 +294,9 @@ def _ends_month(local: datetime, days: int) -> bool:
 
 
 class _Search:
-    """The way from an instant to the next match, one field at a time.
+    """The search from an instant to the next match, one field at a time.
 
-    Local times are naive; ``_ms`` is the instant, ``_local`` what a clock on the wall shows then.
+    Local times are naive; ``_ms`` is the instant, ``_local`` the local time of that instant.
     """
 
     def __init__(self, cron: Cron, offset: Offset, after_ms: int) -> None:
@@ -307,11 +304,11 @@ class _Search:
         self._offset = offset
         self._start = after_ms
         self._set_forward: int | None = None  # the hour into which the clock was set forward
-        self._set_back: int | None = None  # the hour that comes a second time
+        self._set_back: int | None = None  # the repeated hour
         self._go(after_ms)
 
     def run(self, end_ms: int | None) -> int | None:
-        """The next match, or None."""
+        """Returns the next match, or None."""
         for _ in range(MOST_STEPS - 1):
             if end_ms is not None and self._ms > end_ms:
                 return None
@@ -320,7 +317,7 @@ class _Search:
         return None
 
     def _step(self) -> bool:
-        """Moves on where a field does not match; says whether all do."""
+        """Advances to the next candidate if a field does not match; returns whether all match."""
         cron, local = self._cron, self._local
         if not cron.is_day(local):
             self._next_day()
@@ -337,7 +334,7 @@ class _Search:
         return False
 
     def _is_hour(self, hour: int) -> bool:
-        """Whether the hour matches; moves on where it does not."""
+        """Returns whether the hour matches; advances if it does not."""
         hours = self._cron._hours
         if hour not in hours:
             if self._set_forward != hour:
@@ -347,7 +344,7 @@ class _Search:
             if hour - 1 not in hours:
                 self._next_hour()
                 return False
-            return True  # the hour that was left out is made good in this one
+            return True  # this hour also fires for the skipped one
         if self._set_back == hour:
             self._set_back = None
             self._tick(self._next_hour)
@@ -355,7 +352,7 @@ class _Search:
         return True
 
     def _tick(self, move: Callable[[], None]) -> None:
-        """Moves on, and notes whether the clock was set on the way."""
+        """Advances, and records whether the clock was set meanwhile."""
         before = self._local.hour
         move()
         if self._cron._every_hour:
@@ -366,7 +363,7 @@ class _Search:
         elif now.hour == before and now.minute == 0 and now.second == 0:
             self._set_back = now.hour
 
-    # -- moves: on by one unit, to its beginning
+    # -- advance by one unit, to its beginning
 
     def _next_month(self) -> None:
         year, month = divmod(self._local.year * 12 + self._local.month, 12)
@@ -378,7 +375,7 @@ class _Search:
         before = self._ms
         self._calendar(self._local + timedelta(days=1))
         self._begin(hour=0, minute=0, second=0, microsecond=0)
-        if self._ms == before:  # the day begins with an hour that is left out
+        if self._ms == before:  # the day begins with a skipped hour
             self._next_hour()
 
     def _next_hour(self) -> None:
@@ -402,7 +399,7 @@ class _Search:
         if self._ms < before:
             self._go(self._ms + _HOUR)
 
-    # -- between the clock on the wall and the instant
+    # -- conversion between local time and instant
 
     def _go(self, ms: int) -> None:
         self._ms = ms
@@ -413,8 +410,8 @@ class _Search:
         self._calendar(self._local.replace(**parts))
 
     def _calendar(self, local: datetime) -> None:
-        """Goes to a time on the wall. One that comes twice is that of the present offset; one that is left
-        out is as far behind the gap as it was into it.
+        """Goes to a local time. A repeated time takes the current offset; a skipped time moves behind the gap
+        by its distance into the gap.
         """
         wall = (local - _EPOCH) // _MS
         guess = wall - self._ahead

@@ -1,4 +1,4 @@
-"""Deduplication: adds of one name within a window are one job."""
+"""Deduplication windows: while one is open, further adds of its id create no job."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ _FIELDS = ("id", "ttl", "extend", "replace", "keep_last_if_active")
 
 
 class Deduplication(msgspec.Struct, frozen=True):
-    """Which window a job belongs to, and what happens to an add that finds it open.
+    """The deduplication window of a job, and its effect on adds while it is open.
 
-    The job that opens a window owns it. Without a time the window closes when its owner ends; with one it
-    closes when the time is over, whatever becomes of the owner. `build` reads what a user writes.
+    The job that opens a window owns it. Without a `ttl` the window closes when its owner ends; with one it
+    closes after that time, even if the owner still runs. `build` parses what a user writes.
 
     Attributes:
         id: The name of the window.
         ttl: How long the window is open, in milliseconds; None is until the owner has ended.
-        extend: An add that finds the window open makes it last for another `ttl`.
-        replace: An add that finds the owner still delayed takes its place: the last one counts. Any other
-            owner stays.
-        keep_last_if_active: An add that finds the owner running is kept, and becomes a job when the owner has
-            ended. Only the last one is kept.
+        extend: An add while the window is open extends it by another `ttl`.
+        replace: An add replaces an owner that is still delayed, so the last add counts. Any other owner
+            stays.
+        keep_last_if_active: The last add while the owner runs becomes a job when the owner has ended.
     """
 
     id: str
@@ -45,7 +44,7 @@ class Deduplication(msgspec.Struct, frozen=True):
         replace: bool = False,
         keep_last_if_active: bool = False,
     ) -> Deduplication:
-        """Reads a rule as a user writes it.
+        """Parses and checks a user's arguments.
 
         Raises:
             ValidationError: A value is outside its bound.
@@ -67,10 +66,10 @@ class Deduplication(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, value: Any, field: str = "deduplication") -> Deduplication:
-        """Reads a name, or a mapping of the arguments of `build`.
+        """Parses a name, or a mapping of the arguments of `build`.
 
         Raises:
-            ValidationError: It is neither, or a value is outside its bound.
+            ValidationError: The value is neither, or a part is outside its bound.
         """
         if isinstance(value, Deduplication):
             return value
@@ -84,7 +83,7 @@ class Deduplication(msgspec.Struct, frozen=True):
         return cls.build(**value)
 
     def wire(self) -> dict[str, Any]:
-        """The rule as ``opts.de`` has it."""
+        """Returns the window in the form of ``opts.de``."""
         found: dict[str, Any] = {"id": self.id}
         if self.ttl is not None:
             found["ttl"] = self.ttl
@@ -98,7 +97,7 @@ class Deduplication(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_wire(cls, value: Any) -> Deduplication | None:
-        """Reads ``opts.de`` as a peer wrote it; None where it makes no sense."""
+        """Parses a peer's ``opts.de``, or returns None if it is invalid."""
         if not isinstance(value, dict) or not isinstance(value.get("id"), str):
             return None
         ttl = value.get("ttl")

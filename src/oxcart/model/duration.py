@@ -1,4 +1,4 @@
-"""Durations as people write them, in milliseconds as the wire has them."""
+"""Durations: users write seconds or text, the wire has milliseconds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from oxcart.model.errors import ValidationError
 
-#: What every option that is a span of time accepts: seconds, ``"1h30m"`` or a timedelta.
+#: What every option of a duration accepts: seconds, ``"1h30m"`` or a timedelta.
 Duration = int | float | str | timedelta
 
-#: No span is longer than a hundred years: beyond it a due time no longer fits the delayed set's scores.
+#: The longest duration, a hundred years: a later due time does not fit the scores of the delayed set.
 MAX_MS = 100 * 365 * 86_400_000
 
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -23,9 +23,9 @@ _FORM = "a duration: seconds, a timedelta, or text such as '250ms', '30s', '1h30
 
 
 def parse_ms(value: Duration, field: str, *, minimum: int = 0) -> int:
-    """Turn a duration into whole milliseconds.
+    """Converts a duration into whole milliseconds.
 
-    Numbers, also as text, are seconds. A positive duration never becomes zero by rounding.
+    Numbers, also as text, are seconds. Rounding never turns a positive duration into zero.
 
     Args:
         value: The duration.
@@ -44,7 +44,7 @@ def parse_ms(value: Duration, field: str, *, minimum: int = 0) -> int:
     exact = _milliseconds(value, field)
     if exact > MAX_MS:
         raise ValidationError(field, "at most 100 years", value)
-    # Negative is asked first: what rounds to zero from below is still negative, and -inf has no round.
+    # Negative values first: a value that rounds up to zero is still negative, and -inf cannot be rounded.
     whole = -1 if exact < 0 else round(exact)
     if whole == 0 and exact > 0:
         whole = 1
@@ -54,7 +54,6 @@ def parse_ms(value: Duration, field: str, *, minimum: int = 0) -> int:
 
 
 def _milliseconds(value: Duration, field: str) -> float:
-    """The duration as it is, unrounded and unbounded."""
     if isinstance(value, bool):  # True is an int to Python, but never a number of seconds
         raise ValidationError(field, _FORM, value)
     if isinstance(value, int):

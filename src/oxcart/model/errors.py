@@ -1,14 +1,15 @@
-"""The errors Oxcart raises, and the one place where a script's answer becomes one of them.
+"""The errors that Oxcart raises, and the scripts' reply codes.
 
-Three families share the root `OxcartError`: `ValidationError` (what the caller gave is wrong, nothing
-was written), `JobError` (the job is not in a state that allows the call) and `BrokerError` (the server
-or the way to it). Every error can be pickled, because handlers may run in another process.
+Three families share the root `OxcartError`: `ValidationError` (an argument is wrong, nothing was written),
+`JobError` (the job's state does not allow the call) and `BrokerError` (the server or the connection). Every
+error can be pickled, because handlers may run in another process.
 """
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
+from enum import IntEnum
 from typing import ClassVar
 
 _MIB = 1024 * 1024
@@ -21,7 +22,7 @@ class OxcartError(Exception):
     """The root of every error that Oxcart raises on purpose."""
 
 
-# --- what the caller gave -------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 class ValidationError(OxcartError, ValueError):
@@ -32,11 +33,11 @@ class ValidationError(OxcartError, ValueError):
     Attributes:
         field: The name of the option or field, as the caller wrote it.
         bound: What the value must be, e.g. ``"at least 1"``.
-        value: The value that was given.
+        value: The invalid value.
     """
 
     def __init__(self, field: str, bound: str, value: object, message: str | None = None) -> None:
-        # All arguments go to Exception.args: that is what unpickling calls the class with.
+        # Unpickling calls the class with Exception.args, so they must be all arguments.
         super().__init__(field, bound, value, message)
         self.field = field
         self.bound = bound
@@ -50,11 +51,11 @@ class ValidationError(OxcartError, ValueError):
 
 
 class PayloadError(ValidationError):
-    """Data that cannot travel as JSON (NaN, a circle, an unknown type) or JSON that cannot be read."""
+    """Data that JSON cannot express (NaN, a cycle, an unknown type), or invalid JSON."""
 
 
 class Undecodable(PayloadError):
-    """A field of a stored job cannot be decoded. A worker that meets it quarantines the job."""
+    """A field of a stored job cannot be decoded. The worker that claims the job quarantines it."""
 
 
 class PayloadTooLarge(PayloadError):
@@ -67,11 +68,11 @@ class PayloadTooLarge(PayloadError):
 
     def __init__(self, size: int, limit: int) -> None:
         if limit >= _MIB:
-            # As many digits as tell the two apart; a byte more shows in the sixth or seventh.
+            # As many digits as the two numbers need to differ; one byte shows in the sixth or seventh.
             shown = (tuple(f"{n / _MIB:.{digits}f}" for n in (size, limit)) for digits in range(1, 8))
             large, bound = next((pair for pair in shown if pair[0] != pair[1]), (str(size), str(limit)))
             text = f"{large} MB exceeds limit of {bound} MB"
-        else:  # "0.0 MB exceeds limit of 0.0 MB" would help nobody
+        else:  # "0.0 MB exceeds limit of 0.0 MB" would not help
             text = f"{size} bytes exceeds limit of {limit} bytes"
         super().__init__("data", f"at most {limit} bytes", size, f"Job payload size {text}")
         self.args = (size, limit)
@@ -80,33 +81,62 @@ class PayloadTooLarge(PayloadError):
 
 
 class NotSupported(OxcartError):
-    """A queue's protocol has no place for what was asked; nothing was written.
+    """A queue's protocol lacks a feature; nothing was written.
 
     Attributes:
         protocol: The protocol, ``bridge`` for example.
         feature: The feature's name in the table of capabilities.
-        words: What that is.
+        words: The feature in plain words.
+        alternative: What to use instead, or an empty text.
     """
 
-    def __init__(self, protocol: str, feature: str, words: str) -> None:
-        super().__init__(protocol, feature, words)
+    def __init__(self, protocol: str, feature: str, words: str, alternative: str = "") -> None:
+        super().__init__(protocol, feature, words, alternative)
         self.protocol = protocol
         self.feature = feature
         self.words = words
+        self.alternative = alternative
 
     def __str__(self) -> str:
-        return f"the {self.protocol} protocol has no place for {self.words} ({self.feature})"
+        instead = self.alternative or "there is no alternative"
+        return f"the {self.protocol} protocol does not support {self.words} ({self.feature}): {instead}"
 
 
 # --- the state of a job ---------------------------------------------------------------------------
 
 
+class ReplyCode(IntEnum):
+    """A script's reply for one job: zero or more is success, a negative code is a refusal."""
+
+    #: Nothing to do: a job of the id exists, or there are no children to wait for.
+    NOTHING_TO_DO = 0
+    DONE = 1
+    #: Done, but the script could not notify the job's parent.
+    DONE_WITHOUT_PARENT = 2
+    JOB_NOT_FOUND = -1
+    LEASE_GONE = -2
+    WRONG_STATE = -3
+    CHILDREN_PENDING = -4
+    PARENT_NOT_FOUND = -5
+    LEASE_OF_ANOTHER = -6
+    PARENT_CONFLICT = -7
+    OWNED_BY_SCHEDULE = -8
+    CHILD_FAILED = -9
+    RUN_EXISTS = -10
+    RUNS_TAKEN = -11
+    TREE_TOO_LARGE = -12
+    PARENT_CYCLE = -13
+    CANNOT_CANCEL = -14
+    UNKNOWN_DEPENDENCY = -15
+    CHAIN_TOO_LONG = -16
+
+
 class JobError(OxcartError):
-    """A job does not allow what was asked.
+    """The job's state does not allow the call.
 
     Attributes:
-        job_id: The job in question.
-        code: The number the script answered with, or None when no script was asked.
+        job_id: The job.
+        code: The script's `ReplyCode` as a number, or None if no script was called.
     """
 
     default_code: ClassVar[int | None] = None
@@ -123,101 +153,101 @@ class JobError(OxcartError):
 
 
 class JobNotFound(JobError):
-    """The job does not exist, or no longer: it was removed or fell out of the retention."""
+    """The job does not exist: it was never added, was removed, or exceeded the retention."""
 
-    default_code = -1
+    default_code = ReplyCode.JOB_NOT_FOUND
     reason = "it does not exist"
 
 
 class LeaseLost(JobError):
-    """The caller's lease on the job is gone (-2) or another worker holds it (-6)."""
+    """The caller's lease on the job is gone (-2), or another worker has the lease (-6)."""
 
-    default_code = -2
+    default_code = ReplyCode.LEASE_GONE
     reason = "the lease is gone"
 
 
 class WrongState(JobError):
     """The job is not in the state that the call starts from."""
 
-    default_code = -3
+    default_code = ReplyCode.WRONG_STATE
     reason = "it is not in the state this needs"
 
 
 class PendingChildren(JobError):
     """The job still waits for children."""
 
-    default_code = -4
+    default_code = ReplyCode.CHILDREN_PENDING
     reason = "it has children that have not ended"
 
 
 class ParentMissing(JobError):
     """The parent named for the job does not exist."""
 
-    default_code = -5
+    default_code = ReplyCode.PARENT_NOT_FOUND
     reason = "its parent does not exist"
 
 
 class ParentConflict(JobError):
-    """A job of this id already belongs to another living parent."""
+    """A job of this id already belongs to another parent that still waits."""
 
-    default_code = -7
+    default_code = ReplyCode.PARENT_CONFLICT
     reason = "it already belongs to another parent"
 
 
 class SchedulerOwned(JobError):
     """The job is the next run of a schedule: remove the schedule, not the job."""
 
-    default_code = -8
+    default_code = ReplyCode.OWNED_BY_SCHEDULE
     reason = "it is the next run of a schedule"
 
 
 class FailedChildren(JobError):
-    """A child of the job failed, so the job cannot go on."""
+    """A child of the job failed, so the job cannot continue."""
 
-    default_code = -9
+    default_code = ReplyCode.CHILD_FAILED
     reason = "at least one of its children failed"
 
 
 class TreeTooLarge(JobError):
-    """There are more generations or more jobs below the job than one call may touch."""
+    """The job has more descendants or generations than one call may change."""
 
-    default_code = -12
+    default_code = ReplyCode.TREE_TOO_LARGE
     reason = "there are too many jobs below it"
 
 
 class CannotCancel(JobError):
-    """A worker of a peer runs the job: it cannot be asked to stop, only overruled by force."""
+    """A peer's worker runs the job and cannot receive a request. ``force=True`` ends the job anyway."""
 
-    default_code = -14
+    default_code = ReplyCode.CANNOT_CANCEL
     reason = "its worker is a peer's and cannot be asked to stop; force ends the job and refuses its result"
 
 
 class UnknownDependency(JobError):
-    """There is no job of this key to wait for: it never was, or was removed when it ended."""
+    """The dependency does not exist: it was never added, or was removed when it ended."""
 
-    default_code = -15
-    reason = "there is no such job to wait for"
+    default_code = ReplyCode.UNKNOWN_DEPENDENCY
+    reason = "the dependency does not exist"
 
 
 class ChainTooLong(JobError):
-    """More jobs would wait for each other in a row than a chain may have."""
+    """A chain of dependencies would have more than 100 jobs."""
 
-    default_code = -16
-    reason = "more than 100 jobs would wait for each other in a row"
+    default_code = ReplyCode.CHAIN_TOO_LONG
+    reason = "its chain of dependencies would have more than 100 jobs"
 
 
 class JobLocked(JobError):
     """A worker runs the job right now, so it cannot be removed or moved."""
 
-    reason = "a worker holds it"
+    reason = "a worker runs it"
 
 
 class QueueBusy(OxcartError):
-    """Workers hold jobs of the queue, so it cannot be removed.
+    """Workers run jobs of the queue, so it cannot be removed.
 
     Attributes:
-        queue: The queue.
-        active: How many jobs they hold.
+        queue: The queue's name.
+        active: The number of active jobs.
     """
 
     def __init__(self, queue: str, active: int) -> None:
@@ -226,51 +256,54 @@ class QueueBusy(OxcartError):
         self.active = active
 
     def __str__(self) -> str:
-        held = "a job" if self.active == 1 else f"{self.active} jobs"
-        return f"workers hold {held} of queue {self.queue}; stop them first, or remove it by force"
+        running = "a job" if self.active == 1 else f"{self.active} jobs"
+        return f"workers run {running} of queue {self.queue}; stop them first, or remove it by force"
 
 
-#: Every code a script may answer with: the error, and its own words where the class's do not fit.
-_CODES: dict[int, tuple[type[JobError], str | None]] = {
-    -1: (JobNotFound, None),
-    -2: (LeaseLost, None),
-    -3: (WrongState, None),
-    -4: (PendingChildren, None),
-    -5: (ParentMissing, None),
-    -6: (LeaseLost, "another worker holds the lease"),
-    -7: (ParentConflict, None),
-    -8: (SchedulerOwned, None),
-    -9: (FailedChildren, None),
-    -10: (JobError, "a job for this run of the schedule already exists"),
-    -11: (JobError, "this run of the schedule and the next one are both taken"),
-    -12: (TreeTooLarge, None),
-    -13: (ParentConflict, "its parent is itself or one of its children, so they would wait for each other"),
-    -14: (CannotCancel, None),
-    -15: (UnknownDependency, None),
-    -16: (ChainTooLong, None),
+#: The error of every refusal, and its own words where the class's do not fit.
+_REFUSALS: dict[int, tuple[type[JobError], str | None]] = {
+    ReplyCode.JOB_NOT_FOUND: (JobNotFound, None),
+    ReplyCode.LEASE_GONE: (LeaseLost, None),
+    ReplyCode.WRONG_STATE: (WrongState, None),
+    ReplyCode.CHILDREN_PENDING: (PendingChildren, None),
+    ReplyCode.PARENT_NOT_FOUND: (ParentMissing, None),
+    ReplyCode.LEASE_OF_ANOTHER: (LeaseLost, "another worker holds the lease"),
+    ReplyCode.PARENT_CONFLICT: (ParentConflict, None),
+    ReplyCode.OWNED_BY_SCHEDULE: (SchedulerOwned, None),
+    ReplyCode.CHILD_FAILED: (FailedChildren, None),
+    ReplyCode.RUN_EXISTS: (JobError, "a job for this run of the schedule already exists"),
+    ReplyCode.RUNS_TAKEN: (JobError, "this run of the schedule and the next one are both taken"),
+    ReplyCode.TREE_TOO_LARGE: (TreeTooLarge, None),
+    ReplyCode.PARENT_CYCLE: (
+        ParentConflict,
+        "its parent is itself or one of its children, so they would wait for each other",
+    ),
+    ReplyCode.CANNOT_CANCEL: (CannotCancel, None),
+    ReplyCode.UNKNOWN_DEPENDENCY: (UnknownDependency, None),
+    ReplyCode.CHAIN_TOO_LONG: (ChainTooLong, None),
 }
 
 
 def error_for_code(code: int, job_id: str, verb: str) -> JobError:
-    """The error for a script's answer; the only place that knows the numbers.
+    """Returns the error for a script's refusal.
 
     Args:
-        code: The negative number that the script returned.
-        job_id: The job the call was about.
-        verb: What was tried, in the infinitive: ``"finish"``, ``"promote"``.
+        code: The code below zero that the script returned.
+        job_id: The job that the call was about.
+        verb: The refused verb in the infinitive: ``"finish"``, ``"promote"``.
     """
-    kind, words = _CODES.get(code, (JobError, f"the script answered {code}"))
+    kind, words = _REFUSALS.get(code, (JobError, f"the script answered {code}"))
     # Scripts are named remove_job and change_priority; people remove a job and change the priority of one.
     tried = verb.removesuffix("_job")
     tried = tried.replace("_", " ") + " of" if "_" in tried else tried
     return kind(job_id, f"cannot {tried} job {job_id}: {words or kind.reason} (code {code})", code)
 
 
-# --- the server and the way to it -----------------------------------------------------------------
+# --- the server and the connection ----------------------------------------------------------------
 
 
 class BrokerError(OxcartError):
-    """Something is wrong with the server or with the way to it."""
+    """A call failed because of the server or the connection."""
 
 
 class BrokerUnavailable(BrokerError):
@@ -278,29 +311,32 @@ class BrokerUnavailable(BrokerError):
 
 
 class AccessDenied(BrokerError):
-    """The server does not let us in: a wrong password, a user without the right, TLS on one side only."""
+    """The server denied access: a wrong password, a user without the right, or TLS on one side only."""
 
 
 class Unacknowledged(BrokerError):
     """A call was not acknowledged in time.
 
     Attributes:
-        job_ids: Of an add: the ids that its jobs have or would have. To add them again with the same
-            ``job_id``, or the same ``idempotency_key``, is safe: there is one job of each then, whatever
-            became of the first add.
+        job_ids: The ids of the jobs of an add. Adding them again with the same ``job_id``, or the same
+            ``idempotency_key``, is safe: each exists once, whether or not the first add was applied.
     """
 
     job_ids: tuple[str, ...] = ()
 
     def of_jobs(self, job_ids: Iterable[str]) -> Unacknowledged:
-        """The same error, told of these jobs."""
+        """Returns the same error with these ids."""
         other = type(self)(*self.args)
         other.job_ids = tuple(job_ids)
         return other
 
 
 class BrokerTimeout(Unacknowledged):
-    """The server could not be reached in time: nothing was applied."""
+    """The call was not sent, or every attempt was refused: the server applied nothing."""
+
+
+class NeverConnected(BrokerTimeout):
+    """No connection could be made in time: the call was never sent."""
 
 
 class OutcomeUnknown(Unacknowledged):
@@ -312,7 +348,7 @@ class NotReplicated(OutcomeUnknown):
 
 
 class CrossSlotError(BrokerError):
-    """The call would touch keys of several cluster slots; nothing was written."""
+    """The call needs keys of several cluster slots; nothing was written."""
 
 
 class ScriptError(BrokerError):
@@ -323,15 +359,15 @@ class ScriptError(BrokerError):
 
 
 class ResultTimeout(OxcartError, TimeoutError):
-    """The job did not end within the time the caller wanted to wait; the job itself goes on."""
+    """The job did not end within the caller's timeout. The job itself continues."""
 
 
 class DecryptionError(OxcartError):
-    """A sealed value cannot be opened here: its key is missing or another one. Another worker may have it.
+    """A sealed value cannot be opened: this key ring lacks its key. Another worker may have it.
 
     Attributes:
-        reason: What is wrong, without anything of the value.
-        key_id: The id of the key that sealed the value, where the envelope names one.
+        reason: What is wrong, without any part of the value.
+        key_id: The id of the key that sealed the value, if the envelope names one.
     """
 
     def __init__(self, reason: str, key_id: str | None = None) -> None:
@@ -344,20 +380,20 @@ class DecryptionError(OxcartError):
 
 
 class SealError(DecryptionError):
-    """A stored value is not what was sealed for this job: plaintext, altered, or another job's.
+    """A stored value was not sealed for this job: it is plaintext, altered, or another job's.
 
-    No retry mends that: the job fails for good, and its handler never sees the value.
+    A retry cannot help: the job fails permanently, and its handler never sees the value.
     """
 
 
 class JobFailed(OxcartError):
-    """The job ended in failure; raised where its result was awaited.
+    """The awaited job failed.
 
     Attributes:
         job_id: The job.
         reason: The failure in one line.
         stacktrace: One text per failed attempt, newest last.
-        category: The failure's category, or None if the worker that ran the job did not say.
+        category: The failure's category, or None if the worker stored none.
     """
 
     def __init__(
@@ -379,10 +415,10 @@ class JobFailed(OxcartError):
 
 
 class MissingExtra(OxcartError, ImportError):
-    """A feature needs a package that is not installed; the message says the pip line that brings it.
+    """A feature needs a package that is not installed; the message has the pip command.
 
     Attributes:
-        feature: What was asked for.
+        feature: The feature.
         extra: The name of Oxcart's extra.
     """
 

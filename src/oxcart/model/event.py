@@ -10,7 +10,7 @@ import msgspec
 from oxcart.model.errors import PayloadError, ValidationError
 from oxcart.model.payload import decode
 
-#: The events that peers and our own scripts write. Producers may add names of their own.
+#: The events that peers and our scripts write. Producers may publish others.
 EVENT_NAMES = frozenset(
     {
         "active",
@@ -38,21 +38,21 @@ _OWN = frozenset({"event", "jobId", "prev", "delay", "data", "returnvalue", "fai
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to a job or to its queue.
+    """One event of a job or of its queue.
 
     Attributes:
         id: The entry's id in the stream; later events have higher ids.
         name: The event as it stands on the wire, e.g. ``completed``.
         queue: The queue.
         timestamp: When it was written, in milliseconds, by the server's clock.
-        job_id: The job, or None if the event is the queue's.
-        prev: The state the job came from, where the wire says it.
-        delay: For ``delayed``: when the job is due, in milliseconds since 1970, not for how long.
+        job_id: The job, or None for an event of the queue.
+        prev: The job's previous state, if the event has it.
+        delay: For ``delayed``: when the job is due, in milliseconds since 1970 (not the duration).
         data: For ``progress``: the progress.
         return_value: For ``completed``: the handler's result.
         failed_reason: For ``failed``: the failure in one line.
-        attempts_made: For ``retries-exhausted``: how many attempts there were.
-        fields: Everything else, as text: the job's name of ``added``, the count of ``cleaned``.
+        attempts_made: For ``retries-exhausted``: the number of attempts.
+        fields: All other fields as text: the job's name of ``added``, the count of ``cleaned``.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, stream_id: str | bytes, fields: Mapping[Any, Any], queue: str) -> Event:
-        """Read an entry. What a peer wrote wrongly is kept as text; it is never an error.
+        """Parses an entry. Invalid fields of a peer stay text and raise no error.
 
         Args:
             stream_id: The entry's id, ``<milliseconds>-<number>``.
@@ -78,7 +78,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
             queue: The queue the stream belongs to.
 
         Raises:
-            ValidationError: The id is not one of a stream.
+            ValidationError: The id is no stream id.
         """
         entry_id = _text(stream_id)
         millis = entry_id.partition("-")[0]
@@ -95,7 +95,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
             job_id=texts.get("jobId"),
             prev=texts.get("prev"),
             delay=_integer(texts.get("delay")),
-            # Only these two are JSON on the wire; a `data` of somebody's own event is text.
+            # Only these two are JSON on the wire; the `data` of a published event is text.
             data=_json(texts.get("data")) if name == "progress" else texts.get("data"),
             return_value=_json(texts.get("returnvalue")),
             failed_reason=None if reason is None else plain_reason(reason),
@@ -105,23 +105,22 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_retry(self) -> bool:
-        """Whether the job went back to the queue from a worker without having ended.
+        """Returns whether the job returned from a worker to the queue without having ended.
 
-        The wire has no event of that name. A ``waiting`` that comes from ``active`` is one, but it is also
-        what a stalled job's recovery and a job given back look like (the first is followed by ``stalled``).
-        A retry after a wait is a ``delayed`` event that looks like any other; whether an attempt came
-        before it can only be told from the ``active`` event before it.
+        The wire has no event of that name: a ``waiting`` event from ``active`` is an immediate retry, a
+        recovered job (``stalled`` follows) or a returned job. A retry after a wait is a ``delayed`` event
+        like any other; only an ``active`` event before it shows that an attempt ended.
         """
         return self.name == "waiting" and self.prev == "active"
 
     @property
     def kind(self) -> str:
-        """The event's name, but ``retry`` where `is_retry`."""
+        """The event's name, or ``retry`` if `is_retry`."""
         return "retry" if self.is_retry else self.name
 
 
 def plain_reason(text: str) -> str:
-    """A failure's reason without the JSON quotes that old Python clients put around it."""
+    """Returns a failure's reason without the JSON quotes that old Python clients add."""
     if len(text) >= 2 and text[0] == text[-1] == '"':
         value = _json(text)
         if isinstance(value, str):
@@ -130,7 +129,7 @@ def plain_reason(text: str) -> str:
 
 
 def _text(value: str | bytes) -> str:
-    # Somebody else's bytes need not be UTF-8; losing the stream for one entry would be worse.
+    # Another client's bytes need not be UTF-8, and one entry must not stop the reader.
     return value if isinstance(value, str) else bytes(value).decode(errors="replace")
 
 

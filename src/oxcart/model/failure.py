@@ -1,8 +1,8 @@
-"""Why a job failed, and whether trying again can help.
+"""The categories of failures, and the rules that assign them.
 
-Which exception means what is a table, not code: `Classifier` goes through its rules in order and the
-first that fits decides. A queue may put rules of its own in front, or bring another table. What no rule
-knows is TEMPORARY: a wasted retry costs seconds, a job given up for a hiccup costs a person.
+A table maps exceptions to categories: the first rule of a `Classifier` that matches decides. A queue may add
+rules in front, or replace the table. An error without a rule is TEMPORARY: a useless retry costs seconds, a
+job that failed because of a hiccup costs an operator's time.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Category(StrEnum):
 
     @property
     def retryable(self) -> bool:
-        """Whether a failure of this category is tried again while attempts are left."""
+        """Whether the worker retries a failure of this category while attempts are left."""
         return self not in (Category.PERMANENT, Category.CANCELLED)
 
 
 class TemporaryError(OxcartError):
-    """Raised by a handler: it did not work now, but may work later.
+    """A handler raises it for a failure that a retry may solve.
 
     Attributes:
         message: What went wrong.
-        cause: The error behind it, if any.
-        retry_after: When to try again; None leaves it to the job's backoff.
+        cause: The original error, if any.
+        retry_after: When to retry; None uses the job's backoff.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class TemporaryError(OxcartError):
 
 
 class PermanentError(OxcartError):
-    """Raised by a handler: it will never work, so the job is not tried again.
+    """A handler raises it for a failure that no retry can solve. The job fails.
 
     Attributes:
         message: What went wrong.
-        cause: The error behind it, if any.
-        code: A word of the application's own for the kind of failure.
+        cause: The original error, if any.
+        code: The application's code for the kind of failure.
     """
 
     def __init__(self, message: str, cause: BaseException | None = None, code: str | None = None) -> None:
@@ -85,9 +85,9 @@ class PermanentError(OxcartError):
 
 
 class JobCancelled(OxcartError):
-    """Raised by a handler: its job was cancelled, or shall be; it is not tried again.
+    """A handler raises it to end its job as cancelled. The job is not retried.
 
-    ``job.raise_if_cancelled()`` raises it where somebody asked for that.
+    ``job.raise_if_cancelled()`` raises it after a cancellation request.
 
     Attributes:
         reason: Why, for the job's record.
@@ -102,14 +102,14 @@ class JobCancelled(OxcartError):
 
 
 class RateLimited(OxcartError):
-    """Raised or returned by a handler: somebody it depends on takes no more for now.
+    """A handler raises or returns it when a service refuses more requests for a time.
 
-    The job goes back to the front of its queue without having used an attempt, and no worker of ours starts
-    a job of the queue until the time is over.
+    The job returns to the front of its queue without using an attempt, and no Oxcart worker starts a job of
+    the queue until the time is over.
 
     Attributes:
         after: How long.
-        reason: Why, for the log.
+        reason: The reason, for the log.
     """
 
     def __init__(self, after: Duration, reason: str = "") -> None:
@@ -123,16 +123,16 @@ class RateLimited(OxcartError):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table: it fits an error if any of its conditions does.
+    """One row of the table. It matches an error if any of its conditions does.
 
     Attributes:
-        category: What the error then is.
+        category: The category of a matching error.
         types: Exception classes, subclasses included.
         names: Classes of packages that need not be installed, as ``"package.ClassName"``; the package is
             the first part of the module's name, ``"*"`` any. Subclasses included.
         statuses: Ranges of HTTP status codes, both ends included.
         errnos: Numbers of operating system errors.
-        why: The reason for the rule, for people.
+        why: The reason for the rule.
     """
 
     category: Category
@@ -143,7 +143,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
     def fits(self, error: BaseException) -> bool:
-        """Whether the rule decides about this error."""
+        """Returns whether the rule matches an error."""
         if self.types and isinstance(error, self.types):
             return True
         if self.errnos and isinstance(error, OSError) and error.errno in self.errnos:
@@ -155,7 +155,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.names) and any(name in self.names for name in _class_names(error))
 
 
-#: The table every queue starts with, in order.
+#: The default table, in order.
 DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(category=Category.TEMPORARY, types=(TemporaryError,), why="the handler says so"),
     Rule(category=Category.PERMANENT, types=(PermanentError,), why="the handler says so"),
@@ -217,11 +217,11 @@ DEFAULT_RULES: tuple[Rule, ...] = (
 
 
 class Classifier(msgspec.Struct, frozen=True):
-    """Decides the category of an error.
+    """Assigns a category to an error.
 
     Attributes:
-        rules: The table; the first rule that fits decides.
-        unknown: What an error is that no rule fits.
+        rules: The table. The first rule that matches decides.
+        unknown: The category of an error without a rule.
     """
 
     rules: tuple[Rule, ...] = DEFAULT_RULES
@@ -229,18 +229,18 @@ class Classifier(msgspec.Struct, frozen=True):
 
     @classmethod
     def default(cls) -> Classifier:
-        """The classifier of a queue that says nothing."""
+        """Returns the default classifier."""
         return _DEFAULT
 
     def with_rule(self, *rules: Rule) -> Classifier:
-        """A classifier that asks these rules first."""
+        """Returns a classifier that checks these rules first."""
         return Classifier(rules=(*rules, *self.rules), unknown=self.unknown)
 
     def classify(self, error: BaseException) -> Category:
-        """The category of an error.
+        """Returns the category of an error.
 
-        An error that no rule knows is judged by what it was raised from (``raise … from …``). A group is
-        as retryable as its most retryable member: what can still succeed deserves another attempt.
+        An error without a rule takes the category of its cause (``raise … from …``). A group is as retryable
+        as its most retryable member.
         """
         for link in _chain(error):
             if isinstance(link, BaseExceptionGroup):
@@ -256,14 +256,14 @@ _DEFAULT = Classifier()
 
 
 def classify(error: BaseException) -> Category:
-    """The category of an error by the default table."""
+    """Returns the category of an error by the default table."""
     return _DEFAULT.classify(error)
 
 
 def http_status(error: BaseException) -> int | None:
-    """The HTTP status an error carries, by the attributes that HTTP clients use.
+    """Returns the HTTP status of an error, from the attributes that HTTP clients use.
 
-    Looks at ``status_code``, ``status`` and ``code`` of the error, then of its ``response``; no client needs
+    It reads ``status_code``, ``status`` and ``code`` of the error, then of its ``response``. No client needs
     to be installed.
     """
     status = _status_of(error)
@@ -281,7 +281,7 @@ def _status_of(thing: Any) -> int | None:
     for name in ("status_code", "status", "code"):
         try:
             status = _as_status(getattr(thing, name, None))
-        except Exception:  # a property that raises must not hide the failure we are looking at
+        except Exception:  # a property that raises must not hide the failure itself
             continue
         if status is not None:
             return status
@@ -289,7 +289,7 @@ def _status_of(thing: Any) -> int | None:
 
 
 def _as_status(value: Any) -> int | None:
-    # The range keeps out what only shares the name: exit codes, websocket codes, our own script codes.
+    # The range excludes other codes of that name: exit codes, websocket codes, our reply codes.
     if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
         return int(value)
     return None

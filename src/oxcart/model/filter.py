@@ -1,4 +1,4 @@
-"""Which jobs are meant, where somebody deals with many: by name, category, tags, correlation id and age."""
+"""Filters for bulk operations: by name, category, tags, correlation id and age."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _json = msgspec.json.Encoder()
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job must be to be chosen; what is not said does not matter.
+    """A filter of jobs: all conditions that are set must match.
 
     Attributes:
-        names: Its name is one of these.
+        names: The job's name is one of these.
         categories: The category of its failure is one of these.
         tags: It has all of these tags, with these values.
-        correlation_id: Its correlation id is this one.
-        since_ms: It is from this time or later.
-        before_ms: It is from this time or earlier.
+        correlation_id: Its correlation id equals this.
+        since_ms: Its time is this or later.
+        before_ms: Its time is this or earlier.
     """
 
     names: tuple[str, ...] = ()
@@ -46,10 +46,10 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         older_than: Duration | None = None,
         newer_than: Duration | None = None,
     ) -> JobFilter:
-        """Reads a filter as a user writes it.
+        """Parses and checks a user's arguments.
 
         Raises:
-            ValidationError: A category is none, or an age or a tag is not what it must be.
+            ValidationError: A category is unknown, or an age or a tag is invalid.
         """
         categories = _texts(category, "category")
         known = [each.value for each in Category]
@@ -68,7 +68,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def fits(self, job: Job, at_ms: int) -> bool:
-        """Whether a job is chosen, where ``at_ms`` is the time that counts of it."""
+        """Returns whether a job matches. ``at_ms`` is the time that the ages apply to."""
         return (
             (not self.names or job.name in self.names)
             and (not self.categories or job.category in self.categories)
@@ -79,21 +79,21 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def wire(self) -> bytes:
-        """As the scripts read it."""
-        said: dict[str, object] = {}
+        """Returns the filter in the form that the scripts read."""
+        given: dict[str, object] = {}
         if self.names:
-            said["names"] = self.names
+            given["names"] = self.names
         if self.categories:
-            said["categories"] = self.categories
+            given["categories"] = self.categories
         if self.tags:
-            said["tags"] = self.tags
+            given["tags"] = self.tags
         if self.correlation_id is not None:
-            said["correlation"] = self.correlation_id
+            given["correlation"] = self.correlation_id
         if self.since_ms is not None:
-            said["since"] = self.since_ms
+            given["since"] = self.since_ms
         if self.before_ms is not None:
-            said["before"] = self.before_ms
-        return _json.encode(said) if said else b""
+            given["before"] = self.before_ms
+        return _json.encode(given) if given else b""
 
 
 def _texts(value: str | Iterable[str] | None, field: str) -> tuple[str, ...]:

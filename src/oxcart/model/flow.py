@@ -1,6 +1,6 @@
-"""A tree of jobs: what it is, what is checked before any of it is written, and what can be read of it.
+"""Flows: trees of jobs, the checks before an add, and the views of a stored tree.
 
-A parent runs when its children have ended. What a child's failure means for its parent is said by the child.
+A parent runs when its children have ended. A child's policy decides what its failure means for the parent.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from oxcart.model.masking import masked
 from oxcart.model.names import check_new_id
 from oxcart.model.options import JobOptions
 
-#: How many jobs one tree may have: they are added in one call, which holds the server for about 30 ms then
-#: (`make bench-bounds`).
+#: The most jobs of one tree. One call adds them and blocks the server for about 30 ms (`make bench-bounds`).
 MOST_JOBS = 1000
-#: How many generations it may have.
+#: The most generations of one tree.
 DEEPEST = 100
 
 
 class OnFailure(enum.StrEnum):
-    """What the final failure of a child means for its parent."""
+    """What the parent does after the final failure of a child."""
 
     #: The parent fails too, at once.
     FAIL = "fail"
-    #: The parent runs at once, whatever its other children do.
+    #: The parent runs at once, before its other children end.
     CONTINUE = "continue"
-    #: The parent does not wait for it any more, and can read why it failed.
+    #: The parent no longer waits for the child, and can read the reason.
     IGNORE = "ignore"
-    #: The parent does not wait for it any more, and nothing of it is noted.
+    #: The parent no longer waits for the child, and nothing is recorded.
     REMOVE = "remove"
-    #: The parent goes on waiting, until somebody retries or removes the child.
+    #: The parent waits until an operator retries or removes the child.
     WAIT = "wait"
 
     @classmethod
     def parse(cls, value: Any, field: str = "on_failure") -> OnFailure:
-        """Reads a policy by its word.
+        """Parses the name of a policy.
 
         Raises:
             ValidationError: There is no such policy.
@@ -52,17 +51,17 @@ class OnFailure(enum.StrEnum):
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """A job with the jobs that it waits for.
+    """A job and its children.
 
     Attributes:
         queue: The name of its queue.
-        prefix: What stands before the queue's name in keys.
-        name: Which handler runs it.
+        prefix: The prefix of the queue's keys.
+        name: The name of its handler.
         data: Its payload.
-        options: How it is to be run and kept.
-        on_failure: What its failure means for its parent; nothing for the job at the top.
-        children: The jobs it waits for.
-        sealer: Seals its payload when it is encoded; None where its queue has no keys.
+        options: Its options.
+        on_failure: What its failure means for its parent; unused for the root.
+        children: The jobs that it waits for.
+        sealer: Encrypts its payload, or None if its queue has no keys.
     """
 
     queue: str
@@ -79,14 +78,14 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 class HasTree(Protocol):
-    """Something that stands for a tree of jobs."""
+    """An object that has a tree of jobs, such as a `Flow`."""
 
     def tree(self) -> Tree:
-        """The tree."""
+        """The tree of jobs."""
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A job of a tree by its place: the number of its parent in the same list, or -1 at the top."""
+    """A job of a tree and the index of its parent in the same list, or -1 for a root."""
 
     tree: Tree
     parent: int
@@ -95,16 +94,16 @@ class Placed(msgspec.Struct, frozen=True):
 def arrange(
     trees: Sequence[Tree], *, below: bool, ids: set[tuple[str, str, str]] | None = None
 ) -> list[Placed]:
-    """The jobs of trees, generation by generation: the order in which they are added.
+    """Returns the jobs of trees in the order of their add, generation by generation.
 
     Args:
         trees: The trees.
-        below: Whether the trees are themselves added below a job.
-        ids: The ids (prefix, queue, id) of other trees that are added with these; theirs are added to it.
+        below: Whether the roots become children of a running job.
+        ids: The ids (prefix, queue, id) of other trees of the same add; those of these trees are added.
 
     Raises:
-        ValidationError: There are too many jobs or generations, two of one id, a child with a deduplication
-            window, or an id that cannot be part of a tree.
+        ValidationError: There are too many jobs or generations, two equal ids, a child with a deduplication
+            window, or an invalid id.
     """
     placed = [Placed(tree, -1) for tree in trees]
     ids = set() if ids is None else ids
@@ -148,7 +147,7 @@ def _check(tree: Tree, *, top: bool, ids: set[tuple[str, str, str]]) -> None:
 
 
 class DependencyCounts(msgspec.Struct, frozen=True):
-    """How many children a job has, by what became of them.
+    """The number of a job's children by their end.
 
     Attributes:
         processed: Completed.
@@ -164,7 +163,7 @@ class DependencyCounts(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All of them; those that failed with the policy ``remove`` are not known any more."""
+        """All children except those that failed with the policy ``remove``."""
         return self.processed + self.unprocessed + self.ignored + self.failed
 
 
@@ -175,8 +174,8 @@ class Child(msgspec.Struct, frozen=True):
         key: Its full key on the wire.
         queue: Its queue.
         id: Its id.
-        value: Its result, if it is processed.
-        reason: Why it failed, if it is ignored.
+        value: Its result, if it completed.
+        reason: The reason of its failure, if the policy ignored it.
     """
 
     key: str
@@ -187,11 +186,11 @@ class Child(msgspec.Struct, frozen=True):
 
 
 class DependencyPage(msgspec.Struct, frozen=True):
-    """Some of a job's children, and where to go on.
+    """A page of a job's children.
 
     Attributes:
         children: The children.
-        cursor: What to ask for next; None when there are no more.
+        cursor: The cursor of the next page, or None after the last.
     """
 
     children: list[Child]
@@ -199,13 +198,13 @@ class DependencyPage(msgspec.Struct, frozen=True):
 
 
 class FlowView(msgspec.Struct, frozen=True):
-    """A job as it was when it was read, with its children.
+    """A snapshot of a job with its children.
 
     Attributes:
         job: The job.
-        state: Its state in the words of the wire.
-        children: Its children that still exist, as far as they were asked for.
-        more: How many children there are that are not shown.
+        state: Its state on the wire.
+        children: Its existing children, up to the requested depth and limit.
+        more: The number of children that are not included.
     """
 
     job: Job

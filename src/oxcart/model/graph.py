@@ -1,7 +1,6 @@
-"""A graph of jobs that wait for each other: what it is, and what is checked before any of it is written.
+"""Graphs of dependent jobs: the checks before an add, and the effect of a dependency's end.
 
-Also what the end of a dependency means for those that wait for it. The same rules hold in
-``lua/add_graph.lua`` and ``lua/parts/gates.lua``, which know the jobs that exist already.
+``lua/add_graph.lua`` and ``lua/parts/gates.lua`` apply the same rules to jobs that exist already.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from oxcart.model.names import check_new_id
 from oxcart.model.options import JobOptions
 from oxcart.model.state import TERMINAL, State
 
-#: How many jobs may wait for each other in a row.
+#: The most jobs of a chain.
 DEEPEST = 100
-#: How many jobs one may wait for.
+#: The most dependencies of one job.
 BROADEST = 1000
-#: How many jobs one graph may have, and how many dependencies: they are added in one call.
+#: The most jobs and dependencies of one graph: one call adds them.
 MOST_JOBS = 1000
 MOST_EDGES = 20_000
 
 
 class Kind(enum.StrEnum):
-    """How a job waits for another."""
+    """The kind of a dependency."""
 
-    #: Until all of them have completed. One that ends otherwise takes the job with it, into the same state.
+    #: All of them must complete. A dependency that ends otherwise moves the job into the same state.
     AFTER = "after"
-    #: Until one of them has ended, however it did.
+    #: One of them must end, in any state.
     AFTER_ANY = "after_any"
 
 
 class Existing(msgspec.Struct, frozen=True):
-    """A job that is there already: what stands before the queue's name in keys, the queue, and the id."""
+    """A job that exists already: the prefix of its queue's keys, the queue, and its id."""
 
     prefix: str
     queue: str
@@ -45,23 +44,23 @@ class Existing(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """A dependency: the number of a job of the same graph, or one that exists already."""
+    """A dependency: the index of a job of the same graph, or an existing job."""
 
     of: int | Existing
     kind: Kind = Kind.AFTER
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A job of a graph, and what it waits for.
+    """A job of a graph and its dependencies.
 
     Attributes:
         queue: The name of its queue.
-        prefix: What stands before the queue's name in keys.
-        name: Which handler runs it.
+        prefix: The prefix of the queue's keys.
+        name: The name of its handler.
         data: Its payload.
-        options: How it is to be run and kept.
-        edges: What it waits for.
-        sealer: Seals its payload when it is encoded; None where its queue has no keys.
+        options: Its options.
+        edges: Its dependencies.
+        sealer: Encrypts its payload, or None if its queue has no keys.
     """
 
     queue: str
@@ -77,11 +76,11 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def arrange(nodes: Sequence[Node]) -> list[int]:
-    """The numbers of a graph's jobs in an order in which each comes behind those that it waits for.
+    """Returns the indexes of a graph's jobs in an order in which dependencies come first.
 
     Raises:
-        ValidationError: The graph has a cycle, is too deep, too broad or too large, or a job of it has an id
-            or options that do not go with dependencies.
+        ValidationError: The graph has a cycle, is too deep, too broad or too large, or a job has an id or
+            options that dependencies do not allow.
     """
     if len(nodes) > MOST_JOBS:
         raise ValidationError("graph", f"at most {MOST_JOBS} jobs", len(nodes))
@@ -95,7 +94,7 @@ def arrange(nodes: Sequence[Node]) -> list[int]:
     depths = [1] * len(nodes)
     for number in order:
         of = [depths[edge.of] for edge in nodes[number].edges if isinstance(edge.of, int)]
-        # Behind a job that exists the chain is at least two long; the script knows how long it is.
+        # With an existing dependency the chain has at least two jobs; the script knows its length.
         known = any(isinstance(edge.of, Existing) for edge in nodes[number].edges)
         depths[number] = 1 + max([*of, int(known)], default=0)
         if depths[number] > DEEPEST:
@@ -131,7 +130,7 @@ def _sorted(nodes: Sequence[Node]) -> list[int]:
             if isinstance(edge.of, int):
                 behind[edge.of].append(number)
     order = [number for number, open_edges in enumerate(waits) if not open_edges]
-    for number in order:  # grows while it is gone through
+    for number in order:  # grows during the iteration
         for other in behind[number]:
             waits[other] -= 1
             if not waits[other]:
@@ -148,7 +147,7 @@ def _sorted(nodes: Sequence[Node]) -> list[int]:
 
 
 def effect(kind: Kind, ended: State) -> State | None:
-    """The state that a waiting job moves to when a dependency has ended; None where it may go on.
+    """Returns the state of a dependent after a dependency's end, or None if it is released.
 
     Raises:
         ValidationError: The dependency has not ended.
@@ -159,5 +158,5 @@ def effect(kind: Kind, ended: State) -> State | None:
 
 
 def inherited(own: int, of: Iterable[int]) -> int:
-    """The priority of a job that waits for others: the highest of all, which is the lowest number."""
+    """Returns the priority of a dependent: the highest of all, which is the lowest number."""
     return min([own, *of])

@@ -1,10 +1,8 @@
-"""What became of a job: its transitions and its attempts, as far as they were written down.
+"""A job's history: its transitions and its attempts.
 
-A job that keeps a history (option ``history``) has them in two fields of its own hash, written by the same
-scripts that move it. What nobody wrote down is filled in from the rest of the hash and marked as inferred:
-the whole of a job without a history, and what a peer's worker did, which knows nothing of these fields.
-
-May touch: nothing.
+A job with the option ``history`` stores them in two fields of its hash, which the scripts that move it write.
+Readers infer the rest from the other fields and mark it: all of a job without a history, and what a peer's
+worker did.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import msgspec
 
 from oxcart.model.state import INITIAL, REPLAY, TERMINAL, TRANSITIONS, State
 
-#: How many attempts are told of at most, newest last.
+#: The most attempts of a history, newest last.
 MOST_ATTEMPTS = 20
 
 
@@ -28,10 +26,10 @@ class Change(msgspec.Struct, frozen=True):
     Attributes:
         source: The state it left.
         target: The state it entered.
-        at: When, in milliseconds; None where nobody can tell.
-        why: The reason, in the words of the model.
-        worker: The worker that had a part in it, if any.
-        inferred: Whether it was not written down but follows from the rest.
+        at: When, in milliseconds, or None if unknown.
+        why: The reason from the model's table.
+        worker: The worker that caused it, if any.
+        inferred: Whether the reader inferred it.
     """
 
     source: State
@@ -43,21 +41,21 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One attempt of a job that has ended.
+    """One ended attempt of a job.
 
     Attributes:
         id: The attempt's id, ``<job id>/<number>``.
-        number: How often the job had been started by then, this time included: the fencing number.
+        number: The number of starts up to this one: the fencing number.
         started: When it began, in milliseconds.
         ended: When it ended, in milliseconds.
-        worker: Who ran it.
+        worker: The worker that ran it.
         outcome: ``completed``, ``failed``, ``retried``, ``snoozed``, ``given_back``, ``waits`` (for children)
-            or ``stalled`` (its worker was lost); None where a peer ran it and nothing tells.
-        category: The category of the failure, where it was one.
-        code: The application's own word for the failure.
+            or ``stalled`` (its worker was lost); None if a peer ran it and it is unknown.
+        category: The category of the failure, if it failed.
+        code: The application's code for the failure.
         message: The failure in one line.
         stack: Its stack trace.
-        inferred: Whether it was not written down but follows from the rest.
+        inferred: Whether the reader inferred it.
     """
 
     id: str
@@ -74,15 +72,15 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the rest of a job's hash tells: who took it last, and how it ended.
+    """Other facts of a job's hash, from which history is inferred.
 
     Attributes:
-        state: Its formal state, or None where it was not asked for.
+        state: Its formal state, or None if it was not requested.
         created: When it was added.
         delayed: Whether it was added with a delay.
         started: When its last attempt began.
         ended: When it ended.
-        worker: Who took it last.
+        worker: The worker that claimed it last.
     """
 
     state: State | None
@@ -94,16 +92,16 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def attempt_id(job_id: str, number: int) -> str:
-    """The id of the attempt that is a job's start of this number."""
+    """Returns the id of the attempt with this number of starts."""
     return f"{job_id}/{number}"
 
 
 def transitions(text: str, known: Known) -> list[Change]:
-    """The transitions of a job, oldest first.
+    """Returns the transitions of a job, oldest first.
 
     Args:
         text: The field ``ox:history``.
-        known: What else is known of the job.
+        known: Other facts of the job.
     """
     cut = text.startswith("+")
     written = [change for line in text.removeprefix("+").splitlines() if (change := _change(line))]
@@ -123,10 +121,10 @@ def transitions(text: str, known: Known) -> list[Change]:
 
 
 def _in_order(changes: list[Change], created: int) -> list[Change]:
-    """Changes whose times never decrease.
+    """Returns changes whose times never decrease.
 
-    Who wrote them may have had different clocks: a peer's, or the server's before it was set back. Then the
-    creation is not later than the first change that is known, and no other earlier than the one before it.
+    Their writers may have had different clocks: a peer's, or the server's before it was set back. The
+    creation is at most the time of the next known change, and every other time at least the one before.
     """
     times = [change.at for change in changes if change.at is not None]
     if times == sorted(times):
@@ -144,13 +142,13 @@ def _in_order(changes: list[Change], created: int) -> list[Change]:
 
 
 def attempts(text: str, job_id: str, starts: int, known: Known) -> list[Attempt]:
-    """The ended attempts of a job, oldest first, at most 20.
+    """Returns the ended attempts of a job, oldest first, at most 20.
 
     Args:
         text: The field ``ox:attempts``.
         job_id: The job.
-        starts: How often it was started.
-        known: What else is known of the job.
+        starts: Its number of starts.
+        known: Other facts of the job.
     """
     written = {one.number: one for line in text.splitlines() if (one := _attempt(job_id, line))}
     running = known.state is State.RUNNING
@@ -184,7 +182,7 @@ def _change(line: str) -> Change | None:
     try:
         at, source, target, worker, why = parts
         return Change(State(source), State(target), int(at), why, worker or None)
-    except ValueError:  # not ours, or damaged: what stands around it is still worth reading
+    except ValueError:  # damaged, or not ours: the other lines are still readable
         return None
 
 
@@ -209,7 +207,7 @@ def _attempt(job_id: str, line: str) -> Attempt | None:
 
 
 def _bridge(source: State, target: State, known: Known, at: int | None) -> list[Change]:
-    """The likeliest way between two states of which nobody wrote how the job went it."""
+    """Returns the likeliest transitions between two states without a recorded path."""
     found = []
     for step in _way(source, target):
         when = at
@@ -224,7 +222,7 @@ def _bridge(source: State, target: State, known: Known, at: int | None) -> list[
 
 @cache
 def _way(source: State, target: State) -> tuple[tuple[State, State, str], ...]:
-    """The shortest way; by what workers do, where that leads there, else by whatever is allowed."""
+    """Returns the shortest path, by transitions of workers if they suffice, else by any allowed one."""
     usual = [
         move for move in TRANSITIONS if State.RUNNING in move[:2] or move.source in (*INITIAL, State.RETRYING)
     ]

@@ -1,4 +1,4 @@
-"""A job as it was when it was read."""
+"""A snapshot of a stored job."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def _time(ms: int) -> datetime:
     try:
         return _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:  # a peer's number that is no time
+    except OverflowError:  # a peer's number beyond any date
         return _EPOCH
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of a job: what its producer asked for (up to `dedup_id`), and what has become of it.
+    """A snapshot of a job: what its producer passed (up to `dedup_id`), then its state.
 
     Attributes:
         id: The job's id, unique in its queue.
-        name: Which handler runs it.
-        queue: The queue it belongs to.
-        lane: What it asks of its worker, as the name of its lane: ``all;c=gpu``; None for nothing.
+        name: The name of its handler.
+        queue: The name of its queue.
+        lane: Its target as the name of its lane, ``all;c=gpu``, or None without a target.
         data: Its payload.
-        options: How it is to be run and kept.
+        options: Its options.
         timestamp: When it was created, in milliseconds.
-        delay: How long it waits now, in milliseconds; 0 once it is due.
+        delay: Its current delay in milliseconds; 0 once it is due.
         priority: Lower runs first; 0 runs before every other.
         parent_key: The full key of its parent, if it is a child.
-        parent: Its parent as the wire has it: id, queue key, and what the child's failure does to it.
-        scheduler_id: The schedule that made it, if one did.
-        dedup_id: The deduplication id it was added with, if any.
-        progress: A number from 0 to 100 or an object; what a peer wrote is shown as it is.
+        parent: Its parent as on the wire: id, queue key, and the failure policy.
+        scheduler_id: The schedule that added it, if any.
+        dedup_id: Its deduplication id, if any.
+        progress: A number from 0 to 100 or an object; any value that a peer wrote.
         attempts_made: Attempts that have ended.
-        attempts_started: How often a worker has taken it: the fencing number of its present run.
-        stalled_count: How often a worker lost it.
+        attempts_started: The number of claims: the fencing number of its current run.
+        stalled_count: The number of stalls.
         processed_on: When the latest attempt began, in milliseconds.
         finished_on: When it ended, in milliseconds.
-        worker_id: The worker that took it last, if that one gave its name.
+        worker_id: The worker that claimed it last, if that worker has a name.
         return_value: The handler's result.
         failed_reason: The latest failure in one line; None once the job has completed.
         stacktrace: One text per failed attempt, newest last.
-        deferred_failure: A failure that the next worker shall record without running the job.
-        state: Its formal state; None where it was not asked for (a list of many ids).
-        fault: Why a field of it cannot be decoded, beginning with the field's name; None where all can. A
-            worker does not run such a job but quarantines it.
+        deferred_failure: A failure that the next worker records without running the job.
+        state: Its formal state, or None if it was not requested (a list of many ids).
+        fault: Why a field cannot be decoded, beginning with the field's name, or None. A worker quarantines
+            such a job instead of running it.
         extra: Oxcart's own fields of the job, as text, under their names on the wire (``ox:…``).
     """
 
@@ -89,7 +89,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def type(self) -> str:
-        """What kind of job it is: its name, in the word of the formal model."""
+        """Its name, which the formal model calls type."""
         return self.name
 
     @property
@@ -99,29 +99,29 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def correlation_id(self) -> str | None:
-        """What ties it to other jobs, to logs and traces."""
+        """The id that connects it with other jobs, logs and traces."""
         return self.options.correlation_id
 
     @property
     def callback_url(self) -> str | None:
-        """Who is told when it has ended."""
+        """The URL that receives a webhook when it has ended."""
         return self.options.callback_url
 
     @property
     def created_at(self) -> datetime:
         """When it was added.
 
-        A peer whose clock is ahead writes a later time than the server's: then it is that of the first
-        transition that is known.
+        A peer whose clock is ahead writes a time later than the server's. Then this is the time of the first
+        known transition.
         """
         return _time(min([self.timestamp, *self._times()[:1]]))
 
     @property
     def scheduled_at(self) -> datetime | None:
-        """When it last became ready for a worker; None while it waits for its time or for other jobs.
+        """When it last became ready; None while it is delayed or waits for other jobs.
 
-        Where a peer made it ready, nobody wrote that down. Then a job with a delay shows nothing until it
-        starts, and then the end of its delay or its start, whichever was first; one without shows its add.
+        A peer that makes it ready does not record the time. Then a job with a delay shows None until it
+        starts, and then the end of its delay or its start, whichever was first; a job without shows its add.
         """
         if self.state in (State.PENDING, State.DELAYED):
             return None
@@ -141,16 +141,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def completed_at(self) -> datetime | None:
-        """When it ended, however it ended; not before its latest attempt began."""
+        """When it ended, in any state; not before its latest attempt began."""
         return None if self.finished_on is None else _time(max(self.finished_on, self.processed_on or 0))
 
     @property
     def updated_at(self) -> datetime:
-        """When it last changed its state, as far as its record tells."""
+        """When it last changed its state, as far as it is recorded."""
         return _time(max(self._times(), default=self.timestamp))
 
     def _times(self) -> list[int]:
-        """The times of transitions that are known, but for that of the add; that of the end comes last."""
+        """Returns the known times of transitions without that of the add; the end comes last."""
         known = (self._ms("ox:ready"), self._ms("ox:moved"), self.processed_on, self.finished_on)
         return [at for at in known if at is not None]
 
@@ -160,14 +160,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attempts_used(self) -> int:
-        """How many of its attempts are used up: those that ended, and those whose worker was lost."""
+        """The number of used attempts: ended attempts and stalls."""
         return self.attempts_made + self.stalled_count
 
     @property
     def attempt(self) -> int:
-        """The 1-based number of the attempt that runs now, or would run next.
+        """The 1-based number of the attempt that runs now or runs next.
 
-        Once the job has ended it is the number of the attempt that ended it.
+        Once the job has ended, it is the number of the last attempt.
         """
         if self.finished_on is not None:
             return max(self.attempts_used, 1)
@@ -175,7 +175,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attempts_left(self) -> int:
-        """How many attempts may still begin or end."""
+        """The number of attempts that are left, the current one included."""
         return max(max(self.options.attempts, 1) - self.attempts_used, 0)
 
     @property
@@ -185,33 +185,33 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def previous_attempt_id(self) -> str | None:
-        """The id of the attempt before its latest; None where there is none."""
+        """The id of the attempt before its latest, or None."""
         return history.attempt_id(self.id, self.attempts_started - 1) if self.attempts_started > 1 else None
 
     @property
     def checkpointed(self) -> Any:
-        """What its handler saved last for the next attempt; None for nothing."""
+        """The checkpoint that its handler saved last, or None."""
         raw = self.extra.get("ox:checkpoint")
         return None if raw is None else payload.decode(raw)
 
     @property
     def idempotency_key(self) -> str | None:
-        """The idempotency key that it was added with, if any."""
+        """Its idempotency key, if any."""
         return self.extra.get("ox:idem")
 
     @property
     def category(self) -> str | None:
-        """The category of the failure that ended it, where our worker wrote one."""
+        """The category of the failure that ended it, if an Oxcart worker stored one."""
         return self.extra.get("ox:category")
 
     @property
     def transitions(self) -> list[history.Change]:
-        """What became of it, oldest first; inferred where it keeps no history, or a peer moved it."""
+        """Its transitions, oldest first; inferred if it has no history, or if a peer moved it."""
         return history.transitions(self.extra.get("ox:history", ""), self._known())
 
     @property
     def past_attempts(self) -> list[history.Attempt]:
-        """Its ended attempts, oldest first, at most 20; inferred where nobody wrote them down."""
+        """Its ended attempts, oldest first, at most 20; inferred if they were not recorded."""
         return history.attempts(
             self.extra.get("ox:attempts", ""), self.id, self.attempts_started, self._known()
         )

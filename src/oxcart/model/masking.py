@@ -1,17 +1,17 @@
-"""How values of the model show themselves in logs and tracebacks: without what users put into their jobs."""
+"""Masks user data in the ``repr`` of values, because logs and tracebacks show it."""
 
 from __future__ import annotations
 
 import msgspec
 
-#: What stands in the place of a value.
+#: Replaces a masked value.
 MASK = "…"
 
 
 def masked(value: msgspec.Struct, *hidden: str) -> str:
-    """The form of a struct for people, with some of its fields masked unless they are empty."""
+    """Returns the ``repr`` of a struct with the given fields masked, unless they are empty."""
     parts = []
     for name in value.__struct_fields__:
-        held = getattr(value, name)
-        parts.append(f"{name}={MASK}" if name in hidden and held else f"{name}={held!r}")
+        part = getattr(value, name)
+        parts.append(f"{name}={MASK}" if name in hidden and part else f"{name}={part!r}")
     return f"{type(value).__name__}({', '.join(parts)})"

@@ -1,6 +1,6 @@
-"""What users hang on a job beside its payload: tags, a correlation id, a callback URL, the key of its limit.
+"""Checks of a job's metadata: tags, correlation id, callback URL, limit key.
 
-All but the key can be changed until the job has ended. Checked here; where it is stored is the broker's.
+All but the limit key can be changed until the job has ended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from oxcart.model.errors import ValidationError
 
-#: How many tags a job may have.
+#: The maximum number of tags.
 MAX_TAGS = 32
 #: Characters of a tag's name, and of its value.
 MAX_TAG_NAME, MAX_TAG_VALUE = 64, 256
@@ -24,10 +24,10 @@ MAX_URL = 2048
 
 
 def check_tags(value: Any, field: str = "tags") -> dict[str, str]:
-    """Labels of a job: names with values, both text.
+    """Returns the tags if they are valid: names with values, both text.
 
     Raises:
-        ValidationError: Too many, too long, or no text.
+        ValidationError: There are too many tags, or one is too long or no text.
     """
     if not isinstance(value, Mapping):
         raise ValidationError(field, "a mapping of names to values", value)
@@ -43,16 +43,16 @@ def check_tags(value: Any, field: str = "tags") -> dict[str, str]:
 
 
 def check_correlation_id(value: Any, field: str = "correlation_id") -> str:
-    """What ties jobs, logs and traces of one undertaking together.
+    """Returns the correlation id if it is valid.
 
     Raises:
         ValidationError: It is empty, too long, or not printable.
     """
-    return _printable(value, field, MAX_CORRELATION_ID)  # it stands in log lines and headers
+    return _printable(value, field, MAX_CORRELATION_ID)  # log lines and headers contain it
 
 
 def check_limit_key(value: Any, field: str = "limit_key") -> str:
-    """Whom a job is done for, where the queue limits jobs per key.
+    """Returns the key whose limits apply to a job if it is valid.
 
     Raises:
         ValidationError: It is empty, too long, or not printable.
@@ -61,10 +61,10 @@ def check_limit_key(value: Any, field: str = "limit_key") -> str:
 
 
 def check_url(value: Any, field: str = "callback_url") -> str:
-    """The form of a callback URL; whether its host may be called is checked where names can be resolved.
+    """Returns a callback URL if its form is valid. The sender checks the host's address.
 
     Raises:
-        ValidationError: It is no http or https URL, or it carries a password.
+        ValidationError: It is no http or https URL, or it contains a password.
     """
     bound = f"an http or https URL of at most {MAX_URL} characters"
     if not isinstance(value, str) or len(value) > MAX_URL or not value.isascii() or not value.isprintable():

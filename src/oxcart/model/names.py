@@ -1,4 +1,4 @@
-"""The names a user chooses: of queues, of jobs, and of single jobs."""
+"""Checks of the names that users choose: queues, job names and job ids."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 from oxcart.model.errors import ValidationError
 
-#: How the names of hidden queues end, in which gates wait (docs/decisions/42).
+#: The suffix of hidden queues, which contain gates (docs/decisions/42).
 HIDDEN = "~gates"
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
-#: Suffixes under which a queue keeps its own keys. A job's hash lives beside them, so a job of such an
-#: id would be written into the queue's own data: ``meta`` is a hash like the job's.
+#: Suffixes of the queue's own keys. A job with such an id would overwrite the queue's data: ``meta`` is a
+#: hash like the job's.
 _QUEUE_KEYS = frozenset(
     {
         "active",
@@ -39,10 +39,10 @@ _QUEUE_ROOMS = ("de:", "dn:", "metrics:", "ox:")
 
 
 def check_queue_name(name: str, field: str = "queue name") -> str:
-    """Return the name of a queue if every peer can use it.
+    """Returns the name of a queue if every peer can use it.
 
     Raises:
-        ValidationError: It is empty, holds a ``:``, cannot be written as UTF-8, or is that of a hidden queue.
+        ValidationError: It is empty, contains ``:``, is not valid UTF-8, or names a hidden queue.
     """
     _check_text(name, field)
     if ":" in name:
@@ -53,22 +53,22 @@ def check_queue_name(name: str, field: str = "queue name") -> str:
 
 
 def check_job_name(name: str, field: str = "job name") -> str:
-    """Return the name of a job, i.e. of its handler.
+    """Returns the name of a job, which is the name of its handler.
 
     Raises:
-        ValidationError: It is empty or cannot be written as UTF-8.
+        ValidationError: It is empty or not valid UTF-8.
     """
     _check_text(name, field)
     return name
 
 
 def check_job_id(job_id: str, field: str = "job_id") -> str:
-    """Return a custom id if every peer accepts it and no key of the queue has that name.
+    """Returns a custom id if every peer accepts it and no key of the queue has that name.
 
     Raises:
-        ValidationError: It is empty, looks like an integer (those belong to the queue's counter), starts
-            with ``0:`` (an old marker), has a ``:`` but not exactly three segments (room for the ids of
-            schedules), or is the name of one of the queue's own keys.
+        ValidationError: It is empty, looks like an integer (reserved for the queue's counter), starts
+            with ``0:`` (an old marker), contains ``:`` but not exactly three segments (ids of schedules), or
+            is the name of one of the queue's own keys.
     """
     _check_text(job_id, field)
     # "NaN" is no integer, but Node's own check takes it for one.
@@ -86,16 +86,16 @@ def check_job_id(job_id: str, field: str = "job_id") -> str:
 def check_new_id(
     job_id: str | None, queue: tuple[str, str], what: str, ids: set[tuple[str, str, str]]
 ) -> None:
-    """Checks the id of a job that is added together with others, and notes it.
+    """Checks the custom id of a job of a flow or graph, and records it in ``ids``.
 
     Args:
-        job_id: The id; None where it has none of its own.
-        queue: Its queue: what stands before the name in keys, and the name.
-        what: What they are together, for example ``flow``.
-        ids: The ids (prefix, queue, id) of the others; this one is added to them.
+        job_id: The id, or None if the client generates it.
+        queue: Prefix and name of its queue.
+        what: What contains the job, for example ``flow``.
+        ids: The ids (prefix, queue, id) of the jobs checked before; this one is added.
 
     Raises:
-        ValidationError: It has a ``:``, or another one has it too.
+        ValidationError: It contains ``:``, or another job has the same id.
     """
     if job_id is None:
         return

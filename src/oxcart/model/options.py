@@ -23,13 +23,13 @@ from oxcart.model.target import Target
 #: The largest priority that every generation of the protocol accepts.
 MAX_PRIORITY = 2_097_151
 
-#: How many log lines a job keeps that says nothing.
+#: The default number of log lines.
 DEFAULT_KEEP_LOGS = 1000
 
-#: How long a job may run that says nothing, in milliseconds.
+#: The default execution timeout, in milliseconds.
 DEFAULT_TIMEOUT = 30 * 60_000
 
-#: How long an idempotency key keeps doubles out, in milliseconds.
+#: The default window of an idempotency key, in milliseconds.
 DEFAULT_IDEMPOTENCY_WINDOW = 24 * 3_600_000
 
 #: The longest idempotency key, in characters.
@@ -53,7 +53,6 @@ class OptionKwargs(TypedDict, total=False):
     correlation_id: str | None
     deduplication: str | Mapping[str, Any] | Deduplication | None
     delay: Duration
-    depends_on: Iterable[str]
     history: bool
     idempotency_key: str | None
     idempotency_window: Duration
@@ -78,46 +77,56 @@ class OptionKwargs(TypedDict, total=False):
     timestamp: int | None
 
 
-class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """How a job is to be run and kept.
+class AllOptions(OptionKwargs, total=False):
+    """All options of a job: ``Queue.add`` takes ``after`` as an argument of its own."""
 
-    `build` reads what a user writes and checks it. Constructing one directly checks nothing: that is how
-    a job of a peer is shown as it is, with 0 attempts for instance.
+    after: Iterable[str]
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """The options of a job.
+
+    `build` parses and checks what a user writes. The constructor checks nothing, because a peer's job may
+    have other values, for example 0 attempts. docs/api.md lists the options in tables.
 
     Attributes:
+        after: Ids of jobs that must have completed before it runs. ``Queue.add`` takes it on both protocols;
+            only jobs of Bridge store it.
         attempts: How often the job may be tried, the first time included.
         backoff: How long to wait before each retry.
+        correlation_id: Ties it to jobs, logs and traces of the same undertaking. A job that a handler adds
+            inherits it from the handler's job.
         delay: Wait before the first attempt, in milliseconds.
-        priority: Lower runs first; 0 runs before every other.
+        job_id: A custom id; adding a job of an existing id adds nothing. A UUID on Bridge.
         lifo: Put the job at the front of the queue instead of the end.
+        priority: Lower runs first; 0 runs before every other.
         remove_on_complete: What is kept of completed jobs; None leaves it to the worker.
         remove_on_fail: What is kept of failed jobs; None leaves it to the worker.
-        job_id: A custom id; adding a job of an existing id adds nothing.
-        timestamp: When the job was created, in milliseconds; None is now.
-        keep_logs: How many log lines are kept; None is 1000.
+        retry_system: Whether an attempt that ended by a crash or a lost worker is tried again.
+        retry_timeout: Whether an attempt that took too long is tried again.
+        size_limit: Limit of data and options in bytes; None is 10 MiB.
+        stack_trace_limit: How many stack traces are kept, newest last; None is all.
+        tags: Labels by which it can be found; None for none.
+        target: Which workers may run it; None for all.
         timeout: How long an attempt may run, in milliseconds; None is without limit, unset is the
             worker's default.
-        stack_trace_limit: How many stack traces are kept, newest last; None is all.
-        size_limit: Limit of data and options in bytes; None is 10 MiB.
-        deduplication: The window that it shares with others of its kind; None for none.
-        tags: Labels by which it can be found; None for none.
-        correlation_id: Ties it to jobs, logs and traces of the same undertaking; a job that a handler adds
-            has that of the handler's own unless it says another.
-        callback_url: Told when the job has ended.
-        history: Whether its transitions and attempts are written down in the job itself.
-        idempotency_key: A job of this name and key that was added before is this job; None for no key.
-        idempotency_window: For how long, in milliseconds.
-        lifetime: How long after its creation the job must have ended, in milliseconds; None for no limit.
-        limit_key: Whom it is done for, where the queue limits jobs per key; None for nobody.
-        retry_system: Whether an attempt that ended by a crash or a lost worker is tried again.
-        retry_timeout: Whether one that took too long is.
-        target: Which workers may run it; None for all.
-        rate_limit: How many jobs of its type may run, at once and in a minute; None for no limit.
-        depends_on: Ids of jobs that must have completed before it runs.
-        skip_on: Names of errors after which it is not tried again.
-        reroute_on: Names of errors after which another worker is to try it.
+        timestamp: When the job was created, in milliseconds; None is now.
+
+        callback_url: BullMQ only: webhook to call when the job has ended.
+        deduplication: BullMQ only: the window that keeps duplicates out; None for none.
+        history: BullMQ only: whether the job keeps its transitions and attempts.
+        idempotency_key: BullMQ only: adds of this name and key are one job; None for no key.
+        idempotency_window: BullMQ only: how long the key counts, in milliseconds.
+        keep_logs: BullMQ only: how many log lines are kept; None is 1000.
+        lifetime: BullMQ only: how long after its creation the job must have ended, in milliseconds.
+        limit_key: BullMQ only: key whose limits apply, for example a tenant id.
+
+        rate_limit: Bridge only: how many jobs of its type may run, at once and per minute.
+        reroute_on: Bridge only: names of errors after which another worker tries it.
+        skip_on: Bridge only: names of errors that end the retries.
     """
 
+    after: tuple[str, ...] = ()
     attempts: int = 3
     backoff: Backoff = DEFAULT_BACKOFF
     delay: int = 0
@@ -144,13 +153,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     retry_timeout: bool = True
     target: Target | None = None
     rate_limit: RateLimit | None = None
-    depends_on: tuple[str, ...] = ()
     skip_on: tuple[str, ...] = ()
     reroute_on: tuple[str, ...] = ()
 
     @property
     def is_shared(self) -> bool:
-        """Whether many jobs are likely to have the very same options."""
+        """Whether many jobs are likely to have the same options."""
         return (
             self.correlation_id is None
             and self.job_id is None
@@ -158,12 +166,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and self.idempotency_key is None
             and self.limit_key is None
             and self.tags is None
-            and not self.depends_on
+            and not self.after
         )
 
     @classmethod
-    def build(cls, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
-        """Read options as a user writes them.
+    def build(cls, **kwargs: Unpack[AllOptions]) -> JobOptions:
+        """Parses and checks a user's options.
 
         Raises:
             ValidationError: A name is unknown or a value outside its bound.
@@ -174,8 +182,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         """
         return DEFAULT_OPTIONS.replace(**kwargs)
 
-    def replace(self, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
-        """These options with some of them changed.
+    def replace(self, **kwargs: Unpack[AllOptions]) -> JobOptions:
+        """Returns a copy with some options changed.
 
         Raises:
             ValidationError: A name is unknown or a value outside its bound.
@@ -185,10 +193,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         return msgspec.structs.replace(self, **_parse(kwargs))
 
     def without_target(self, what: str) -> JobOptions:
-        """These options, for jobs that cannot have a target.
+        """Returns these options for a job that cannot have a target.
 
         Raises:
-            ValidationError: They have one.
+            ValidationError: They have a target.
         """
         if self.target is not None:
             bound = f"that of a job outside of {what}; give them the lane's queue, Queue.lane(target)"
@@ -196,7 +204,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         return self
 
     @classmethod
-    def merge(cls, defaults: JobOptions | None, **kwargs: Unpack[OptionKwargs]) -> JobOptions:
+    def merge(cls, defaults: JobOptions | None, **kwargs: Unpack[AllOptions]) -> JobOptions:
         """The defaults of a queue or a handler, overruled by what one call says.
 
         Raises:
@@ -205,10 +213,23 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         return (DEFAULT_OPTIONS if defaults is None else defaults).replace(**kwargs)
 
 
-#: What a job gets that says nothing; one value for all of them, so `build()` costs nothing.
+#: The default options: one shared value, so that `build()` costs nothing.
 DEFAULT_OPTIONS = JobOptions()
 
 merge = JobOptions.merge
+
+
+def check_together(options: JobOptions) -> None:
+    """Refuses options that contradict each other.
+
+    Raises:
+        ValidationError: The delay is longer than the lifetime, or a job has a key and a window.
+    """
+    if options.lifetime is not None and options.delay > options.lifetime:
+        bound = f"within the lifetime of {options.lifetime} ms"
+        raise ValidationError("delay", bound, f"{options.delay} ms")
+    if options.idempotency_key is not None and options.deduplication is not None:
+        raise ValidationError("idempotency_key", "alone, without deduplication", options.idempotency_key)
 
 
 def _parse(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,13 +329,13 @@ def _positive(value: Any, field: str) -> int:
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
+    "after": _names,
     "attempts": _attempts,
     "backoff": Backoff.parse,
     "callback_url": _optional(check_url),
     "correlation_id": _optional(check_correlation_id),
     "deduplication": _optional(Deduplication.parse),
     "delay": parse_ms,
-    "depends_on": _names,
     "history": _flag,
     "idempotency_key": _optional(_idempotency_key),
     "idempotency_window": _positive,

@@ -1,4 +1,4 @@
-"""What a handler may return instead of a value, to say what shall become of its job."""
+"""Return values of a handler that decide the next state of its job."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from oxcart.model.errors import ValidationError
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Return it to end this attempt as failed for now; it uses up an attempt.
+    """Fails this attempt and retries the job; it uses an attempt.
 
     Attributes:
-        after: How long to wait; None leaves it to the job's backoff.
-        reason: Why, for the job's record.
+        after: How long to wait; None uses the job's backoff.
+        reason: The reason, for the job's record.
     """
 
     after: Duration | None = None
@@ -26,15 +26,15 @@ class Retry(msgspec.Struct, frozen=True):
 
     @property
     def after_ms(self) -> int | None:
-        """The wait in milliseconds, or None."""
+        """Returns the wait in milliseconds, or None."""
         return None if self.after is None else parse_ms(self.after, "after")
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Return it to end the job as cancelled; it is not tried again.
+    """Ends the job as cancelled; it is not retried.
 
     Attributes:
-        reason: Why, for the job's record.
+        reason: The reason, for the job's record.
     """
 
     reason: str
@@ -44,7 +44,7 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class Snooze(msgspec.Struct, frozen=True):
-    """Return it to run the job again later; it uses up no attempt.
+    """Runs the job again later; it uses no attempt.
 
     Attributes:
         delay: How long to wait, at least a millisecond.
@@ -57,14 +57,14 @@ class Snooze(msgspec.Struct, frozen=True):
 
     @property
     def delay_ms(self) -> int:
-        """The wait in milliseconds."""
+        """Returns the wait in milliseconds."""
         return parse_ms(self.delay, "delay", minimum=1)
 
 
 class WaitForChildren(msgspec.Struct, frozen=True):
-    """Return it to run the job again when its children have ended; it uses up no attempt.
+    """Runs the job again when its children have ended; it uses no attempt.
 
-    A job that has none to wait for runs again at once.
+    A job without pending children runs again at once.
     """
 
 

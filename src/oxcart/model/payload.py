@@ -1,8 +1,7 @@
-"""Job data as JSON: fast for the plain case, careful for the rest.
+"""Job data as JSON: fast for plain values, checked for all others.
 
-msgspec alone would write NaN as null and bytes as text that nobody can tell from text, both without a
-word. So data that is not plainly safe is looked through first, and nothing reaches the server that
-would come back as something else.
+msgspec alone would silently write NaN as null, and bytes as ordinary text. So `encode` checks values that are
+not plainly safe, and refuses a value that would come back as another.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import msgspec
 
 from oxcart.model.errors import PayloadError, PayloadTooLarge, Undecodable
 
-#: Limit of data and options together, in bytes, unless the job says otherwise.
+#: Default limit of data and options together, in bytes.
 DEFAULT_SIZE_LIMIT = 10 * 1024 * 1024
 
-#: The highest limit a job may ask for.
+#: The highest limit that a job may set.
 MAX_SIZE_LIMIT = 16 * 1024 * 1024
 
 _BYTES_KEY = "$bytes"
@@ -42,18 +41,18 @@ _Path = tuple[Any, ...]
 
 
 def encode(value: Any, *, field: str = "data") -> bytes:
-    """Encode a value as JSON.
+    """Encodes a value as JSON.
 
-    ``bytes`` travel as ``{"$bytes": "<base64>"}``. Dates, UUIDs, decimals, enums, dataclasses and Structs
-    are encoded as msgspec does, a ``msgspec.Raw`` as the JSON that it holds. Integers beyond 2**53 are
-    written exactly, but Node reads them rounded.
+    ``bytes`` become ``{"$bytes": "<base64>"}``. Dates, UUIDs, decimals, enums, dataclasses and Structs are
+    encoded as msgspec does, a ``msgspec.Raw`` as its JSON. Integers beyond 2**53 are written exactly, but
+    Node rounds them.
 
     Args:
-        value: Any value JSON can hold, and the kinds above.
-        field: What the value is, for the error.
+        value: Any JSON value, or one of the types above.
+        field: The name of the field, for the error.
 
     Raises:
-        PayloadError: The value holds NaN or an infinity, contains itself, has a key that is neither a
+        PayloadError: The value contains NaN or an infinity, contains itself, has a key that is neither a
             string nor an integer, an integer beyond 64 bit, or an object of an unsupported type.
     """
     try:
@@ -82,13 +81,13 @@ def encode(value: Any, *, field: str = "data") -> bytes:
 
 
 def decode(raw: bytes | str, *, field: str = "data") -> Any:
-    """Decode JSON that `encode` or a peer wrote, ``{"$bytes": …}`` as bytes.
+    """Decodes JSON that `encode` or a peer wrote, with ``{"$bytes": …}`` as bytes.
 
     Raises:
-        PayloadError: The text is not JSON, or is nested too deeply, or holds a number of too many digits.
+        PayloadError: The text is not JSON, is nested too deeply, or contains a number of too many digits.
     """
     value = read(raw, field=field)
-    # Looking for one byte is several times cheaper than for a string, and most payloads have no "$".
+    # Searching one byte is several times cheaper than a string, and most payloads have no "$".
     if isinstance(raw, str):
         marked = "$" in raw and '"$bytes"' in raw
     else:
@@ -100,10 +99,10 @@ def decode(raw: bytes | str, *, field: str = "data") -> Any:
 
 
 def decode_stored(raw: bytes, field: str) -> Any:
-    """As `decode`, for a field of a stored job that its worker needs.
+    """Decodes a field of a stored job, like `decode`.
 
     Raises:
-        Undecodable: The field is not JSON, or is nested too deeply, or holds a number of too many digits.
+        Undecodable: The field is not JSON, is nested too deeply, or contains a number of too many digits.
     """
     try:
         return decode(raw, field=field)
@@ -112,13 +111,13 @@ def decode_stored(raw: bytes, field: str) -> Any:
 
 
 def read(raw: bytes | str | msgspec.Raw, *, field: str = "data") -> Any:
-    """Decode JSON as it stands, without a look for bytes.
+    """Decodes JSON without converting ``{"$bytes": …}``.
 
-    Accepts what Node writes and strict readers refuse: half of a surrogate pair, escaped or raw. It becomes
-    half of a pair in the `str`, and `encode` escapes it again. Integers of any size stay exact.
+    It accepts half of a surrogate pair, escaped or raw, which Node writes and strict readers refuse. It
+    becomes half of a pair in the `str`, and `encode` escapes it again. Integers of any size stay exact.
 
     Raises:
-        PayloadError: The text is not JSON, or is nested too deeply, or holds a number of too many digits.
+        PayloadError: The text is not JSON, is nested too deeply, or contains a number of too many digits.
     """
     try:
         return _decode(raw)
@@ -129,7 +128,7 @@ def read(raw: bytes | str | msgspec.Raw, *, field: str = "data") -> Any:
 
 
 def check_size(data: bytes, opts: bytes, limit: int | None = None) -> None:
-    """Refuse a job whose data and options together are over the limit.
+    """Checks the size of a job's data and options.
 
     Args:
         data: The encoded data.
@@ -137,7 +136,7 @@ def check_size(data: bytes, opts: bytes, limit: int | None = None) -> None:
         limit: Bytes; None is the default of 10 MiB.
 
     Raises:
-        PayloadTooLarge: They are.
+        PayloadTooLarge: They exceed the limit together.
     """
     bound = DEFAULT_SIZE_LIMIT if limit is None else limit
     size = len(data) + len(opts)
@@ -146,7 +145,7 @@ def check_size(data: bytes, opts: bytes, limit: int | None = None) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value holds only what msgspec writes faithfully by itself."""
+    """Returns whether msgspec writes a value faithfully by itself."""
     kind = type(value)
     if kind is str or value is None or kind is bool:
         return True
@@ -162,10 +161,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _convert(value: Any, path: _Path) -> Any:
-    """A copy made only of what `_is_plain` allows; raises where there is none."""
+    """Returns a copy that contains only plain values, or raises."""
     kind = type(value)
     if isinstance(value, _SUBCLASSED) and kind not in _SCALARS:
-        # msgspec refuses subclasses (numpy's float64 is one); their plain value says the same.
+        # msgspec refuses subclasses such as numpy's float64; their plain value is equal.
         value = _plain_value(value)
         kind = type(value)
     if kind is int:
@@ -196,27 +195,27 @@ def _convert_dict(value: dict[Any, Any], path: _Path) -> dict[str, Any]:
             name = int.__repr__(key)
         else:
             _refuse(path, "an object whose keys are strings or integers", key)
-        if name in result:  # {1: …, "1": …}: one of them would vanish on the way
+        if name in result:  # {1: …, "1": …}: one of them would be lost
             _refuse(path, f"an object without two keys that both read {name!r}", key)
         result[name] = _convert(item, (path, name))
     return result
 
 
 def _convert_object(value: Any, path: _Path) -> Any:
-    """Whatever msgspec knows (dates, enums, dataclasses, sets …), opened one level at least."""
+    """Converts one level of a type that msgspec knows (dates, enums, dataclasses, sets …)."""
     try:
         opened = msgspec.to_builtins(value, builtin_types=_BINARY, enc_hook=_plain_value)
     except RecursionError:
         raise
     except (TypeError, ValueError, OverflowError, UnicodeError):
         _refuse(path, "something JSON can hold", value)
-    if type(opened) is type(value):  # nothing was opened: going on would never end
+    if type(opened) is type(value):  # nothing was converted: continuing would never end
         _refuse(path, "something JSON can hold", value)
     return _convert(opened, path)
 
 
 def _plain_value(value: Any) -> Any:
-    """The str, int or float inside an instance of a subclass."""
+    """Returns the str, int or float of an instance of a subclass."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -239,12 +238,12 @@ def _render(path: _Path) -> str:
 
 
 def _encode_escaped(value: Any, field: str) -> bytes:
-    """Half of a surrogate pair has no UTF-8 form; JavaScript writes it as an escape, and so do we."""
+    """Escapes half of a surrogate pair, which has no UTF-8 form, as JavaScript does."""
     return json.dumps(_convert(value, (field,)), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _read_leniently(raw: bytes | str | msgspec.Raw, field: str, error: Exception) -> Any:
-    """The slow reader, for half of a surrogate pair; NaN and Infinity are still no JSON."""
+    """Decodes JSON with half of a surrogate pair, slowly. NaN and Infinity stay invalid."""
     try:
         text = raw if isinstance(raw, str) else bytes(raw).decode("utf-8", "surrogatepass")
         return json.loads(text, parse_constant=_no_constant)
@@ -271,14 +270,14 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _restore(value: Any) -> Any:
-    """Turn every ``{"$bytes": …}`` back into bytes."""
+    """Converts every ``{"$bytes": …}`` into bytes."""
     if isinstance(value, dict):
         text = value.get(_BYTES_KEY)
         if len(value) == 1 and isinstance(text, str):
             try:
                 return base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
-                return value  # somebody else's object of that shape
+                return value  # another client's object of that form
         return {key: _restore(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_restore(item) for item in value]

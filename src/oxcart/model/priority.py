@@ -1,7 +1,7 @@
 """The five formal priorities and their numbers on the wire.
 
-They are for queues that were declared ``Queue(…, priorities="formal")``; everywhere else a priority is the
-wire's number, of which a lower one runs first and 0 before every other.
+Queues with ``Queue(…, priorities="formal")`` use them. On other queues a priority is the wire's number: a
+lower number runs first, and 0 before all others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from oxcart.model.errors import ValidationError
 
 
 class Priority(IntEnum):
-    """How soon a job is to run; of equals the one that was added first."""
+    """The priority of a job. Jobs of equal priority run in the order of their adds."""
 
     CRITICAL = 0
     HIGH = 1
@@ -26,10 +26,10 @@ _BOUND = "one of " + ", ".join(each.name.lower() for each in Priority)
 
 
 def formal_priority(value: Any, field: str = "priority") -> int:
-    """The wire's number of a formal priority, given by its name or as that number.
+    """Returns the wire's number of a formal priority, given by name or number.
 
     Raises:
-        ValidationError: It is none.
+        ValidationError: There is no such priority.
     """
     if isinstance(value, str):
         try:

@@ -1,4 +1,4 @@
-"""The progress a handler may report."""
+"""The progress that a handler reports."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from oxcart.model.errors import ValidationError
 
 
 def check_progress(value: Any, field: str = "progress") -> int | float | dict[Any, Any]:
-    """Return a progress that may be written.
+    """Returns a progress that may be written.
 
-    Peers may write anything, and what they wrote is read as it is; what we write keeps to the model, so
-    that a percentage is a percentage wherever it is shown.
+    Readers accept any progress of a peer. Oxcart writes only percentages and objects, so that every
+    display can show them.
 
     Args:
-        value: A number from 0 to 100, or an object of the application's own.
-        field: What the value is, for the error.
+        value: A number from 0 to 100, or an object.
+        field: The name of the option, for the error.
 
     Raises:
         ValidationError: It is neither.
@@ -26,7 +26,7 @@ def check_progress(value: Any, field: str = "progress") -> int | float | dict[An
     """
     if isinstance(value, dict):
         return value
-    # NaN compares false with everything, so the range keeps it out as well.
+    # NaN compares false with everything, so the range excludes it as well.
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100:
         return value
     raise ValidationError(field, "a number from 0 to 100 or an object", value)

@@ -1,4 +1,4 @@
-"""How many jobs of a type may run at once and in a minute, as a job of the type says it."""
+"""The limits of a job's type, which a Bridge job carries in its record."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class RateLimit(msgspec.Struct, frozen=True):
     """The limits of a job's type.
 
     Attributes:
-        max_concurrent: The job starts only while fewer of its type run; None for no such limit.
-        max_per_minute: ... while fewer of its type were started in this minute, a fixed window that begins
-            with the first start; None for no such limit.
+        max_concurrent: The most jobs of the type that run at once, or None for no limit.
+        max_per_minute: The most starts of the type in a minute, or None for no limit. The minute is a fixed
+            window that begins with the first start.
     """
 
     max_concurrent: int | None = None
@@ -26,10 +26,10 @@ class RateLimit(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, value: Any, field: str = "rate_limit") -> RateLimit | None:
-        """Reads limits as a user writes them: None, one of these, or a mapping of the attributes.
+        """Parses limits: None, a `RateLimit`, or a mapping of the attributes.
 
         Raises:
-            ValidationError: They are none, or outside their bound.
+            ValidationError: The value is none of these, or outside its bound.
         """
         if value is None:
             return None

@@ -1,4 +1,4 @@
-"""How many ended jobs are kept, and for how long."""
+"""Retention: how many ended jobs stay, and for how long."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import msgspec
 from oxcart.model.duration import parse_ms
 from oxcart.model.errors import ValidationError
 
-#: Above this many kept jobs the trimming at each finish, and every listing, begins to be felt.
+#: Above this count the trimming at each finish, and every listing, becomes slow.
 LARGE_COUNT = 10_000
 
 _KEYS = ("age", "count", "limit")
 
 
 class RetentionWarning(UserWarning):
-    """A retention is allowed but will cost memory and time."""
+    """A retention is valid but costs memory and time."""
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """What happens to jobs once they have ended.
+    """The retention of ended jobs.
 
     Attributes:
-        age: Remove jobs that ended longer ago than this many seconds; None is no such bound.
-        count: Keep at most this many, newest first; 0 removes at once, -1 keeps all, None is no such bound.
-        limit: At most this many are removed by age at one finish.
+        age: Remove jobs that ended more than this many seconds ago; None is no bound.
+        count: Keep at most this many, newest first; 0 removes at once, -1 keeps all, None is no bound.
+        limit: The most jobs that one finish removes by age.
     """
 
     age: int | None = None
@@ -39,11 +39,11 @@ class Retention(msgspec.Struct, frozen=True):
     def parse(
         cls, value: bool | int | Mapping[str, Any] | Retention | None, field: str = "remove_on_complete"
     ) -> Retention | None:
-        """Read and check a retention as a user writes it.
+        """Parses and checks a user's retention.
 
         Args:
             value: True removes at once, False keeps all, a number keeps that many, a mapping may set
-                `age` (a duration), `count` and `limit`; None leaves it to the worker.
+                `age` (a duration), `count` and `limit`; None uses the worker's.
             field: The name of the option, for the error.
 
         Raises:
@@ -74,14 +74,14 @@ class Retention(msgspec.Struct, frozen=True):
         if limit is not None and (type(limit) is not int or limit < 1):
             raise ValidationError(f"{field}.limit", "an integer of at least 1", limit)
         return cls(
-            # The wire counts in seconds; rounding up keeps a job rather a little longer than too short.
+            # The wire counts in seconds; rounding up keeps a job slightly longer instead of too short.
             age=None if age is None else -(-parse_ms(age, f"{field}.age", minimum=1) // 1000),
             count=None if count is None else _count(count, f"{field}.count"),
             limit=limit,
         )
 
     def wire(self) -> bool | int | dict[str, int]:
-        """What stands in ``opts.removeOnComplete`` or ``opts.removeOnFail``."""
+        """Returns the value of ``opts.removeOnComplete`` or ``opts.removeOnFail``."""
         if self == KEEP:
             return False
         if self.age is None and self.limit is None and self.count is not None:
@@ -90,7 +90,7 @@ class Retention(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_wire(cls, obj: Any) -> Retention | None:
-        """What a peer stored; anything that is no retention counts as none."""
+        """Parses a peer's value; an invalid one counts as none."""
         if isinstance(obj, bool):
             return REMOVE if obj else KEEP
         if not isinstance(obj, Mapping):
@@ -99,10 +99,10 @@ class Retention(msgspec.Struct, frozen=True):
         return cls(**parts) if parts else None
 
 
-#: Keep every job until it is removed by hand.
+#: Keep every job until a user removes it.
 KEEP = Retention(count=-1)
 
-#: Remove a job the moment it ends.
+#: Remove a job when it ends.
 REMOVE = Retention(count=0)
 
 

@@ -1,10 +1,8 @@
-"""Schedules: when a job is made again and again, and what is known of one that exists.
+"""Schedules: rules that add jobs repeatedly, and stored schedules.
 
-A schedule fires at fixed intervals (``every``) or by a cron expression. Each run of it is a job of its own;
-whoever claims one first makes the next. ``next_run`` is that step for a cron expression; intervals are
-counted by the server, from the slot of the run before.
-
-May touch: nothing; the time is passed in.
+A schedule fires at fixed intervals (``every``) or by a cron expression. Each run is a job; the worker that
+claims it adds the next one first. ``next_run`` computes the next run of a cron expression; the server
+computes intervals from the previous run.
 """
 
 from __future__ import annotations
@@ -20,22 +18,22 @@ from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.names import check_job_name
 
-#: A point in time as people write it: a datetime with a zone, ISO text with an offset, or ms since 1970.
+#: A point in time: a datetime with a zone, ISO text with an offset, or ms since 1970.
 Instant = datetime | str | int
 
-#: What becomes of firings that nobody made in time, and of one while the last still runs (Bridge).
+#: Policies for missed runs, and for a run that is due while the last still runs (Bridge).
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["beside", "skip", "queue"]
 
-#: Ids with more parts than this are those of repeatable jobs, from before there were schedulers.
+#: Ids with more parts belong to repeatable jobs, which older versions used instead of schedulers.
 _MOST_PARTS = 4
 
 
 def check_scheduler_id(scheduler_id: str) -> str:
-    """Returns the id of a schedule if every peer takes it for one.
+    """Returns the id of a schedule if every peer accepts it.
 
     Raises:
-        ValidationError: It is empty, or has so many colons that peers take it for a repeatable job.
+        ValidationError: It is empty, or has so many colons that peers read it as a repeatable job.
     """
     check_job_name(scheduler_id, "scheduler id")
     if scheduler_id.count(":") >= _MOST_PARTS:
@@ -44,23 +42,23 @@ def check_scheduler_id(scheduler_id: str) -> str:
 
 
 def is_legacy_id(scheduler_id: str) -> bool:
-    """Whether an id is that of a repeatable job: name, job id, end, zone and pattern with colons between."""
+    """Returns whether an id is a repeatable job's: ``name:job id:end:zone:pattern``."""
     return scheduler_id.count(":") >= _MOST_PARTS
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """When jobs are made.
+    """The rule of a schedule.
 
-    ``build`` reads what a user writes and checks it; constructing one directly checks nothing.
+    ``build`` parses and checks what a user writes; the constructor checks nothing.
 
     Attributes:
         every: The interval in ms, or None for a cron expression.
         cron: The expression, or None for an interval.
-        tz: The zone of the expression; None is that of the machine that computes a run.
-        offset: How far behind a multiple of the interval runs are, in ms; None is wherever the first falls.
+        tz: The zone of the expression; None is the zone of the machine that computes a run.
+        offset: Delay after each multiple of the interval, in ms; None follows the first run.
         start: No run before this, in ms.
         end: No run after this, in ms.
-        limit: How many runs there are at most.
+        limit: The most runs.
         immediately: Whether the first run of a cron expression is now.
     """
 
@@ -86,10 +84,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         limit: int | None = None,
         immediately: bool = False,
     ) -> Schedule:
-        """Reads a schedule as a user writes it.
+        """Parses and checks a user's arguments.
 
         Raises:
-            ValidationError: Something is wrong or does not fit together.
+            ValidationError: A value is invalid, or two of them contradict each other.
         """
         if (every is None) == (cron is None):
             raise ValidationError("schedule", "either every or cron", {"every": every, "cron": cron})
@@ -120,7 +118,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_wire(cls, repeat: Mapping[str, Any]) -> Schedule:
-        """Reads the ``repeat`` object in the options of a run, of whatever age."""
+        """Parses the ``repeat`` object in the options of a run, of any version."""
         pattern = repeat.get("pattern") or repeat.get("cron")  # `cron` before version 3
         return cls(
             every=_number(repeat.get("every")),
@@ -132,7 +130,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def wire(self, count: int) -> dict[str, Any]:
-        """The ``repeat`` object of the run of this number."""
+        """Returns the ``repeat`` object of the run with this number."""
         named = {
             "every": self.every,
             "pattern": self.cron,
@@ -145,10 +143,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in named.items() if value is not None}
 
     def following(self, now_ms: int) -> int | None:
-        """The next time of a cron expression after an instant, or None if there is none.
+        """Returns the next time of a cron expression after an instant, or None.
 
         Raises:
-            ValidationError: The expression or the zone cannot be read.
+            ValidationError: The expression or the zone is invalid.
         """
         if self.cron is None:
             return None
@@ -156,7 +154,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return parse_cron(self.cron).next_ms(after, self.tz, self.end)
 
     def is_over(self, now_ms: int, count: int) -> bool:
-        """Whether there is no run of this number any more."""
+        """Returns whether the schedule ended before the run with this number."""
         return (self.limit is not None and count > self.limit) or (self.end is not None and now_ms > self.end)
 
 
@@ -164,8 +162,8 @@ class NextRun(msgspec.Struct, frozen=True):
     """The run after a claimed one.
 
     Attributes:
-        options: Its options, but for delay and id, which the server adds.
-        at_ms: When; None where the server counts it.
+        options: Its options without delay and id, which the server adds.
+        at_ms: Its due time; None if the server computes it.
     """
 
     options: dict[str, Any]
@@ -175,14 +173,14 @@ class NextRun(msgspec.Struct, frozen=True):
 def first_run(
     schedule: Schedule, options: Mapping[str, Any], now_ms: int, key: str, at_ms: int | None = None
 ) -> NextRun | None:
-    """The run that a new schedule begins with, or None where it never fires.
+    """Returns the first run of a new schedule, or None if it never fires.
 
     Args:
-        schedule: When it fires.
-        options: What every run's options are.
+        schedule: The rule.
+        options: The options of every run.
         now_ms: The time.
         key: The schedule's id.
-        at_ms: When the first run is, where somebody else has computed it.
+        at_ms: The time of the first run, if the caller has computed it.
     """
     if schedule.is_over(now_ms, 1):
         return None
@@ -194,15 +192,15 @@ def first_run(
 
 
 def next_run(options: Mapping[str, Any], now_ms: int, key: str) -> NextRun | None:
-    """The run that follows one that was claimed, or None where it was the last.
+    """Returns the run after a claimed one, or None if that was the last.
 
     Args:
-        options: The claimed run's options, as they are on the wire.
+        options: The claimed run's options, as on the wire.
         now_ms: The time.
         key: The schedule's id.
 
     Raises:
-        ValidationError: A peer's expression or zone cannot be read.
+        ValidationError: A peer's expression or zone is invalid.
     """
     repeat = options.get("repeat")
     if not isinstance(repeat, Mapping):
@@ -219,7 +217,7 @@ def next_run(options: Mapping[str, Any], now_ms: int, key: str) -> NextRun | Non
             return None
     elif schedule.every is None:
         return None
-    # Whatever else a peer wrote is kept, in the form that its own client gives it.
+    # Other fields of a peer stay unchanged.
     kept = {name: value for name, value in repeat.items() if name not in ("immediately", "offset")}
     own = {"attempts": 0, **options}
     backoff = own.get("backoff")
@@ -239,18 +237,18 @@ def _run(
 
 
 class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands in a queue.
+    """A stored schedule.
 
     Attributes:
         id: Its id.
-        name: The name of the jobs it makes.
-        schedule: When it fires.
+        name: The name of its runs.
+        schedule: The rule.
         next_ms: When the next run is due, in ms.
-        runs: How many runs were made; None where a peer did not count.
-        data: Their payload.
-        options: Their options, in the words of the wire.
-        legacy: A repeatable job from before there were schedulers. It runs on with BullMQ 5 and with us;
-            BullMQ 6 makes no further run of it. Make it anew as a scheduler, and remove this one.
+        runs: The number of runs so far; None if a peer did not count.
+        data: The payload of its runs.
+        options: The options of its runs, as on the wire.
+        legacy: A repeatable job of an older version. BullMQ 5 and Oxcart continue it; BullMQ 6 adds no
+            further run. Set it again as a schedule, and remove this one.
         names_runs: Whether the next run has its id already.
     """
 
@@ -271,15 +269,15 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_job_id(self) -> str | None:
-        """The id of the next run; None on Bridge, where a run gets its id when it is made."""
+        """The id of the next run; None on Bridge, where a run gets its id when it fires."""
         return f"repeat:{self.id}:{self.next_ms}" if self.names_runs else None
 
 
 def parse_instant(value: Instant, field: str) -> int:
-    """A point in time in ms since 1970.
+    """Returns a point in time in ms since 1970.
 
     Raises:
-        ValidationError: It is none, or does not say its zone.
+        ValidationError: The value is no point in time, or has no zone.
     """
     form = "a datetime with a time zone, ISO text with an offset, or ms since 1970"
     if isinstance(value, str):
@@ -306,7 +304,7 @@ def _number(value: Any) -> int | None:
 
 
 def _date(value: Any) -> int | None:
-    """A date in a peer's options: ms, or the text that JSON makes of one."""
+    """Parses a date in a peer's options: ms, or ISO text."""
     number = _number(value)
     if number is None and isinstance(value, str):
         try:

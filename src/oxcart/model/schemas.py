@@ -1,4 +1,4 @@
-"""JSON Schemas of the model, for those who read our JSON in other languages.
+"""JSON Schemas of the model, for readers in other languages.
 
 ``python -m oxcart.model.schemas --write docs/schemas`` writes them; a test keeps them up to date.
 """
@@ -27,13 +27,13 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "job-options.schema.json": JobOptions,
 }
 
-#: Where the next part of a docstring begins: what it raises, an example.
+#: Headings that end the attributes of a docstring.
 _SECTION = re.compile(r"\n\w+:\n")
 _ATTRIBUTE = re.compile(r"(\w+): (.*)")
 
 
 def schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON Schema of a type of the model, with the words of its docstring."""
+    """Returns the JSON Schema of a type, with the descriptions of its docstring."""
     (top,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     structs = {part.__name__: part for part in _structs(kind)}
     for name, part in parts.items():
@@ -43,12 +43,12 @@ def schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def render(kind: type[msgspec.Struct]) -> str:
-    """The schema as the file holds it."""
+    """Returns the text of a schema's file."""
     return json.dumps(schema(kind), indent=2, ensure_ascii=False, sort_keys=False) + "\n"
 
 
 def write(directory: Path) -> list[Path]:
-    """Write every schema, and say which files."""
+    """Writes every schema and returns the files."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, kind in SCHEMAS.items():
@@ -59,7 +59,7 @@ def write(directory: Path) -> list[Path]:
 
 
 def _structs(kind: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
-    """The type and every Struct its fields are made of."""
+    """Returns the type and every Struct in its fields."""
     found: list[type[msgspec.Struct]] = []
     waiting: list[Any] = [msgspec.inspect.type_info(kind)]
     while waiting:
@@ -74,7 +74,7 @@ def _structs(kind: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
 
 
 def _describe(part: dict[str, Any], kind: type[msgspec.Struct]) -> None:
-    """Move the docstring's attributes to the properties they describe."""
+    """Moves the docstring's attributes to the properties that they describe."""
     text, _, attributes = (inspect.getdoc(kind) or "").partition("Attributes:")
     part["description"] = text.strip().partition("\n\n")[0].replace("\n", " ")
     attributes = _SECTION.split(attributes)[0]
@@ -96,7 +96,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write the schemas from the command line."""
+    """Writes the schemas; the entry point of the command line."""
     parser = argparse.ArgumentParser(prog="python -m oxcart.model.schemas", description=__doc__)
     parser.add_argument(
         "--write", type=Path, metavar="DIRECTORY", required=True, help="where to put the files"

@@ -1,4 +1,4 @@
-"""The states of a job, the moves between them, and how the wire's states read in formal terms."""
+"""The states of a job, the transitions between them, and the formal state of a job on the wire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class State(StrEnum):
 
 
 class WireState(StrEnum):
-    """Where BullMQ keeps the job."""
+    """The state of a job on BullMQ's wire."""
 
     WAITING = "waiting"
     PRIORITIZED = "prioritized"
@@ -37,25 +37,25 @@ class WireState(StrEnum):
 
 
 class Transition(NamedTuple):
-    """One allowed move."""
+    """One allowed transition."""
 
     source: State
     target: State
     reason: str
 
 
-#: States a job may begin in.
+#: States that a new job may have.
 INITIAL = frozenset({State.PENDING, State.SCHEDULED, State.DELAYED})
 
-#: States a job leaves only by an operator's replay.
+#: States that a job leaves only by an operator's replay.
 TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 
-#: The reason of the one move out of a terminal state.
+#: The reason of the only transition out of a terminal state.
 REPLAY = "an operator replays the job: a new generation begins"
 
 _S = State
 
-#: Every allowed move with its reason. Several reasons may lead from one state to the same other.
+#: Every allowed transition with its reason. Two states may have several reasons.
 TRANSITIONS: tuple[Transition, ...] = (
     # the formal model's own table
     Transition(_S.PENDING, _S.SCHEDULED, "immediate execution requested"),
@@ -71,7 +71,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_S.PENDING, _S.SCHEDULED, "its dependencies have ended"),
     Transition(_S.DELAYED, _S.SCHEDULED, "an operator lets it run now"),
     Transition(_S.RETRYING, _S.SCHEDULED, "an operator lets it run now"),
-    # what a worker may do with a job that it does not finish
+    # a worker ends an attempt, but not the job
     Transition(_S.RUNNING, _S.SCHEDULED, "the lease was lost"),
     Transition(_S.RUNNING, _S.SCHEDULED, "the worker gave the job back"),
     Transition(_S.RUNNING, _S.SCHEDULED, "an immediate retry"),
@@ -79,11 +79,11 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_S.RUNNING, _S.RETRYING, "the handler snoozed the job"),  # one that had failed before
     Transition(_S.RUNNING, _S.PENDING, "the job waits for its children"),
     Transition(_S.RUNNING, _S.CANCELLED, "the job was cancelled"),
-    # what a dependency's end does to the jobs that wait for it
+    # the end of a dependency
     Transition(_S.PENDING, _S.FAILED, "a dependency failed"),
     Transition(_S.PENDING, _S.DEAD_LETTER, "a dependency is in the dead letters"),
     Transition(_S.PENDING, _S.CANCELLED, "a dependency was cancelled"),
-    # what may befall a job that is not running
+    # ends of a job that does not run
     Transition(_S.PENDING, _S.CANCELLED, "the job was cancelled"),
     Transition(_S.SCHEDULED, _S.CANCELLED, "the job was cancelled"),
     Transition(_S.DELAYED, _S.CANCELLED, "the job was cancelled"),
@@ -94,7 +94,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_S.RETRYING, _S.DEAD_LETTER, "the lifetime is over"),
     Transition(_S.RUNNING, _S.DEAD_LETTER, "the lifetime is over"),
     Transition(_S.RUNNING, _S.DEAD_LETTER, "the job cannot be decoded"),
-    # the way back
+    # replay
     Transition(_S.COMPLETED, _S.SCHEDULED, REPLAY),
     Transition(_S.FAILED, _S.SCHEDULED, REPLAY),
     Transition(_S.DEAD_LETTER, _S.SCHEDULED, REPLAY),
@@ -106,21 +106,21 @@ _REPLAYS = frozenset((move.source, move.target) for move in TRANSITIONS if move.
 
 
 def can_move(source: State, target: State, *, replay: bool = False) -> bool:
-    """Whether a job may go from one state to another.
+    """Returns whether a transition is allowed.
 
     Args:
-        source: The state the job is in.
-        target: The state it is to be in.
-        replay: Whether an operator asks; nobody else may take a job out of a terminal state.
+        source: The job's current state.
+        target: The next state.
+        replay: Whether an operator replays the job, the only way out of a terminal state.
     """
     return (source, target) in (_REPLAYS if replay else _MOVES)
 
 
 def check_move(source: State, target: State, *, job_id: str = "", replay: bool = False) -> None:
-    """Refuse a move that `can_move` does not allow.
+    """Checks a transition by `can_move`.
 
     Raises:
-        WrongState: It does not.
+        WrongState: The transition is not allowed.
     """
     if can_move(source, target, replay=replay):
         return
@@ -150,18 +150,18 @@ def formal_state(
     lifetime_over: bool = False,
     delay: int | None = None,
 ) -> State:
-    """Read a job's place on the wire in formal terms.
+    """Returns the formal state of a job on the wire.
 
     Args:
-        wire_state: Where the job is.
+        wire_state: The job's state on the wire.
         attempts_made: Attempts that have ended.
-        attempts: Attempts the job may make; a peer's 0 means 1.
-        stalled: How often a worker lost the job; each counts as an attempt.
-        category: The category of the failure, if our worker recorded one.
-        held: Whether a gate of ours (a dependency) holds the job where it is.
+        attempts: The job's maximum of attempts; a peer's 0 means 1.
+        stalled: The number of stalls; each counts as an attempt.
+        category: The category of the failure, if an Oxcart worker stored one.
+        held: Whether a gate (a dependency) blocks the job.
         lifetime_over: Whether the job failed because its lifetime was over.
-        delay: The delay of its own that it has now, in ms, if known: one among the delayed that has none is
-            ready, and held back by a limit.
+        delay: The job's current delay in ms, if known: a delayed job without one is ready, but parked by a
+            limit.
 
     Raises:
         ValidationError: The wire's state is unknown: the job is in no list.

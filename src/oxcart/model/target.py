@@ -1,9 +1,7 @@
-"""What a job asks of its worker, what a worker can do, and the names of the lanes in which such jobs wait.
+"""Targets of jobs, abilities of workers, and the names of lanes.
 
-A lane is a queue whose name says what its jobs ask for: ``video@all;c=gpu;r=us-east``. The name can be read
-back, so a producer that knows nothing of Oxcart can add to a lane too (docs/decisions/60-lanes.md).
-
-May touch: nothing; values and rules.
+A lane is a queue whose name contains the target of its jobs: ``video@all;c=gpu;r=us-east``. The name can be
+parsed, so a producer without Oxcart can add to a lane too (docs/decisions/60-lanes.md).
 """
 
 from __future__ import annotations
@@ -18,27 +16,27 @@ from urllib.parse import quote, unquote
 from oxcart.model.errors import ValidationError
 
 Mode = Literal["any", "all"]
-#: What a user may write for one category: a word or several.
+#: What a user may pass for one category: a word or several.
 Words = str | Iterable[str]
 
-#: The longest word, in characters, and how many of them a category may have.
+#: The longest word in characters, and the most words of a category.
 MAX_WORD = 128
 MAX_WORDS = 32
 
 _MODES = ("all", "any")
-#: How the parts of a lane's name are called, in their order.
+#: The parts of a lane's name, in order.
 _LETTERS = {"id": "server", "s": "stack", "c": "capabilities", "r": "region"}
 _LONG = {name: name for name in _LETTERS.values()}
-# A word as it stands in a name: what every client and shell leaves alone, and the rest as %XX.
+# A word in a name: characters that every client and shell keeps, and the rest as %XX.
 _WORD = r"(?:[A-Za-z0-9._-]|%[0-9A-Fa-f]{2})+"
 _PART = re.compile(rf"([a-z]+)=({_WORD}(?:,{_WORD})*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which workers may run a job.
+    """The workers that may run a job.
 
-    Each category takes a word or several; they are kept sorted, each once.
+    Each category has a word or several, sorted and without duplicates.
 
     Raises:
         ValidationError: A word is empty, too long or no text, there are too many, or the mode is unknown.
@@ -48,11 +46,11 @@ class Target:
         Target(server=None, stack=(), capabilities=('gpu',), region=('us-east', 'us-west'), mode='all')
 
     Attributes:
-        server: The name of the one worker that may run it; given, it alone decides.
-        stack: One of these must be the worker's, ``python`` or ``node`` for example.
-        capabilities: What the worker must be able to do: all of them, or with ``mode="any"`` one of them.
-        region: One of these must be the worker's.
-        mode: ``all``: every category that is named must be met. ``any``: one of them is enough.
+        server: The name of the only worker that may run it; if set, it alone decides.
+        stack: The worker's stack must be one of these, for example ``python`` or ``node``.
+        capabilities: Capabilities that the worker needs: all, or with ``mode="any"`` one of them.
+        region: The worker's region must be one of these.
+        mode: ``all``: the worker must meet every category of the target. ``any``: one suffices.
     """
 
     server: str | None = None
@@ -75,14 +73,14 @@ class Target:
         _set(self, "stack", _words(stack, "target stack"))
         _set(self, "capabilities", _words(capabilities, "target capabilities"))
         _set(self, "region", _words(region, "target region"))
-        # Where nothing is asked for, the mode says nothing.
+        # The mode of an empty target has no meaning.
         _set(self, "mode", mode if self else "all")
 
     def __bool__(self) -> bool:
         return bool(self.server is not None or self.stack or self.capabilities or self.region)
 
     def __str__(self) -> str:
-        """As it stands in the name of a lane: ``all;c=gpu;r=us-east``."""
+        """Returns the target as in the name of a lane: ``all;c=gpu;r=us-east``."""
         parts: list[str] = [self.mode]
         for letter, name in _LETTERS.items():
             value = getattr(self, name)
@@ -93,7 +91,7 @@ class Target:
         return ";".join(parts)
 
     def matches(self, abilities: Abilities) -> bool:
-        """Whether a worker may run such a job."""
+        """Returns whether a worker with these abilities may run the job."""
         if self.server is not None:
             return self.server == abilities.server
         met = []
@@ -109,10 +107,10 @@ class Target:
 
     @classmethod
     def read(cls, value: Any, field: str = "target") -> Target:
-        """A target as a user writes it: one, a mapping of its attributes, or text (see ``parse``).
+        """Returns a target from a `Target`, a mapping of its attributes, or text (see ``parse``).
 
         Raises:
-            ValidationError: It is none.
+            ValidationError: The value is none of these.
         """
         if isinstance(value, Target):
             return value
@@ -130,10 +128,10 @@ class Target:
 
     @classmethod
     def parse(cls, text: str, field: str = "target") -> Target:
-        """Reads ``all;c=gpu;r=us-east``; the mode may be left out, and the categories written in full.
+        """Parses ``all;c=gpu;r=us-east``. The mode is optional, and categories may have their full names.
 
         Raises:
-            ValidationError: It cannot be read.
+            ValidationError: The text is invalid.
 
         Example:
             >>> Target.parse("any;capabilities=gpu,tpu;region=us-east") == Target(
@@ -149,13 +147,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a worker can do and where it is.
+    """The abilities of a worker.
 
     Attributes:
         server: Its id.
-        stack: What it is made of, ``python`` unless it says otherwise.
-        capabilities: What it can do.
-        region: Where it is.
+        stack: Its stack, by default ``python``.
+        capabilities: Its capabilities.
+        region: Its region.
 
     Raises:
         ValidationError: A word is empty, too long or no text, or there are too many.
@@ -187,15 +185,15 @@ class Abilities:
         return f"Abilities({', '.join(told)})"
 
     def named(self, server: str) -> Abilities:
-        """The same under this id."""
+        """Returns the same abilities with this id."""
         return Abilities(server, self.stack, self.capabilities, self.region)
 
     @classmethod
     def read(cls, value: Any, field: str = "abilities") -> Abilities:
-        """Abilities as a user writes them: such, or a mapping of their attributes.
+        """Returns abilities from `Abilities` or a mapping of their attributes.
 
         Raises:
-            ValidationError: They are none.
+            ValidationError: The value is neither.
         """
         if isinstance(value, Abilities):
             return value
@@ -208,7 +206,7 @@ class Abilities:
 
 
 def lane_name(base: str, target: Target) -> str:
-    """The queue in which jobs of a queue wait that ask for this; the queue itself where they ask for nothing.
+    """Returns the name of the lane for a target, or the queue's own name for an empty target.
 
     Raises:
         ValidationError: The queue is itself a lane.
@@ -223,7 +221,7 @@ def lane_name(base: str, target: Target) -> str:
 
 
 def parse_lane(name: str) -> tuple[str, Target] | None:
-    """The queue that a lane belongs to and what its jobs ask for; None for a queue that is no lane.
+    """Returns the queue of a lane and the target of its jobs, or None if the name is no lane.
 
     Example:
         >>> parse_lane("video@any;c=gpu,tpu")[1].mode
@@ -240,13 +238,13 @@ def parse_lane(name: str) -> tuple[str, Target] | None:
 
 
 def base_of(name: str) -> str:
-    """The queue that a lane belongs to, or the queue itself where it is none."""
+    """Returns the queue of a lane, or the name itself if it is no lane."""
     return split_lane(name)[0]
 
 
 @lru_cache(maxsize=4096)
 def split_lane(name: str) -> tuple[str, str | None]:
-    """The queue that a lane belongs to, and its name within it (``all;c=gpu``); None where it is no lane."""
+    """Returns the queue of a lane and its name within it (``all;c=gpu``), or None if it is no lane."""
     found = parse_lane(name) if "@" in name else None
     return (name, None) if found is None else (found[0], name[len(found[0]) + 1 :])
 
@@ -274,7 +272,7 @@ def _read(text: str, names: Mapping[str, str]) -> Target | None:
 
 
 def _escape(word: str) -> str:
-    # `quote` leaves "~" alone, with which the names of hidden queues end.
+    # `quote` does not escape "~", which the names of hidden queues contain.
     return quote(word, safe="").replace("~", "%7E")
 
 

@@ -1,1 +1,1 @@
-"""What can be seen of a running worker from outside: metrics, health, logs."""
+"""Metrics, health and logs of a running worker."""

@@ -1,7 +1,4 @@
-"""The metrics of Bridge namespaces: the document's monitoring list, in Prometheus' form.
-
-May touch: nothing; it is given what was read.
-"""
+"""The metrics of Bridge namespaces: the document's monitoring list, in Prometheus' form."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from oxcart.broker.bridge.looking import Namespace
+from oxcart.broker.port.results import NamespaceStats
 
 
-def collect(namespaces: Mapping[str, Namespace]) -> Iterator[Metric]:
+def collect(namespaces: Mapping[str, NamespaceStats]) -> Iterator[Metric]:
     """Every metric of namespaces, by their names."""
     if not namespaces:
         return

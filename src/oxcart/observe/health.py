@@ -1,10 +1,8 @@
-"""A small HTTP server for a worker's surroundings: ``/metrics``, ``/live``, ``/ready``.
+"""A small HTTP server for orchestrators and scrapers: ``/metrics``, ``/live``, ``/ready``.
 
 ``/live`` answers as long as the event loop turns: an orchestrator may restart a process that does not.
 ``/ready`` is 200 only while the worker takes jobs: it has started, reaches its server and is not shutting
-down. It listens on loopback unless told otherwise, answers GET and HEAD, and closes every connection.
-
-May touch: a listening socket.
+down. It listens on loopback by default, answers GET and HEAD, and closes every connection.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ class HealthServer:
 
     Args:
         metrics: What ``/metrics`` shows.
-        not_ready: Says why the worker does not take jobs, or None while it does.
+        not_ready: Returns why the worker does not take jobs, or None while it does.
         host: Where to listen.
         port: The port; 0 for a free one.
     """
@@ -63,7 +61,7 @@ class HealthServer:
         """Listens.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         self._server = await asyncio.start_server(
             self._serve, self._host, self._port, limit=REQUEST_BYTES, reuse_address=True
@@ -123,7 +121,7 @@ def _plain(status: HTTPStatus, text: str) -> Answer:
 
 
 def _parse(head: bytes) -> tuple[str, str, str]:
-    """Method, path without query, and what the client accepts; empty where it makes no sense."""
+    """Method, path without query, and what the client accepts; empty for a malformed request."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     method, target = (words[0], words[1]) if len(words) == 3 else ("", "")

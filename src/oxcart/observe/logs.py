@@ -1,10 +1,8 @@
-"""Logs that say which worker and which job they belong to, as text for people or JSON for machines.
+"""Logs that name the worker and the job, as text for people or JSON for machines.
 
 Every record, also one of a user's own logger deep below a handler, carries the worker's id and the
 current job's id, queue, name, attempt and correlation id. The current job is a context variable, so the
 right one is found in async handlers and threads alike.
-
-May touch: the root logger and standard error.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ LogFormat = Literal["text", "json"]
 
 _json = msgspec.json.Encoder(enc_hook=repr)
 
-#: What every record has anyway; all else was given by whoever logged, and is shown.
+#: Attributes of every record; all others are the caller's extras, and are shown.
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JobContext(logging.Filter):
-    """Adds worker and job to records; what a record already says about them stands."""
+    """Adds worker and job to records that do not name them already."""
 
     def __init__(self, worker_id: str = "") -> None:
         super().__init__()
@@ -110,7 +108,7 @@ def configure(
     Args:
         log_format: ``text`` or ``json``.
         level: The lowest level that is shown.
-        worker_id: Stands in every record that no job's worker is known for.
+        worker_id: The worker of records outside of jobs.
         stream: Where to write; standard error unless given.
 
     Returns:

@@ -1,10 +1,7 @@
 """The metrics of a worker, in Prometheus' form, under the names that the seeds gave them.
 
-A worker tells this observer what happens; the numbers are kept as plain integers and turned into
-Prometheus' form when somebody scrapes. Queue lengths are read from the server at that moment, in one round
-trip per queue and at most once a second.
-
-May touch: the server, for queue lengths.
+A worker calls this observer; the numbers are plain integers and turned into Prometheus' form by a scrape.
+A scrape also reads queue lengths from the server, in one round trip per queue and at most once a second.
 """
 
 from __future__ import annotations
@@ -26,9 +23,10 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from oxcart.broker.bridge.looking import Namespace
-from oxcart.broker.port import UNDECODABLE, Code, Outcome
+from oxcart.broker.port import UNDECODABLE, Code, Outcome, OutcomeKind
+from oxcart.broker.port.results import NamespaceStats
 from oxcart.engine.running import RunningJob
+from oxcart.model.errors import ReplyCode
 from oxcart.observe import bridge
 from oxcart.observe._tally import BATCH_SIZES, CALL_SECONDS, JOB_SECONDS, Tally
 
@@ -36,13 +34,13 @@ log = logging.getLogger("oxcart.metrics")
 
 #: How an attempt ended, by the kind of its outcome; ``refused`` where the server did not take it.
 STATUSES = {
-    "c": "completed",
-    "f": "failed",
-    "r": "retried",
-    "d": "retried",
-    "w": "given_back",
-    "l": "given_back",
-    "h": "waiting_children",
+    OutcomeKind.COMPLETED: "completed",
+    OutcomeKind.FAILED: "failed",
+    OutcomeKind.RETRY: "retried",
+    OutcomeKind.DELAY: "retried",
+    OutcomeKind.GIVE_BACK: "given_back",
+    OutcomeKind.HOLD_QUEUE: "given_back",
+    OutcomeKind.AWAIT_CHILDREN: "waiting_children",
 }
 SNOOZED = "snoozed"
 REFUSED = "refused"
@@ -126,26 +124,26 @@ class Metrics(Collector):
         self._reconnects = 0
         self._up = False
         self._lengths: dict[str, dict[str, int]] = {}
-        self._namespaces: dict[str, Namespace] = {}
+        self._namespaces: dict[str, NamespaceStats] = {}
         self._unroutable: dict[str, int] = {}
         self._skews: dict[str, float] = {}
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self.registry.register(self)
 
-    # -- what a worker tells
+    # -- called by a worker
 
     def job_started(self, job: RunningJob) -> None:
         """A handler is about to run."""
 
     def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
-        """An attempt ended; ``code`` says whether the server took it."""
+        """An attempt ended; ``code`` is the server's answer."""
         numbers = self._numbers.get(job.queue) or self._new(job.queue)
-        if code != 1:
+        if code != ReplyCode.DONE:
             numbers.statuses[REFUSED] += 1
             return
         kind = outcome.kind
-        if kind == "d" and not outcome.counts:
+        if kind == OutcomeKind.DELAY and not outcome.counts:
             numbers.statuses[SNOOZED] += 1
             return
         numbers.statuses[STATUSES[kind]] += 1
@@ -201,13 +199,13 @@ class Metrics(Collector):
     def _new(self, queue: str) -> _QueueNumbers:
         return self._numbers.setdefault(queue, _QueueNumbers())
 
-    # -- what a scraper sees
+    # -- called by a scraper
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
         """Everything, with fresh queue lengths, and the content type it is in.
 
         Args:
-            accept: What the scraper says it understands: Prometheus' text form, or OpenMetrics.
+            accept: The scraper's Accept header: Prometheus' text form, or OpenMetrics.
         """
         await self.read_lengths()
         encode, content_type = choose_encoder(accept)
@@ -216,7 +214,7 @@ class Metrics(Collector):
     async def read_lengths(self) -> None:
         """Reads the queue lengths, unless that was just done.
 
-        Where the server does not answer in time there are none: an old length would look like a new one.
+        If the server does not answer in time there are none: an old length would look like a new one.
         """
         if self._clock() - self._read_at < FRESH:
             return
@@ -239,12 +237,12 @@ class Metrics(Collector):
             if not isinstance(answer, BaseException):
                 lengths[queue.name], unroutable[queue.name] = answer
             else:
-                log.debug("the length of queue %s cannot be read: %r", queue.name, answer)
+                log.debug("could not read the lengths of queue %s: %r", queue.name, answer)
         self._namespaces = await self._read_namespaces()
         self._skews = await self._read_skews()
         self._lengths, self._unroutable, self._read_at = lengths, unroutable, self._clock()
 
-    async def _read_namespaces(self) -> dict[str, Namespace]:
+    async def _read_namespaces(self) -> dict[str, NamespaceStats]:
         looks = [look() for queue in self._measured if (look := getattr(queue, "monitored", None))]
         answers = await asyncio.gather(*looks, return_exceptions=True)
         return dict(seen for seen in answers if isinstance(seen, tuple))

@@ -1,10 +1,8 @@
 """Text of others for people's eyes: what would steer a terminal, or forge a line, is shown as its escape.
 
-Names, ids, reasons and log lines come from whoever can write to the server. Escape sequences (ESC, C1, OSC)
+Names, ids, reasons and log lines come from any client of the server. Escape sequences (ESC, C1, OSC)
 in them could clear a screen or set a window's title, overrides of the writing direction could swap what is
 read, and a newline could pass for a line of ours.
-
-May touch: nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The data pipeline: every job's history, exactly once, as tables that can be asked questions.
+"""The data pipeline: the history of every job, exactly once, as tables for SQL.
 
-The event streams and job records are the source, open tables are the result, and Spark does the work
-between them. A job's way through the rooms: ``source`` (what Spark sees of the server) → ``lake``
-(versions of tables) → ``transforms`` (pure functions from bronze to silver to gold) → ``report``.
+Event streams and job records are the source, open tables are the result, and Spark does the work between
+them. A job's events pass through ``read`` (from the server to rows of bronze), ``lake`` (the tables on disk,
+and versions of all of them), ``transforms`` (pure functions from bronze to silver to gold), ``build`` (which
+days are out of date) and ``report``. ``source`` and ``sink`` are Spark's ``format("oxcart")``.
 
-Importing `oxcart` imports nothing of this, and importing this package imports no pyspark: that is what
-`oxcart.spark.session` does when a session is opened.
+Importing `oxcart` imports none of it. Importing this package imports no pyspark: `oxcart.spark.session` does,
+when it opens a session.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Upkeep of a lake as ordinary jobs: compact, expire, rebuild and report, on any queue.
+"""Maintenance of a lake as ordinary jobs: compact, expire, rebuild and report, on any queue.
 
     oxcart work oxcart.spark.maintenance:queue
     oxcart add maintenance compact '{"lake": "/data/lake"}'
 
 or, beside handlers of your own, ``register(my_queue)``. Every job runs the command of its name in a process
-of its own, because Spark must not live in a worker; a job that is cancelled or out of time ends that process
-with its JVM. The server is the worker's own, by ``OXCART_URL``; no secret stands in a job.
-
-May touch: processes; what the commands touch.
+of its own, because a worker must not open a Spark session. A job that is cancelled or times out ends that
+process with its JVM. The server is the worker's own, by ``OXCART_URL``; no job carries a secret.
 """
 
 from __future__ import annotations
@@ -21,39 +19,39 @@ import sys
 from oxcart.model.failure import PermanentError, TemporaryError
 from oxcart.queue import Queue
 
-#: The exit code of a command that was written wrongly: no repetition helps.
+#: The exit code of a malformed command: no retry helps.
 _USAGE = 2
 
 
 async def compact(lake: str) -> str:
-    """Makes few large files of many small ones."""
+    """Joins small files into large ones."""
     return await _command("compact", lake)
 
 
 async def expire(lake: str, keep: int = 100, older_than: str = "1d") -> str:
-    """Forgets old versions, and deletes files that no version needs."""
+    """Drops old versions, and deletes files that no version names."""
     return await _command("expire", lake, keep=str(keep), older_than=older_than)
 
 
 async def rebuild(lake: str, first: str, last: str | None = None, master: str | None = None) -> str:
-    """Builds silver and gold of some days anew; days are written ``YYYY-MM-DD``."""
+    """Rebuilds silver and gold of some days; days are written ``YYYY-MM-DD``."""
     return await _command("rebuild", lake, **{"from": first}, to=last or first, master=master)
 
 
 async def report(lake: str, html: str, day: str | None = None, master: str | None = None) -> str:
-    """Writes a day's page."""
+    """Writes the report of a day."""
     return await _command("report", lake, html=html, day=day, master=master)
 
 
 def register(queue: Queue) -> Queue:
-    """Gives a queue the four handlers; returns it."""
+    """Registers the four handlers with a queue; returns it."""
     for handler in (compact, expire, rebuild, report):
         queue.job(timeout="6h", attempts=3)(handler)
     return queue
 
 
 async def _command(verb: str, lake: str, **options: str | None) -> str:
-    """Runs ``oxcart pipeline …``; returns what it said."""
+    """Runs ``oxcart pipeline …``; returns its output."""
     words = [verb, f"--lake={lake}"]
     words += (f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None)
     process = await asyncio.create_subprocess_exec(
@@ -73,10 +71,10 @@ async def _command(verb: str, lake: str, **options: str | None) -> str:
             await process.wait()
     if process.returncode == 0:
         return out.decode(errors="replace").strip()
-    said = err.decode(errors="replace").strip().splitlines()
-    reason = said[-1].removeprefix("oxcart: ") if said else f"exit code {process.returncode}"
+    lines = err.decode(errors="replace").strip().splitlines()
+    reason = lines[-1].removeprefix("oxcart: ") if lines else f"exit code {process.returncode}"
     raise (PermanentError if process.returncode == _USAGE else TemporaryError)(reason)
 
 
-#: A queue for nothing else.
+#: A queue for maintenance alone.
 queue = register(Queue("maintenance"))

@@ -1,11 +1,9 @@
-"""The pipeline: streams → bronze → silver and gold, once or for ever.
+"""The pipeline: streams → bronze → silver and gold, once or continuously.
 
-Bronze is exactly once. Every batch is published together with the offset it ends at, as a mark of the lake;
-a batch that was published before (Spark repeats one whose end it could not note) is known by that offset and
-left out, and one that does not begin where the lake ends is refused. So the lake and not Spark's checkpoint
-is the truth: without a checkpoint the pipeline goes on from the lake's own mark.
-
-May touch: the server, the lake, and Spark.
+Bronze is exactly once. Every batch is published together with the offset at which it ends, as a mark of the
+lake. Spark repeats a batch whose end it could not record: the offset tells that it was published, and the
+batch is skipped. A batch that does not begin where the lake ends is refused. So the lake is the truth, not
+Spark's checkpoint: without a checkpoint the pipeline continues from the lake's mark.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.utils import is_remote
 
-from oxcart.spark.access import Access, Choice
-from oxcart.spark.attach import KEEP
-from oxcart.spark.bronze import BRONZE, files_of
-from oxcart.spark.builder import Builder, Progress
-from oxcart.spark.delta import Delta
-from oxcart.spark.foreign import Foreign
-from oxcart.spark.lake import Change, Lake, LakeConflict, LakeError
-from oxcart.spark.position import read_position
-from oxcart.spark.reader import MAX_ROWS
-from oxcart.spark.refill import Refill
-from oxcart.spark.spool import Spool
-from oxcart.spark.streams import split_key
-from oxcart.spark.tables import Tables
-from oxcart.spark.tail import MOST, Tailer, Tailing
-from oxcart.spark.trouble import WorkerLate, spoken
-from oxcart.spark.upkeep import compact
+from oxcart.spark.build.bridge_refill import BridgeRefill
+from oxcart.spark.build.builder import Builder, Progress
+from oxcart.spark.build.refill import Refill
+from oxcart.spark.errors import WorkerLate, unwrapped
+from oxcart.spark.lake.bronze import BRONZE, files_of
+from oxcart.spark.lake.delta import Delta
+from oxcart.spark.lake.tables import Tables
+from oxcart.spark.lake.upkeep import compact
+from oxcart.spark.lake.versions import Change, Lake, LakeConflict, LakeError
+from oxcart.spark.options import QueueSelection, ServerAddress
+from oxcart.spark.read.attachment import KEEP
+from oxcart.spark.read.connection import split_key
+from oxcart.spark.read.events import MAX_ROWS
+from oxcart.spark.read.position import read_position
+from oxcart.spark.read.spool import Spool
+from oxcart.spark.read.tailer import MOST, Tailer, Tailing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,31 +44,31 @@ _CHECKPOINTS = "_checkpoints"
 #: Files of fewer bytes are joined when a part has so many of them.
 SMALL = 32 << 20
 MOST_SMALL = 64
-#: How often a stream is begun again that could not begin, because the machine was busy.
+#: How often a stream is started that could not start, because the machine was busy.
 MOST_BEGINNINGS = 3
-#: How often tables are built that other writers have changed meanwhile.
+#: How often tables are built that other writers changed meanwhile.
 MOST_CONFLICTS = 3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a pipeline reads and where it writes.
+    """The settings of a pipeline: what it reads and where it writes.
 
     Attributes:
         lake: The lake's folder.
-        access: The server.
-        choice: The queues.
+        address: The server.
+        selection: The queues.
         name: Pipelines of different names may share a lake, each with queues of its own.
         max_rows: Rows per batch at most.
         samples: Whether to sample the queues' lengths every minute.
         spool: The folder of a tailer's spool, on this machine; None to read the server in every batch.
-        keep: Events that a queue shall keep for us.
+        keep: Events that a queue keeps at least.
         delta: Whether the tables are Delta tables too.
     """
 
     lake: Path
-    access: Access = field(default_factory=Access)
-    choice: Choice = field(default_factory=lambda: Choice(pattern="*"))
+    address: ServerAddress = field(default_factory=ServerAddress)
+    selection: QueueSelection = field(default_factory=lambda: QueueSelection(pattern="*"))
     name: str = "main"
     max_rows: int = MAX_ROWS
     samples: bool = True
@@ -85,7 +83,7 @@ class Pipeline:
     Args:
         spark: The session.
         plan: What to read and where to write.
-        progress: Told about long work.
+        progress: Called with the progress of long work.
     """
 
     def __init__(self, spark: SparkSession, plan: Plan, *, progress: Progress | None = None) -> None:
@@ -95,18 +93,18 @@ class Pipeline:
         self.tables = Tables(spark, self.lake)
         self.builder = Builder(spark, self.lake, progress=progress)
         self._delta = Delta(self.lake) if plan.delta else None
-        self._refill = Refill(self.tables, plan.access.options(), self._queues)
-        self._foreign = None
-        if plan.access.namespace is not None:
-            options = plan.access.options() | _queue_options(plan)
-            self._foreign = Foreign(self.tables, options, plan.name, self.offsets)
+        self._refill = Refill(self.tables, plan.address.options(), self._queues)
+        self._bridge_refill = None
+        if plan.address.namespace is not None:
+            options = plan.address.options() | _queue_options(plan)
+            self._bridge_refill = BridgeRefill(self.tables, options, plan.name, self.offsets)
         self._mark = f"ingest:{plan.name}"
         self._checkpoint = self.lake.root / _CHECKPOINTS / plan.name
 
     # -- bronze
 
     def offsets(self) -> dict[str, Any]:
-        """Where bronze ends: one position per stream."""
+        """Returns where bronze ends: one position per stream."""
         found: dict[str, Any] = self.lake.head().marks.get(self._mark, {})
         return found
 
@@ -117,7 +115,7 @@ class Pipeline:
         """Brings bronze up to the present end of the streams; returns the number of new rows.
 
         Raises:
-            AccessDenied: The server does not let us in.
+            AccessDenied: The server refuses the login.
             BrokerUnavailable: The server cannot be reached.
             LakeError: The lake cannot grow, or the checkpoint cannot be used.
         """
@@ -125,7 +123,7 @@ class Pipeline:
         if self.plan.spool is not None:
             tailer = self.tailer(self.plan.spool)
             while tailer.step() >= MOST:
-                pass  # a pass that reads less has been at the end of every stream
+                pass  # a pass that reads fewer entries has reached the end of every stream
         for left in reversed(range(MOST_BEGINNINGS)):
             try:
                 self._await(self.start(once=True))
@@ -139,20 +137,20 @@ class Pipeline:
         try:
             query.awaitTermination()
         except Exception as error:
-            raise spoken(error, self.lake.root) from error
+            raise unwrapped(error, self.lake.root) from error
 
     def start(self, *, once: bool = False, every: float = 2.0) -> StreamingQuery:
-        """Begins to fill bronze.
+        """Starts the stream that fills bronze.
 
         Args:
-            once: Whether to end at the present end of the streams.
+            once: Whether to stop at the present end of the streams.
             every: Seconds between batches otherwise.
 
         Raises:
             LakeError: The checkpoint cannot be used.
         """
         begin = self.offsets()
-        self._show()  # what a run that was killed has published
+        self._show()  # versions that a killed run has published
         reader = (
             self.spark.readStream.format("oxcart")
             .option("content", "events")
@@ -181,11 +179,11 @@ class Pipeline:
         ends, begins = self._noted_offset(number), self._noted_offset(number - 1)
         at = self.offsets()
         if at == ends:
-            return  # published before, but Spark could not note it
+            return  # published before, but Spark could not record it
         if at != (begins if begins is not None else at):
             raise LakeError(
                 f"the checkpoint {self._checkpoint} does not fit the lake: its batch {number} does not begin "
-                "where bronze ends; move it away and run again: the pipeline goes on from the lake's own mark"
+                "where bronze ends; move it away and run again: the pipeline continues from the lake's mark"
             )
         files = files_of(batch.collect())  # the tasks write
         self.lake.publish(
@@ -194,7 +192,7 @@ class Pipeline:
         self._show()
 
     def _show(self) -> None:
-        """Lets the Delta tables follow, where there shall be any."""
+        """Brings the Delta tables up to date, if the plan has them."""
         if self._delta is not None:
             self._delta.follow()
 
@@ -228,27 +226,27 @@ class Pipeline:
     def _unreadable(self, path: Path, error: Exception) -> LakeError:
         return LakeError(
             f"the checkpoint cannot be read ({path.name}: {error}): move {self._checkpoint} away and run "
-            "again; the pipeline goes on from the lake's own mark, so that nothing is lost or doubled"
+            "again; the pipeline continues from the lake's own mark, so that nothing is lost or doubled"
         )
 
     # -- all of it
 
     def once(self) -> list[str]:
-        """Bronze up to the present end, then silver and gold; returns the days that were built."""
+        """Reads up to the present end of the streams, then builds silver and gold; returns the days built."""
         self.ingest()
         return self._refresh()
 
     def _refresh(self) -> list[str]:
-        """Silver and gold. Upkeep may go on beside it: what that changes first is built again.
+        """Builds silver and gold; again, where maintenance changed the same files first.
 
         Raises:
-            LakeConflict: Others were first every time.
+            LakeConflict: Other writers were first every time.
         """
         for left in reversed(range(MOST_CONFLICTS)):
             try:
                 self._refill.run()
-                if self._foreign is not None:
-                    self._foreign.run()
+                if self._bridge_refill is not None:
+                    self._bridge_refill.run()
                 days = self.builder.refresh()
                 break
             except LakeConflict:
@@ -258,7 +256,7 @@ class Pipeline:
         return days
 
     def run(self, every: float = 30.0, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Bronze all the time, silver and gold every so many seconds, until told to end."""
+        """Fills bronze continuously, and builds silver and gold every so many seconds, until ``until()``."""
         tailing = None if self.plan.spool is None else Tailing(self.tailer(self.plan.spool))
         query, beginnings = self.start(), 1
         try:
@@ -266,7 +264,7 @@ class Pipeline:
             while not until():
                 if not query.isActive:
                     try:
-                        self._await(query)  # raises what ended it
+                        self._await(query)  # raises the error that ended it
                         return
                     except WorkerLate:
                         if beginnings == MOST_BEGINNINGS:
@@ -276,7 +274,7 @@ class Pipeline:
                     tailing.check()
                 if time.monotonic() >= due:
                     due = time.monotonic() + every
-                    with contextlib.suppress(LakeConflict):  # then it is for the next time
+                    with contextlib.suppress(LakeConflict):  # the next pass repeats it
                         self._refresh()
                         self._tidy()
                 time.sleep(0.2)
@@ -287,7 +285,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def _pool(self, name: str) -> Iterator[None]:
-        """Work that is begun inside shares executors fairly with other work; Spark Connect decides alone."""
+        """Work started inside shares executors fairly with other work; Spark Connect decides by itself."""
         context = None if is_remote() else self.spark.sparkContext
         if context is not None:
             context.setLocalProperty("spark.scheduler.pool", name)
@@ -298,21 +296,21 @@ class Pipeline:
                 context.setLocalProperty("spark.scheduler.pool", cast(str, None))  # as documented
 
     def _tidy(self) -> None:
-        """Joins the small files that batches and spans leave behind, now and then."""
+        """Joins the small files of batches and spans, once a part has many of them."""
         head = self.lake.head()
         parts = Counter(file.part for file in head.files.values() if not file.pending and file.size < SMALL)
         if parts and max(parts.values()) >= MOST_SMALL:
             compact(self.lake, least=MOST_SMALL, below=SMALL)
 
     def tailer(self, spool: Path) -> Tailer:
-        """What fills the spool; it begins where bronze ends."""
+        """Returns the tailer that fills a spool; it begins where bronze ends."""
         plan = self.plan
         return Tailer(
-            plan.access, plan.choice, Spool(spool), name=plan.name, keep=plan.keep, begin=self.offsets()
+            plan.address, plan.selection, Spool(spool), name=plan.name, keep=plan.keep, begin=self.offsets()
         )
 
     def query(self, text: str) -> DataFrame:
-        """The answer to a question in SQL, over all tables of one version."""
+        """Returns the result of an SQL query over all tables of one version."""
         self.tables.register(text=text)
         return self.spark.sql(text)
 
@@ -323,9 +321,9 @@ def _rows(lake: Lake) -> int:
 
 def _options(plan: Plan) -> Mapping[str, str]:
     spool = {} if plan.spool is None else {"spool": str(Path(plan.spool).absolute())}
-    return plan.access.options() | _queue_options(plan) | spool
+    return plan.address.options() | _queue_options(plan) | spool
 
 
 def _queue_options(plan: Plan) -> dict[str, str]:
-    told = {"queues": ",".join(plan.choice.names), "pattern": plan.choice.pattern}
-    return {name: value for name, value in told.items() if value}
+    given = {"queues": ",".join(plan.selection.names), "pattern": plan.selection.pattern}
+    return {name: value for name, value in given.items() if value}

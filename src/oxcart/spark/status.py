@@ -1,7 +1,4 @@
-"""How a pipeline stands: how far bronze is behind, and how long until something would be lost.
-
-May touch: the server and the lake's manifests; no Spark.
-"""
+"""The lag of a pipeline: how far bronze is behind, and how long until an entry would be lost."""
 
 from __future__ import annotations
 
@@ -10,30 +7,30 @@ from collections.abc import Callable
 
 import msgspec
 
-from oxcart.spark.access import Access
-from oxcart.spark.lake import Lake
-from oxcart.spark.position import is_recreated, read_position
-from oxcart.spark.stream import STRIDE, Stream
-from oxcart.spark.streams import Streams, split_key
+from oxcart.spark.lake.versions import Lake
+from oxcart.spark.options import ServerAddress
+from oxcart.spark.read.connection import Connection, split_key
+from oxcart.spark.read.position import is_recreated, read_position
+from oxcart.spark.read.stream import STRIDE, Stream
 
-#: The last so many ms tell how fast things go.
+#: Rates are measured over the last so many ms.
 _LATELY = 60_000
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """One stream of a pipeline.
+    """The lag of one stream of a pipeline.
 
     Attributes:
         queue: The queue.
         stream: Which of its streams.
         read: Entries in bronze.
-        lag: Entries that are not yet there; None where the stream is another one now.
-        lag_ms: How old the oldest of them is; 0 for none.
+        lag: Entries that bronze lacks; None where the stream was made anew.
+        lag_ms: The age of the oldest of them; 0 for none.
         kept: How many entries the queue keeps.
-        lost_in_ms: How long until an entry is trimmed unread, if nobody reads and as many come as in the last
-            minute; None where none came.
-        rate: Entries that came a second, over the last minute.
-        rows_s: Rows of the queue that were brought to bronze a second, over the last minute.
+        lost_in_ms: How long until an entry is trimmed unread, if the pipeline stops and entries arrive as in
+            the last minute; None where none arrived.
+        rate: Entries that arrived per second, over the last minute.
+        rows_s: Rows of the queue that reached bronze per second, over the last minute.
     """
 
     queue: str
@@ -52,21 +49,23 @@ def _now() -> int:
 
 
 def standings(
-    access: Access, lake: Lake, name: str = "main", *, clock: Callable[[], int] = _now
+    address: ServerAddress, lake: Lake, name: str = "main", *, clock: Callable[[], int] = _now
 ) -> list[Standing]:
-    """How every stream of a pipeline stands."""
+    """Returns the lag of every stream of a pipeline."""
     offsets = lake.head().marks.get(f"ingest:{name}", {})
     now = clock()
     brought = rows_lately(lake, now)
     found = []
-    with Streams(access) as streams:
+    with Connection(address) as connection:
         for key, value in sorted(offsets.items()):
             queue, suffix = split_key(key)
             at = read_position(value)
-            facts, unread, oldest = streams.at(key).measure(at.id, most=1)
-            kept = streams.kept(queue)
+            stream = connection.stream(key)
+            next_one = stream.measure(at.id, most=1)
+            facts = next_one.facts
+            kept = connection.kept(queue)
             lag = None if is_recreated(at, facts) else max(0, facts.added - at.n)
-            rate = _rate(streams.at(key), now)
+            rate = _rate(stream, now)
             left = int(max(0, kept - (lag or 0)) * 1000 / rate) if rate else None
             found.append(
                 Standing(
@@ -74,7 +73,7 @@ def standings(
                     suffix,
                     at.n,
                     lag,
-                    max(0, now - int(oldest.partition("-")[0])) if unread else 0,
+                    max(0, now - int(next_one.last.partition("-")[0])) if next_one.count else 0,
                     kept,
                     left,
                     round(rate, 1),
@@ -85,17 +84,17 @@ def standings(
 
 
 def _rate(stream: Stream, now: int) -> float:
-    """Entries a second in the last minute; of the first ones of it where there are very many."""
+    """Entries per second in the last minute; where there are very many, of the first ones of it."""
     since = now - _LATELY
-    _, count, last = stream.measure(f"{since}-0", most=STRIDE)
-    if not count:
+    found = stream.measure(f"{since}-0", most=STRIDE)
+    if not found.count:
         return 0.0
-    span = int(last.partition("-")[0]) - since if count == STRIDE else _LATELY
-    return count * 1000 / max(1, span)
+    span = int(found.last.partition("-")[0]) - since if found.count == STRIDE else _LATELY
+    return found.count * 1000 / max(1, span)
 
 
 def rows_lately(lake: Lake, now: int) -> dict[str, int]:
-    """Rows that were brought to bronze in the last minute, by queue."""
+    """Returns how many rows reached bronze in the last minute, by queue."""
     found: dict[str, int] = {}
     for number in reversed(lake.numbers()):
         manifest = lake.manifest(number)

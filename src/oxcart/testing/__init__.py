@@ -1,4 +1,4 @@
-"""For the tests of your own code: run jobs on the spot, drain a queue, assert what was enqueued.
+"""Tools for the tests of your own code: run jobs at once, drain a queue, assert what was enqueued.
 
 Without a server, jobs run as they are added:
 
@@ -6,7 +6,7 @@ Without a server, jobs run as they are added:
         job = await welcome.enqueue(to="ada@example.com", name="Ada")
         assert await job.result() == {"sent": True}
 
-or wait until you say so:
+or when the test drains the queue:
 
     with manual(emails):
         await sign_up("ada@example.com")
@@ -14,33 +14,37 @@ or wait until you say so:
         report = await drain(emails)
         assert report.counts == {"completed": 1}
 
-With a server, ``drain`` runs a real worker until the queue is empty. A private one for a test session:
+To test workers, leases or events without a server, keep queues in memory. A clock of your own moves time:
+
+    server = MemoryServer(clock=lambda: now)
+    emails = Queue("emails", broker=server)
+    async with Worker(emails).running(): ...
+
+With a server, ``drain`` runs a real worker until the queue is empty. A private server for a test session:
 
     @pytest.fixture(scope="session")
     def server():
         with embedded_server() as url:
             yield url
 
-Everything takes queues of ``oxcart`` and of ``oxcart.sync``; for the latter, leave out ``await``.
+All functions take queues of ``oxcart`` and of ``oxcart.sync``. For the latter, leave out ``await``.
 
-What inline and manual mode do as a worker does: encoding, checks of the payload, retries by the job's
-policy, failure categories, control values, middleware, ``job.state``, progress, logs, execution timeouts of
-async handlers. What they do otherwise:
+Inline and manual mode share with a worker: encoding, checks of the payload, retries by the job's policy,
+failure categories, control values, middleware, ``job.state``, progress, logs, lifetimes, and execution
+timeouts of async handlers. They differ in this:
 
-- Nothing waits: delays, backoffs and snoozes are skipped. Priorities count only in ``drain``.
-- Plain functions run in the test's own thread and context, so they see its database transaction; there is
-  no time limit for them. Handlers with ``run="process"`` run in the test's process.
-- A job that is enqueued by a handler runs before that handler goes on.
-- There are no leases, no stalls, no limits of concurrency or rate, no event stream and no other clients:
-  ``queue.events()`` and ``Worker(queue)`` need a server. Use one to test these.
-
-May touch: ``inline`` and ``manual`` nothing, ``drain`` and the assertions the queue's server,
-``embedded_server`` processes and a temporary folder.
+- No job waits: they skip delays, backoffs and snoozes. Priorities count only in ``drain``.
+- Plain functions run in the test's own thread and context, so they see its database transaction. They have
+  no time limit. Handlers with ``run="process"`` run in the test's process.
+- A job that a handler enqueues runs before that handler goes on.
+- Nothing limits concurrency or rate, and ``callback_url``, ``deduplication``, ``history``, ``limit_key`` and
+  ``target`` have no effect. ``queue.events()`` and ``Worker(queue)`` are refused: use a ``MemoryServer``.
 """
 
+from oxcart.broker.memory import MemoryServer
 from oxcart.testing._drain import DrainTimeout, drain
+from oxcart.testing._driver import EndlessJobs
 from oxcart.testing._enqueued import assert_enqueued, enqueued, refute_enqueued
-from oxcart.testing._memory import EndlessJobs
 from oxcart.testing._modes import inline, manual
 from oxcart.testing._report import Attempt, Report
 from oxcart.testing._server import embedded_server, reset
@@ -49,6 +53,7 @@ __all__ = [
     "Attempt",
     "DrainTimeout",
     "EndlessJobs",
+    "MemoryServer",
     "Report",
     "assert_enqueued",
     "drain",

@@ -1,8 +1,6 @@
-"""One attempt of a job in the place of a worker: the worker's own executor and verdict, in the test's thread.
+"""One attempt of a job: the worker's own executor and verdict, in the test's thread.
 
-So what a test sees is what a worker would do: categories, retries, timeouts, middleware, control values.
-
-May touch: nothing outside of the process.
+A test therefore sees what a worker would do: categories, retries, timeouts, middleware, control values.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import random
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from oxcart.broker.clock import now_ms
 from oxcart.broker.port import ClaimedJob, Outcome
 from oxcart.engine.executor import SHUTDOWN, Executor, Middleware
 from oxcart.engine.handler import Handler
@@ -29,7 +26,7 @@ WORKER = "inline"
 
 
 class Settings:
-    """How jobs are run in place of a worker; as the arguments of ``Worker``."""
+    """How attempts run; the arguments are those of ``Worker``."""
 
     def __init__(
         self,
@@ -44,14 +41,12 @@ class Settings:
         self.state = state
         self.middleware = tuple(middleware)
         self.timeout = timeout
-        self.verdict = _Verdict(
-            clock=now_ms, rand=random.random, classifier=classifier, strategies=strategies
-        )
+        self.verdict = _Verdict(rand=random.random, classifier=classifier, strategies=strategies)
         self.propagate = propagate
 
 
 class InlineJob(RunningJob):
-    """A job that runs in the place of a worker's."""
+    """A job that runs in the test."""
 
     __slots__ = ()
 
@@ -59,7 +54,7 @@ class InlineJob(RunningJob):
         super().__init__(broker, claim, WORKER, settings.state)
 
     def wait_for(self, doing: Coroutine[Any, Any, T]) -> T:
-        """For plain functions: does something of the job's own, e.g. ``job.wait_for(job.log("…"))``."""
+        """Runs a coroutine of the job's own in a plain function, e.g. ``job.wait_for(job.log("…"))``."""
         try:
             doing.send(None)
         except StopIteration as done:
@@ -70,7 +65,7 @@ class InlineJob(RunningJob):
 
 
 class _Verdict(Verdict):
-    """Remembers the exception behind a failure, so that a test can see it."""
+    """Keeps the exception behind each failure, so that a test can see it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -82,7 +77,7 @@ class _Verdict(Verdict):
 
 
 class _Executor(Executor):
-    """Runs one attempt in the calling thread, whatever kind of handler it has."""
+    """Runs one attempt in the calling thread, for every kind of handler."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(
@@ -111,7 +106,7 @@ class _Executor(Executor):
 
 
 class _Here(HandlerProcesses):
-    """In the place of the pool of processes: this process."""
+    """Replaces the pool of processes by this process."""
 
     async def run(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
         if handler.takes_job is not None:
@@ -120,12 +115,12 @@ class _Here(HandlerProcesses):
 
 
 async def run_attempt(job: RunningJob, settings: Settings) -> Outcome:
-    """Runs one attempt, in a task of its own, because a timeout cancels it."""
+    """Runs one attempt in a task of its own, because a timeout cancels the task."""
     executor = _Executor(settings)
     task = asyncio.get_running_loop().create_task(executor.attempt(job), name=f"oxcart-inline-{job.id}")
     try:
         await asyncio.wait((task,))
-    except asyncio.CancelledError:  # the test is being ended: so is what it started
+    except asyncio.CancelledError:  # the end of the test ends the attempt too
         executor.stop(job, SHUTDOWN)
         await asyncio.gather(task, return_exceptions=True)
         raise
@@ -135,10 +130,10 @@ async def run_attempt(job: RunningJob, settings: Settings) -> Outcome:
 
 
 def run_here(doing: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end in this thread, also where an event loop is already under way.
+    """Runs a coroutine to its end in this thread, even if an event loop already runs in it.
 
-    Plain functions then run in the thread, and with the context, of the test that enqueues them: they see
-    its database transaction.
+    Plain functions then run in the thread and context of the test that enqueues them, so they see its
+    database transaction.
     """
     outer: asyncio.AbstractEventLoop | None = None
     with contextlib.suppress(RuntimeError):

@@ -1,7 +1,4 @@
-"""Draining: a worker until nothing is left to do.
-
-May touch: the queues' server.
-"""
+"""Drains queues: runs their jobs until none is left."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, overload
 
 from oxcart import sync
-from oxcart.broker.factory import is_native
 from oxcart.broker.port import Code, Outcome
 from oxcart.engine.running import RunningJob
 from oxcart.engine.worker import Worker
@@ -19,17 +15,17 @@ from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import OxcartError, ValidationError, WrongState
 from oxcart.model.job import Job
 from oxcart.queue import Queue
-from oxcart.testing._memory import MemoryBroker
-from oxcart.testing._queues import AnyQueue, either, memory_of, unwrap
+from oxcart.testing._driver import Mode
+from oxcart.testing._queues import AnyQueue, either, mode_of, unwrap
 from oxcart.testing._report import Report
 
 _PAGE = 1000
-#: Seconds between looks at a queue that is being drained, if nothing ends meanwhile.
+#: Seconds between looks at a queue, if no job ends meanwhile.
 _LOOK = 0.02
 
 
 class DrainTimeout(OxcartError, TimeoutError):
-    """A queue was not empty in time; the message says what was left."""
+    """A queue was not empty in time; the message lists the jobs that were left."""
 
 
 @overload
@@ -59,23 +55,23 @@ def drain(
     concurrency: int = 10,
     **worker: Any,
 ) -> Report | Coroutine[Any, Any, Report]:
-    """Runs all jobs of queues, and those that they enqueue, until nothing waits, runs or is delayed.
+    """Runs all jobs of queues, and the jobs that these enqueue, until none is ready, running or delayed.
 
-    On a server this is a real ``Worker``. Jobs whose names have no handler are left and reported. Of queues
-    in manual mode the jobs are run in memory, without delays.
+    A real ``Worker`` runs them; in manual mode they run in the test, without delays. Jobs whose names have no
+    handler stay and are reported.
 
     Args:
         *queues: The queues, all of them asynchronous or all of ``oxcart.sync``.
-        skip_delays: Whether delayed jobs, and the pauses between attempts, are let through at once.
-        within: How long it may take.
+        skip_delays: Whether to promote delayed jobs and retries at once.
+        within: The time limit.
         concurrency: How many handlers run at once.
         **worker: Further arguments of ``Worker``.
 
     Returns:
-        What ran and how it ended; awaited for an asynchronous queue.
+        A report of all attempts; awaited for an asynchronous queue.
 
     Raises:
-        DrainTimeout: Something was left.
+        DrainTimeout: Jobs were left.
         WrongState: A queue is paused.
     """
     if not queues:
@@ -93,14 +89,14 @@ async def _drain(
             raise WrongState(
                 "", f"queue {queue.name!r} is paused, so nothing of it would run: resume it first"
             )
-    memories = [memory for queue in queues if (memory := memory_of(queue)) is not None]
-    if memories:
-        if len(memories) < len(queues):
+    modes = [mode for queue in queues if (mode := mode_of(queue)) is not None]
+    if modes:
+        if len(modes) < len(queues):
             raise ValidationError("queues", "all on a server or all in manual mode", queues)
-        return await _drain_memories(memories)
+        return await _drain_memory(modes)
     report = Report()
     observer = _Recorder(report)
-    options = {"shutdown_timeout": 1, **options}  # what runs when the time is up has had its time
+    options = {"shutdown_timeout": 1, **options}  # jobs that still run at the time limit get no more time
     worker = Worker(*queues, concurrency=concurrency, observer=observer, **options)
     async with worker.running():
         try:
@@ -111,29 +107,37 @@ async def _drain(
                             await observer.moved.wait()
                     observer.moved.clear()
         except TimeoutError:
-            left = {queue.name: {k: n for k, n in (await _counts(queue)).items() if n} for queue in queues}
+            left = {
+                queue.name: {
+                    state: count
+                    for state, count in (await queue._core.broker.counts_at_once()).items()
+                    if count and state not in ("completed", "failed")
+                }
+                for queue in queues
+            }
             raise DrainTimeout(f"not empty within {limit:g} s: {left}; {report.counts} so far") from None
     return report
 
 
-async def _drain_memories(memories: list[MemoryBroker]) -> Report:
+async def _drain_memory(modes: Sequence[Mode]) -> Report:
     report = Report()
-    for memory in memories:
-        memory.also = report.note
+    for mode in modes:
+        mode.also = report.note
     try:
         moved = True
         while moved:  # a job of one queue may enqueue into another
             moved = False
-            for memory in memories:
-                unhandled = {job.id for job in memory.unhandled()}
-                for job_id in memory.waiting:
-                    if job_id not in unhandled and job_id in memory.records:
+            for mode in modes:
+                unhandled = mode.unhandled()
+                for job_id in mode.waiting():
+                    if job_id not in unhandled and job_id in mode.broker.store.records:
                         moved = True
-                        await memory.run(job_id)
+                        await mode.run(job_id)
     finally:
-        for memory in memories:
-            memory.also = None
-    report.unhandled = [job for memory in memories for job in memory.unhandled()]
+        for mode in modes:
+            mode.also = None
+    for mode in modes:
+        report.unhandled += [job for job in await mode.broker.get(mode.unhandled()) if job is not None]
     return report
 
 
@@ -141,39 +145,26 @@ async def _is_empty(queues: list[Queue], skip_delays: bool, report: Report) -> b
     unhandled: list[Job] = []
     empty = True
     for queue in queues:
-        counts = await _counts(queue)
+        counts = await queue._core.broker.counts_at_once()
         if counts["wait"] or counts["paused"] or counts["active"] or counts["prioritized"]:
             empty = False
-        delayed = await queue.jobs("delayed", limit=_PAGE) if counts["delayed"] else []
+        delayed = await queue.jobs.list("delayed", limit=_PAGE) if counts["delayed"] else []
         if len(delayed) < min(counts["delayed"], _PAGE):
-            empty = False  # some moved on between the two looks
+            empty = False  # some jobs moved between the two reads
         for job in delayed:
-            if queue.registry.find(job.name) is None:
+            if queue._core.handlers.find(job.name) is None:
                 unhandled.append(job)
                 continue
             empty = False
             if skip_delays:
-                with contextlib.suppress(WrongState):  # its time came meanwhile
-                    await queue.broker.promote_job(job.id)
+                with contextlib.suppress(WrongState):  # it became due meanwhile
+                    await queue._core.broker.promote_job(job.id)
     report.unhandled = unhandled
     return empty
 
 
-async def _counts(queue: Queue) -> dict[str, int]:
-    """How many jobs are in each wire state, all at one moment: no job is missed on its way between two."""
-    broker = queue.broker
-    if not is_native(broker):
-        return dict(await broker.counts())
-    keys = broker.keys
-    lists = ("wait", "paused", "active")
-    states = (*lists, "prioritized", "delayed")
-    commands = [("LLEN" if state in lists else "ZCARD", keys.key(state)) for state in states]
-    answers = await broker.caller.pipeline([("MULTI",), *commands, ("EXEC",)])
-    return dict(zip(states, answers[-1], strict=True))
-
-
 class _Recorder:
-    """A worker's observer that writes the report."""
+    """An observer of the worker that writes the report."""
 
     def __init__(self, report: Report) -> None:
         self.moved = asyncio.Event()

@@ -1,7 +1,4 @@
-"""Assertions about what is enqueued.
-
-May touch: the queue's server, to read.
-"""
+"""Assertions about enqueued jobs."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from oxcart.model import payload
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.queue import Queue
-from oxcart.testing._queues import AnyQueue, either, memory_of, unwrap
+from oxcart.testing._queues import AnyQueue, either, mode_of, unwrap
 
-#: The states in which a job waits for a worker, for its time or for its children.
+#: The states in which a job waits for a worker, its time or its children.
 _WAITING = ("waiting", "prioritized", "delayed", "waiting-children")
 _PAGE = 1000
 
@@ -29,7 +26,7 @@ def enqueued(queue: Queue, name: str | None = ...) -> Coroutine[Any, Any, list[J
 
 
 def enqueued(queue: AnyQueue, name: str | None = None) -> list[Job] | Coroutine[Any, Any, list[Job]]:
-    """The jobs that wait in a queue, oldest first; in inline mode also those that have run in the block.
+    """Returns the jobs that wait in a queue, oldest first; in inline mode all jobs that the block enqueued.
 
     Args:
         queue: The queue.
@@ -53,20 +50,20 @@ def assert_enqueued(
 def assert_enqueued(
     queue: AnyQueue, name: str, data: Any = ..., *, count: int | None = None, **options: Any
 ) -> list[Job] | Coroutine[Any, Any, list[Job]]:
-    """Checks that a job is enqueued; what that means, see ``enqueued``.
+    """Asserts that a job is enqueued, as ``enqueued`` defines it.
 
     Args:
         queue: The queue.
         name: The job's name.
-        data: Its payload; of an object, the given fields must be equal and others may be there.
-        count: How many there must be; at least one unless given.
-        **options: Options the job must have, in any form that ``add`` takes: ``delay="5m"``.
+        data: Its payload. An object may have more fields than the given ones, which must be equal.
+        count: How many such jobs there must be; at least one unless given.
+        **options: Options that the job must have, in any form that ``add`` takes: ``delay="5m"``.
 
     Returns:
         The jobs that fit.
 
     Raises:
-        AssertionError: There is none; the message lists those that are there.
+        AssertionError: No job fits; the message lists the enqueued jobs.
     """
     return either(queue, _assert(unwrap(queue), name, data, count, options))
 
@@ -86,10 +83,10 @@ def refute_enqueued(
 def refute_enqueued(
     queue: AnyQueue, name: str, data: Any = ..., **options: Any
 ) -> Coroutine[Any, Any, None] | None:
-    """Checks that no such job is enqueued; the arguments are those of ``assert_enqueued``.
+    """Asserts that no such job is enqueued; the arguments are those of ``assert_enqueued``.
 
     Raises:
-        AssertionError: There is one.
+        AssertionError: A job fits.
     """
 
     async def refute() -> None:
@@ -99,16 +96,16 @@ def refute_enqueued(
 
 
 async def _enqueued(queue: Queue, name: str | None) -> list[Job]:
-    memory = memory_of(queue)
-    if memory is not None:
-        jobs = (
-            memory.added if memory.at_once else [job for i in memory.waiting if (job := await queue.get(i))]
-        )
+    mode = mode_of(queue)
+    if mode is not None:
+        jobs = mode.added
+        if not mode.at_once:
+            jobs = [job for job in await mode.broker.get(mode.waiting()) if job is not None]
     else:
         jobs = []
         for state in _WAITING:
             first = 0
-            while page := await queue.jobs(state, first=first, limit=_PAGE, oldest=True):
+            while page := await queue.jobs.list(state, first=first, limit=_PAGE, oldest=True):
                 jobs += page
                 first += _PAGE
         jobs.sort(key=lambda job: job.timestamp)
@@ -143,7 +140,7 @@ async def _assert(
 def _same(option: str, there: JobOptions, wanted: JobOptions) -> bool:
     if option != "backoff":
         return bool(getattr(there, option) == getattr(wanted, option))
-    # A policy may be stored as another that waits equally long.
+    # A policy may be stored as another one with equal pauses.
     one, other = there.backoff, wanted.backoff
     return one.name == other.name and all(
         one.delay_ms(attempt, rand) == other.delay_ms(attempt, rand)
@@ -153,7 +150,7 @@ def _same(option: str, there: JobOptions, wanted: JobOptions) -> bool:
 
 
 def _fits(data: Any, wanted: Any) -> bool:
-    # By way of JSON, as the payload went: a tuple is a list there, a date is text.
+    # Through JSON, as the payload: a tuple becomes a list, a date becomes text.
     wanted = payload.decode(payload.encode(wanted))
     if isinstance(wanted, dict) and isinstance(data, dict):
         return all(key in data and data[key] == value for key, value in wanted.items())

@@ -1,4 +1,4 @@
-"""Queues of both kinds, where a tool takes either."""
+"""Queues of ``oxcart`` and of ``oxcart.sync``, for tools that take either."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from oxcart import sync
 from oxcart.queue import Queue
-from oxcart.testing._memory import MemoryBroker, StandIn
+from oxcart.testing._driver import Mode
 
 T = TypeVar("T")
 
@@ -15,16 +15,16 @@ AnyQueue = Queue | sync.Queue
 
 
 def unwrap(queue: AnyQueue) -> Queue:
-    """The asynchronous queue."""
+    """Returns the asynchronous queue."""
     return queue.asynchronous if isinstance(queue, sync.Queue) else queue
 
 
 def either(queue: AnyQueue, doing: Coroutine[Any, Any, T]) -> T | Coroutine[Any, Any, T]:
-    """For a queue of ``oxcart.sync`` the answer, otherwise something to await."""
+    """Returns the result for a queue of ``oxcart.sync``, otherwise the coroutine."""
     return queue.run(doing) if isinstance(queue, sync.Queue) else doing
 
 
-def memory_of(queue: Queue) -> MemoryBroker | None:
-    """What stands in for the queue's server, if it is inline or manual."""
-    bound: object = queue._bind()
-    return bound.broker if isinstance(bound, StandIn) else None
+def mode_of(queue: Queue) -> Mode | None:
+    """Returns what runs the queue's jobs in memory, if it is inline or manual."""
+    source = queue._core.brokers
+    return source if isinstance(source, Mode) else None

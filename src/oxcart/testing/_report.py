@@ -1,4 +1,4 @@
-"""What has run, attempt by attempt."""
+"""Reports of the attempts that ran."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from typing import Any, Literal
 
 import msgspec
 
-from oxcart.broker.port import Code, Outcome
+from oxcart.broker.port import Code, Outcome, OutcomeKind
 from oxcart.engine.running import RunningJob
 from oxcart.model import payload
-from oxcart.model.errors import JobFailed
+from oxcart.model.errors import JobFailed, ReplyCode
 from oxcart.model.failure import Category
 from oxcart.model.job import Job
 
 End = Literal["completed", "failed", "cancelled", "retried", "snoozed", "given back", "waiting", "refused"]
+
+_FAILED = (OutcomeKind.FAILED, OutcomeKind.RETRY, OutcomeKind.DELAY)
+_ENDS: dict[OutcomeKind, End] = {
+    OutcomeKind.COMPLETED: "completed",
+    OutcomeKind.RETRY: "retried",
+    OutcomeKind.DELAY: "retried",
+    OutcomeKind.AWAIT_CHILDREN: "waiting",
+}
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,11 +32,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         job_id: The job.
         name: Its name.
         attempt: The number of the attempt, from 1.
-        end: How it ended; ``refused`` when the job was no longer the worker's to end.
+        end: How it ended; ``refused`` if the worker had lost the job's lease.
         value: The result of a completed job.
-        reason: Why it failed or is tried again.
+        reason: Why it failed or is retried.
         category: The category of a failure for good.
-        delay_ms: How long the job was told to wait before its next attempt.
+        delay_ms: Ms until the job's next attempt.
         seconds: How long it took.
     """
 
@@ -45,11 +53,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report:
-    """What has run, attempt by attempt.
+    """The attempts that ran.
 
     Attributes:
         attempts: Every attempt, in the order in which they ended.
-        unhandled: Jobs that nobody ran, because their names have no handler.
+        unhandled: Jobs that did not run, because their names have no handler.
     """
 
     def __init__(self) -> None:
@@ -61,7 +69,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many attempts ended in each way; ways that did not occur are left out."""
+        """The number of attempts for each way to end that occurred."""
         counts: dict[str, int] = {}
         for attempt in self.attempts:
             counts[attempt.end] = counts.get(attempt.end, 0) + 1
@@ -81,11 +89,11 @@ class Report:
 
     @property
     def retried(self) -> list[Attempt]:
-        """Attempts that failed but left others."""
+        """Attempts that failed and are followed by another one."""
         return self.of("retried")
 
     def of(self, end: End | None = None, *, name: str | None = None) -> list[Attempt]:
-        """Attempts that ended so, or of jobs of that name, or both."""
+        """Returns the attempts with this end, of jobs with this name, or both."""
         return [
             attempt
             for attempt in self.attempts
@@ -93,7 +101,7 @@ class Report:
         ]
 
     def raise_failures(self) -> None:
-        """Makes a failed job the test's failure.
+        """Fails the test if a job failed.
 
         Raises:
             JobFailed: The first job that failed for good.
@@ -102,10 +110,10 @@ class Report:
             raise JobFailed(attempt.job_id, f"{attempt.name}: {attempt.reason}", None, attempt.category)
 
     def note(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
-        """Writes down an ended attempt."""
+        """Appends an ended attempt."""
         if job.handler is None:
-            return  # it was put off, not tried
-        failed = outcome.kind in "frd" and bool(outcome.value)
+            return  # the worker delayed the job without an attempt
+        failed = outcome.kind in _FAILED and bool(outcome.value)
         self.attempts.append(
             Attempt(
                 queue=job.queue,
@@ -113,7 +121,7 @@ class Report:
                 name=job.name,
                 attempt=job.attempt,
                 end=_end(outcome, code),
-                value=payload.decode(outcome.value) if outcome.kind == "c" else None,
+                value=payload.decode(outcome.value) if outcome.kind == OutcomeKind.COMPLETED else None,
                 reason=outcome.value.decode("utf-8", "replace") if failed else None,
                 category=outcome.category or None,
                 delay_ms=outcome.delay_ms,
@@ -123,11 +131,10 @@ class Report:
 
 
 def _end(outcome: Outcome, code: Code) -> End:
-    if code != 1:
+    if code != ReplyCode.DONE:
         return "refused"
-    if outcome.kind == "f":
+    if outcome.kind == OutcomeKind.FAILED:
         return "cancelled" if outcome.category == Category.CANCELLED.value else "failed"
-    if outcome.kind == "d" and not outcome.counts:
+    if outcome.kind == OutcomeKind.DELAY and not outcome.counts:
         return "snoozed"
-    ends: dict[str, End] = {"c": "completed", "r": "retried", "d": "retried", "h": "waiting"}
-    return ends.get(outcome.kind, "given back")
+    return _ENDS.get(outcome.kind, "given back")

@@ -1,7 +1,4 @@
-"""A server for tests, and how to empty it.
-
-May touch: processes, a temporary folder, and the queues' server.
-"""
+"""A server for tests, and the removal of what tests left on one."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from oxcart.testing._queues import AnyQueue, either, unwrap
 
 @contextlib.contextmanager
 def embedded_server() -> Iterator[str]:
-    """A private, empty Valkey for the block; yields its URL, and leaves nothing behind."""
+    """Starts a private, empty Valkey for the block and yields its URL; the end of the block removes it."""
     folder = tempfile.mkdtemp(prefix="oxcart-test-")
     embedded = Embedded(folder)
     try:
@@ -38,22 +35,10 @@ def reset(*queues: Queue) -> Coroutine[Any, Any, None]: ...
 
 
 def reset(*queues: AnyQueue) -> Coroutine[Any, Any, None] | None:
-    """Removes everything of queues from their server: jobs, settings, events. Only for tests."""
+    """Removes all jobs, settings and events of queues; only for tests."""
 
     async def remove() -> None:
         for queue in map(unwrap, queues):
-            broker = queue.broker
-            pattern = "".join(
-                f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in broker.keys.base
-            )
-            cursor = b"0"
-            while True:
-                cursor, keys = await broker.caller.command(
-                    "SCAN", cursor, "MATCH", f"{pattern}:*", "COUNT", 1000
-                )
-                if keys:
-                    await broker.caller.command("UNLINK", *keys)
-                if cursor == b"0":
-                    break
+            await queue._core.broker.remove_all_keys()
 
     return either(queues[0], remove()) if queues else None

@@ -1,4 +1,4 @@
-"""Adding jobs, looking at them, and steering a queue: every method of Queue that needs no worker."""
+"""Adding and reading jobs, and changing a queue: every method of Queue that needs no worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processing without a processor, and what can be done with single jobs."""
+"""Processing without a processor, and operations on single jobs."""
 
 from __future__ import annotations
 

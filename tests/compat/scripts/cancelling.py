@@ -1,4 +1,4 @@
-"""Stopping what runs: signals, forced closes, and what the lock manager knows."""
+"""Stopping running jobs: signals, forced closes, and the lock manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that is closed by force, as PyPI's package does it: its jobs stall."""
+"""A worker closed by force, like PyPI's package: its jobs stall."""
 
 from __future__ import annotations
 

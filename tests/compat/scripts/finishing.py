@@ -1,4 +1,4 @@
-"""Ending attempts by hand: what each call answers, and what the job says afterwards."""
+"""Ending attempts by hand: what each call returns, and the job afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: those of the queue, and those of the application's own."""
+"""Events of the queue and of the application."""
 
 from __future__ import annotations
 

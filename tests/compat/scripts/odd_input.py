@@ -1,4 +1,4 @@
-"""What is at the edge of what can be added: names, numbers, text and objects, and how they are refused."""
+"""Borderline input: names, numbers, text and objects, and how they are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedulers: upsert, list, get, remove, and the next run made by whoever claims one."""
+"""Schedulers: upsert, list, get, remove, and the claim that adds the next run."""
 
 from __future__ import annotations
 

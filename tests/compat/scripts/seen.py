@@ -1,4 +1,4 @@
-"""What scripts show of jobs and calls: everything that does not differ from run to run."""
+"""What scripts show of jobs and calls: everything that is equal in every run."""
 
 from __future__ import annotations
 

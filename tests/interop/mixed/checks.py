@@ -1,4 +1,4 @@
-"""What must hold when a mixed fleet is done; whatever does not is a fault, said in a line."""
+"""What must be true after the run of a mixed fleet; each violation is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker processes of a mixed fleet, and the diary that all of them keep.
+"""The worker processes of a mixed fleet, and the record that all of them write.
 
 Every handler writes a line when it begins and one when it ends, to one file opened for appending: the order
 of the lines is the order of what happened, whoever wrote them.

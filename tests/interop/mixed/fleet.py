@@ -1,4 +1,4 @@
-"""A run of a mixed fleet: start everybody, add everything, kill workers meanwhile, look at what is left."""
+"""A run of a mixed fleet: start all processes, add all jobs, kill workers meanwhile, check the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of a mixed fleet, and what must become of each whoever adds it and whoever runs it. No I/O.
+"""The jobs of a mixed fleet and their expected ends, for every producer and worker. No I/O.
 
 The data of a job say what its handler does (see `tests/node/crew.js`): `steps[n]` is what its (n+1)th start
 does, after `take` ms of work.

@@ -128,7 +128,7 @@ def _flow(queues: dict[str, Queue], one: Planned) -> Flow:
 
 async def _schedule_ours(queue: Queue, one: Scheduled) -> None:
     every, cron = one.repeat.get("every"), one.repeat.get("pattern")
-    await queue.schedulers.upsert(
+    await queue.schedules.upsert(
         one.key,
         every=None if every is None else f"{every}ms",
         cron=cron,

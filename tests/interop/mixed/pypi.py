@@ -1,4 +1,4 @@
-"""PyPI bullmq in a mixed fleet, run by the Python of its own environment: a worker, or a producer.
+"""PyPI bullmq in a mixed fleet, run by the Python of its environment: a worker, or a producer.
 
     python pypi.py '{"role": "work", "url": …, "queues": […], "name": …, "diary": …, "concurrency": …}'
     python pypi.py '{"role": "add", "url": …}'

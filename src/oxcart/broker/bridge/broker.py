@@ -3,8 +3,6 @@
 Scripts never decode a record. What a claim needs to know of a job is written down once by whoever reads
 its record first: for our own jobs when they are added, for those of other clients when they are found in
 the list (``_index``).
-
-May touch: the server, through its caller. Holds no state of jobs.
 """
 
 from __future__ import annotations
@@ -18,18 +16,23 @@ from typing import Any
 import msgpack
 import msgspec
 
-from oxcart.broker.bridge import codec, operations, parts, records
+from oxcart.broker.bridge import bulk, codec, records
+from oxcart.broker.bridge.bulk import TypeBulk
+from oxcart.broker.bridge.cancelling import TypeCancelling
 from oxcart.broker.bridge.census import Census
-from oxcart.broker.bridge.cron import CronStore
+from oxcart.broker.bridge.claimed import BridgeClaim, read_claim
+from oxcart.broker.bridge.dead_letters import TypeDeadLetters
 from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys, journal_key
 from oxcart.broker.bridge.looking import Looking
-from oxcart.broker.bridge.rescue import Rescuer
+from oxcart.broker.bridge.namespace import BridgeNamespace
+from oxcart.broker.bridge.rescue import Rescuer, TypeRescue
+from oxcart.broker.bridge.schedules import TypeSchedules
 from oxcart.broker.bridge.scripts import load
+from oxcart.broker.bridge.sealed_values import TypeSealedValues
 from oxcart.broker.bridge.sweeping import Sweeper
-from oxcart.broker.bullmq.faults import FIELD_FAULT
-from oxcart.broker.caller import Caller, time_left
+from oxcart.broker.caller import Caller
 from oxcart.broker.capabilities import BRIDGE
-from oxcart.broker.clock import ServerClock, monotonic_ms, server_now
+from oxcart.broker.clock import ServerClock, monotonic_ms, time_left
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import (
@@ -42,8 +45,10 @@ from oxcart.broker.port import (
     Lease,
     Outage,
     Outcome,
+    OutcomeKind,
     Recovered,
 )
+from oxcart.broker.replies import pairs, text, texts
 from oxcart.broker.sealing import Sealer
 from oxcart.model import payload
 from oxcart.model.errors import (
@@ -51,6 +56,7 @@ from oxcart.model.errors import (
     JobLocked,
     JobNotFound,
     OxcartError,
+    ReplyCode,
     ScriptError,
     UnknownDependency,
     error_for_code,
@@ -87,6 +93,8 @@ ROUNDS = 20
 REROUTED = 30_000
 #: How often a record is read again that somebody else changes at the same time.
 TRIES = 10
+#: Outcomes after which a job runs again because it failed.
+_AGAIN = (OutcomeKind.RETRY, OutcomeKind.DELAY)
 #: Why a job is a dead letter whose workers were lost too often.
 LOST = "its worker was lost, and no attempt is left: {} of {}"
 
@@ -105,6 +113,7 @@ class BridgeBroker(Looking):
     """
 
     capabilities = BRIDGE
+    deduplication = flows = gates = graphs = lanes = limits = logs = metrics = updates = webhooks = None
 
     def __init__(
         self,
@@ -136,25 +145,21 @@ class BridgeBroker(Looking):
         self.formal = formal
         self.abilities = abilities or Abilities()
         self._judged: dict[str, bool] = {"": True}
-        self.schedulers = CronStore(self)
         self.census = Census(self.keys, self.caller)
+        self.bulk = TypeBulk(self)
+        self.cancelling = TypeCancelling(self)
+        self.dead_letters = TypeDeadLetters(self)
+        self.namespace = BridgeNamespace(self)
+        self.rescue = TypeRescue(self)
+        self.schedules = TypeSchedules(self)
+        self.sealed_values = TypeSealedValues(self)
         self._sweeper = Sweeper(self.keys, self.caller)
         self._rescuer = Rescuer(self)
-        #: Held jobs that go to another worker after some errors: their names, and the jobs' facts.
-        self._reroutes: dict[str, tuple[tuple[str, ...], records.Facts]] = {}
 
     @property
     def queue(self) -> str:
         """The job type."""
         return self.keys.queue
-
-    async def now(self) -> int:
-        """The server's time in ms."""
-        return await server_now(self.caller, self.clock)
-
-    async def close(self) -> None:
-        """Closes the connection."""
-        await self.caller.close()
 
     def serve(self, abilities: Abilities) -> None:
         """Says what the worker can do that claims with this broker; it may change at any time."""
@@ -169,17 +174,6 @@ class BridgeBroker(Looking):
         return codec.encode_job(
             self.queue, name, data, options, self.clock.argument, formal=self.formal, sealer=self.sealer
         )
-
-    async def add(
-        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
-    ) -> list[Added]:
-        """Adds encoded jobs, in order; long lists go in several calls."""
-        added = []
-        for one in await self.add_each(jobs, timeout=timeout, replicated=replicated):
-            if isinstance(one, OxcartError):
-                raise one
-            added.append(one)
-        return added
 
     async def add_each(
         self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
@@ -207,9 +201,9 @@ class BridgeBroker(Looking):
                 added += [error] * (len(jobs) - len(added))
                 break
             added += [
-                UnknownDependency(_id(code))
+                UnknownDependency(text(code))
                 if isinstance(code, bytes)
-                else Added(job_id, code == 1, at_ms=now)
+                else Added(job_id, code == ReplyCode.DONE, at_ms=now)
                 for (job_id, _), code in zip(part, codes, strict=True)
             ]
         return added
@@ -302,37 +296,22 @@ class BridgeBroker(Looking):
                     raise answer
             jobs += self._jobs(answer, worker)
             orphans += answer[6]
-        told = [_id(one) for one in orphans]
+        told = texts(orphans)
         return Claimed(jobs, answer[2], answer[3], answer[4] == 1, answer[5], told, repeated, more)
 
     def _jobs(self, answer: Any, worker: str) -> list[ClaimedJob]:
-        jobs = []
+        jobs: list[ClaimedJob] = []
         for raw_id, starts, raw, flat in msgpack.unpackb(answer[1], raw=True):
-            pairs = iter(flat)
-            run = dict(zip(pairs, pairs, strict=True))
-            fields = self._fields(_id(raw_id), raw, run)
-            jobs.append(ClaimedJob(_id(raw_id), worker, int(starts), answer[12], fields))
+            run = pairs(flat)
+            jobs.append(read_claim(text(raw_id), worker, int(starts), answer[12], raw, run))
         return jobs
-
-    def _fields(self, job_id: str, raw: bytes, run: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """A claimed job in the field names that the engine reads; of what cannot be read, why."""
-        try:
-            record = records.read_record(raw)
-            if not record.type:
-                return {b"data": raw, FIELD_FAULT: parts.fault_of(raw).encode(), **run}
-            fields = records.fields_of(record, run)
-        except Exception as error:  # whatever a client wrote: it must not cost the other jobs of the claim
-            return {b"data": raw, FIELD_FAULT: f"record: {type(error).__name__}: {error}".encode(), **run}
-        fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run that begins now has not ended
-        if record.reroute_on:
-            self._reroutes[job_id] = record.reroute_on, record.facts()
-        return fields
 
     def _rerouted(self, outcome: Outcome) -> bytes:
         """The facts of a job that another worker is to try next; empty for others."""
-        names, facts = self._reroutes.pop(outcome.id, ((), None))
-        if facts is None or outcome.kind not in "rd" or outcome.code not in names:
+        record = outcome.claim.record if isinstance(outcome.claim, BridgeClaim) else None
+        if record is None or outcome.kind not in _AGAIN or outcome.code not in record.reroute_on:
             return b""
+        facts = record.facts()
         lane = records.away_from(facts.lane, outcome.token, self.clock() + outcome.delay_ms + REROUTED)
         return msgspec.structs.replace(facts, lane=lane).packed()
 
@@ -352,7 +331,7 @@ class BridgeBroker(Looking):
 
     async def _read_foreign(self, ids: Sequence[bytes]) -> list[bytes | str | int] | None:
         """Reads records of other clients; returns what the server is to be told of them, None for nothing."""
-        names = [_id(one) for one in ids]
+        names = texts(ids)
         keys = [*map(self.keys.data, names), *map(self.keys.status, names)]
         answers = await self.caller.command("MGET", *keys)
         raws, status = answers[: len(ids)], answers[len(ids) :]
@@ -396,7 +375,7 @@ class BridgeBroker(Looking):
             for lease in leases[start : start + EXTEND_CHUNK]:
                 args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
             answer = await self.caller.again(load("extend"), self._waiting, *args, patient=True)
-            refused += map(_id, answer)
+            refused += map(text, answer)
         return refused
 
     # -- keeping house
@@ -492,7 +471,7 @@ class BridgeBroker(Looking):
         return back
 
     async def _take_some_back(self, lost: Sequence[bytes], rescued: Mapping[bytes, int]) -> list[str]:
-        raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in lost))
+        raws = await self.caller.command("MGET", *(self.keys.data(text(one)) for one in lost))
         jobs = []
         for one, raw in zip(lost, raws, strict=True):
             if raw is None:
@@ -506,7 +485,7 @@ class BridgeBroker(Looking):
                 result = codec.failure_of(reason, b"", "WorkerLost")
             jobs.append(records.pack((one, record.type, record.facts(self.queue).packed(), result, reason)))
         return [
-            _id(one)
+            text(one)
             for one in await self.caller.once(
                 load("reclaim"), self._waiting, self.clock.argument, *jobs, patient=True
             )
@@ -515,12 +494,11 @@ class BridgeBroker(Looking):
     async def _reconcile(self, foreign: Sequence[bytes]) -> int:
         """Compares the counters of all types with what is active; returns how many were wrong."""
         by_type: dict[str, list[bytes]] = {
-            raw.decode("utf-8", "surrogateescape"): []
-            for raw in await self.caller.command("SMEMBERS", self.keys.types())
+            text(raw): [] for raw in await self.caller.command("SMEMBERS", self.keys.types())
         }
         for start in range(0, len(foreign), CHECK):
             part = foreign[start : start + CHECK]
-            raws = await self.caller.command("MGET", *(self.keys.data(_id(one)) for one in part))
+            raws = await self.caller.command("MGET", *(self.keys.data(text(one)) for one in part))
             for one, raw in zip(part, raws, strict=True):
                 if raw is not None:
                     by_type.setdefault(records.read_record(raw).type, []).append(one)
@@ -535,12 +513,12 @@ class BridgeBroker(Looking):
 
     async def pause(self) -> None:
         """Stops handing out jobs of the type."""
-        await self.caller.command("SADD", self.keys.paused(), self.queue)
+        await self.caller.write("SADD", self.keys.paused(), self.queue)
 
     async def resume(self) -> None:
         """Hands out jobs of the type again."""
-        await self.caller.command("SREM", self.keys.paused(), self.queue)
-        await self.caller.command("ZADD", self.keys.marker(), 0, "0")
+        await self.caller.write("SREM", self.keys.paused(), self.queue)
+        await self.caller.write("ZADD", self.keys.marker(), 0, "0")
 
     async def is_paused(self) -> bool:
         """Whether the type is paused."""
@@ -579,11 +557,11 @@ class BridgeBroker(Looking):
 
     async def promote_job(self, job_id: str) -> None:
         """Lets a delayed job run now."""
-        _check(await operations.promote(self, [job_id]), job_id, "promote_job")
+        _check(await bulk.promote(self, [job_id]), job_id, "promote_job")
 
     async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
         """Lets a finished job run again."""
-        _check(await operations.retry(self, [job_id], lifo=lifo, reset=reset), job_id, "retry_job")
+        _check(await bulk.retry(self, [job_id], lifo=lifo, reset=reset), job_id, "retry_job")
 
     async def remove_job(self, job_id: str, *, children: bool = False) -> None:
         """Removes a job.
@@ -591,30 +569,8 @@ class BridgeBroker(Looking):
         Raises:
             JobLocked: A worker holds it.
         """
-        if _check(await operations.remove(self, [job_id]), job_id, "remove_job") == 0:
+        if _check(await bulk.remove(self, [job_id]), job_id, "remove_job") == ReplyCode.NOTHING_TO_DO:
             raise JobLocked(job_id)
-
-    async def add_log(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
-        """Bridge has no logs."""
-        self.capabilities.require("logs")
-        return 0
-
-    async def logs(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
-        """Bridge has no logs."""
-        self.capabilities.require("logs")
-        return []
-
-    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
-        """Bridge has no logs."""
-        self.capabilities.require("logs")
-
-    async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
-        """Bridge keeps the priority of a job where it stands in the list."""
-        self.capabilities.require("change_priority")
-
-    async def update_job(self, job_id: str, fields: Mapping[str, str], priority: int | None) -> None:
-        """Bridge has no place for these."""
-        self.capabilities.require("updates")
 
     async def _raw(self, job_id: str) -> bytes:
         raw: bytes | None = await self.caller.command("GET", self.keys.data(job_id))
@@ -630,7 +586,3 @@ def _check(codes: Sequence[int], job_id: str, verb: str) -> int:
     if codes[0] < 0:
         raise error_for_code(codes[0], job_id, verb)
     return codes[0]
-
-
-def _id(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")

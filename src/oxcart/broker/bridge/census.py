@@ -1,9 +1,7 @@
-"""Which jobs of a Bridge namespace are where, by type and target, for jobs of all clients.
+"""Counts and finds the jobs of a Bridge namespace by type and target, for jobs of all clients.
 
-The document's lists hold ids of all types. What our index knows of an id is read there. Other records are
-read once and remembered, because neither type nor target of a job changes.
-
-May touch: the server; reads only.
+The document's lists hold ids of all types. Type and target of an id come from our index. Other records are
+read once and remembered, because neither changes.
 """
 
 from __future__ import annotations
@@ -18,10 +16,11 @@ from oxcart.broker.bridge import records
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.caller import Caller
 from oxcart.broker.discovery import glob_escape
+from oxcart.broker.replies import text
 
 
 class Kind(NamedTuple):
-    """What does not change of a job: its type, the lane of its target, and its priority."""
+    """The constant facts of a job: its type, the lane of its target, and its priority."""
 
     type: str
     lane: str
@@ -35,7 +34,7 @@ PAGE = 1000
 RECORDS = 100
 #: Jobs of other clients whose kinds are remembered.
 MOST_READ = 50_000
-#: A list that is no longer is read as it is; of a longer one the index tells, while both are equally long.
+#: Up to this length the list itself is read; a longer one is counted by the index if both are equally long.
 SHORT = 1000
 
 
@@ -53,7 +52,7 @@ class Census:
         self._read: dict[bytes, Kind] = {}
 
     async def kinds(self, ids: Sequence[bytes]) -> list[Kind | None]:
-        """What some jobs are; None for an id without a record."""
+        """Returns the kinds of jobs; None for an id without a record."""
         if not ids:
             return []
         facts = await self._caller.command("HMGET", self._keys.facts(), *ids)
@@ -67,7 +66,7 @@ class Census:
             strange = [one for one in ids if one not in found]
         for start in range(0, len(strange), RECORDS):
             part = strange[start : start + RECORDS]
-            raws = await self._caller.command("MGET", *(self._keys.data(_id(one)) for one in part))
+            raws = await self._caller.command("MGET", *(self._keys.data(text(one)) for one in part))
             for one, raw in zip(part, raws, strict=True):
                 if raw is not None:
                     known = records.read_facts(raw)[0]
@@ -75,7 +74,7 @@ class Census:
         return [found.get(one) or self._read.get(one) for one in ids]
 
     async def pages(self, place: Place) -> AsyncIterator[list[bytes]]:
-        """All ids in a place, step by step; in order but for ``active``."""
+        """Yields all ids in a place, step by step; in order but for ``active``."""
         keys, command = self._keys, self._caller.command
         if place == "active":
             cursor = b""
@@ -95,21 +94,21 @@ class Census:
             at += len(ids)
 
     async def count(self, place: Place) -> Counter[tuple[str, str]]:
-        """How many jobs are in a place, by type and lane; ids without a record count as none."""
+        """Counts the jobs in a place, by type and lane; ids without a record do not count."""
         counted: Counter[tuple[str, str]] = Counter()
         async for ids in self.pages(place):
             counted.update(kind[:2] for kind in await self.kinds(ids) if kind is not None)
         return counted
 
     async def of_type(self, place: Place, job_type: str, targets: Container[str] | None = None) -> list[str]:
-        """The ids of a type's jobs in a place; with ``targets`` only of jobs that ask for one of these."""
+        """Returns the ids of a type's jobs in a place; with ``targets`` only of jobs with one of these."""
         found: list[str] = []
         async for ids in self.pages(place):
             for one, kind in zip(ids, await self.kinds(ids), strict=True):
                 if kind is None or kind.type != job_type:
                     continue
                 if targets is None or records.target_of(kind.lane) in targets:
-                    found.append(_id(one))
+                    found.append(text(one))
         return found
 
     async def is_indexed(self) -> bool:
@@ -120,16 +119,16 @@ class Census:
         return bool(waiting > SHORT and waiting == listed)
 
     async def types(self) -> list[str]:
-        """The job types that are to be seen anywhere, in order."""
-        known = {_id(raw) for raw in await self._caller.command("SMEMBERS", self._keys.types())}
-        paused = {_id(raw) for raw in await self._caller.command("SMEMBERS", self._keys.paused())}
+        """Returns all job types of the namespace, sorted."""
+        known = {text(raw) for raw in await self._caller.command("SMEMBERS", self._keys.types())}
+        paused = {text(raw) for raw in await self._caller.command("SMEMBERS", self._keys.paused())}
         places: tuple[Place, ...] = ("waiting", "active", "delayed", "pending", "dead")
         for place in places:
             known |= {job_type for job_type, _ in await self.count(place)}
         return sorted(known | paused)
 
     async def unnoted_ends(self) -> dict[str, list[str]]:
-        """Jobs that other clients have completed and nobody has noted, by type, oldest first.
+        """Returns jobs that other clients completed and no worker recorded, by type, oldest first.
 
         Goes through all keys of the server in steps.
         """
@@ -150,7 +149,7 @@ class Census:
         kinds = await self.kinds(ids)
         commands: list[tuple[str, ...]] = []
         for one, kind in zip(ids, kinds, strict=True):
-            name, job_type = _id(one), kind.type if kind else ""
+            name, job_type = text(one), kind.type if kind else ""
             commands += [
                 ("GET", self._keys.status(name)),
                 ("GET", self._keys.result(name)),
@@ -158,11 +157,7 @@ class Census:
             ]
         answers = iter(await self._caller.pipeline(commands))
         return [
-            (kind.type, float(records.ended_at(result)), _id(one))
+            (kind.type, float(records.ended_at(result)), text(one))
             for one, kind, status, result, noted in zip(ids, kinds, answers, answers, answers, strict=True)
             if kind and result and not noted and status in (b"completed", None)
         ]
-
-
-def _id(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")

@@ -31,9 +31,9 @@ from oxcart.broker.bridge.records import (
     read_backoff,
     told_of,
 )
-from oxcart.broker.bullmq.codec import new_id
 from oxcart.broker.capabilities import BRIDGE
-from oxcart.broker.port import Outcome
+from oxcart.broker.ids import new_id
+from oxcart.broker.port import Outcome, OutcomeKind
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.duration import MAX_MS
@@ -69,6 +69,9 @@ CREATED = b',"createdAt":'
 NO_TIME = 1_000_000_000_000
 #: Characters of a stack that a pipeline is told.
 LONGEST_STACK = 4000
+
+#: How ``finish.lua`` reads the failure of a job that was cancelled.
+CANCELLED = "x"
 
 #: Why a job fails whose handler asks for what the protocol has not.
 NO_CHILDREN = "the bridge protocol has no place for children, for which the handler wants to wait"
@@ -124,8 +127,8 @@ def encode_job(
         "L" if options.lifo else "",
         told_of(name, options.correlation_id, options.tags),
         record.rindex(CREATED) + len(CREATED) if isinstance(created, str) else "",
-        len(options.depends_on),
-        *options.depends_on,
+        len(options.after),
+        *options.after,
     ]
 
 
@@ -174,7 +177,7 @@ def make_record(
         "schedule": schedule if schedule is not None else {"delay": options.delay} if options.delay else {},
         "retry": retry,
         "priority": number,
-        "dependsOn": options.depends_on,
+        "dependsOn": options.after,
         "target": _wire_target(options.target),
         "metadata": options.tags or {},
         "createdAt": now_ms,
@@ -270,17 +273,19 @@ def failure_of(reason: str, stack: bytes, name: str) -> bytes:
 
 def outcome_of(o: Outcome, facts: bytes) -> bytes:
     """An outcome as ``finish.lua`` reads it; ``facts`` where it goes to another worker."""
-    kind, value, category = o.kind, o.value, o.category
-    if kind == "h":
-        kind, value, category = "f", NO_CHILDREN.encode(), "permanent"
+    kind: str = o.kind
+    value, category, state = o.value, o.category, ""
+    if kind == OutcomeKind.AWAIT_CHILDREN:
+        kind, value, category = OutcomeKind.FAILED, NO_CHILDREN.encode(), "permanent"
     result = b""
-    if kind == "c":
+    if kind == OutcomeKind.COMPLETED:
         result = result_of(value)
-    elif kind == "f":
+    elif kind == OutcomeKind.FAILED:
         reason = value.decode("utf-8", "replace")
         result = failure_of(reason, o.stack, o.code)
+        state = _failed_into(o, category)
         if category == "cancelled":
-            kind = "x"
+            kind = CANCELLED
     return pack(
         (
             kind,
@@ -298,7 +303,7 @@ def outcome_of(o: Outcome, facts: bytes) -> bytes:
             o.lifo,
             retention_seconds(o.retention),
             facts,
-            _failed_into(o, category) if kind in "fx" else "",
+            state,
             newest_stack(o.stack),
             o.dead,
         )
@@ -307,7 +312,7 @@ def outcome_of(o: Outcome, facts: bytes) -> bytes:
 
 def _failed_into(o: Outcome, category: str) -> str:
     """The formal state in which a failed job ends."""
-    ended = o.earlier + 1 if o.earlier >= 0 else o.attempts
+    ended = o.attempts if o.claim is None else o.claim.attempts_made + 1
     return str(
         formal_state(
             "failed",

@@ -7,7 +7,7 @@ tag that the namespace already carries is left alone.
 What is ours alone stands under ``bridge:ox:``. All of it can be made anew from the document's keys, but for
 the facts of running jobs; peers need not know of it.
 
-May touch: nothing. Lua builds the same names from the prefix of the waiting key (``lua/parts/base.lua``).
+Lua builds the same names from the prefix of the waiting key (``lua/parts/base.lua``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import base64
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from oxcart.broker.bullmq.keys import has_tag, slot_of
+from oxcart.broker.slots import has_tag, slot_of
 from oxcart.model.errors import ValidationError
 from oxcart.model.names import check_job_name
 
@@ -36,7 +36,7 @@ class BridgeKeys:
 
     Attributes:
         queue: The job type.
-        namespace: What stands before all keys, ``bridge`` unless the user says otherwise.
+        namespace: The prefix of all keys, ``bridge`` by default.
         tagged: Whether to make the namespace a hash tag (cluster layout).
     """
 
@@ -74,7 +74,7 @@ class BridgeKeys:
         return self.key(f"workers:{server_id}")
 
     def heartbeat(self, server_id: str) -> str:
-        """String: when a worker was last heard of; gone after 30 s."""
+        """String: the time of a worker's last heartbeat; gone after 30 s."""
         return self.key(f"workers:heartbeat:{server_id}")
 
     def workers(self) -> str:
@@ -94,7 +94,7 @@ class BridgeKeys:
         return self.key(f"jobs:result:{job_id}")
 
     def lock(self, job_id: str) -> str:
-        """String: the id of the worker that holds a job."""
+        """String: the id of the worker that has the lease on a job."""
         return self.key(f"jobs:lock:{job_id}")
 
     def progress(self, job_id: str) -> str:
@@ -106,7 +106,7 @@ class BridgeKeys:
         return self.key("jobs:waiting")
 
     def active(self) -> str:
-        """Set: jobs that a worker holds."""
+        """Set: jobs that workers have claimed."""
         return self.key("jobs:active")
 
     def delayed(self) -> str:
@@ -122,7 +122,7 @@ class BridgeKeys:
         return self.key("jobs:deadletter")
 
     def concurrent(self, job_type: str) -> str:
-        """String: how many jobs of a type are held."""
+        """String: how many jobs of a type run."""
         return self.key(f"ratelimit:concurrent:{job_type}")
 
     def minute(self, job_type: str) -> str:
@@ -192,11 +192,11 @@ class BridgeKeys:
         return self.key("ox:settling")
 
     def held(self) -> str:
-        """Hash: the jobs that workers of ours hold, and of which type they are."""
+        """Hash: the jobs that workers of ours run, and their types."""
         return self.key("ox:held")
 
     def held_of(self, job_type: str) -> str:
-        """Set: the jobs of a type that workers of ours hold."""
+        """Set: the jobs of a type that workers of ours run."""
         return self.key(f"ox:active:{job_type}")
 
     def types(self) -> str:
@@ -204,7 +204,7 @@ class BridgeKeys:
         return self.key("ox:types")
 
     def job(self, job_id: str) -> str:
-        """Hash: what our workers write down of a job's runs."""
+        """Hash: what our workers record of a job's runs."""
         return self.key(f"ox:job:{job_id}")
 
     def ended(self, state: str, job_type: str | None = None) -> str:
@@ -250,6 +250,10 @@ class BridgeKeys:
     def cancellations(self, client_id: str) -> str:
         """Sorted set: the jobs that a worker is asked to cancel."""
         return self.key(f"ox:cancel:{client_id}")
+
+    def inboxes(self, client_id: str) -> tuple[str, ...]:
+        """The cancellation inboxes of a worker of this type."""
+        return (self.cancellations(client_id),)
 
     def schedule(self, schedule_id: str) -> str:
         """Hash: what our scheduler knows of a schedule: its policies and its last firing."""

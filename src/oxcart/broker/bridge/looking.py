@@ -1,61 +1,27 @@
-"""What can be seen of a Bridge namespace: jobs, states, counts, and the document's monitoring list.
-
-May touch: the server; reads only.
-"""
+"""Reads of a Bridge job type: jobs, states and counts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-import msgspec
-
-from oxcart.broker.bridge import presence, records
+from oxcart.broker.bridge import records
 from oxcart.broker.bridge.census import SHORT, Census, Place
+from oxcart.broker.bridge.jobs import decode_job
 from oxcart.broker.bridge.keys import BridgeKeys
-from oxcart.broker.bullmq.registry import WorkerRecord
-from oxcart.broker.caller import Caller
-from oxcart.broker.clock import ServerClock
+from oxcart.broker.bridge.workers import NamespaceWorkers
 from oxcart.broker.port import Ended
+from oxcart.broker.replies import pairs, text, texts
 from oxcart.broker.sealing import Sealer
+from oxcart.broker.served import Connected
 from oxcart.model.job import Job
 
-STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 
-
-class Namespace(msgspec.Struct, frozen=True):
-    """The document's monitoring list: how a namespace is.
-
-    Attributes:
-        waiting: Jobs that are ready.
-        active: Jobs that workers hold.
-        delayed: Jobs whose time has not come.
-        cron: Schedules.
-        dead: Dead letters.
-        workers: Registered workers, and whether each has given a sign of life within 30 s.
-        concurrent: Per job type, how many jobs are counted as running.
-        processed: Jobs that completed.
-        failed: Jobs that failed for good.
-    """
-
-    waiting: int
-    active: int
-    delayed: int
-    cron: int
-    dead: int
-    workers: dict[str, bool]
-    concurrent: dict[str, int]
-    processed: int
-    failed: int
-
-
-class Looking:
+class Looking(Connected):
     """The part of a broker that only reads."""
 
     keys: BridgeKeys
-    caller: Caller
     sealer: Sealer | None
-    clock: ServerClock
     census: Census
 
     @property
@@ -90,10 +56,9 @@ class Looking:
             if raw is None:
                 found.append(None)
                 continue
-            pairs = iter(flat)
-            run = dict(zip(pairs, pairs, strict=True))
+            run = pairs(flat)
             depends = run.pop(b"depends", None)
-            job = records.decode_job(
+            job = decode_job(
                 self.queue,
                 job_id,
                 raw,
@@ -109,7 +74,7 @@ class Looking:
         return found
 
     async def ended(self, job_id: str) -> Ended:
-        """What is known of a job's end."""
+        """Returns what is known of a job's end."""
         raw, status, result = await self.caller.command(
             "MGET", self.keys.data(job_id), self.keys.status(job_id), self.keys.result(job_id)
         )
@@ -120,7 +85,7 @@ class Looking:
         return Ended(raw is not None, finished, value)
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
-        """Tells the states of jobs, in the words that both protocols share."""
+        """Returns the states of jobs, in the words that both protocols share."""
         commands: list[tuple[str, str] | tuple[str, str, str]] = []
         for job_id in job_ids:
             commands += [("GET", self.keys.status(job_id)), ("ZSCORE", self.keys.pending(), job_id)]
@@ -135,9 +100,9 @@ class Looking:
         return await self.counts()
 
     async def counts(self) -> dict[str, int]:
-        """How many jobs of the type are in each state, whoever put them there.
+        """Counts the jobs of the type in each state, those of other clients included.
 
-        Jobs that other clients have completed count once a worker of ours has noted them.
+        Jobs that other clients have completed count once a worker of ours has recorded them.
         """
         completed, cancelled = await self.caller.pipeline(
             [("ZCARD", self.keys.ended("completed")), ("ZCARD", self.keys.ended("cancelled"))]
@@ -154,14 +119,18 @@ class Looking:
             "failed": await self._dead_count() + cancelled,
         }
 
+    async def counts_at_once(self) -> dict[str, int]:
+        """As ``counts``: the document's lists cannot be read at one moment."""
+        return await self.counts()
+
     async def _waiting_count(self, pending: set[str]) -> int:
         if await self.census.is_indexed():
             return sum(await self.caller.pipeline([("ZCARD", lane) for lane in await self._lanes()]))
         return len(set(await self.census.of_type("waiting", self.queue)) - pending)
 
     async def _dead_count(self) -> int:
-        """Dead letters of the type: by our notes, where these have as many of all types as the list."""
-        types = [_id(raw) for raw in await self.caller.command("SMEMBERS", self.keys.types())]
+        """Counts dead letters of the type: by our records, if these have as many of all types as the list."""
+        types = texts(await self.caller.command("SMEMBERS", self.keys.types()))
         listed, *noted = await self.caller.pipeline(
             [
                 ("LLEN", self.keys.dead_letters()),
@@ -180,7 +149,7 @@ class Looking:
                 ("SCARD", self.keys.active()),
             ]
         )
-        ours = [_id(raw) for raw in held]
+        ours = texts(held)
         if active == all_held:
             return ours
         return list(dict.fromkeys([*ours, *await self.census.of_type("active", self.queue)]))
@@ -198,7 +167,7 @@ class Looking:
         return await self.read_jobs(ids[first : last + 1])
 
     async def read_jobs(self, ids: Sequence[str]) -> list[Job]:
-        """Reads jobs for a list: what is gone is left out, and what cannot be opened stays sealed."""
+        """Reads jobs for a list, without those that are gone; a value that cannot be opened stays sealed."""
         return [job for job in await self.look(ids, lenient=True) if job is not None]
 
     async def ids(self, state: str) -> list[str]:
@@ -212,15 +181,15 @@ class Looking:
         if state == "waiting-children":
             return await self.census.of_type("pending", self.queue)
         if state == "completed":
-            return [_id(raw) for raw in await self.caller.command("ZRANGE", self.keys.ended(state), 0, -1)]
+            return texts(await self.caller.command("ZRANGE", self.keys.ended(state), 0, -1))
         return await self._failed() if state == "failed" else []
 
     async def _lanes(self) -> list[str]:
         lanes = await self.caller.command("SMEMBERS", self.keys.lanes())
-        return [self.keys.lane(_id(lane)) for lane in lanes]
+        return [self.keys.lane(text(lane)) for lane in lanes]
 
     async def _waiting_ids(self) -> list[str]:
-        # What the index knows stands in the order in which our workers take it; the rest comes behind.
+        # Jobs in the index come in the order in which our workers claim them; the others follow.
         listed = await self.census.of_type("waiting", self.queue)
         there = set(listed)
         there.difference_update(await self.census.of_type("pending", self.queue))
@@ -239,7 +208,7 @@ class Looking:
             at = min(at, float(score)) if score is not None else at
             ends.append((at, one))
         flat = await self.caller.command("ZRANGE", self.keys.ended("cancelled"), 0, -1, "REV", "WITHSCORES")
-        ends += zip(map(float, flat[1::2]), map(_id, flat[::2]), strict=True)
+        ends += zip(map(float, flat[1::2]), map(text, flat[::2]), strict=True)
         ends.sort(key=lambda end: -end[0])
         return list(dict.fromkeys(one for _, one in ends))[::-1]
 
@@ -252,15 +221,16 @@ class Looking:
                 [("ZRANGE", key, 0, most - 1, *way, "WITHSCORES") for key in keys]
             ):
                 scored += zip(map(float, flat[1::2]), flat[::2], strict=True)
-        return [_id(raw) for _, raw in sorted(scored, reverse=not oldest)[:most]]
+        return [text(raw) for _, raw in sorted(scored, reverse=not oldest)[:most]]
 
-    async def workers(self) -> list[WorkerRecord]:
-        """The living workers of the namespace that may take jobs of the type."""
-        return await presence.workers(self)
+    @property
+    def registry(self) -> NamespaceWorkers:
+        """The registry of the namespace's workers."""
+        return NamespaceWorkers(self)
 
     async def unroutable(self) -> dict[str, int]:
         """How many jobs of the type wait whose targets no living worker fits, by the targets."""
-        return await presence.unroutable(self)
+        return await self.registry.unroutable()
 
     async def unroutable_page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of the jobs that no living worker can take, waiting ones or delayed ones."""
@@ -272,51 +242,6 @@ class Looking:
         if not oldest:
             ids.reverse()
         return await self.read_jobs(ids[first : last + 1])
-
-    async def namespace(self, types: Sequence[str] | None = None) -> Namespace:
-        """The document's monitoring list.
-
-        Args:
-            types: The types whose running jobs are counted; those that our clients have seen unless given.
-        """
-        keys = self.keys
-        waiting, active, delayed, cron, dead, processed, failed, seen = await self.caller.pipeline(
-            [
-                ("LLEN", keys.waiting()),
-                ("SCARD", keys.active()),
-                ("ZCARD", keys.delayed()),
-                ("ZCARD", keys.cron()),
-                ("LLEN", keys.dead_letters()),
-                ("GET", keys.processed()),
-                ("GET", keys.failed()),
-                ("SMEMBERS", keys.types()),
-            ]
-        )
-        kinds = sorted(_id(raw) for raw in seen) if types is None else types
-        running = await self.caller.pipeline([("GET", keys.concurrent(kind)) for kind in kinds])
-        return Namespace(
-            waiting,
-            active,
-            delayed,
-            cron,
-            dead,
-            {one.id: one.alive for one in await presence.registered(self)},
-            {kind: _count(raw) for kind, raw in zip(kinds, running, strict=True)},
-            _count(processed),
-            _count(failed),
-        )
-
-
-def _count(raw: bytes | None) -> int:
-    """A counter as any client may have left it."""
-    try:
-        return int(raw or 0)
-    except ValueError:
-        return 0
-
-
-def _id(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
 
 
 def _text(raw: bytes | None) -> str | None:

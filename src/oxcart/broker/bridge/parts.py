@@ -1,7 +1,4 @@
-"""The members of a Bridge record as JSON, however deep, long or broken they are.
-
-May touch: nothing.
-"""
+"""The members of a Bridge record as JSON, however deep, long or broken they are."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from oxcart.broker.bullmq.faults import json_fault
+from oxcart.broker.faults import json_fault
 from oxcart.model import payload
 from oxcart.model.errors import PayloadError
 

@@ -1,34 +1,24 @@
 """Reads Bridge's JSON records, whoever wrote them.
 
-Whatever a client wrote is read as it is; what makes no sense is a default of the document, never an
-exception. The engine is told of a job in the field names of BullMQ, in which our workers also write down
-what they know of its runs (``BridgeKeys.job``).
-
-May touch: nothing.
+What a client wrote is read as it is; a member that makes no sense reads as a default of the document, never
+as an exception.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote
 
 import msgpack
 import msgspec
 
-from oxcart.broker.bridge.parts import decoded, dump, fault_of, parts_of, text_bytes
-from oxcart.broker.bullmq import codec as hashes
-from oxcart.broker.bullmq.faults import FIELD_FAULT
+from oxcart.broker.bridge.parts import decoded, dump, parts_of
 from oxcart.model.backoff import Backoff
 from oxcart.model.errors import ValidationError
-from oxcart.model.job import Job
 from oxcart.model.target import Abilities, Mode, Target
-
-if TYPE_CHECKING:
-    from oxcart.broker.sealing import Sealer
 
 #: The priority of a job that says nothing.
 NORMAL_PRIORITY = 5
@@ -188,29 +178,29 @@ def read_record(raw: bytes) -> Record:
     def part(name: str) -> Any:
         return decoded(parts[name]) if name in parts else None
 
-    retry, schedule, ox, metadata = (_object(part(name)) for name in ("retry", "schedule", "ox", "metadata"))
-    rate = _object(part("rateLimit"))
+    members = ("retry", "schedule", "ox", "metadata", "rateLimit")
+    retry, schedule, ox, metadata, rate = (read_object(part(name)) for name in members)
     exact = ox.get("backoff")
     job_type = part("type")
-    priority = _number(part("priority"), NORMAL_PRIORITY)
+    priority = read_number(part("priority"), NORMAL_PRIORITY)
     depends = part("dependsOn")
-    created = _number(part("createdAt"), 0)
+    created = read_number(part("createdAt"), 0)
     position = attempts_at(raw) if parts else -1
-    delay = _number(schedule.get("delay"), 0)
+    delay = read_number(schedule.get("delay"), 0)
     if not delay and "runAt" in schedule:
-        delay = max(0, _number(schedule.get("runAt"), 0) - created)
+        delay = max(0, read_number(schedule.get("runAt"), 0) - created)
     return Record(
         type=job_type if isinstance(job_type, str) else "",
         payload=bytes(parts.get("payload", b"{}")),
         runs=_runs(raw, position, part("attempts")),
-        attempts=max(1, _number(retry.get("attempts"), 3)),
+        attempts=max(1, read_number(retry.get("attempts"), 3)),
         backoff=_exact_backoff(exact) or read_backoff(retry.get("backoff")),
         skip_on=_words(retry.get("skipOn")),
         reroute_on=_words(retry.get("rerouteOn")),
         priority=min(max(priority, 1), 10),
         lane=_lane(part("target")),
-        max_concurrent=max(0, _number(rate.get("maxConcurrent"), 0)),
-        max_per_minute=max(0, _number(rate.get("maxPerMinute"), 0)),
+        max_concurrent=max(0, read_number(rate.get("maxConcurrent"), 0)),
+        max_per_minute=max(0, read_number(rate.get("maxPerMinute"), 0)),
         depends_on=_words(depends),
         metadata=metadata,
         created_at=created,
@@ -260,8 +250,8 @@ def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...], bytes]:
         brief.type,
         _lane(brief.target),
         min(max(brief.priority, 1), 10),
-        max(0, _number(rate.get("maxConcurrent"), 0)),
-        max(0, _number(rate.get("maxPerMinute"), 0)),
+        max(0, read_number(rate.get("maxConcurrent"), 0)),
+        max(0, read_number(rate.get("maxPerMinute"), 0)),
         attempts_at(raw),
     )
     told = b"" if brief.runs else told_of(brief.type, None, brief.metadata, brief.created)
@@ -317,14 +307,14 @@ def _search(raw: bytes) -> int:
 
 def read_backoff(wire: Any) -> Backoff:
     """A retry policy of the document: exponential from 2 s up to a minute unless it says otherwise."""
-    given = _object(wire)
+    given = read_object(wire)
     kind: Any = given.get("type")
     if kind not in ("fixed", "linear", "exponential"):
         kind = "exponential"
     return Backoff(
         type=kind,
-        delay=max(0, _number(given.get("delay"), 2000)),
-        cap=max(0, _number(given.get("maxDelay"), MAX_DELAY)),
+        delay=max(0, read_number(given.get("delay"), 2000)),
+        cap=max(0, read_number(given.get("maxDelay"), MAX_DELAY)),
         jitter=JITTER if given.get("jitter") is True else 0.0,
     )
 
@@ -354,125 +344,6 @@ def matches(lane: str, abilities: Abilities, now_ms: int = 0) -> bool:
         return False
 
 
-def fields_of(record: Record, run: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes]:
-    """A job in the field names that the engine reads.
-
-    Args:
-        record: Its record.
-        run: What our workers wrote down of its runs.
-    """
-    options: dict[str, Any] = {
-        "attempts": record.attempts,
-        "backoff": record.backoff.wire(),
-        "priority": record.priority,
-    }
-    for name, key in (("removeOnComplete", "completed"), ("removeOnFail", "failed")):
-        if key in record.ox:
-            options[name] = record.ox[key]
-    if "traces" in record.ox:
-        options["stackTraceLimit"] = record.ox["traces"]
-    if record.delay:
-        options["delay"] = record.delay
-    fields = {
-        b"name": text_bytes(record.name),
-        b"data": record.payload,
-        b"opts": dump(options),
-        b"ox:backoff": record.backoff.to_field().encode(),
-        b"timestamp": b"%d" % record.created_at,
-        b"priority": b"%d" % record.priority,
-        b"delay": b"%d" % record.delay,
-        b"atm": b"%d" % record.runs,
-    }
-    if "timeout" in record.ox:
-        limit = record.ox["timeout"]
-        fields[b"ox:timeout"] = b"%d" % limit if isinstance(limit, int) else b""
-    if isinstance(record.ox.get("corr"), str):
-        fields[b"ox:corr"] = text_bytes(record.ox["corr"])
-    if isinstance(record.ox.get("noretry"), str):
-        fields[b"ox:noretry"] = text_bytes(record.ox["noretry"])
-    if record.metadata:
-        fields[b"ox:tags"] = dump(record.metadata)
-    if record.skip_on:
-        fields[b"ox:skip"] = dump(record.skip_on)
-    if record.lane:
-        fields[b"ox:target"] = text_bytes(record.lane)
-    if isinstance(record.ox.get("schedule"), str):
-        fields[b"ox:schedule"] = text_bytes(record.ox["schedule"])
-    if run:
-        fields.update(run)
-    return fields
-
-
-def decode_job(
-    queue: str,
-    job_id: str,
-    raw: bytes,
-    status: str | None,
-    *,
-    run: Mapping[bytes, bytes] | None = None,
-    result: bytes | None = None,
-    progress: bytes | None = None,
-    pending: bool = False,
-    sealer: Sealer | None = None,
-    lenient: bool = False,
-) -> Job:
-    """A snapshot of a job from its keys, with its sealed values opened.
-
-    Raises:
-        DecryptionError: A sealed value does not open; not where ``lenient`` leaves it as it is.
-    """
-    record = read_record(raw)
-    fields = job_fields(record, status, run=run, result=result, progress=progress)
-    if not record.type:
-        fields |= {b"data": raw, FIELD_FAULT: fault_of(raw).encode()}
-    if sealer is not None:
-        fields = sealer.open_fields(job_id, fields, lenient=lenient)
-    place = "waiting-children" if pending else PLACES.get(status or "")
-    job = hashes.decode_job(queue, job_id, fields, place)
-    lane = fields.get(b"ox:target")
-    return msgspec.structs.replace(job, lane=lane.decode()) if lane else job
-
-
-def job_fields(
-    record: Record,
-    status: str | None,
-    *,
-    run: Mapping[bytes, bytes] | None = None,
-    result: bytes | None = None,
-    progress: bytes | None = None,
-) -> dict[bytes, bytes]:
-    """All keys of a job in the field names that the engine reads."""
-    fields = fields_of(record, run)
-    if status == "active":
-        fields[b"atm"] = b"%d" % max(0, record.runs - 1)  # the run under way has not ended
-    # A delay counts while it is waited for; a record of another client may not say how long that is.
-    waits = status == "delayed"
-    fields[b"delay"] = (fields[b"delay"] if fields[b"delay"] != b"0" else b"1") if waits else b"0"
-    ended = _object(decoded(result)) if result else {}
-    if ended:
-        fields[b"finishedOn"] = b"%d" % _number(ended.get("completedAt"), 0)
-        if ended.get("success"):
-            fields[b"returnvalue"] = dump(ended.get("data"))
-        else:
-            error = _object(ended.get("error"))
-            fields.setdefault(b"failedReason", text_bytes(str(error.get("message", ""))))
-            stack = error.get("stack")
-            if stack and b"stacktrace" not in fields:
-                fields[b"stacktrace"] = dump([str(stack)])
-    if progress:
-        told = decoded(progress)
-        if isinstance(told, dict) and "percent" in told and not (told.keys() - {"percent", "updatedAt"}):
-            told = told["percent"]
-        elif isinstance(told, dict) and _is_sealed(told.get("data")):
-            told = told["data"]
-        fields[b"progress"] = dump(told)
-    return fields
-
-
-def _is_sealed(value: Any) -> bool:
-    return isinstance(value, dict) and list(value) == ["$sealed"]
-
-
 def value_of(result: bytes) -> bytes | None:
     """The value in a result, as JSON; None where the job failed."""
     parts = parts_of(result)
@@ -481,7 +352,7 @@ def value_of(result: bytes) -> bytes | None:
 
 def ended_at(result: bytes) -> int:
     """When a job ended, in ms, as its result says; 0 where it does not."""
-    return _number(_object(decoded(result)).get("completedAt"), 0)
+    return read_number(read_object(decoded(result)).get("completedAt"), 0)
 
 
 #: Where a job of each status is, in the words that both protocols share.
@@ -529,21 +400,23 @@ def _after_space(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _object(value: Any) -> dict[str, Any]:
+def read_object(value: Any) -> dict[str, Any]:
+    """Returns an object of JSON; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def _runs(raw: bytes, position: int, told: Any) -> int:
     """How often a job was started: the number that our scripts count, though another may follow it."""
     whole = _WHOLE.match(raw, position) if position >= 0 else None
-    return int(whole[0]) if whole else max(0, _number(told, 0))
+    return int(whole[0]) if whole else max(0, read_number(told, 0))
 
 
 def _words(value: Any) -> tuple[str, ...]:
     return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
 
 
-def _number(value: Any, default: int) -> int:
+def read_number(value: Any, default: int) -> int:
+    """Returns a number of JSON as a whole one within `MOST`; the default for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return default
     try:

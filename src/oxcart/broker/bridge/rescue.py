@@ -1,35 +1,38 @@
 """Finds jobs of a Bridge namespace that are in no list, and brings them back.
 
 A record whose id is in none of ``waiting``, ``active``, ``delayed``, ``cron`` and ``deadletter`` is a job
-that nobody will ever run. The TypeScript client leaves one behind whenever it dies: it takes an id out of the
-list and puts it nowhere.
+that no worker will ever run. The TypeScript client leaves one behind whenever it dies: it takes an id out of
+the list and puts it nowhere.
 
 The search goes through all records in bounded steps. What is in no list and not locked is a suspect. The
-script that brings a job back decides whether it is really lost, in the same step. On its way the search notes
-jobs that other clients have ended.
-
-May touch: the server, through a broker.
+script that brings a job back decides whether it is really lost, in the same step. The search also
+records jobs that other clients have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from oxcart.broker.bridge import records
+from oxcart.broker.bridge.bulk import remove
+from oxcart.broker.bridge.part import TypePart
 from oxcart.broker.bridge.scripts import load
-from oxcart.broker.bullmq.rescue import Progress, Rescued
 from oxcart.broker.discovery import glob_escape
-from oxcart.model.errors import AccessDenied
+from oxcart.broker.port.parts import Rescue
+from oxcart.broker.port.results import Rescued
+from oxcart.broker.progress import OnProgress, Progress, silent
+from oxcart.broker.replies import text, texts
+from oxcart.model.errors import AccessDenied, ReplyCode
 
 if TYPE_CHECKING:
     from oxcart.broker.bridge.broker import BridgeBroker
 
 log = logging.getLogger("oxcart.recovery")
 
-#: Keys that one step looks at, records that one question is about, and steps of one check.
+#: Keys that one step looks at, records of one pipeline, and steps of one check.
 STEP = 1000
 PAGE = 200
 STEPS = 5
@@ -38,17 +41,17 @@ REST = 30_000
 #: Ms that a job must be in no list before maintenance brings it back. A client that takes a job in steps, or
 #: runs it for longer than its lock lasts, has the time of two locks.
 GRACE = 60_000
-#: Seconds between the two looks of a rescue that an operator asks for.
+#: Seconds between the two looks of an operator's rescue.
 SECOND_LOOK = 1.0
 #: Suspects per call, and entries of lists that one call may go through: about 5 ms of the server's time.
 FEW = 50
 WALK = 500_000
-#: Types by whose notes an ended job is looked up; with more of them the ends of other clients are not noted.
+#: Job types up to which ends of other clients are recorded.
 MOST_TYPES = 50
 
 
 class Rescuer:
-    """The rescue that maintenance does, a bounded step per check.
+    """The rescue by maintenance, a bounded step per check.
 
     All workers of a namespace go on where the last one stopped.
 
@@ -73,7 +76,9 @@ class Rescuer:
             return await self._bring_back()
         except AccessDenied as error:
             self._denied = True
-            log.warning("namespace %s: no search for lost jobs: %s", self._broker.keys.namespace, error)
+            log.warning(
+                "namespace %s: could not search for lost jobs: %s", self._broker.keys.namespace, error
+            )
             return []
 
     async def _look(self) -> None:
@@ -108,7 +113,7 @@ class Rescuer:
                 back.append(job_id)
         if back:
             log.warning(
-                "namespace %s: %d jobs were in no list and are back: %s",
+                "namespace %s: brought back %d lost jobs: %s",
                 self._broker.keys.namespace,
                 len(back),
                 ", ".join(back[:10]),
@@ -117,21 +122,39 @@ class Rescuer:
         return back
 
 
+class TypeRescue(TypePart, Rescue):
+    """The search for lost jobs of one type."""
+
+    async def run(self, *, dry_run: bool = False, progress: OnProgress = silent) -> Rescued:
+        queue = self._broker.queue
+        return (await rescue(self._broker, [queue], dry_run=dry_run, progress=progress))[queue]
+
+    async def remove_orphans(self, *, dry_run: bool = False, progress: OnProgress = silent) -> list[str]:
+        ids = (await self.run(dry_run=True, progress=progress)).rescued
+        if dry_run:
+            return ids
+        return [
+            one
+            for one, code in zip(ids, await remove(self._broker, ids), strict=True)
+            if code == ReplyCode.DONE
+        ]
+
+
 async def rescue(
     broker: BridgeBroker,
     types: Iterable[str] = (),
     *,
     dry_run: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: OnProgress = silent,
 ) -> dict[str, Rescued]:
     """Brings back every lost job of a namespace; returns what was found, by job type.
 
-    Entries of the list without a record are taken out.
+    Entries of the list without a record are removed.
 
     Args:
         broker: Any broker of the namespace.
         types: Only jobs of these types; of all unless given.
-        dry_run: Only say what would be brought back.
+        dry_run: Only return what would be brought back.
         progress: Called after every step.
     """
     wanted = set(types)
@@ -162,7 +185,7 @@ async def rescue(
         of_type = found.setdefault(job_type, Rescued())
         if code > 0:
             of_type.rescued.append(job_id)
-        elif code == -2:
+        elif code == ReplyCode.LEASE_GONE:
             of_type.leased.append(job_id)
     return dict(sorted(found.items()))
 
@@ -191,15 +214,15 @@ async def _rescue(
         lengths = await caller.pipeline([("LLEN", keys.waiting()), ("LLEN", keys.dead_letters())])
         part = ids[start : start + max(1, min(FEW, WALK // (sum(lengths) + 1)))]
         start += len(part)
-        raws = await caller.command("MGET", *(keys.data(_id(one)) for one in part))
+        raws = await caller.command("MGET", *(keys.data(text(one)) for one in part))
         asked: list[tuple[bytes, str, int]] = []
         for one, raw in zip(part, raws, strict=True):
             record = records.read_record(raw or b"")
-            # A schedule that is in no list was removed, and what has no type is nobody's job.
+            # A schedule that is in no list was removed, and a record without a type is no job.
             if record.type and not record.schedule.get("cron") and (not only or record.type in only):
                 asked.append((one, record.type, record.created_at + record.delay if record.delay else 0))
             elif not dry_run:
-                await caller.command("ZREM", keys.missing(), one)
+                await caller.write("ZREM", keys.missing(), one)
         if not asked:
             continue
         args = [part for job in asked for part in job]
@@ -208,7 +231,7 @@ async def _rescue(
         if ran:
             await broker.take_back(list(ran), ran if counts else None)
         for (one, job_type, _), code in zip(asked, codes, strict=True):
-            yield _id(one), job_type, code
+            yield text(one), job_type, code
 
 
 async def _scan(broker: BridgeBroker, cursor: bytes) -> tuple[bytes, list[bytes]]:
@@ -228,12 +251,12 @@ async def _sort(
         broker: Any broker of the namespace.
         ids: The jobs.
         waiting: The ids of the list; jobs that a worker holds are then among the first. Unless given the
-            index tells what waits, and held jobs are left out.
+            index decides what waits, and held jobs are left out.
     """
     if not ids:
         return [], []
     keys = broker.keys
-    names = [_id(one) for one in ids]
+    names = texts(ids)
     answers = await broker.caller.pipeline(
         [
             ("MGET", *map(keys.status, names)),
@@ -259,9 +282,9 @@ async def _sort(
 
 
 async def _note(broker: BridgeBroker, ended: Sequence[bytes]) -> None:
-    """Notes jobs that another client has ended, where nobody has."""
+    """Records jobs that another client has ended, unless a worker has done so."""
     keys, caller = broker.keys, broker.caller
-    types = [_id(raw) for raw in await caller.command("SMEMBERS", keys.types())] if ended else []
+    types = texts(await caller.command("SMEMBERS", keys.types())) if ended else []
     if not ended or len(types) > MOST_TYPES:
         return
     notes = [keys.ended(state, of) for of in types for state in ("completed", "failed", "cancelled")]
@@ -276,10 +299,10 @@ async def _note(broker: BridgeBroker, ended: Sequence[bytes]) -> None:
 
 
 async def _drop_entries(broker: BridgeBroker) -> None:
-    """Takes entries out of the list whose records are gone."""
+    """Removes entries of the list whose records are gone."""
     at = 0
     while ids := await broker.caller.command("LRANGE", broker.keys.waiting(), at, at + PAGE - 1):
-        raws = await broker.caller.pipeline([("EXISTS", broker.keys.data(_id(one))) for one in ids])
+        raws = await broker.caller.pipeline([("EXISTS", broker.keys.data(text(one))) for one in ids])
         gone = [one for one, known in zip(ids, raws, strict=True) if not known]
         if gone:
             await broker.caller.again(load("drop"), broker.keys.waiting(), *gone, patient=True)
@@ -290,7 +313,3 @@ async def _now(broker: BridgeBroker) -> int:
     """The server's time in ms."""
     seconds, micros = await broker.caller.command("TIME")
     return int(seconds) * 1000 + int(micros) // 1000
-
-
-def _id(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")

@@ -1,7 +1,4 @@
-"""Keeps the side index of a namespace from growing with what other clients take out of the list.
-
-May touch: the server, through a caller.
-"""
+"""Keeps the index of a namespace from growing with jobs that other clients take out of the list."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import asyncio
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.caller import Caller
+from oxcart.broker.replies import texts
 
 #: By how many entries the index may be longer than the list before it is swept at once. With fewer it is
 #: swept after so many seconds, or so many times as long as the last sweep took.
@@ -21,7 +19,7 @@ PAGE = 1000
 FORGET = 100
 #: Facts that are looked at per sweep.
 FACTS = 100
-#: Where a job is that needs no facts any more.
+#: States of jobs that need no facts any more.
 _OVER = frozenset({b"completed", b"dead", b"failed"})
 
 
@@ -42,7 +40,7 @@ class Sweeper:
         self._next = 0.0
 
     async def sweep(self) -> int:
-        """Drops what is in the index alone; returns how much that was."""
+        """Drops entries that are in the index alone; returns how many."""
         listed, waiting = await self._caller.pipeline(
             [("SCARD", self._keys.listed()), ("LLEN", self._keys.waiting())]
         )
@@ -69,14 +67,14 @@ class Sweeper:
         return gone
 
     async def _sweep_facts(self) -> int:
-        """Looks at some facts each time: those of jobs that ended or are gone elsewhere go."""
+        """Looks at some facts each time and drops those of jobs that have ended or are gone."""
         self._cursor, flat = await self._caller.command(
             "HSCAN", self._keys.facts(), self._cursor, "COUNT", FACTS
         )
         ids = flat[::2]
         if not ids:
             return 0
-        names = [one.decode("utf-8", "surrogateescape") for one in ids]
+        names = texts(ids)
         commands: list[tuple[str, ...]] = [("MGET", *(self._keys.status(name) for name in names))]
         commands += [("EXISTS", self._keys.data(name)) for name in names]
         status, *there = await self._caller.pipeline(commands)

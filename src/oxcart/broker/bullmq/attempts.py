@@ -12,8 +12,9 @@ from typing import Any
 
 import msgpack
 
-from oxcart.broker.bullmq import codec
-from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome
+from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome, OutcomeKind
+from oxcart.broker.stored import count_of
 
 
 def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[bytes | str | int]:
@@ -37,6 +38,13 @@ def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[b
 def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | int]:
     """The arguments that end attempts, behind those of a claim; what attempts have in common is said once."""
     args: list[bytes | str | int] = [len(outcomes)]
+    completed, failed, retry, delay = (
+        OutcomeKind.COMPLETED,
+        OutcomeKind.FAILED,
+        OutcomeKind.RETRY,
+        OutcomeKind.DELAY,
+    )
+    ended = (completed, failed)
     group: tuple[str, str, int, str, int] | None = None
     size_at = 0
     told: list[bytes | str | int] = []
@@ -44,23 +52,24 @@ def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | in
         kind = o.kind
         if o.category:
             told += (number, o.category, o.code)
-        more = ("L" if o.lifo else "") if kind == "r" else o.retention
-        shared = (kind, o.token, o.at_ms, more, o.earlier)
+        more = ("L" if o.lifo else "") if kind == retry else o.retention
+        earlier = o.claim.earlier if isinstance(o.claim, BullMQClaim) and kind in ended else -1
+        shared = (kind, o.token, o.at_ms, more, earlier)
         if shared != group:
             size_at = len(args) + 1
-            args += (kind, 0, o.token, o.at_ms or "", more, o.earlier if o.earlier >= 0 else "")
+            args += (kind, 0, o.token, o.at_ms or "", more, earlier if earlier >= 0 else "")
             group = shared
         args[size_at] += 1  # type: ignore[operator]
         args += (o.id, o.starts if o.starts >= 0 else "")
-        if kind == "c":
+        if kind == completed:
             args.append(o.value)
-        elif kind == "f":
+        elif kind == failed:
             args += (o.value, o.stack, o.attempts, o.category, o.dead)
-        elif kind == "r":
+        elif kind == retry:
             args += (o.value, o.stack)
-        elif kind == "d":
+        elif kind == delay:
             args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
-        elif kind == "l":
+        elif kind == OutcomeKind.HOLD_QUEUE:
             args.append(o.delay_ms)
     args.append(metrics or "")
     args += told
@@ -70,7 +79,8 @@ def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | in
 def read_claim(answer: Any, token: str) -> Claimed:
     """Reads the answer to a claim."""
     flat = msgpack.unpackb(answer[1], raw=True)
-    jobs, aside, now = [], [], answer[8]
+    jobs: list[ClaimedJob] = []
+    aside, now = [], answer[8]
     for i in range(0, len(flat), 2):
         try:
             job_id = flat[i].decode()
@@ -79,9 +89,9 @@ def read_claim(answer: Any, token: str) -> Claimed:
             continue
         pairs = iter(flat[i + 1])
         fields = dict(zip(pairs, pairs, strict=True))
-        starts = codec.count_of(fields.get(b"ats"))
+        starts = count_of(fields.get(b"ats"))
         # A repeated answer is read after the claim, a first one before it.
-        jobs.append(ClaimedJob(job_id, token, starts if answer[7] == 1 else starts + 1, now, fields))
+        jobs.append(BullMQClaim(job_id, token, starts if answer[7] == 1 else starts + 1, now, fields))
     found = Claimed(
         jobs,
         answer[2],

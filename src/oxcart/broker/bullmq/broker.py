@@ -1,7 +1,4 @@
-"""A queue on BullMQ's key layout: every verb of the port is one script or one pipeline of reads.
-
-May touch: the server, through its caller. Holds no state of jobs.
-"""
+"""A queue on BullMQ's key layout: every verb of the port is one script or one pipeline of reads."""
 
 from __future__ import annotations
 
@@ -9,20 +6,32 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from oxcart.broker.bullmq import codec, registry
+from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.attempts import claim_args, end_args, read_claim
-from oxcart.broker.bullmq.keys import Keys, journal_key
-from oxcart.broker.bullmq.lanes import LaneStore
-from oxcart.broker.bullmq.limits import LimitStore
-from oxcart.broker.bullmq.schedulers import SchedulerStore
+from oxcart.broker.bullmq.bulk import QueueBulk
+from oxcart.broker.bullmq.cancelling import QueueCancelling
+from oxcart.broker.bullmq.dead_letters import QueueDeadLetters
+from oxcart.broker.bullmq.flows import QueueFlows
+from oxcart.broker.bullmq.gates import GateKeeper
+from oxcart.broker.bullmq.graphs import QueueGraphs
+from oxcart.broker.bullmq.job_parts import QueueDeduplication, QueueLogs, QueueUpdates
+from oxcart.broker.bullmq.keys import LISTS, STATES, Keys, journal_key
+from oxcart.broker.bullmq.lanes import QueueLanes
+from oxcart.broker.bullmq.limits import QueueLimits
+from oxcart.broker.bullmq.metrics import QueueMetrics
+from oxcart.broker.bullmq.rescue import QueueRescue
+from oxcart.broker.bullmq.schedules import QueueSchedules
 from oxcart.broker.bullmq.scripts import load
-from oxcart.broker.caller import Caller, script_error, time_left
+from oxcart.broker.bullmq.sealed_values import QueueSealedValues
+from oxcart.broker.bullmq.webhooks import WebhookIndex
+from oxcart.broker.bullmq.workers import QueueWorkers
+from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.capabilities import BULLMQ
-from oxcart.broker.clock import ServerClock, monotonic_ms, server_now
+from oxcart.broker.clock import ServerClock, monotonic_ms, time_left
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import (
@@ -38,9 +47,12 @@ from oxcart.broker.port import (
     Outcome,
     Recovered,
 )
+from oxcart.broker.probe import list_clients
+from oxcart.broker.replies import pairs, text
 from oxcart.broker.sealing import Sealer
+from oxcart.broker.served import Connected
 from oxcart.model import payload
-from oxcart.model.errors import BrokerError, JobLocked, OxcartError, error_for_code
+from oxcart.model.errors import BrokerError, JobLocked, OxcartError, ReplyCode, error_for_code
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.target import split_lane
@@ -67,12 +79,10 @@ PAGE_PART = 100
 EXPIRY_GRACE = 5_000
 #: Leases per renewal call.
 EXTEND_CHUNK = 150
-#: What scripts answer where there is no job of an id, or none in the state that they start from; and what
-#: those that only look answer of a job that may be in a lane of the queue.
-NOT_FOUND, NOT_THERE, ELSEWHERE = -1, -3, b"elsewhere"
-
-STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
-_LISTS = frozenset({"wait", "paused", "active"})
+#: Refusals that may mean that the job is in a lane of the queue.
+_NOT_HERE = (ReplyCode.JOB_NOT_FOUND, ReplyCode.WRONG_STATE)
+#: How scripts that only read answer for such a job.
+ELSEWHERE = b"elsewhere"
 
 
 def _parts(
@@ -96,12 +106,7 @@ def _parts(
         start += count
 
 
-def _id(raw: bytes) -> str:
-    # A peer's id that is no text is shown with escapes, and goes back to the server as it came.
-    return raw.decode("utf-8", "surrogateescape")
-
-
-class BullMQBroker:
+class BullMQBroker(Connected):
     """One queue.
 
     Args:
@@ -114,6 +119,8 @@ class BullMQBroker:
     """
 
     capabilities = BULLMQ
+    namespace = None
+    keys: Keys
 
     def __init__(
         self,
@@ -142,25 +149,30 @@ class BullMQBroker:
         self._odd_bounds: set[bytes] = set()
         self._claims = 0
         self._new_token = new_token or self._next_token
-        self.schedulers = SchedulerStore(self)
-        self.limits = LimitStore(self)
         #: The queue that this one is a lane of, and its name within it; itself and None where it is none.
         self.base, self.lane = split_lane(queue)
         self.sealer = Sealer.of(key_ring, "bullmq", self.keys.prefix, self.base)
-        self.lanes = LaneStore(self)
+        self.lanes = QueueLanes(self)
+        self.limits = QueueLimits(self)
+        self.schedules = QueueSchedules(self)
+        self.bulk = QueueBulk(self)
+        self.cancelling = QueueCancelling(self)
+        self.dead_letters = QueueDeadLetters(self)
+        self.deduplication = QueueDeduplication(self)
+        self.flows = QueueFlows(self)
+        self.gates = GateKeeper(self)
+        self.graphs = QueueGraphs(self)
+        self.logs = QueueLogs(self)
+        self.metrics = QueueMetrics(self)
+        self.rescue = QueueRescue(self)
+        self.sealed_values = QueueSealedValues(self)
+        self.updates = QueueUpdates(self)
+        self.webhooks = WebhookIndex(self)
 
     @property
     def queue(self) -> str:
         """The queue's name."""
         return self.keys.queue
-
-    async def close(self) -> None:
-        """Closes the connection."""
-        await self.caller.close()
-
-    async def now(self, timeout: float | None = None) -> int:
-        """The server's time in ms."""
-        return await server_now(self.caller, self.clock, timeout)
 
     def open_lane(self, lane: str) -> BullMQBroker:
         """The broker of a lane of this queue, on the same connection."""
@@ -184,22 +196,6 @@ class BullMQBroker:
     def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
         """Checks and encodes a job for ``add``."""
         return codec.encode_job(name, data, options, self.clock.argument, sealer=self.sealer)
-
-    async def add(
-        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
-    ) -> list[Added]:
-        """Adds encoded jobs, in order; long lists go in several calls.
-
-        Raises:
-            ScriptError: The server refused a job, or a call as such. All others stay added; their ids are
-                known to the caller, and adding them again is harmless.
-        """
-        added = []
-        for one in await self.add_each(jobs, timeout=timeout, replicated=replicated):
-            if isinstance(one, OxcartError):
-                raise one
-            added.append(one)
-        return added
 
     async def add_each(
         self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
@@ -250,17 +246,18 @@ class BullMQBroker:
         )
         self.clock.learn(sent, now)
         added: list[Added | OxcartError] = []
+        done = ReplyCode.DONE
         for (job_id, _), code in zip(jobs, codes, strict=True):
             if isinstance(code, bytes):
                 added.append(script_error("add", code.decode("utf-8", "replace")))
             elif isinstance(code, list):
                 # Kept out by a deduplication window, or with 1 by an idempotency key: its owner. With 2 it
                 # was added, under the number that the queue gave it.
-                added.append(Added(_id(code[0]), code[1:] == [2], code[1:] == [1], now))
+                added.append(Added(text(code[0]), code[1:] == [2], code[1:] == [1], now))
             elif code < 0:
                 added.append(error_for_code(code, job_id, "add"))
             else:
-                added.append(Added(job_id, code == 1, at_ms=now))
+                added.append(Added(job_id, code == done, at_ms=now))
         return added
 
     # -- running
@@ -295,7 +292,7 @@ class BullMQBroker:
             for lease in leases[start : start + EXTEND_CHUNK]:
                 args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
             answer = await self.caller.again(load("extend"), self._meta, *args, patient=True)
-            refused += map(_id, answer)
+            refused += map(text, answer)
         return refused
 
     async def appear(self, outage: Outage) -> bool:
@@ -321,7 +318,7 @@ class BullMQBroker:
             phase, cursor = answer[0].decode(), answer[1]
             if phase == "busy":
                 return Recovered(ids, False, max(0, cursor))
-            ids += map(_id, answer[2:])
+            ids += map(text, answer[2:])
         return Recovered(ids, True, cursor)
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
@@ -381,12 +378,31 @@ class BullMQBroker:
 
     async def counts(self) -> dict[str, int]:
         """How many jobs are in each wire state."""
-        commands = [("LLEN" if state in _LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
+        commands = [("LLEN" if state in LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
         return dict(zip(STATES, await self.caller.pipeline(commands), strict=True))
+
+    async def counts_at_once(self) -> dict[str, int]:
+        """As ``counts``, all at one moment: no job is missed on its way between two states."""
+        commands = [("LLEN" if state in LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
+        answers = await self.caller.pipeline([("MULTI",), *commands, ("EXEC",)])
+        return dict(zip(STATES, answers[-1], strict=True))
+
+    async def clients(self) -> list[dict[str, str]]:
+        """Returns the connections of the queue's server, each as names and values."""
+        return await list_clients(self.caller)
+
+    async def peer_version(self) -> str | None:
+        """Returns the library and version that a peer left in the queue's settings."""
+        version = await self.caller.command("HGET", self._meta, "version")
+        return version.decode("utf-8", "replace") if version else None
+
+    async def remove_key(self, suffix: str) -> bool:
+        """Removes a key of the queue by its last part; returns whether it existed."""
+        return bool(await self.caller.write("DEL", self.keys.key(suffix)))
 
     async def counts_over_lanes(self) -> dict[str, int]:
         """How many jobs of the queue and of its lanes are in each wire state."""
-        commands = [("LLEN" if state in _LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
+        commands = [("LLEN" if state in LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
         *own, has_lanes = await self.caller.pipeline([*commands, ("EXISTS", self.keys.lanes())])
         counted = dict(zip(STATES, own, strict=True))
         if has_lanes:
@@ -395,9 +411,14 @@ class BullMQBroker:
                     counted[state] += row[state]
         return counted
 
+    @property
+    def registry(self) -> QueueWorkers:
+        """The registry of the queue's workers."""
+        return QueueWorkers(self)
+
     async def unroutable(self) -> dict[str, int]:
         """How many jobs wait in lanes that no living worker fits, by the lanes' names."""
-        return await registry.unroutable(self)
+        return await self.registry.unroutable()
 
     async def unroutable_page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of each lane that no living worker fits."""
@@ -406,17 +427,13 @@ class BullMQBroker:
             found += await self.lanes.open(lane).page(state, first, last, oldest=oldest)
         return found
 
-    async def workers(self) -> list[registry.WorkerRecord]:
-        """The workers of the queue that live."""
-        return await registry.workers(self)
-
     # -- jobs
 
-    async def _change(self, verb: str, job_id: str, *args: bytes | str | int, harmless: bool = False) -> int:
+    async def change(self, verb: str, job_id: str, *args: bytes | str | int, harmless: bool = False) -> int:
         """Runs a script about one job, where the job is: in this queue, or in one of its lanes."""
         run = self.caller.again if harmless else self.caller.once
         code: int = await run(load(verb), self._meta, job_id, *args)
-        if code in (NOT_FOUND, NOT_THERE) and (lane := await self.lanes.holder(job_id)) is not None:
+        if code in _NOT_HERE and (lane := await self.lanes.holder(job_id)) is not None:
             code = await run(load(verb), lane.keys.meta(), job_id, *args)
         if code < 0:
             raise error_for_code(code, job_id, verb)
@@ -427,22 +444,7 @@ class BullMQBroker:
         body = payload.encode(progress, field="progress")
         if self.sealer is not None:
             body = self.sealer.seal("progress", job_id, body)
-        await self._change("set_progress", job_id, body)
-
-    async def add_log(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
-        """Appends to a job's log; returns its length."""
-        return await self._change("add_log", job_id, "" if keep is None else keep, *lines)
-
-    async def logs(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
-        """Reads a job's log."""
-        lines = await self.caller.command("LRANGE", self.keys.logs(job_id), first, last)
-        if not lines and (lane := await self.lanes.holder(job_id)) is not None:
-            return await lane.logs(job_id, first, last)
-        return [line.decode("utf-8", "replace") for line in lines]
-
-    async def clear_logs(self, job_id: str, keep: int = 0) -> None:
-        """Drops a job's log but for the newest lines."""
-        await self._change("clear_logs", job_id, keep, harmless=True)
+        await self.change("set_progress", job_id, body)
 
     async def update_data(self, job_id: str, data: Any) -> None:
         """Replaces a job's payload."""
@@ -450,43 +452,26 @@ class BullMQBroker:
         if self.sealer is not None:
             body = self.sealer.seal("payload", job_id, body)
         payload.check_size(body, b"")
-        await self._change("update_data", job_id, body, harmless=True)
+        await self.change("update_data", job_id, body, harmless=True)
 
     async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
         """Saves how far a running job has come, for whoever holds it."""
-        await self._change("set_checkpoint", job_id, token, body, harmless=True)
-
-    async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
-        """Changes a job's priority."""
-        await self._change("change_priority", job_id, priority, "L" if lifo else "")
-
-    async def update_job(self, job_id: str, fields: Mapping[str, str], priority: int | None) -> None:
-        """Changes fields of ours (an empty value takes one away) and the priority, until a job has ended."""
-        flat = [part for pair in fields.items() for part in pair]
-        await self._change("update_job", job_id, "" if priority is None else priority, *flat)
-
-    async def expect_callbacks(self, job_ids: Sequence[str], timeout: float | None = None) -> None:
-        """Notes jobs that somebody is to be told of when they have ended; may be repeated."""
-        if job_ids:
-            left = time_left(timeout)
-            now = self.clock() if self.clock.is_known else await self.now(left())
-            pairs = [part for job_id in job_ids for part in (now, job_id)]
-            await self.caller.command("ZADD", self.keys.callbacks(), "NX", *pairs, timeout=left())
+        await self.change("set_checkpoint", job_id, token, body, harmless=True)
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""
-        await self._change("change_delay", job_id, delay_ms, self.clock.argument)
+        await self.change("change_delay", job_id, delay_ms, self.clock.argument)
 
     async def promote_job(self, job_id: str) -> None:
         """Lets a delayed job run now."""
-        await self._change("promote_job", job_id)
+        await self.change("promote_job", job_id)
 
     async def retry_job(
         self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False, restart: bool = False
     ) -> None:
         """Lets a finished job run again; ``reset`` counts its attempts anew, ``restart`` its starts."""
         front, anew = "L" if lifo else "", ("1" if reset else "") + ("S" if restart else "")
-        await self._change("retry_job", job_id, state, front, anew, self.clock.argument)
+        await self.change("retry_job", job_id, state, front, anew, self.clock.argument)
 
     async def remove_job(self, job_id: str, *, children: bool = False) -> None:
         """Removes a job.
@@ -494,26 +479,8 @@ class BullMQBroker:
         Raises:
             JobLocked: A worker holds it or a child of it.
         """
-        if await self._change("remove_job", job_id, "1" if children else "") == 0:
+        if await self.change("remove_job", job_id, "1" if children else "") == ReplyCode.NOTHING_TO_DO:
             raise JobLocked(job_id)
-
-    async def remove_unprocessed(self, job_id: str) -> None:
-        """Removes the jobs below a job that have not ended; what a worker holds and what has failed stays."""
-        await self._change("remove_job", job_id, "U")
-
-    async def leave_parent(self, job_id: str) -> bool:
-        """Breaks the tie between a job and the parent that waits for it; says whether one did."""
-        return bool(await self._change("leave_parent", job_id))
-
-    async def release_window(self, name: str, owner: str = "") -> bool:
-        """Closes a deduplication window, if this job owns it; says whether it was open."""
-        closed = await self.caller.once(load("release_window"), self._meta, name, owner)
-        return bool(closed)
-
-    async def window_owner(self, name: str) -> str | None:
-        """The id of the job that owns a deduplication window."""
-        raw = await self.caller.command("GET", self.keys.deduplication(name))
-        return None if raw is None else _id(raw)
 
     # -- looking
 
@@ -529,7 +496,7 @@ class BullMQBroker:
     async def records(self, job_ids: Sequence[str]) -> list[dict[bytes, bytes]]:
         """Reads jobs as they are stored; one that is not there has no fields."""
         answers = await self.caller.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in job_ids])
-        return [_fields(flat) for flat in answers]
+        return [pairs(flat) for flat in answers]
 
     async def ended(self, job_id: str) -> Ended:
         """What is known of a job's end."""
@@ -546,7 +513,7 @@ class BullMQBroker:
             part = job_ids[start : start + PAGE_PART]
             answers = await self.caller.again(load("look"), self._meta, *part)
             for job_id, place, flat in zip(part, answers[::2], answers[1::2], strict=True):
-                found.append(self._job(job_id, _fields(flat), place.decode(), lenient=lenient))
+                found.append(self._job(job_id, pairs(flat), place.decode(), lenient=lenient))
                 lost += [len(found) - 1] if place == ELSEWHERE else []
         for lane, places in (await self.lanes.holding(job_ids, lost)).items():
             there = await lane.look([job_ids[i] for i in places], lenient=lenient)
@@ -592,7 +559,7 @@ class BullMQBroker:
             while later := [job_id for job_id, read in fields.items() if read == 0]:
                 more = await self.caller.again(load("page"), self._meta, "ids", *later[:PAGE_PART])
                 fields.update(zip(more[::2], more[1::2], strict=True))
-            found += ((_id(job_id), _fields(fields[job_id])) for job_id in flat[::2] if fields[job_id])
+            found += ((text(job_id), pairs(fields[job_id])) for job_id in flat[::2] if fields[job_id])
             if len(flat) // 2 <= end - start or len(found) >= most:
                 break
         return found[:most]
@@ -603,10 +570,5 @@ class BullMQBroker:
         if not fields:
             return None
         if self.sealer is not None:
-            fields = self.sealer.open_fields(job_id, fields, lenient=lenient)
+            fields = codec.open_fields(self.sealer, job_id, fields, lenient=lenient)
         return codec.decode_job(self.queue, job_id, fields, place)
-
-
-def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
-    pairs = iter(flat)
-    return dict(zip(pairs, pairs, strict=True))

@@ -10,7 +10,6 @@ removal removes them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -18,20 +17,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from oxcart.broker.bullmq.faults import MOST, fault_in, json_fault
 from oxcart.broker.capabilities import BULLMQ
+from oxcart.broker.faults import fault_in, json_fault
+from oxcart.broker.ids import new_id
+from oxcart.broker.stored import count_of, decode_tags, encode_tags, int_of, json_of, reason_of, text_of
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.deduplication import Deduplication
-from oxcart.model.errors import PayloadError, ValidationError
+from oxcart.model.errors import DecryptionError, PayloadError, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.names import HIDDEN, check_job_name
-from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
+from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, check_together
 from oxcart.model.retention import Retention
 from oxcart.model.state import State, WireState, formal_state
 from oxcart.model.target import split_lane
 
 if TYPE_CHECKING:
+    from oxcart.broker.keyring import Purpose
     from oxcart.broker.sealing import Sealer
 
 #: The exact retry policy, where ``opts.backoff`` can only hold the nearest.
@@ -76,15 +78,6 @@ Encoded = tuple[str, list[bytes | str | int]]
 TIED = "T"
 #: Where the flags are among a job's arguments.
 FLAGS = 7
-
-
-def new_id() -> str:
-    """A UUID version 4, in a third of the time that the standard library takes."""
-    raw = bytearray(os.urandom(16))
-    raw[6] = raw[6] & 0x0F | 0x40
-    raw[8] = raw[8] & 0x3F | 0x80
-    text = raw.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 class ParentLink(msgspec.Struct, frozen=True):
@@ -136,6 +129,7 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
         window = options.deduplication
         return msgspec.json.decode(options.written), [] if window is None else ["deid", window.id]
     _refuse_foreign(options)
+    check_together(options)
     wire: dict[str, Any] = {"attempts": options.attempts}
     extras: list[str] = []
     wire["backoff"], exact = _wire_backoff(options.backoff, options.attempts)
@@ -177,16 +171,11 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
     if options.history:
         extras += (FIELD_HISTORY, "")
     if options.lifetime is not None:
-        if options.delay > options.lifetime:
-            bound = f"within the lifetime of {options.lifetime} ms"
-            raise ValidationError("delay", bound, f"{options.delay} ms")
         extras += (FIELD_LIFETIME, str(options.lifetime))
     if not (options.retry_timeout and options.retry_system):
         unwanted = {"timeout": options.retry_timeout, "system": options.retry_system}
         extras += (FIELD_NO_RETRY, ",".join(name for name, wanted in unwanted.items() if not wanted))
     if options.idempotency_key is not None:
-        if options.deduplication is not None:
-            raise ValidationError("idempotency_key", "alone, without deduplication", options.idempotency_key)
         extras += (FIELD_IDEMPOTENCY, options.idempotency_key)
     return wire, extras
 
@@ -199,28 +188,17 @@ def _refuse_foreign(options: JobOptions) -> None:
     """
     if options.rate_limit is not None:
         BULLMQ.require("type_limits")
-    if options.depends_on:
-        BULLMQ.require("depends_on")
+    if options.after:
+        BULLMQ.require("after_ids")
     if options.skip_on or options.reroute_on:
         BULLMQ.require("error_names")
 
 
-def encode_tags(tags: Mapping[str, str]) -> str:
-    """Tags as the field holds them."""
-    return _json.encode(tags).decode()
-
-
-def decode_tags(raw: bytes | str | None) -> dict[str, str]:
-    """Tags from the field; what is none is left out."""
-    if not raw:
-        return {}
-    try:
-        found = payload.read(raw)
-    except PayloadError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+def metadata_field(name: str, value: Any) -> tuple[str, str]:
+    """The field of tags, correlation id or callback URL, and its text; empty to remove it."""
+    if name == "tags":
+        return FIELD_TAGS, encode_tags(value) if value else ""
+    return {"correlation_id": FIELD_CORRELATION, "callback_url": FIELD_CALLBACK}[name], value or ""
 
 
 def encode_options(options: JobOptions) -> tuple[bytes, tuple[str, ...]]:
@@ -307,18 +285,6 @@ def encode_job(
     return job_id, args
 
 
-def retention_argument(kept: Retention | None) -> str:
-    """How ``finish.lua`` is told what to keep: empty for all, or ``count:age:limit``."""
-    if kept is None:
-        return ""
-    count = "" if kept.count is None or kept.count < 0 else str(kept.count)
-    if count == "0":
-        return "0::"
-    if not count and kept.age is None:
-        return ""
-    return f"{count}:{'' if kept.age is None else kept.age}:{'' if kept.limit is None else kept.limit}"
-
-
 @lru_cache(maxsize=1024)
 def read_options(
     raw: bytes,
@@ -350,22 +316,22 @@ def read_options(
             exact = None
             fault = fault or json_fault(backoff, "ox:backoff") or "ox:backoff: a policy in JSON is needed"
     options = JobOptions(
-        attempts=_int(wire.get("attempts"), 0),
+        attempts=int_of(wire.get("attempts"), 0),
         backoff=exact or Backoff.from_wire(wire.get("backoff")),
-        delay=_int(wire.get("delay"), 0),
-        priority=_int(wire.get("priority"), 0),
+        delay=int_of(wire.get("delay"), 0),
+        priority=int_of(wire.get("priority"), 0),
         lifo=bool(wire.get("lifo")),
         remove_on_complete=Retention.from_wire(wire.get("removeOnComplete")),
         remove_on_fail=Retention.from_wire(wire.get("removeOnFail")),
         job_id=wire["jobId"] if isinstance(wire.get("jobId"), str) else None,
-        timestamp=_int(wire.get("timestamp"), None),
-        keep_logs=_int(wire.get("kl"), None),
-        timeout=UNSET if timeout is None else _int(timeout, None),
-        stack_trace_limit=_int(wire.get("stackTraceLimit"), None),
-        size_limit=_int(wire.get("sizeLimit"), None),
+        timestamp=int_of(wire.get("timestamp"), None),
+        keep_logs=int_of(wire.get("kl"), None),
+        timeout=UNSET if timeout is None else int_of(timeout, None),
+        stack_trace_limit=int_of(wire.get("stackTraceLimit"), None),
+        size_limit=int_of(wire.get("sizeLimit"), None),
         deduplication=Deduplication.from_wire(wire.get("de")),
         history=history,
-        lifetime=_int(lifetime, None),
+        lifetime=int_of(lifetime, None),
         retry_system=b"system" not in (no_retry or b""),
         retry_timeout=b"timeout" not in (no_retry or b""),
     )
@@ -416,33 +382,33 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: st
     """A snapshot from a job's hash, and from the place that it has among the queue's, where that is known."""
     get = fields.get
     finished = get(b"finishedOn")
-    return_value = _json_of(get(b"returnvalue"))
+    return_value = json_of(get(b"returnvalue"))
     reason = text_of(get(b"failedReason"))
     completed = finished is not None and get(b"returnvalue") is not None
-    parent, parent_key = _json_of(get(b"parent")), text_of(get(b"parentKey"))
+    parent, parent_key = json_of(get(b"parent")), text_of(get(b"parentKey"))
     if parent_key and f"{HIDDEN}:" in parent_key:
         parent = parent_key = None  # a gate: other jobs wait for this one
-    stack = _json_of(get(b"stacktrace"))
+    stack = json_of(get(b"stacktrace"))
     base, lane = split_lane(queue)
     return Job(
         id=job_id,
         name=text_of(get(b"name")) or "",
         queue=base,
         lane=lane,
-        data=_json_of(get(b"data")),
+        data=json_of(get(b"data")),
         options=options_of(fields),
-        timestamp=_int(get(b"timestamp"), 0),
-        delay=_int(get(b"delay"), 0),
-        priority=_int(get(b"priority"), 0),
-        progress=_json_of(get(b"progress"), default=0),
+        timestamp=int_of(get(b"timestamp"), 0),
+        delay=int_of(get(b"delay"), 0),
+        priority=int_of(get(b"priority"), 0),
+        progress=json_of(get(b"progress"), default=0),
         attempts_made=attempts_made(fields),
-        attempts_started=_int(get(b"ats"), 0),
-        stalled_count=_int(get(b"stc"), 0),
-        processed_on=_int(get(b"processedOn"), None),
-        finished_on=_int(finished, None),
+        attempts_started=int_of(get(b"ats"), 0),
+        stalled_count=int_of(get(b"stc"), 0),
+        processed_on=int_of(get(b"processedOn"), None),
+        finished_on=int_of(finished, None),
         worker_id=text_of(get(b"pb")),
         return_value=return_value,
-        failed_reason=None if completed else _reason(reason),
+        failed_reason=None if completed else reason_of(reason),
         stacktrace=[str(item) for item in stack] if isinstance(stack, list) else [],
         parent_key=parent_key,
         parent=parent if isinstance(parent, dict) else None,
@@ -480,52 +446,44 @@ _PLACES = {state.value: state for state in WireState if state is not WireState.U
 }
 
 
-def text_of(raw: bytes | None) -> str | None:
-    """Text as a peer stored it; bytes that are no UTF-8 survive as escapes."""
-    return None if raw is None else raw.decode("utf-8", "surrogateescape")
-
-
-def count_of(raw: bytes | str | float | None) -> int:
-    """A counter as a peer stored it; what is no number counts from nothing."""
-    number: int = _int(raw, 0)
-    return number
-
-
 def attempts_made(fields: Mapping[bytes, bytes]) -> int:
     """Attempts that have ended: the larger of ``atm`` and of the field that older peers count in."""
     ended = count_of(fields.get(b"atm"))
     return max(ended, count_of(fields[b"attemptsMade"])) if b"attemptsMade" in fields else ended
 
 
-def _reason(text: str | None) -> str | None:
-    # Old Python clients stored the reason as a JSON string, quotes and all.
-    if text and len(text) > 1 and text[0] == '"' and text[-1] == '"':
+#: The fields of a job's hash that may be sealed, and the purpose of each.
+SEALABLE: Mapping[bytes, Purpose] = {
+    b"data": "payload",
+    b"ox:checkpoint": "checkpoint",
+    b"returnvalue": "result",
+    b"progress": "progress",
+}
+
+
+def open_fields(
+    sealer: Sealer, job_id: str, fields: Mapping[bytes, bytes], *, lenient: bool = False
+) -> dict[bytes, bytes]:
+    """Returns a job's hash with its sealed values opened.
+
+    Args:
+        sealer: Opens values of the queue.
+        job_id: The job.
+        fields: Its hash.
+        lenient: Whether a value that does not open stays as it is: in a list, one such job must not hide the
+            others.
+
+    Raises:
+        DecryptionError: A value does not open.
+    """
+    opened = dict(fields)
+    for name, purpose in SEALABLE.items():
+        raw = fields.get(name)
+        if raw is None:
+            continue
         try:
-            inner = payload.read(text)
-        except PayloadError:
-            return text
-        return inner if isinstance(inner, str) else text
-    return text
-
-
-def _json_of(raw: bytes | None, default: Any = None) -> Any:
-    if raw is None:
-        return default
-    try:
-        return payload.decode(raw)
-    except PayloadError:
-        return text_of(raw)
-
-
-def _int(raw: Any, default: Any) -> Any:
-    """A whole number as somebody stored it; the default where it is none, or further from 0 than `MOST`."""
-    if raw is None or isinstance(raw, bool):
-        return default
-    try:
-        number = int(raw)
-    except (TypeError, ValueError, OverflowError):
-        try:
-            number = int(float(raw))
-        except (TypeError, ValueError, OverflowError):
-            return default
-    return number if -MOST <= number <= MOST else default
+            opened[name] = sealer.open(purpose, job_id, raw)
+        except DecryptionError:
+            if not lenient:
+                raise
+    return opened

@@ -5,16 +5,16 @@ a queue must share a slot, so the queue's name is its hash tag: ``bull:{video}:w
 prefix or the name already carries is left alone, because the user chose it. A lane has the tag of the queue
 that it belongs to: ``bull:{video}@all;c=gpu:wait``.
 
-May touch: nothing. Lua builds the same names from the prefix of the meta key (``lua/parts/base.lua``).
+Lua builds the same names from the prefix of the meta key (``lua/parts/base.lua``).
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from oxcart.broker.slots import has_tag, slot_of
 from oxcart.model.errors import CrossSlotError
 from oxcart.model.names import HIDDEN, check_queue_name
 from oxcart.model.target import base_of
@@ -23,20 +23,6 @@ DEFAULT_PREFIX = "bull"
 
 #: What a server accepts in a connection's name: no space, nothing beyond ASCII.
 _NAMEABLE = "".join(map(chr, range(ord("!"), ord("~") + 1)))
-
-
-def has_tag(text: str) -> bool:
-    """Whether a key with this text in it has a hash tag: a brace pair with something inside."""
-    opened = text.find("{")
-    return opened >= 0 and text.find("}", opened + 1) > opened + 1
-
-
-def slot_of(key: str) -> int:
-    """The cluster slot of a key: a checksum of its hash tag, or of all of it where there is none."""
-    if has_tag(key):
-        opened = key.find("{") + 1
-        key = key[opened : key.find("}", opened)]
-    return binascii.crc_hqx(key.encode(), 0) % 16384
 
 
 def journal_key(meta: str, slot: str) -> str:
@@ -64,12 +50,17 @@ def split_own(key: str, base: str) -> tuple[str, str] | None:
     return (base + middle, end) if is_own else None
 
 
+#: The wire's states; the jobs of some are in a list, those of the others in a sorted set.
+STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
+LISTS = frozenset({"wait", "paused", "active"})
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """One queue's keys: one method per key.
 
     Attributes:
-        prefix: What stands before the queue's name, ``bull`` unless the user says otherwise.
+        prefix: The prefix of the queue's name, ``bull`` by default.
         queue: The queue's name as the user wrote it.
         tagged: Whether to make the queue's name a hash tag (cluster layout).
     """
@@ -123,7 +114,7 @@ class Keys:
         return self.key("paused")
 
     def active(self) -> str:
-        """List: jobs that a worker holds, youngest at the head."""
+        """List: jobs that workers have claimed, youngest at the head."""
         return self.key("active")
 
     def prioritized(self) -> str:
@@ -231,11 +222,11 @@ class Keys:
         return journal_key(self.meta(), slot)
 
     def held(self) -> str:
-        """Sorted set: who holds a place of a limit per type or key, as bucket LF id (ours alone)."""
+        """Sorted set: jobs that run under a limit per type or key, as bucket LF id (ours alone)."""
         return self.key("ox:held")
 
     def parked(self) -> str:
-        """Sorted set: who is held back by such a limit, as bucket LF place LF id (ours alone)."""
+        """Sorted set: jobs that such a limit holds back, as bucket LF place LF id (ours alone)."""
         return self.key("ox:parked")
 
     def opening(self) -> str:
@@ -247,12 +238,19 @@ class Keys:
         return self.key(f"ox:rate:{bucket}")
 
     def callbacks(self) -> str:
-        """Sorted set: jobs with a callback URL that was not told yet, by the time of their add (ours)."""
+        """Sorted set: jobs whose webhook is not enqueued yet, by the time of their add (ours alone)."""
         return self.key("ox:callbacks")
 
     def cancellations(self, client_id: str) -> str:
         """Sorted set: the jobs that a worker is asked to cancel (ours alone; a day at most)."""
         return self.key(f"ox:cancel:{client_id}")
+
+    def inboxes(self, client_id: str) -> tuple[str, ...]:
+        """The cancellation inboxes of a worker of this queue; of a lane also that of its queue."""
+        own, base = self.cancellations(client_id), base_of(self.queue)
+        if base == self.queue:
+            return (own,)
+        return own, Keys(base, self.prefix, self.tagged).cancellations(client_id)
 
     def gates(self) -> str:
         """Set: the hidden queues whose gates hold jobs of this queue, or wait for such (ours alone)."""
@@ -275,7 +273,7 @@ class Keys:
         return self.key("ox:lanes:version")
 
     def lanes_tended(self) -> str:
-        """String: somebody looked after the lanes within the last second (ours alone)."""
+        """String: a worker maintained the lanes within the last second (ours alone)."""
         return self.key("ox:lanes:tended")
 
     def lane_ids(self) -> str:
@@ -287,7 +285,7 @@ class Keys:
         return self.key("ox:workers")
 
     def worker(self, worker_id: str) -> str:
-        """String: what a worker says of itself, as long as it is believed to live (ours alone)."""
+        """String: a worker's record, for 30 s after its heartbeat (ours alone)."""
         return self.key(f"ox:worker:{worker_id}")
 
     def watcher(self) -> str:
@@ -295,15 +293,15 @@ class Keys:
         return self.key("ox:watcher")
 
     def listeners(self) -> str:
-        """Sorted set: workers that are told of new lanes, by their last heartbeat (ours alone)."""
+        """Sorted set: workers that are woken for new lanes, by their last heartbeat (ours alone)."""
         return self.key("ox:listeners")
 
     def crowded(self) -> str:
-        """Sorted set: workers that are told of every add to a lane (ours alone)."""
+        """Sorted set: workers that are woken for every add to a lane (ours alone)."""
         return self.key("ox:crowded")
 
     def wake(self, worker_id: str) -> str:
-        """Sorted set: the lanes that a worker is told of (ours alone)."""
+        """Sorted set: the lanes that a worker is woken for (ours alone)."""
         return self.key(f"ox:wake:{worker_id}")
 
     def client_name(self, suffix: str = "") -> str:

@@ -1,23 +1,23 @@
-"""The lanes of a queue: which there are, what is in them, and what must be looked after.
+"""The lanes of a queue: which there are, what is in them, and their maintenance.
 
-A lane is a queue of its own, named after what its jobs ask of a worker (docs/decisions/60). Adding to one
-notes it with the queue that it belongs to; this is what reads those notes.
-
-May touch: the server, through its queue's broker.
+A lane is a queue of its own, named after what its jobs ask of a worker (docs/decisions/60). An add to
+a lane registers it with the queue that it belongs to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from oxcart.broker.bullmq.keys import STATES
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
 from oxcart.broker.port import Outage
-from oxcart.model.target import split_lane
+from oxcart.broker.port.parts import Lanes
+from oxcart.broker.port.results import Tended
+from oxcart.broker.replies import text, texts
+from oxcart.model.target import Abilities, Target, parse_lane, split_lane
 
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
@@ -28,7 +28,7 @@ STEP = 50
 #: Ids that one call looks for; and where there are too many lanes for that, ids and keys.
 FIND = 100
 FIND_FEW, FIND_KEYS = 20, 1_000
-#: Notes of custom ids that one step of a sweep looks at.
+#: Entries of custom ids that one step of a sweep looks at.
 NOTES = 100
 #: Lanes that one step of a count looks at.
 COUNT = 100
@@ -39,26 +39,8 @@ IDLE = 60_000
 #: Keys that one step of the scan for lanes of peers looks at.
 SCAN = 500
 
-_STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
 
-
-class Tended(msgspec.Struct):
-    """What a tick found to do.
-
-    Attributes:
-        ran: False where another worker made it just now.
-        expired: Lanes with jobs whose lifetimes are over.
-        gated: Lanes whose jobs wait for others.
-        busy: Lanes with active jobs.
-    """
-
-    ran: bool
-    expired: list[str] = []
-    gated: list[str] = []
-    busy: list[str] = []
-
-
-class LaneStore:
+class QueueLanes(Lanes):
     """The lanes of one queue. A lane has none of its own."""
 
     def __init__(self, broker: BullMQBroker) -> None:
@@ -66,24 +48,21 @@ class LaneStore:
         self._open: dict[str, BullMQBroker] = {}
 
     def open(self, lane: str) -> BullMQBroker:
-        """The broker of a lane, on the queue's connection."""
         found = self._open.get(lane)
         if found is None:
             found = self._open[lane] = self._broker.open_lane(lane)
         return found
 
     async def names(self) -> list[str]:
-        """The lanes, by their names within the queue."""
         if self._broker.lane is not None:
             return []
-        return _texts(await self._broker.caller.command("ZRANGE", self._broker.keys.lanes(), 0, -1))
+        return texts(await self._broker.caller.command("ZRANGE", self._broker.keys.lanes(), 0, -1))
 
     async def brokers(self) -> list[BullMQBroker]:
-        """The queue itself and all of its lanes."""
+        """Returns the brokers of the queue itself and of all its lanes."""
         return [self._broker, *(self.open(lane) for lane in await self.names())]
 
     async def look(self) -> tuple[int, list[str], list[str]]:
-        """A number that grows with every lane that comes or goes, the ready lanes, and the busy ones."""
         broker = self._broker
         version, ready, busy = await broker.caller.pipeline(
             [
@@ -92,10 +71,9 @@ class LaneStore:
                 ("SMEMBERS", broker.keys.busy_lanes()),
             ]
         )
-        return int(version or 0), _texts(ready), _texts(busy)
+        return int(version or 0), texts(ready), texts(busy)
 
     async def enter(self, lane: str) -> bool:
-        """Notes a lane that a peer has made; says whether it was not known."""
         broker = self._broker
         return bool(await broker.caller.again(load("enter_lane"), broker.keys.meta(), lane))
 
@@ -107,15 +85,6 @@ class LaneStore:
         idle_ms: int = IDLE,
         outage: Outage | None = None,
     ) -> Tended:
-        """Looks after all lanes, in steps, unless another worker did so just now.
-
-        Args:
-            recovers: Whether this worker also takes back jobs of lost ones. One that does not keeps none out
-                that does.
-            guard_ms: For how many ms it keeps others from doing the same.
-            idle_ms: After how many ms an empty lane is removed.
-            outage: After which silence the server counts as having been away; None to give no sign of life.
-        """
         silence: int | str = "" if outage is None else outage.silence_ms
         broker, done = self._broker, Tended(True)
         at: int | str = ""
@@ -126,31 +95,41 @@ class LaneStore:
             )
             if at == -2:
                 return Tended(False)
-            done.expired += _texts(expired)
-            done.gated += _texts(gated)
-            done.busy += _texts(busy)
+            done.expired += texts(expired)
+            done.gated += texts(gated)
+            done.busy += texts(busy)
             if at == -1:
                 return done
 
     async def sweep_ids(self, cursor: str) -> tuple[str, int]:
-        """Drops notes of custom ids whose jobs are gone, in one step.
-
-        Returns:
-            The next cursor (``0`` at the end), and how many were dropped.
-        """
         broker = self._broker
         raw, dropped = await broker.caller.again(load("sweep_ids"), broker.keys.meta(), cursor, NOTES)
         return raw.decode(), dropped
 
+    def target_of(self, lane: str) -> Target | None:
+        """Returns the target of a lane's jobs; None if the name cannot be parsed."""
+        read = parse_lane(f"{self._broker.base}@{lane}")
+        return None if read is None else read[1]
+
+    def fits(self, lane: str, abilities: Abilities) -> bool:
+        """Returns whether a worker may take jobs of a lane; a name that cannot be parsed fits none."""
+        target = self.target_of(lane)
+        return target is not None and target.matches(abilities)
+
+    def wake_key(self, worker_id: str) -> bytes:
+        return self._broker.keys.wake(worker_id).encode()
+
+    async def wake(self, worker_id: str) -> None:
+        await self._broker.caller.write("ZADD", self.wake_key(worker_id), 0, "")
+
     async def scan(self, cursor: str) -> tuple[str, list[str]]:
-        """One step through the keys of the server: the next cursor (``0`` at the end), and lanes it met."""
         keys = self._broker.keys
         pattern = f"{glob_escape(keys.base)}@*:id"
         raw, found = await self._broker.caller.command(
             "SCAN", cursor, "MATCH", pattern, "COUNT", SCAN, "TYPE", "string"
         )
         lanes = []
-        for key in _texts(found):
+        for key in texts(found):
             name = key[len(keys.base) : -len(":id")]
             base, lane = split_lane(f"{self._broker.queue}{name}") if ":" not in name else ("", None)
             if lane is not None and base == self._broker.queue:
@@ -158,17 +137,15 @@ class LaneStore:
         return raw.decode(), lanes
 
     async def counts(self) -> dict[str, dict[str, int]]:
-        """How many jobs of each lane are in each wire state."""
         broker, names = self._broker, await self.names()
         found: dict[str, dict[str, int]] = {}
         for at in range(0, len(names), COUNT):
             part = names[at : at + COUNT]
             flat = iter(await broker.caller.again(load("count_lanes"), broker.keys.meta(), *part))
-            found |= {lane: dict(zip(_STATES, islice(flat, len(_STATES)), strict=True)) for lane in part}
+            found |= {lane: dict(zip(STATES, islice(flat, len(STATES)), strict=True)) for lane in part}
         return found
 
     async def page(self, states: Sequence[str], first: int, limit: int, *, oldest: bool = False) -> list[Job]:
-        """Reads jobs of some wire states, from lane to lane behind those of the queue itself."""
         names = await self.names()
         if not names:
             return []
@@ -186,18 +163,18 @@ class LaneStore:
         return found
 
     async def forget(self) -> None:
-        """Drops the notes of lanes, when all of them are gone."""
+        """Drops the registry of lanes, when all of them are gone."""
         keys = self._broker.keys
         notes = (keys.lanes(), keys.ready_lanes(), keys.busy_lanes(), keys.lanes_tended(), keys.lane_ids())
-        await self._broker.caller.command("UNLINK", *notes, keys.lanes_version())
+        await self._broker.caller.write("UNLINK", *notes, keys.lanes_version())
         self._open.clear()
 
     async def holder(self, job_id: str) -> BullMQBroker | None:
-        """The lane that has a job, or None."""
+        """Returns the lane that has a job, or None."""
         return (await self.holders([job_id]))[0]
 
     async def holding(self, job_ids: Sequence[str], places: Sequence[int]) -> dict[BullMQBroker, list[int]]:
-        """The lanes that have some of the jobs, given by their places, each with the places of its own."""
+        """Returns the lanes that have some of the jobs, given by their places, with the places of each."""
         held: dict[BullMQBroker, list[int]] = {}
         for place, lane in zip(places, await self.holders([job_ids[i] for i in places]), strict=True):
             if lane is not None:
@@ -205,7 +182,7 @@ class LaneStore:
         return held
 
     async def holders(self, job_ids: Sequence[str]) -> list[BullMQBroker | None]:
-        """The lanes that have these jobs."""
+        """Returns the lanes that have these jobs."""
         broker = self._broker
         if not job_ids or broker.lane is not None:
             return [None] * len(job_ids)
@@ -213,7 +190,7 @@ class LaneStore:
         for at in range(0, len(job_ids), FIND):
             part = job_ids[at : at + FIND]
             found += await broker.caller.again(script, meta, len(part), *part)
-        lanes: list[str | None] = [_text(raw) if raw else None for raw in found]
+        lanes: list[str | None] = [text(raw) if raw else None for raw in found]
         left = [place for place, raw in enumerate(found) if raw == 0]
         if left:
             for place, lane in zip(left, await self._search([job_ids[i] for i in left]), strict=True):
@@ -232,14 +209,6 @@ class LaneStore:
                 answer = await broker.caller.again(
                     load("find_in_lanes"), broker.keys.meta(), len(left), *left, *lanes
                 )
-                found.update((one, _text(raw)) for one, raw in zip(left, answer, strict=True) if raw)
+                found.update((one, text(raw)) for one, raw in zip(left, answer, strict=True) if raw)
                 left = [job_id for job_id in left if job_id not in found]
         return [found.get(job_id) for job_id in job_ids]
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def _texts(raw: Sequence[Any]) -> list[str]:
-    return [_text(one) for one in raw]

@@ -1,24 +1,29 @@
 """Finds jobs that are in no list of their queue, and puts them back or removes them.
 
-A job hash that no list or set names is a job that nobody will ever run. A peer can leave one behind: two
+A job hash that no list or set names is a job that no worker will ever run. A peer can leave one behind: two
 generations of BullMQ that pause and resume the same queue rename one list over another (docs/protocol).
 
-The scan goes in bounded steps and holds no more than ids: first every id that is in some state, then
-every job hash; what is left are suspects. Whether a suspect is really lost is decided by the script that
-puts it back or removes it, in the same step, so a job that moved meanwhile is left alone.
-
-May touch: the server, through a queue's broker.
+The scan keeps no more than ids: first every id that is in some state, then every job hash. What is left are
+suspects.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from oxcart.broker.bullmq.broker import STATES, BullMQBroker
+from oxcart.broker.bullmq.keys import LISTS, STATES
+from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.discovery import glob_escape
+from oxcart.broker.port.parts import Rescue
+from oxcart.broker.port.results import Rescued
+from oxcart.broker.progress import OnProgress, Progress, silent
+from oxcart.broker.replies import number
+from oxcart.model.errors import ReplyCode
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
 
 #: Keys, or members, that one step looks at.
 STEP = 1000
@@ -27,88 +32,34 @@ FEW = 50
 #: Members of lists that a call may walk through at most, about 5 ms of the server's time.
 WALK = 500_000
 
-_LISTS = frozenset({"wait", "paused", "active"})
-_SPECIAL = re.compile(r"([*?\[\]\\^])")
+
+class QueueRescue(QueuePart, Rescue):
+    """The search for lost jobs of one queue."""
+
+    async def run(self, *, dry_run: bool = False, progress: OnProgress = silent) -> Rescued:
+        found = Rescued()
+        suspects = await _suspects(self._broker, found, progress)
+        # Each is put in front of the last: the oldest goes last, and will be the first to run.
+        suspects.sort(reverse=True)
+        async for raw, code in _ask(self._broker, "rescue", [one for _, one in suspects], dry_run):
+            job_id = raw.decode("utf-8", "replace")
+            if code == ReplyCode.DONE:
+                found.rescued.append(job_id)
+            elif code == ReplyCode.LEASE_GONE:
+                found.leased.append(job_id)
+            elif code == ReplyCode.WRONG_STATE:
+                found.ended.append(job_id)
+        found.rescued.reverse()
+        return found
+
+    async def remove_orphans(self, *, dry_run: bool = False, progress: OnProgress = silent) -> list[str]:
+        suspects = sorted(await _suspects(self._broker, Rescued(), progress))
+        asked = _ask(self._broker, "remove_orphans", [one for _, one in suspects], dry_run)
+        return [raw.decode("utf-8", "replace") async for raw, code in asked if code == ReplyCode.DONE]
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """How far a rescue is: what it does, keys looked at, keys there are about, suspects so far."""
-
-    step: str
-    keys: int
-    total: int
-    suspects: int
-
-
-class Rescued(msgspec.Struct):
-    """What a rescue found.
-
-    Attributes:
-        looked_at: How many job hashes there were.
-        rescued: The ids that were put back, or would be.
-        leased: Ids in no list that a worker holds a lease on.
-        ended: Ids in no list whose jobs have ended; running them again would be wrong.
-    """
-
-    looked_at: int = 0
-    rescued: list[str] = []
-    leased: list[str] = []
-    ended: list[str] = []
-
-
-async def rescue(
-    broker: BullMQBroker,
-    *,
-    dry_run: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
-) -> Rescued:
-    """Puts back every lost job of a queue.
-
-    Args:
-        broker: The queue.
-        dry_run: Only say what would be put back.
-        progress: Told after every step.
-    """
-    found = Rescued()
-    suspects = await _suspects(broker, found, progress)
-    # Each is put in front of the last: the oldest goes last, and will be the first to run.
-    suspects.sort(reverse=True)
-    ids = [one for _, one in suspects]
-    async for raw, code in _ask(broker, "rescue", ids, dry_run):
-        job_id = raw.decode("utf-8", "replace")
-        if code == 1:
-            found.rescued.append(job_id)
-        elif code == -2:
-            found.leased.append(job_id)
-        elif code == -3:
-            found.ended.append(job_id)
-    found.rescued.reverse()
-    return found
-
-
-async def remove_orphans(
-    broker: BullMQBroker,
-    *,
-    dry_run: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
-) -> list[str]:
-    """Removes every job of a queue that is in no list, and that no worker holds; returns their ids.
-
-    Args:
-        broker: The queue.
-        dry_run: Only say which would be removed.
-        progress: Told after every step.
-    """
-    suspects = sorted(await _suspects(broker, Rescued(), progress))
-    ids = [one for _, one in suspects]
-    asked = _ask(broker, "remove_orphans", ids, dry_run)
-    return [raw.decode("utf-8", "replace") async for raw, code in asked if code == 1]
-
-
-async def _suspects(
-    broker: BullMQBroker, found: Rescued, progress: Callable[[Progress], None]
-) -> list[tuple[int, bytes]]:
-    """Jobs that no list or set named when it was read: when they were made, and their ids."""
+async def _suspects(broker: BullMQBroker, found: Rescued, progress: OnProgress) -> list[tuple[int, bytes]]:
+    """Returns jobs that no list or set named when it was read: when they were made, and their ids."""
     total = int(await broker.caller.command("DBSIZE"))
     known: set[bytes] = set()
     async for ids in _known(broker):
@@ -126,7 +77,7 @@ async def _suspects(
                 continue  # a hash of another kind
             found.looked_at += 1
             if one not in known:
-                suspects.append((_number(stamp), one))
+                suspects.append((number(stamp), one))
         progress(Progress("looking for jobs", min(seen, total), total, len(suspects)))
     return suspects
 
@@ -138,7 +89,7 @@ async def _ask(
     script = load(verb)
     start = 0
     while start < len(ids):
-        lengths = await broker.caller.pipeline([("LLEN", broker.keys.key(name)) for name in _LISTS])
+        lengths = await broker.caller.pipeline([("LLEN", broker.keys.key(name)) for name in LISTS])
         batch = ids[start : start + max(1, min(FEW, WALK // (sum(lengths) + 1)))]
         start += len(batch)
         codes = await broker.caller.once(script, broker.keys.meta(), "1" if dry_run else "", *batch)
@@ -147,11 +98,11 @@ async def _ask(
 
 
 async def _known(broker: BullMQBroker) -> AsyncIterator[list[bytes]]:
-    """Every id that is in some state, a step at a time."""
+    """Yields every id that is in some state."""
     command = broker.caller.command
     for state in STATES:
         key = broker.keys.key(state)
-        if state in _LISTS:
+        if state in LISTS:
             # From the head: jobs arrive there and leave at the tail, so one can only be read twice.
             at = 0
             while ids := await command("LRANGE", key, at, at + STEP - 1):
@@ -167,9 +118,9 @@ async def _known(broker: BullMQBroker) -> AsyncIterator[list[bytes]]:
 
 
 async def _hashes(broker: BullMQBroker) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Every hash under the queue's prefix, by what stands behind it; with about how many keys were seen."""
+    """Yields the ends of keys that are hashes of the queue, with about how many keys were seen."""
     base = broker.keys.key("")
-    pattern = _SPECIAL.sub(r"\\\1", base) + "*"
+    pattern = glob_escape(base) + "*"
     skip = len(base.encode())
     cursor = b"0"
     while True:
@@ -179,10 +130,3 @@ async def _hashes(broker: BullMQBroker) -> AsyncIterator[tuple[int, list[bytes]]
         yield STEP, [key[skip:] for key in keys if key[skip:] != b"meta"]
         if cursor == b"0":
             return
-
-
-def _number(raw: bytes) -> int:
-    try:
-        return int(float(raw))
-    except (ValueError, OverflowError):
-        return 0

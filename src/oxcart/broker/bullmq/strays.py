@@ -1,25 +1,27 @@
-"""What is left of a queue when its jobs are gone: keys that no list names, found by a scan.
+"""Removes what is left of a queue when its jobs are gone: keys that no list names, found by a scan.
 
-A job leaves keys that live longer than it does, because they are about others: its idempotency key, its
+A job leaves keys that outlast it, because they are about others: its idempotency key, its
 deduplication window, the journals of callers, the records of workers. So can a peer that dies half-way. The
 scan goes through the server in bounded steps. A script decides about every key in the same step in which it
-removes it, so a job that was added meanwhile keeps all it has.
-
-May touch: the server, through a queue's broker.
+removes it, so a job that was added meanwhile keeps all its keys.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
-from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.graphs import STEP, GateKeeper
+from oxcart.broker.bullmq.gates import STEP, GateKeeper
 from oxcart.broker.bullmq.keys import split_own
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
+from oxcart.broker.replies import text
 from oxcart.model.errors import AccessDenied
 from oxcart.model.names import HIDDEN
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
 
 log = logging.getLogger("oxcart.broker")
 
@@ -55,7 +57,7 @@ async def remove_strays(broker: BullMQBroker) -> int:
                 some = ends[first : first + FEW]
                 removed += await broker.caller.again(script, f"{base}:meta", broker.caller.client_id, *some)
     except AccessDenied as error:
-        log.warning("queue %s: left keys that no job has: %s", broker.queue, error)
+        log.warning("queue %s: keys of removed jobs were left: %s", broker.queue, error)
     return removed
 
 
@@ -67,7 +69,7 @@ async def _keys(broker: BullMQBroker) -> AsyncIterator[tuple[str, list[str]]]:
         cursor, keys = await broker.caller.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN)
         found: dict[str, list[str]] = {}
         for key in keys:
-            own = split_own(key.decode("utf-8", "surrogateescape"), broker.keys.base)
+            own = split_own(text(key), broker.keys.base)
             if own is not None:
                 found.setdefault(own[0], []).append(own[1])
         for begin, ends in found.items():

@@ -1,7 +1,7 @@
 -- Measures a stream where it lies.
 
 -- The facts of a stream and of one stride of it: behind an id, up to another, so many entries at most (0 for none).
--- Returns what both protocols' stride.lua answer; `life` is the mark of the stream's life, or false.
+-- Returns what both protocols' stride.lua answer; `life` is the mark of the stream's generation, or false.
 local function measure_stride(key, life, after, upto, most)
   local facts = { length = 0, ["entries-added"] = 0, ["last-generated-id"] = "0-0", ["max-deleted-entry-id"] = "0-0" }
   local told = redis.pcall("XINFO", "STREAM", key)

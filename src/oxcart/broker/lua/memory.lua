@@ -45,9 +45,9 @@ local function recalled()
 end
 
 -- The same, and a look whether the script can run at all.
--- The first write command of a script must be one that the server refuses when it is out of memory, so
+-- The first write command of a script must be a command that the server refuses when it is out of memory, so
 -- that a script runs whole or not at all: SETRANGE with nothing to write is that probe. A script whose first
--- write is of that kind anyway says so.
+-- write is of that kind anyway declares it.
 local function remembered(probes_itself)
   local answer = recalled()
   if answer then

@@ -1,4 +1,4 @@
--- Replacing values that somebody may change at the same time.
+-- Replaces values that another client may change at the same time.
 
 -- Replaces a hash field ("h") or a string ("s") that still holds what was read. Returns whether it does now.
 local function swap(kind, key, field, old, new)

@@ -1,4 +1,4 @@
--- The sign of life of a queue's workers. `ox:alive` lives for as many ms as its value says: after that silence the
+-- The sign of a queue's workers. `ox:alive` expires after as many ms as its value: after that silence the
 -- server, or every worker, counts as having been away. Of workers with leases of different lengths the shortest rules.
 
 -- Prolongs the sign, without new memory; returns its ms, or nil where it has run out.

@@ -6,8 +6,6 @@ Names, dict options, events, errors and the retry rule are that package's; so is
 shares the queues, Node included, notices nothing. ``docs/migrating-from-bullmq.md`` lists the differences.
 Beyond it there is what Node has and PyPI's package lacks: jitter, ``waitUntilFinished``, ``getDependencies``,
 ``changeDelay``, ``RateLimitError`` and others.
-
-May touch: the server, through Oxcart's queues and workers.
 """
 
 from oxcart.compat.bullmq.abort_controller import AbortController, AbortError, AbortSignal

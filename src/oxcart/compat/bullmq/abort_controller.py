@@ -1,7 +1,4 @@
-"""How a processor learns that it should stop: a signal, and whoever gives it.
-
-May touch: nothing.
-"""
+"""How a processor learns that it should stop: a signal, and whoever gives it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How long a failed job waits, computed as PyPI's package does; our workers go by ``model.backoff``.
-
-May touch: nothing.
-"""
+"""How long a failed job waits, computed as PyPI's package does; our workers go by ``model.backoff``."""
 
 from __future__ import annotations
 

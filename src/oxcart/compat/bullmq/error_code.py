@@ -1,7 +1,4 @@
-"""The numbers with which a script refuses a call.
-
-May touch: nothing.
-"""
+"""The numbers with which a script refuses a call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Listeners by the name of an event, as Node has them.
-
-May touch: nothing.
-"""
+"""Listeners by the name of an event, as Node has them."""
 
 from __future__ import annotations
 

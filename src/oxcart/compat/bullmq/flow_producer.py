@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import msgspec
 
-from oxcart.broker.bullmq import flows
-from oxcart.broker.bullmq.flows import AddedTree
 from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.port.results import AddedTree
 from oxcart.compat.bullmq.event_emitter import EventEmitter
 from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.options import policy_of, read_options
@@ -22,7 +21,8 @@ from oxcart.compat.bullmq.queue import add_below
 from oxcart.compat.bullmq.record import dumps, name_of
 from oxcart.compat.bullmq.redis_connection import check_backend, server_of
 from oxcart.compat.bullmq.refusals import CodedError
-from oxcart.model.errors import JobError
+from oxcart.compat.bullmq.store import store_of
+from oxcart.model.errors import JobError, ReplyCode
 from oxcart.model.flow import MOST_JOBS, Tree
 from oxcart.queue import Queue as OxcartQueue
 
@@ -33,9 +33,9 @@ class MinimalQueue:
     def __init__(self, inner: OxcartQueue, opts: Mapping[str, Any]) -> None:
         self.inner = inner
         self.name = inner.name
-        self.prefix = inner.prefix
+        self.prefix = inner._core.prefix
         self.opts = opts
-        self.qualifiedName = Keys(inner.name, inner.prefix, inner.server.is_cluster).base
+        self.qualifiedName = Keys(inner.name, inner._core.prefix, inner._core.server.is_cluster).base
 
 
 class FlowProducer(EventEmitter):
@@ -142,7 +142,7 @@ class FlowProducer(EventEmitter):
         """
         queue = self.queueFromNode(opts, opts.get("prefix") or self.prefix)
         depth, most = opts.get("depth", 10), opts.get("maxChildren", 20)
-        found = await queue.inner.get_flow(opts["id"], depth=depth, limit=most)
+        found = await queue.inner.flows.get(opts["id"], depth=depth, limit=most)
         return None if found is None else await self._viewed(found, queue.prefix)
 
     async def _viewed(self, found: Any, prefix: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class FlowProducer(EventEmitter):
             if job.parent is not None:
                 job.id = await add_below(queue.inner, job, tree)
                 return
-            added = await flows.add_tree(queue.inner._store, tree, timeout=queue.inner.add_timeout)
+            added = await store_of(queue).flows.add(tree, timeout=queue.inner._core.add_timeout)
         except JobError as error:
             raise _refused(error, job.parentKey) from error
         except CodedError as error:
@@ -177,9 +177,9 @@ class FlowProducer(EventEmitter):
         trees = [_tree(node) for node in nodes]
         tied = any(node["job"].parent or node["job"].deduplication_id for node in nodes)
         if trees and not tied and sum(map(_size, trees)) <= MOST_JOBS:
-            inner: OxcartQueue = nodes[0]["job"].queue.inner
+            queue: MinimalQueue = nodes[0]["job"].queue
             with contextlib.suppress(JobError):
-                await flows.add_trees(inner._store, trees, timeout=inner.add_timeout)
+                await store_of(queue).flows.add_many(trees, timeout=queue.inner._core.add_timeout)
                 return
         for node in nodes:
             try:
@@ -230,9 +230,9 @@ def _name(node: Mapping[str, Any], added: AddedTree) -> None:
 
 
 def _refused(error: JobError, parent_key: str | None) -> Exception:
-    words = {
-        -5: f"Missing key for parent job {parent_key}. addJob",
-        -7: f"The parent job {parent_key} cannot be replaced. addJob",
+    words: dict[int, str] = {
+        ReplyCode.PARENT_NOT_FOUND: f"Missing key for parent job {parent_key}. addJob",
+        ReplyCode.PARENT_CONFLICT: f"The parent job {parent_key} cannot be replaced. addJob",
     }
     refused = Exception(words.get(error.code or 0, f"Unknown code {error.code} error for addJob"))
     refused.code = error.code  # type: ignore[attr-defined]

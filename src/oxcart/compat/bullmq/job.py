@@ -1,8 +1,6 @@
 """A job as PyPI's package shows it: what it is, and what can be done with it.
 
 A job in a processor's hands reads its record only when somebody looks: most processors want the data alone.
-
-May touch: the server, through the queue or worker that the job came from.
 """
 
 from __future__ import annotations
@@ -13,18 +11,20 @@ from typing import Any
 
 import msgspec
 
-from oxcart.broker.bullmq import flows
 from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.claimed import BullMQClaim
 from oxcart.broker.clock import now_ms
-from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome
+from oxcart.broker.port import Ask, Lease, Outcome, OutcomeKind
 from oxcart.compat.bullmq.options import backoff_of, policy_of, shown
-from oxcart.compat.bullmq.record import dumps, loads, next_of, number, texts
+from oxcart.compat.bullmq.record import dumps, hash_of, loads, next_of, number, texts
 from oxcart.compat.bullmq.refusals import refusal, told
+from oxcart.compat.bullmq.store import HasQueue, store_of
 from oxcart.engine.running import RunningJob
-from oxcart.model.errors import JobError, JobLocked, JobNotFound
+from oxcart.model.errors import JobError, JobLocked, JobNotFound, ReplyCode
 from oxcart.model.failure import RateLimited
 from oxcart.model.flow import OnFailure
 from oxcart.model.outcome import Snooze, WaitForChildren
+from oxcart.queue import Queue as OxcartQueue
 
 _FLAGS = {
     OnFailure.FAIL: "fpof",
@@ -146,7 +146,7 @@ class Job:
             _managed=managed,
             _ending=None,
             _error=None,
-            _raw=running.claim.fields,
+            _raw=hash_of(running.claim),
         )
         return job
 
@@ -207,23 +207,22 @@ class Job:
         return job
 
     @staticmethod
-    async def fromId(queue: Any, jobId: str) -> Job | None:
+    async def fromId(queue: HasQueue, jobId: str) -> Job | None:
         """A job as it is now, or None."""
-        (fields,) = await queue.inner.broker.records([jobId])
+        (fields,) = await store_of(queue).records([jobId])
         return None if not fields else job_of(queue, jobId, fields)
 
     @staticmethod
-    async def addJobLog(queue: Any, jobId: str, logRow: str, keepLogs: int = 0) -> int:
+    async def addJobLog(queue: HasQueue, jobId: str, logRow: str, keepLogs: int = 0) -> int:
         """Appends to a job's log; returns how many rows it has."""
-        adding = queue.inner.broker.add_log(jobId, [str(logRow)], keepLogs or None)
+        adding = store_of(queue).logs.append(jobId, [str(logRow)], keepLogs or None)
         return await told(adding, "addLog", jobId)
 
     # -- looking
 
     @property
     def _broker(self) -> BullMQBroker:
-        broker: BullMQBroker = self.queue.inner.broker
-        return broker
+        return store_of(self.queue)
 
     @property
     def _id(self) -> str:
@@ -267,12 +266,12 @@ class Job:
 
     async def getChildrenValues(self) -> dict[str, Any]:
         """What its children returned, by their keys."""
-        found = await flows.every(self._broker, self._id, "processed")
+        found = await self._broker.flows.every(self._id, "processed")
         return {key: child.value for key, child in found.items()}
 
     async def getIgnoredChildrenFailures(self) -> dict[str, str]:
         """Why children failed whose failure is ignored, by their keys; as Node has it."""
-        found = await flows.every(self._broker, self._id, "ignored")
+        found = await self._broker.flows.every(self._id, "ignored")
         return {key: child.reason or "" for key, child in found.items()}
 
     async def getDependencies(self, opts: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -288,15 +287,15 @@ class Job:
         """
         kinds = ("processed", "unprocessed", "ignored", "failed")
         if not opts:
-            return {kind: _children(kind, await flows.every(self._broker, self._id, kind)) for kind in kinds}
+            return {kind: _children(kind, await self._broker.flows.every(self._id, kind)) for kind in kinds}
         found: dict[str, Any] = {}
         for kind in kinds:
             asked = opts.get(kind)
             if not asked:
                 continue
             asked = asked if isinstance(asked, Mapping) else {}
-            page = await flows.page(
-                self._broker, self._id, kind, str(asked.get("cursor", 0)), int(asked.get("count", 20))
+            page = await self._broker.flows.page(
+                self._id, kind, str(asked.get("cursor", 0)), int(asked.get("count", 20))
             )
             found[kind] = _children(kind, {child.key: child for child in page.children})
             found[f"next{kind.capitalize()}Cursor"] = int(page.cursor or 0)
@@ -304,7 +303,7 @@ class Job:
 
     async def getDependenciesCount(self, opts: Mapping[str, Any] | None = None) -> dict[str, int]:
         """How many children it has, by what became of them; as Node has it."""
-        counts = await flows.counts(self._broker, self._id)
+        counts = await self._broker.flows.counts(self._id)
         kinds = [
             kind for kind in ("failed", "ignored", "processed", "unprocessed") if not opts or opts.get(kind)
         ]
@@ -321,7 +320,8 @@ class Job:
             JobFailed: It failed.
             ResultTimeout: It has not ended in time.
         """
-        return await self.queue.inner.results.wait(self._id, None if ttl is None else ttl / 1000)
+        inner: OxcartQueue = self.queue.inner
+        return await inner._core.results.wait(self._id, None if ttl is None else ttl / 1000)
 
     # -- changing
 
@@ -342,7 +342,7 @@ class Job:
 
     async def clearLogs(self, keepLogs: int = 0) -> None:
         """Drops its log but for the newest rows; as Node has it."""
-        await self._broker.clear_logs(self._id, keepLogs)
+        await self._broker.logs.clear(self._id, keepLogs)
 
     async def promote(self) -> None:
         """Lets it run now instead of at its time."""
@@ -357,7 +357,7 @@ class Job:
     async def changePriority(self, opts: Mapping[str, Any]) -> None:
         """Changes its priority; ``lifo`` puts it in front of its equals."""
         priority = opts.get("priority") or 0
-        changing = self._broker.change_priority(self._id, priority, lifo=bool(opts.get("lifo")))
+        changing = self._broker.updates.change_priority(self._id, priority, lifo=bool(opts.get("lifo")))
         await told(changing, "changePriority", self.id)
         self.priority = priority
 
@@ -391,11 +391,11 @@ class Job:
 
     async def removeUnprocessedChildren(self) -> None:
         """Removes the jobs below it that have not ended and that no worker holds; as Node has it."""
-        await told(self._broker.remove_unprocessed(self._id), "removeUnprocessedChildren", self.id)
+        await told(self._broker.flows.remove_unprocessed(self._id), "removeUnprocessedChildren", self.id)
 
     async def removeChildDependency(self) -> bool:
         """Lets its parent wait for it no more; says whether one did. As Node has it."""
-        leaving = self._broker.leave_parent(self._id)
+        leaving = self._broker.flows.leave_parent(self._id)
         left = await told(leaving, "removeChildDependency", self.id, parent=self.parentKey)
         if left:
             self.parent = self.parentKey = None
@@ -404,7 +404,7 @@ class Job:
     async def removeDeduplicationKey(self) -> bool:
         """Closes the deduplication window that it owns; as Node has it."""
         window = self.deduplication_id
-        return window is not None and await self._broker.release_window(window, self._id)
+        return window is not None and await self._broker.deduplication.release(window, self._id)
 
     def discard(self) -> None:
         """Lets a failure of this attempt be the last; as Node has it."""
@@ -428,7 +428,7 @@ class Job:
         if self._is_ours(token):
             self._ending = Snooze(f"{delay}ms")
         else:
-            outcome = self._outcome("d", token, delay_ms=delay)
+            outcome = self._outcome(OutcomeKind.DELAY, token, delay_ms=delay)
             await self._end(outcome, "moveToDelayed")
         self.delay = delay
 
@@ -444,15 +444,16 @@ class Job:
             UnrecoverableError: A child has failed, and the job with it.
         """
         if not self._is_ours(token):
-            return await self._end(self._outcome("h", token), "moveToWaitingChildren") == 1
+            waiting = self._outcome(OutcomeKind.AWAIT_CHILDREN, token)
+            return await self._end(waiting, "moveToWaitingChildren") == ReplyCode.DONE
         child = (opts or {}).get("child")
-        counts = await flows.counts(self._broker, self._id)
+        counts = await self._broker.flows.counts(self._id)
         if counts.failed:
-            raise refusal(-9, "moveToWaitingChildren", self.id, "active")
+            raise refusal(ReplyCode.CHILD_FAILED, "moveToWaitingChildren", self.id, "active")
         pending = counts.unprocessed > 0
         if pending and child:
             key = f"{child.get('queue')}:{child.get('id')}"
-            pending = key in await flows.every(self._broker, self._id, "unprocessed")
+            pending = key in await self._broker.flows.every(self._id, "unprocessed")
         if pending:
             self._ending = WaitForChildren()
         return pending
@@ -462,7 +463,7 @@ class Job:
         if self._is_ours(token):
             self._ending = RateLimited("1ms")
         else:
-            await self._end(self._outcome("w", token), "moveToWait")
+            await self._end(self._outcome(OutcomeKind.GIVE_BACK, token), "moveToWait")
 
     async def moveToCompleted(
         self,
@@ -493,12 +494,12 @@ class Job:
         self.failedReason = str(err)
         self._error = err
         outcome = self.queue.judge.of_error(self._hold(token), err)
-        retried = outcome.kind != "f"
+        retried = outcome.kind != OutcomeKind.FAILED
         answer = await self._finished(outcome, token, fetchNext and not (retried and not outcome.delay_ms))
         if retried and not (fetchNext and outcome.delay_ms):
             answer = None
         self.stacktrace = texts(loads(outcome.stack, []))
-        if outcome.kind == "f":
+        if outcome.kind == OutcomeKind.FAILED:
             self.finishedOn = outcome.at_ms
         elif outcome.delay_ms:
             self.delay = outcome.delay_ms
@@ -523,10 +524,10 @@ class Job:
             b"atm": str(self.attemptsMade).encode(),
             b"stacktrace": msgspec.json.encode(self.stacktrace),
         }
-        claim = ClaimedJob(self._id, token, -1, self.processedOn or 0, fields)
+        claim = BullMQClaim(self._id, token, -1, self.processedOn or 0, fields)
         return RunningJob(self._broker, claim, "", None)
 
-    def _outcome(self, kind: str, token: str | None, *, delay_ms: int = 0) -> Outcome:
+    def _outcome(self, kind: OutcomeKind, token: str | None, *, delay_ms: int = 0) -> Outcome:
         used = token if token is not None else self.token or ""
         running = self._running
         starts = running.fencing if running is not None and running.token == used else -1

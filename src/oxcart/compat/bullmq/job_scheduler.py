@@ -1,7 +1,4 @@
-"""Schedulers as PyPI's package has them: jobs that are made again and again.
-
-May touch: the server, through Oxcart's queue.
-"""
+"""Schedulers as PyPI's package has them: jobs that are made again and again."""
 
 from __future__ import annotations
 
@@ -11,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from oxcart.broker.bullmq.schedulers import Claim
+from oxcart.broker.bullmq.claimed import BullMQClaim
 from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.options import backoff_of, read_options, shown, stored
 from oxcart.compat.bullmq.record import dumps, name_of
 from oxcart.compat.bullmq.refusals import bad_cron, told
+from oxcart.compat.bullmq.store import HasQueue, store_of
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.schedule import Schedule, Scheduler, check_scheduler_id
 
@@ -32,7 +30,7 @@ class JobScheduler:
             are made by whoever claims one, who must know the pattern too; as in PyPI's package.
     """
 
-    def __init__(self, queue: Any, repeat_strategy: RepeatStrategy | None = None) -> None:
+    def __init__(self, queue: HasQueue, repeat_strategy: RepeatStrategy | None = None) -> None:
         self.queue = queue
         self.repeat_strategy = repeat_strategy
 
@@ -67,7 +65,7 @@ class JobScheduler:
         given, repeat = dict(opts or {}), dict(repeat_opts or {})
         _check(repeat)
         check_scheduler_id(job_scheduler_id)
-        now = await self.queue.inner.broker.now()
+        now = await store_of(self.queue).now()
         start, end = (to_millis(repeat.get(name)) for name in ("startDate", "endDate"))
         limit, count = repeat.get("limit"), (repeat.get("count") or 0) + 1
         if (limit is not None and count > limit) or (end is not None and now > end):
@@ -101,8 +99,8 @@ class JobScheduler:
                 raise (bad_cron(error) if error.field == "cron" else error) from error
         body = bytes(dumps({} if job_data is None else job_data))
         template = stored({**given, "backoff": backoff_of(given.get("backoff"))})
-        store = self.queue.inner.broker.schedulers
-        upserting = store.upsert(job_scheduler_id, schedule, name_of(job_name), body, template, at_ms=at_ms)
+        store = store_of(self.queue).schedules
+        upserting = store.write(job_scheduler_id, schedule, name_of(job_name), body, template, at_ms=at_ms)
         made_run = await told(upserting, "addJobScheduler", job_scheduler_id)
         if made_run is None:
             return None
@@ -130,44 +128,45 @@ class JobScheduler:
 
     async def _advance(self, scheduler_id: str, producer_id: str | None) -> str | None:
         """Makes the run after one that exists; the server sees to it that there is only one such."""
-        broker = self.queue.inner.broker
+        broker = store_of(self.queue)
         if producer_id is None:
-            found = await broker.schedulers.get(scheduler_id)
+            found = await broker.schedules.get(scheduler_id)
             producer_id = None if found is None else found.next_job_id
         if producer_id is None:
             return None
         (fields,) = await broker.records([producer_id])
         if not fields:
             return None
-        (made,) = await broker.schedulers.advance([Claim(producer_id, scheduler_id, fields)])
+        claim = BullMQClaim(producer_id, "", -1, 0, fields | {b"rjk": scheduler_id.encode()})
+        (made,) = await broker.schedules.advance([claim])
         if isinstance(made, OxcartError):
             raise made
         return made or None
 
     async def removeJobScheduler(self, job_scheduler_id: str) -> int:
         """Removes a scheduler; 0 if it was there, 1 if not."""
-        return 0 if await self.queue.inner.schedulers.remove(job_scheduler_id) else 1
+        return 0 if await self.queue.inner.schedules.remove(job_scheduler_id) else 1
 
     async def isJobScheduler(self, job_scheduler_id: str) -> bool:
         """Whether there is such a scheduler, and no repeatable job of old under its id."""
-        found = await self.queue.inner.schedulers.get(job_scheduler_id)
+        found = await self.queue.inner.schedules.get(job_scheduler_id)
         return found is not None and found.runs is not None
 
     async def getScheduler(self, job_scheduler_id: str) -> dict[str, Any] | None:
         """A scheduler as it is now, or None."""
-        found = await self.queue.inner.schedulers.get(job_scheduler_id)
+        found = await self.queue.inner.schedules.get(job_scheduler_id)
         return None if found is None else _shown(found)
 
     async def getJobSchedulers(
         self, start: int = 0, end: int = -1, asc: bool = False
     ) -> list[dict[str, Any]]:
         """Schedulers by the time of their next job, latest first unless ``asc``."""
-        found = await self.queue.inner.broker.schedulers.page(start, end, latest=not asc)
+        found = await store_of(self.queue).schedules.page(start, end, latest=not asc)
         return [_shown(one) for one in found]
 
     async def getSchedulersCount(self) -> int:
         """How many there are."""
-        return int(await self.queue.inner.schedulers.count())
+        return int(await self.queue.inner.schedules.count())
 
 
 def _check(repeat: Mapping[str, Any]) -> None:

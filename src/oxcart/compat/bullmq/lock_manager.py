@@ -2,8 +2,6 @@
 
 The locks of jobs that a worker runs are renewed by our engine, in a process of its own. What is tracked here
 by hand (``track_job``, for jobs of ``Worker.getNextJob``) is renewed here.
-
-May touch: the server, through the worker's queue.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.port import Lease
 from oxcart.compat.bullmq.abort_controller import AbortController
+from oxcart.compat.bullmq.store import store_of
 
 if TYPE_CHECKING:
     from oxcart.engine.running import RunningJob
@@ -143,7 +142,7 @@ class LockManager:
         if not leases:
             return
         try:
-            refused = await self.worker.inner.broker.extend(leases, self.lock_duration)
+            refused = await store_of(self.worker).extend(leases, self.lock_duration)
         except Exception as error:
             self.worker._tell("error", error)
             return

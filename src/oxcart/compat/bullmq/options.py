@@ -1,8 +1,6 @@
 """Options as PyPI's package has them, dicts of Node's names, to and from what is stored.
 
 What is given is checked, and stored to the letter: also options that only a peer knows.
-
-May touch: nothing.
 """
 
 from __future__ import annotations

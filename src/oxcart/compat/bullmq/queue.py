@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from oxcart.broker.bullmq import codec, flows, operations
+from oxcart.broker.bullmq import bulk, codec
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.bullmq.keys import Keys
@@ -24,6 +24,7 @@ from oxcart.compat.bullmq.record import dumps, name_of
 from oxcart.compat.bullmq.redis_connection import check_backend, client_of, server_of
 from oxcart.compat.bullmq.refusals import told
 from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
+from oxcart.compat.bullmq.store import store_of
 from oxcart.engine.verdict import Verdict
 from oxcart.model.errors import PayloadError, QueueBusy, ScriptError, ValidationError
 from oxcart.model.flow import Tree
@@ -50,7 +51,7 @@ class QueueBase(EventEmitter):
         self._connection = opts.get("connection")
         #: The queue on our engine, for what this package does not offer.
         self.inner = OxcartQueue(name, server=server_of(self._connection), prefix=self.prefix)
-        self._keys = keys = Keys(name, self.prefix, self.inner.server.is_cluster)
+        self._keys = keys = Keys(name, self.prefix, self.inner._core.server.is_cluster)
         self.qualifiedName = keys.base
         self.keys = {suffix: keys.key(suffix) for suffix in NAMES}
         self._client: Any = None
@@ -61,18 +62,23 @@ class QueueBase(EventEmitter):
     def client(self) -> Any:
         """A client of redis-py on the same server, for those who look at keys themselves."""
         if self._client is None:
-            self._client = client_of(self._connection, self.inner.server)
+            self._client = client_of(self._connection, self.inner._core.server)
         return self._client
 
     def toKey(self, type: str) -> str:
         """A key of the queue by its last part."""
         return f"{self.qualifiedName}:{type}"
 
+    @property
+    def store(self) -> BullMQBroker:
+        """The queue's storage."""
+        return store_of(self)
+
     def by_hand(self, token: str) -> BullMQBroker:
         """The queue's storage, whose next claim is made under a lock of the caller's."""
         if self._by_hand is None:
             self._by_hand = BullMQBroker(
-                self.inner.server, self.name, prefix=self.prefix, new_token=lambda: self._token
+                self.inner._core.server, self.name, prefix=self.prefix, new_token=lambda: self._token
             )
         self._token = token
         return self._by_hand
@@ -117,7 +123,9 @@ class Queue(QueueBase):
         if encoded is None:
             await self._add_children([job])
         else:
-            _note_added(job, await self.inner.add_encoded(encoded))
+            core = self.inner._core
+            (added,) = await core.add([encoded], timeout=core.add_timeout, replicated=core.is_replicated())
+            _note_added(job, added)
         return job
 
     async def addBulk(self, jobs: Iterable[Mapping[str, Any]]) -> list[Job]:
@@ -127,7 +135,7 @@ class Queue(QueueBase):
             for one in jobs
         ]
         alone = [(job, encoded) for job, encoded in made if encoded is not None]
-        added = await self.inner._store.add([encoded for _, encoded in alone], timeout=self.inner.add_timeout)
+        added = await self.store.add([encoded for _, encoded in alone], timeout=self.inner._core.add_timeout)
         for (job, _), one in zip(alone, added, strict=True):
             _note_added(job, one)
         await self._add_children([job for job, encoded in made if encoded is None])
@@ -167,7 +175,7 @@ class Queue(QueueBase):
 
     async def getRateLimitTtl(self) -> int:
         """How many ms a rate limit lasts yet; below zero where there is none."""
-        return await self.inner._store.limits.ttl_ms()
+        return await self.store.limits.ttl_ms()
 
     async def rateLimit(self, expire_time_ms: int) -> None:
         """Lets no job start for so many ms."""
@@ -175,11 +183,11 @@ class Queue(QueueBase):
 
     async def removeRateLimitKey(self) -> int:
         """Ends a rate limit; returns how many keys that were."""
-        return await self.inner._store.limits.release()
+        return await self.store.limits.release()
 
     async def setGlobalConcurrency(self, concurrency: int) -> int:
         """Lets at most so many jobs run at once over all workers; 1 where that is new."""
-        return await self.inner._store.limits.set_concurrency(_count(concurrency, "concurrency"))
+        return await self.store.limits.set_concurrency(_count(concurrency, "concurrency"))
 
     async def getGlobalConcurrency(self) -> int | None:
         """How many jobs may run at once, or None."""
@@ -187,11 +195,11 @@ class Queue(QueueBase):
 
     async def removeGlobalConcurrency(self) -> int:
         """Lets any number run at once; returns how many fields that were."""
-        return await self.inner._store.limits.remove_concurrency()
+        return await self.store.limits.remove_concurrency()
 
     async def setGlobalRateLimit(self, max_jobs: int, duration_ms: int) -> int:
         """Lets at most so many jobs start in so many ms; returns how many fields are new."""
-        limits = self.inner._store.limits
+        limits = self.store.limits
         return await limits.set_rate(_count(max_jobs, "max_jobs"), _count(duration_ms, "duration_ms"))
 
     async def getGlobalRateLimit(self) -> dict[str, int] | None:
@@ -201,7 +209,7 @@ class Queue(QueueBase):
 
     async def removeGlobalRateLimit(self) -> int:
         """Lets jobs start at any rate; returns how many fields that were."""
-        return await self.inner._store.limits.remove_rate()
+        return await self.store.limits.remove_rate()
 
     async def obliterate(self, force: bool = False) -> None:
         """Removes the queue and everything in it.
@@ -210,13 +218,13 @@ class Queue(QueueBase):
             Exception: Workers hold jobs, and ``force`` was not said.
         """
         try:
-            await self.inner.obliterate(force=force)
+            await self.inner.jobs.obliterate(force=force)
         except QueueBusy as error:
             raise Exception("Cannot obliterate queue with active jobs") from error
 
     async def drain(self, delayed: bool = False) -> None:
         """Removes every job that waits, and where asked for those whose time has not come."""
-        await self.inner.drain(delayed=delayed)
+        await self.inner.jobs.clear(delayed=delayed)
 
     async def clean(self, grace: int, limit: int, type: str) -> list[str]:
         """Removes jobs of a state that are older than so many ms; returns their ids.
@@ -226,42 +234,42 @@ class Queue(QueueBase):
             limit: How many at most; 0 for all.
             type: ``completed``, ``failed``, ``wait``, ``prioritized``, ``delayed``, ``active`` or ``paused``.
         """
-        broker, ids = self.inner._store, list[str]()
+        broker, ids = self.store, list[str]()
         before = await broker.now() - grace
         for place in ("paused",) if type == "paused" else _PLACES.get(type, (type,)):
             rest = limit - len(ids) if limit else None
             if rest is None or rest > 0:
-                await operations.clean(broker, place, before, limit=rest, ids=ids)
+                await bulk.clean(broker, place, before, limit=rest, ids=ids)
         return ids
 
     async def retryJobs(self, opts: Mapping[str, Any] | None = None) -> None:
         """Lets failed (or, by ``state``, completed) jobs run again that ended before ``timestamp``."""
         opts = opts or {}
-        await self.inner.retry_all(opts.get("state") or "failed", until=opts.get("timestamp") or None)
+        await self.inner.jobs.retry_all(opts.get("state") or "failed", until=opts.get("timestamp") or None)
 
     async def promoteJobs(self, opts: Mapping[str, Any] | None = None) -> None:
         """Lets all delayed jobs run now."""
-        await self.inner.promote_all()
+        await self.inner.jobs.promote_all()
 
     async def trimEvents(self, maxLength: int) -> int:
         """Drops the oldest events, down to about so many; returns how many."""
-        return await self.inner.trim_events(maxLength)
+        return await self.inner.events.trim(maxLength)
 
     async def removeDeprecatedPriorityKey(self) -> int:
         """Removes a key of versions before 4; returns how many that were."""
-        return int(await self.inner._store.caller.command("DEL", self.toKey("priority")))
+        return int(await self.store.remove_key("priority"))
 
     async def removeDeduplicationKey(self, id: str) -> int:
         """Lets the next add of a deduplication id be a job again; as Node has it."""
-        return int(await self.inner.release_deduplication(id))
+        return int(await self.inner.deduplication.release(id))
 
     async def remove(self, job_id: str, opts: Mapping[str, Any] | None = None) -> int:
         """Removes a job, with its children unless ``removeChildren`` is False; 0 where a worker holds it."""
-        return await removed(self.inner._store, job_id, (opts or {}).get("removeChildren", True))
+        return await removed(self.store, job_id, (opts or {}).get("removeChildren", True))
 
     async def removeOrphanedJobs(self) -> int:
         """Removes jobs that are in no state; returns how many. As Node has it."""
-        return len(await self.inner.remove_orphans())
+        return len(await self.inner.jobs.remove_orphans())
 
     # -- looking
 
@@ -271,7 +279,7 @@ class Queue(QueueBase):
 
     async def getJobState(self, job_id: str) -> str:
         """A job's state, ``unknown`` for none."""
-        return await self.inner.state(job_id)
+        return await self.inner.jobs.state(job_id)
 
     async def getJobs(
         self, types: Iterable[str], start: int = 0, end: int = -1, asc: bool = False
@@ -288,7 +296,7 @@ class Queue(QueueBase):
         return list(found.values())
 
     async def _page(self, type: str, start: int, end: int, asc: bool) -> list[Job]:
-        broker = self.inner._store
+        broker = self.store
         places = _PLACES.get(type, (type,))
         if start < 0 or end < -1:
             counts = await broker.counts()
@@ -337,7 +345,7 @@ class Queue(QueueBase):
 
     async def getJobCounts(self, *types: str) -> dict[str, int]:
         """How many jobs are in each state."""
-        counts = await self.inner._store.counts()
+        counts = await self.store.counts()
         return {
             type: sum(counts.get(place, 0) for place in _PLACES.get(type, (type,)))
             for type in self.sanitizeJobTypes(types)
@@ -381,15 +389,15 @@ class Queue(QueueBase):
 
     async def getCountsPerPriority(self, priorities: Iterable[int]) -> dict[str, int]:
         """How many jobs wait with each of these priorities."""
-        found = await self.inner.counts_per_priority(dict.fromkeys(priorities))
+        found = await self.inner.jobs.counts_per_priority(dict.fromkeys(priorities))
         return {str(priority): count for priority, count in found.items()}
 
     async def getJobLogs(
         self, job_id: str, start: int = 0, end: int = -1, asc: bool = True
     ) -> dict[str, Any]:
         """Rows of a job's log as ``logs``, and how many there are as ``count``."""
-        broker = self.inner._store
-        rows = await broker.logs(job_id)
+        broker = self.store
+        rows = await broker.logs.read(job_id)
         page = rows if asc else rows[::-1]
         last = len(rows) + end if end < 0 else end
         first = max(0, len(rows) + start) if start < 0 else start
@@ -397,11 +405,11 @@ class Queue(QueueBase):
 
     async def getDeduplicationJobId(self, id: str) -> str | None:
         """The job that keeps others of a deduplication id out, or None."""
-        return await self.inner.deduplicated_by(id)
+        return await self.inner.deduplication.owner(id)
 
     async def getMetrics(self, type: str, start: int = 0, end: int = -1) -> dict[str, Any]:
         """How many jobs completed or failed per minute; as Node has it."""
-        series = await self.inner.metrics(type, first=start, last=end)
+        series = await self.inner.jobs.metrics(type, first=start, last=end)
         meta = {
             "count": series.count,
             "prevTS": series.previous_at,
@@ -411,17 +419,16 @@ class Queue(QueueBase):
 
     async def get_workers(self) -> list[dict[str, str]]:
         """The connections of workers of this queue, by the names that they gave themselves."""
-        broker = self.inner._store
+        broker = self.store
         try:
-            raw = await broker.caller.command("CLIENT", "LIST")
+            clients = await broker.clients()
         except ScriptError as error:
             if "unknown command" in str(error):
                 return [{"name": "CLIENT LIST not supported"}]
             raise
         own, plain = broker.keys.client_name(), self.qualifiedName
         found = []
-        for line in raw.decode("utf-8", "replace").splitlines():
-            client = dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
+        for client in clients:
             name = client.get("name", "")
             if name in (own, plain) or name.startswith((f"{own}:w:", f"{plain}:w:")):
                 found.append({**client, "rawname": name, "name": self.name})
@@ -512,10 +519,10 @@ async def add_below(queue: OxcartQueue, job: Job, tree: Tree) -> str:
     assert job.parent is not None
     base = str(job.parent["queueKey"])
     prefix, _, name = base.rpartition(":")
-    if queue.server.is_cluster and name.startswith("{") and name.endswith("}") and "{" not in prefix:
+    if queue._core.server.is_cluster and name.startswith("{") and name.endswith("}") and "{" not in prefix:
         name = name[1:-1]
-    broker = BullMQBroker(queue.server, name, prefix=prefix)
-    adding = flows.add_children(broker, str(job.parent["id"]), [tree], timeout=queue.add_timeout)
+    broker = BullMQBroker(queue._core.server, name, prefix=prefix)
+    adding = broker.flows.add_children(str(job.parent["id"]), [tree], timeout=queue._core.add_timeout)
     try:
         (added,) = await told(adding, "addJob", job.id, parent=job.parentKey)
     finally:

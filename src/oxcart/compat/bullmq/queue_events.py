@@ -44,7 +44,7 @@ class QueueEvents(EventEmitter):
         self.name = name
         self.prefix: str = self.opts.get("prefix") or "bull"
         self.inner = OxcartQueue(name, server=server_of(self.opts.get("connection")), prefix=self.prefix)
-        keys = Keys(name, self.prefix, self.inner.server.is_cluster)
+        keys = Keys(name, self.prefix, self.inner._core.server.is_cluster)
         self.qualifiedName = keys.base
         self.keys = {suffix: keys.key(suffix) for suffix in NAMES}
         self._client: Any = None
@@ -58,7 +58,7 @@ class QueueEvents(EventEmitter):
     def client(self) -> Any:
         """A client of redis-py on the same server, for those who look at keys themselves."""
         if self._client is None:
-            self._client = client_of(self.opts.get("connection"), self.inner.server)
+            self._client = client_of(self.opts.get("connection"), self.inner._core.server)
         return self._client
 
     async def _run_by_itself(self) -> None:

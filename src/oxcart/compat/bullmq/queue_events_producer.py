@@ -28,7 +28,7 @@ class QueueEventsProducer:
         self.name = name
         self.prefix: str = self.opts.get("prefix") or "bull"
         self.inner = OxcartQueue(name, server=server_of(self.opts.get("connection")), prefix=self.prefix)
-        keys = Keys(name, self.prefix, self.inner.server.is_cluster)
+        keys = Keys(name, self.prefix, self.inner._core.server.is_cluster)
         self.qualifiedName = keys.base
         self.keys = {suffix: keys.key(suffix) for suffix in NAMES}
         self.closing = False
@@ -38,7 +38,7 @@ class QueueEventsProducer:
     def client(self) -> Any:
         """A client of redis-py on the same server, for those who look at keys themselves."""
         if self._client is None:
-            self._client = client_of(self.opts.get("connection"), self.inner.server)
+            self._client = client_of(self.opts.get("connection"), self.inner._core.server)
         return self._client
 
     async def publishEvent(self, args: Mapping[str, Any], maxEvents: int | None = None) -> None:
@@ -54,7 +54,7 @@ class QueueEventsProducer:
         if "eventName" not in args:
             raise ValueError("publishEvent requires an 'eventName' key")
         fields = {name: value for name, value in args.items() if name != "eventName"}
-        await self.inner.publish(args["eventName"], maxEvents, **fields)
+        await self.inner.events.publish(args["eventName"], maxEvents, **fields)
 
     async def close(self) -> None:
         """Closes the connection."""

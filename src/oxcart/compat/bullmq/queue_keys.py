@@ -1,7 +1,4 @@
-"""The names of a queue's keys, as PyPI's package hands them out.
-
-May touch: nothing.
-"""
+"""The names of a queue's keys, as PyPI's package hands them out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is stored, as PyPI's package hands it on: fields as text, numbers, lists of texts.
-
-May touch: nothing.
-"""
+"""What is stored, as PyPI's package hands it on: fields as text, numbers, lists of texts."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from oxcart.broker.port import Claimed
+from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.port import Claimed, ClaimedJob
 from oxcart.compat.bullmq.refusals import NotAName, NotJson
 from oxcart.model import payload
 from oxcart.model.errors import PayloadError
@@ -61,6 +59,12 @@ def name_of(name: Any) -> str:
     raise NotAName("job name", "a text", name)
 
 
+def hash_of(claim: ClaimedJob) -> dict[bytes, bytes]:
+    """Returns the hash of a claimed job: the drop-in has queues of BullMQ alone."""
+    assert isinstance(claim, BullMQClaim)
+    return claim.fields
+
+
 def next_of(claimed: Claimed) -> list[Any]:
     """A claim as PyPI's scripts answer it: fields as text, id, and times until which there is none."""
     if not claimed.jobs:
@@ -68,7 +72,7 @@ def next_of(claimed: Claimed) -> list[Any]:
             return [None, None, None, None]
         return [None, 0, claimed.limited_ms, claimed.due_ms]
     job = claimed.jobs[0]
-    fields = {key.decode(): value.decode("utf-8", "replace") for key, value in job.fields.items()}
+    fields = {key.decode(): value.decode("utf-8", "replace") for key, value in hash_of(job).items()}
     fields["ats"] = str(job.starts)
     fields["processedOn"] = str(job.started_ms)
     return [fields, job.id, claimed.limited_ms, claimed.due_ms]

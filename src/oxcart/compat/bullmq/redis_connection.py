@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from oxcart.broker.connection import Server
 from oxcart.broker.location import Location, location_from_env
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import MissingExtra, ValidationError
 
 #: Parameters of redis-py's URLs that say where the server is; others are about its own pool.
 _WHERE = ("db", "ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile")
@@ -160,8 +160,10 @@ def client_of(connection: Any, server: Server) -> Any:
     """A client of redis-py for the same server, for those who look at keys themselves."""
     if hasattr(connection, "connection_pool") or hasattr(connection, "nodes_manager"):
         return connection
-    import redis.asyncio as redis
-
+    try:
+        import redis.asyncio as redis
+    except ImportError as error:
+        raise MissingExtra("the attribute `client`", "redis") from error
     location = server.location
     assert location is not None
     if location.kind == "cluster":

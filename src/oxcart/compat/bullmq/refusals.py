@@ -1,7 +1,4 @@
-"""What a refused call raises: errors that users of PyPI's package catch, and users of Oxcart too.
-
-May touch: nothing.
-"""
+"""What a refused call raises: errors that users of PyPI's package catch, and users of Oxcart too."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from oxcart.compat.bullmq.custom_errors import UnrecoverableError
-from oxcart.model.errors import JobError, PayloadError, ValidationError
+from oxcart.model.errors import JobError, PayloadError, ReplyCode, ValidationError
 
 T = TypeVar("T")
 
@@ -45,17 +42,19 @@ def bad_cron(error: ValidationError) -> ValidationError:
     return made
 
 
-_WORDS = {
-    -1: "Missing key for job {id}. {command}",
-    -2: "Missing lock for job {id}. {command}",
-    -3: "Job {id} is not in the {state} state. {command}",
-    -4: "Job {id} has pending dependencies. {command}",
-    -5: "Missing key for parent job {parent}. {command}",
-    -6: "Lock mismatch for job {id}. Cmd {command} from {state}",
-    -7: "The parent job {id} cannot be replaced. {command}",
-    -9: "Cannot complete job {id} because it has at least one failed child. {command}",
-    -10: "Cannot create job scheduler iteration - job ID already exists. {command}",
-    -11: "Cannot create job scheduler iteration - current and next time slots already have jobs. {command}",
+_WORDS: dict[int, str] = {
+    ReplyCode.JOB_NOT_FOUND: "Missing key for job {id}. {command}",
+    ReplyCode.LEASE_GONE: "Missing lock for job {id}. {command}",
+    ReplyCode.WRONG_STATE: "Job {id} is not in the {state} state. {command}",
+    ReplyCode.CHILDREN_PENDING: "Job {id} has pending dependencies. {command}",
+    ReplyCode.PARENT_NOT_FOUND: "Missing key for parent job {parent}. {command}",
+    ReplyCode.LEASE_OF_ANOTHER: "Lock mismatch for job {id}. Cmd {command} from {state}",
+    ReplyCode.PARENT_CONFLICT: "The parent job {id} cannot be replaced. {command}",
+    ReplyCode.CHILD_FAILED: "Cannot complete job {id} because it has at least one failed child. {command}",
+    ReplyCode.RUN_EXISTS: "Cannot create job scheduler iteration - job ID already exists. {command}",
+    ReplyCode.RUNS_TAKEN: (
+        "Cannot create job scheduler iteration - current and next time slots already have jobs. {command}"
+    ),
 }
 
 
@@ -65,7 +64,7 @@ def refusal(
     """The error for a script's answer, in the words that users of PyPI's package know."""
     words = _WORDS.get(code or 0, f"Unknown code {code} error for {{id}}. {{command}}")
     text = words.format(id=job_id, command=command, state=state, parent=parent)
-    return UnrecoverableError(text) if code == -9 else CodedError(text, code)
+    return UnrecoverableError(text) if code == ReplyCode.CHILD_FAILED else CodedError(text, code)
 
 
 async def told(

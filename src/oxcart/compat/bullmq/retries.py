@@ -1,7 +1,4 @@
-"""The retry rule of PyPI's package: every failure but ``UnrecoverableError`` is tried again.
-
-May touch: nothing.
-"""
+"""The retry rule of PyPI's package: every failure but ``UnrecoverableError`` is tried again."""
 
 from __future__ import annotations
 

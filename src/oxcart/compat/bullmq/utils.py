@@ -1,7 +1,4 @@
-"""Small functions that users of PyPI's package import from its ``utils``.
-
-May touch: nothing.
-"""
+"""Small functions that users of PyPI's package import from its ``utils``."""
 
 from __future__ import annotations
 

@@ -18,10 +18,11 @@ from uuid import uuid4
 
 from msgspec import UNSET
 
-from oxcart.broker.bullmq.codec import count_of
-from oxcart.broker.bullmq.schedulers import Claim
+from oxcart.broker.bullmq.claimed import BullMQClaim
 from oxcart.broker.clock import now_ms
-from oxcart.broker.port import Ask, ClaimedJob, Code, Outcome
+from oxcart.broker.port import Ask, Code, Outcome, OutcomeKind
+from oxcart.broker.stored import count_of
+from oxcart.broker.waiting import BlockingPop
 from oxcart.compat.bullmq.abort_controller import AbortController
 from oxcart.compat.bullmq.custom_errors import (
     DelayedError,
@@ -37,10 +38,11 @@ from oxcart.compat.bullmq.queue import QueueBase
 from oxcart.compat.bullmq.record import dumps, next_of
 from oxcart.compat.bullmq.refusals import refusal
 from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
+from oxcart.compat.bullmq.store import store_of
 from oxcart.engine.running import RunningJob, current_job
 from oxcart.engine.verdict import Verdict
 from oxcart.engine.worker import Worker as OxcartWorker
-from oxcart.model.errors import BrokerError, BrokerUnavailable, ValidationError
+from oxcart.model.errors import BrokerError, BrokerUnavailable, NeverConnected, ReplyCode, ValidationError
 from oxcart.model.failure import RateLimited
 from oxcart.model.outcome import Snooze
 from oxcart.model.retention import Retention
@@ -49,6 +51,8 @@ Processor = Callable[..., Any]
 
 #: How long a worker that is closed waits for running jobs: as long as they take.
 FOR_EVER = "365d"
+
+_FAILED = (OutcomeKind.FAILED, OutcomeKind.RETRY, OutcomeKind.DELAY)
 
 _DEFAULTS = {
     "drainDelay": 5,
@@ -110,7 +114,7 @@ class Worker(QueueBase):
             remove_on_fail=Retention.parse(self.opts.get("removeOnFail"), "removeOnFail"),
         )
         limiter = self.opts.get("limiter")
-        self.inner.process(self._process)
+        self.inner.fallback(self._process)
         self._worker = OxcartWorker(
             self.inner,
             concurrency=self.opts["concurrency"],
@@ -299,7 +303,7 @@ class Worker(QueueBase):
     async def _limited(self) -> RateLimited:
         left = self._held_until - now_ms()
         if left <= 0:
-            left = await self.inner._store.limits.ttl_ms()
+            left = await store_of(self).limits.ttl_ms()
         return RateLimited(f"{max(1, left)}ms", "RateLimitError")
 
     def _started(self, running: RunningJob) -> Job:
@@ -358,11 +362,11 @@ class Worker(QueueBase):
             return None
         self.drained = False
         fields = {name.encode(): value.encode() for name, value in job_data.items()}
-        claim = ClaimedJob(job_id, token or "", count_of(fields.get(b"ats")) or -1, now_ms(), fields)
-        job = Job._claimed(self, RunningJob(self.inner.broker, claim, self.id, None), managed=False)
-        if b"rjk" in fields:
-            store = self.inner._store.schedulers
-            (made,) = await store.advance([Claim(job_id, job_data["rjk"], fields)])
+        claim = BullMQClaim(job_id, token or "", count_of(fields.get(b"ats")) or -1, now_ms(), fields)
+        job = Job._claimed(self, RunningJob(self.inner._core.broker, claim, self.id, None), managed=False)
+        if claim.advances_schedule:
+            store = store_of(self).schedules
+            (made,) = await store.advance([claim])
             if isinstance(made, Exception):
                 text = f"Failed to add repeatable job for next iteration: {made}"
                 self._tell("error", RuntimeError(text))
@@ -371,12 +375,12 @@ class Worker(QueueBase):
     async def waitForJob(self) -> int:
         """Waits until there may be a job; returns when, in ms, or 0 where it was not told."""
         seconds = self.getBlockTimeout(self.blockUntil)
-        link = self.inner.server.link(self.inner.broker.slot, client_name=self.clientName)
+        pop = BlockingPop(self.inner._core.server, self.inner._core.broker.slot, self.clientName)
         try:
-            answer = await link.call("BZPOPMIN", self.keys["marker"], f"{seconds:.3f}", timeout=seconds + 5)
+            popped = await pop.pop([self.keys["marker"]], seconds)
         finally:
-            await link.close()
-        return int(float(answer[2])) if answer else 0
+            await pop.close()
+        return int(float(popped.score)) if popped else 0
 
     def getBlockTimeout(self, block_until: int) -> float:
         """For how many seconds to wait for a job, where the next delayed one is due at a time."""
@@ -428,7 +432,7 @@ class Worker(QueueBase):
     async def runStalledJobsCheck(self) -> None:
         """Takes back jobs of lost workers, if it is time; our engine does so by itself."""
         try:
-            found = await self.inner.broker.recover(
+            found = await self.inner._core.broker.recover(
                 max_stalled=self.opts["maxStalledCount"], interval_ms=self.opts["stalledInterval"]
             )
         except Exception as error:
@@ -469,7 +473,7 @@ class Worker(QueueBase):
     def isConnectionError(self, error: Exception) -> bool:
         """Whether an error says that the server is away for now."""
         if isinstance(error, BrokerError):
-            return isinstance(error, BrokerUnavailable) or "no connection" in str(error)
+            return isinstance(error, BrokerUnavailable | NeverConnected)
         if isinstance(error, ConnectionError | TimeoutError):
             return True
         kinds = {kind.__name__ for kind in type(error).__mro__}  # redis-py's, where somebody uses it
@@ -501,19 +505,19 @@ class _Told:
             worker.lockManager.untrack_job(job.id)
         if mine is None:
             mine = Job._claimed(worker, job, managed=True)
-        if code != 1:
+        if code != ReplyCode.DONE:
             told = refusal(code if isinstance(code, int) else None, "moveToFinished", job.id, "active")
             worker._tell("error", told, mine)
-        elif outcome.kind == "c":
+        elif outcome.kind == OutcomeKind.COMPLETED:
             mine.attemptsMade = job.attempts_made + 1
             mine.finishedOn = outcome.at_ms
             worker._tell("completed", mine, mine.returnvalue)
-        elif outcome.kind in "frd" and (outcome.counts or outcome.kind != "d"):
+        elif outcome.kind in _FAILED and (outcome.counts or outcome.kind != OutcomeKind.DELAY):
             reason = outcome.value.decode("utf-8", "replace")
             error = mine._error or UnrecoverableError(reason)
             mine.attemptsMade = job.attempts_made + 1
             mine.failedReason = reason
-            if outcome.kind == "f":
+            if outcome.kind == OutcomeKind.FAILED:
                 mine.finishedOn = outcome.at_ms
             elif outcome.delay_ms:
                 mine.delay = outcome.delay_ms

@@ -1,9 +1,9 @@
 """From bronze to silver to gold: pure functions ``DataFrame → DataFrame``.
 
-They read no clock, no file and no server, and do not know whether their rows come from a stream, a day that
-is closed or a rebuild: the same rows in give the same rows out. Order is that of the stream (life, ordinal).
+They read no clock, no file and no server. Whether rows come from a stream, a closed day or a rebuild, the
+same rows in give the same rows out. The order is that of the stream (``life``, ``ordinal``).
 
-``events`` finds the lives of jobs in bronze; ``attempts``, ``jobs`` and ``transitions`` are what happened in
-them; ``flows`` and ``firings`` are those of trees and schedules; ``gaps`` and ``counts`` are what the stream
-says of itself; ``metrics``, ``failures``, ``critical_paths`` and ``schedules`` sum up.
+``events`` finds the generations of jobs in bronze. ``attempts``, ``jobs`` and ``transitions`` have their
+history, ``flows`` and ``firings`` that of trees and schedules. ``gaps`` and ``counts`` are about the stream
+itself. ``metrics``, ``failures``, ``critical_paths`` and ``schedules`` are summaries.
 """

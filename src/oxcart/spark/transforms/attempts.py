@@ -1,9 +1,9 @@
-"""One row per job and attempt: when it was ready, begun and ended, how, and what for.
+"""One row per job and attempt: when it was ready, started and ended, and its outcome.
 
-An attempt begins with ``active`` and ends with the next event that takes the job out of a worker's hands.
-What only a worker knows (its name, the failure's category and code) is null where no record of ours tells it.
-``told_by`` says whether the outcome was recorded, or concluded from events: Node's wire shows a retry, a
-snooze and a job given back in the same way, and all three are then called ``retried``.
+An attempt begins with ``active`` and ends with the next event that takes the job from its worker. The
+worker's name, and the failure's category and code, are null where no record of ours has them. ``told_by``
+says whether the outcome comes from a record or from events. Node's events are the same for a retry, a snooze
+and a returned job, so all three are called ``retried``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _ENDS = tuple(place for place in PLACES if place != "active")
 
 
-def attempts(lives: DataFrame) -> DataFrame:
-    """The attempts in the lives of jobs; ``day`` is that of the end, null while it runs."""
+def attempts(generations: DataFrame) -> DataFrame:
+    """Returns the attempts in the generations of jobs; ``day`` is that of the end, null while one runs."""
     event = fn.col("event")
     ending = fn.struct("ordinal", "event", "at_ms", "entry_id", "reason", "r")
-    tried = lives.filter(fn.col("attempt") > 0)
+    tried = generations.filter(fn.col("attempt") > 0)
     grouped = tried.groupBy("queue", "job_id", "first_id", "attempt").agg(
         fn.max("life_name").alias("_name"),
         fn.max(fn.when(event == "active", fn.col("ready_ms"))).alias("queued_ms"),

@@ -1,8 +1,8 @@
 """All tables of some bronze, each computed once.
 
-A day may be built at one go or in spans, one after the other. A span has rows of its own, and begins with the
-events of jobs that were open at the end of the one before. Its rows are those that end in it; so the spans of
-a day together have the rows that the day has as a whole.
+A day is built as a whole or in spans, one after the other. A span has bronze of its own, and begins with the
+events of jobs that were open at the end of the previous one. Rows that end in a span are its rows, so the
+spans of a day together have the rows of the whole day.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SILVER = ("quarantine", "attempts", "jobs", "transitions", "gaps", "counts", "flows", "firings")
 GOLD = ("queue_metrics", "failures")
-#: The column that says when a row ends, of tables whose rows may be open.
+#: The column with the time of a row's end, for tables whose rows may be open.
 ENDS = {
     "attempts": "ended_ms",
     "jobs": "ended_ms",
@@ -40,14 +40,14 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Earlier:
-    """What earlier spans of the same day have settled.
+    """The settled rows of earlier spans of the same day.
 
     Attributes:
-        after: The time by which a row must have ended to be among it; it may differ by queue.
-        bronze: Their rows, from the minute of that time on at least.
-        attempts: Their attempts.
-        metrics: Their minutes.
-        gaps: Their gaps.
+        after: The time by which a settled row has ended; it may differ by queue.
+        bronze: The rows of bronze, at least from the minute of that time on.
+        attempts: The attempts.
+        metrics: The figures by minute.
+        gaps: The gaps.
     """
 
     after: Column
@@ -67,43 +67,48 @@ def tables(
     persist: bool = True,
     without: Collection[str] = (),
 ) -> dict[str, DataFrame]:
-    """Silver and gold of a day, or of its next span.
+    """Returns silver and gold of a day, or of its next span.
 
     Args:
         bronze: The new rows.
-        carried: Events of jobs that were open when they began.
-        earlier: What earlier spans of the day have settled, if there were any.
-        through: Jobs that ended later are handed on all the same; none unless given.
-        gapless: Whether it is known that there is no gap.
-        persist: Whether to keep what several tables need; free it with `release`.
-        without: Tables that are not needed. To say how a table is made takes Spark as long as to make a small
-            one.
+        carried: Events of jobs that were open when these rows began.
+        earlier: The settled rows of earlier spans of the day, if there were any.
+        through: Jobs that ended after this time are handed on too; none unless given.
+        gapless: Whether there is certainly no gap.
+        persist: Whether to cache rows that several tables need; `release` frees them.
+        without: Tables that are not needed. Planning a small table takes Spark as long as computing it.
 
     Returns:
-        The tables by name, and ``open``: what the next day or span begins with. Rows that end on other days,
-        and those that have not ended (``day`` is null), are among them.
+        The tables by name, and ``open``: the events that the next day or span begins with. Rows that end on
+        other days, and rows that have not ended (``day`` is null), are among them.
     """
     whole = bronze if carried is None else carried.unionByName(bronze)
-    lives = events.lives(whole)
+    generations = events.generations(whole)
     if persist:
-        lives = lives.persist()
-    tried = attempts(lives)
+        generations = generations.persist()
+    tried = attempts(generations)
     if persist:
         tried = tried.persist()
-    known_jobs = jobs(lives, tried)
+    known_jobs = jobs(generations, tried)
     sampled = counts(bronze)
-    made = {"lives": lives, "tried": tried, "attempts": tried, "jobs": known_jobs, "counts": sampled}
+    made = {
+        "generations": generations,
+        "tried": tried,
+        "attempts": tried,
+        "jobs": known_jobs,
+        "counts": sampled,
+    }
     holes = None
     if not gapless or "gaps" not in without:
         made["gaps"] = lost = gaps(bronze)
         if not gapless:
             holes = lost if earlier is None else lost.unionByName(earlier.gaps)
     makers: dict[str, Callable[[], DataFrame]] = {
-        "transitions": lambda: transitions(lives, holes),
-        "flows": lambda: flows(lives, known_jobs),
-        "firings": lambda: firings(lives, known_jobs),
+        "transitions": lambda: transitions(generations, holes),
+        "flows": lambda: flows(generations, known_jobs),
+        "firings": lambda: firings(generations, known_jobs),
         "quarantine": lambda: events.quarantine(bronze),
-        "open": lambda: events.open_events(whole, lives, through),
+        "open": lambda: events.open_events(whole, generations, through),
     }
     made |= {name: make() for name, make in makers.items() if name not in without}
     if earlier is None:
@@ -125,6 +130,6 @@ def tables(
 
 
 def release(made: dict[str, DataFrame]) -> None:
-    """Frees what `tables` kept."""
-    for name in ("lives", "tried"):
+    """Frees the rows that `tables` cached."""
+    for name in ("generations", "tried"):
         made[name].unpersist()

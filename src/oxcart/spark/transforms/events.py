@@ -1,11 +1,11 @@
-"""The lives of jobs: which events belong together, and what state each leaves the job in.
+"""The generations of jobs: which events belong together, and what state each leaves the job in.
 
-A job's id can be used again, and an ended job can be run again; so events are divided into lives. A life
-begins where a job is added, where an ended one is run again, and at the first event that is known at all. It
-is named by the id of its first entry.
+A job's id can be used again, and an ended job can be replayed. So events are divided into generations. One
+begins where a job is added, where an ended job is replayed, and at the first known event. The id of its first
+entry names it.
 
-States are the formal ones. What our own attempt records tell is used where there is one: their entries bear
-the id of the event that ended the attempt.
+States are the formal ones, and come from our attempt records where there are any. A record has the id of the
+event that ended the attempt.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
+from oxcart.broker.export import ATTEMPTS, EVENTS
 from oxcart.model.event import EVENT_NAMES
-from oxcart.spark.entries import ENTRY, REFILL
-from oxcart.spark.stream import ATTEMPTS, EVENTS
+from oxcart.spark.read.entries import ENTRY, REFILL
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.window import WindowSpec
 
-#: Events that tell where a job is.
+#: Events that change the state of a job.
 PLACES = ("waiting", "delayed", "waiting-children", "active", "completed", "failed", "removed")
-#: Events of a job's life; the others are of the queue, or tell nothing about where a job is.
-LIFE_EVENTS = ("added", *PLACES, "stalled", "retries-exhausted")
-#: Events of jobs, which must name one.
-JOB_EVENTS = (*LIFE_EVENTS, "progress", "duplicated", "debounced", "deduplicated")
-#: States in which a life is over.
+#: Events of which generations are made; others are of the queue, or change no state.
+PLACE_EVENTS = ("added", *PLACES, "stalled", "retries-exhausted")
+#: Events that must have a job id.
+JOB_EVENTS = (*PLACE_EVENTS, "progress", "duplicated", "debounced", "deduplicated")
+#: Terminal states.
 OVER = ("completed", "failed", "dead_letter", "cancelled", "removed")
 
 _COLUMNS = (
@@ -45,7 +45,7 @@ _COLUMNS = (
     "prev",
     "reason",
 )
-#: What an attempt record tells, in the wire's names; all of it is text, some of it numbers.
+#: The fields of an attempt record, in the wire's names; all are text, some of it numbers.
 _RECORD = (
     *("began", "ended", "worker", "category", "code", "stack", "parent", "rule"),
     *("corr", "tags", "state", "created"),
@@ -54,7 +54,7 @@ _NUMBERS = ("began", "ended", "created")
 
 
 def refusal() -> Column:
-    """Why an entry of bronze cannot be used; null where it can."""
+    """Returns why an entry of bronze cannot be used; null where it can."""
     event, job = fn.col("event"), fn.col("job_id")
     return (
         fn.when(event.isNull(), "no event field")
@@ -67,29 +67,30 @@ def refusal() -> Column:
 
 
 def quarantine(bronze: DataFrame) -> DataFrame:
-    """Entries that cannot be used, each with the reason. They stay in bronze all the same."""
+    """Returns entries that cannot be used, each with the reason. Bronze keeps them too."""
     entries = bronze.filter(fn.col("kind") == ENTRY)
     return entries.withColumn("why", refusal()).filter(fn.col("why").isNotNull())
 
 
 def records(bronze: DataFrame) -> DataFrame:
-    """The records: what no event tells, each under the id of its event; written while a pipeline is attached.
+    """Returns the records that our workers write while a pipeline is attached, each under its event's id.
 
-    One per attempt that a worker of ours ended, per job that ended without one, and per job that was added
-    with something to tell of it. Bridge's events carry their own, in fields of these names. What one tells is
-    in ``r``, as one value: what is done to rows later would else be done to each of many columns, most of
-    them null.
+    There is one per attempt that our worker ended, per job that ended without an attempt, and per job that
+    was added with tags or a correlation id. Bridge's events carry the same fields themselves. They are one
+    value, ``r``: many columns, most of them null, would cost more in every later step.
     """
     beside = fn.col("stream") == ATTEMPTS
-    told = (
+    found = (
         bronze.filter(fn.col("kind").isin(ENTRY, REFILL) & (beside | fn.col("extra").isNotNull()))
-        .withColumn("told", fn.from_json("extra", "map<string,string>"))
-        .withColumn("_outcome", fn.when(beside, fn.col("event")).otherwise(fn.col("told").getItem("outcome")))
-        .filter(beside | fn.col("_outcome").isNotNull() | fn.col("told").getItem("state").isNotNull())
+        .withColumn("fields", fn.from_json("extra", "map<string,string>"))
+        .withColumn(
+            "_outcome", fn.when(beside, fn.col("event")).otherwise(fn.col("fields").getItem("outcome"))
+        )
+        .filter(beside | fn.col("_outcome").isNotNull() | fn.col("fields").getItem("state").isNotNull())
     )
-    facts = {name: fn.col("told").getItem(name) for name in _RECORD}
+    facts = {name: fn.col("fields").getItem(name) for name in _RECORD}
     numbers = {name: facts[name].cast("bigint") for name in _NUMBERS}
-    found = told.select(
+    found = found.select(
         "queue",
         "job_id",
         "entry_id",
@@ -103,43 +104,43 @@ def records(bronze: DataFrame) -> DataFrame:
     return found.repartition("queue", "job_id").dropDuplicates(["queue", "job_id", "entry_id"])
 
 
-def life_events(bronze: DataFrame) -> DataFrame:
-    """Bronze rows that make up the lives of jobs: what is carried from day to day for open ones."""
+def job_events(bronze: DataFrame) -> DataFrame:
+    """Returns the rows of bronze that make up generations: those of open jobs are carried to the next day."""
     return bronze.filter(
         fn.col("kind").isin(ENTRY, REFILL)
         & fn.col("job_id").isNotNull()
         & (
-            ((fn.col("stream") == EVENTS) & fn.col("event").isin(*LIFE_EVENTS))
+            ((fn.col("stream") == EVENTS) & fn.col("event").isin(*PLACE_EVENTS))
             | (fn.col("stream") == ATTEMPTS)
         )
     )
 
 
-def lives(bronze: DataFrame) -> DataFrame:
-    """Events of jobs, each with its life, attempt and states.
+def generations(bronze: DataFrame) -> DataFrame:
+    """Returns the events of jobs, each with its generation, attempt and states.
 
-    Adds ``first_id`` (names the life), ``born`` (``added``, ``replayed``, or null where the beginning is not
-    known), ``attempt`` (0 before the first), ``state`` (null for events that change none), ``from_state``,
-    ``from_ordinal``, ``ready_ms`` (when the job last became ready), ``life_name`` (the job's name, as far as
-    it is known by then), and what the attempt record tells (``r``).
+    Adds ``first_id`` (names the generation), ``born`` (``added``, ``replayed``, or null where the beginning
+    is unknown), ``attempt`` (0 before the first), ``state`` (null for events that change none),
+    ``from_state``, ``from_ordinal``, ``ready_ms`` (when the job last became ready), ``life_name`` (the job's
+    name, if known by then), and the fields of the attempt record (``r``).
     """
-    mine = life_events(bronze)
-    # Everything below is by job: rows are brought together once, and sorted once.
+    mine = job_events(bronze)
+    # Everything below is by job: rows are shuffled once, and sorted once.
     events = mine.filter(fn.col("stream") == EVENTS).select(*_COLUMNS).repartition("queue", "job_id")
-    told = events.join(records(mine), ["queue", "job_id", "entry_id"], "left")
+    joined = events.join(records(mine), ["queue", "job_id", "entry_id"], "left")
     event, prev = fn.col("event"), fn.col("prev")
 
-    # What the record of a job tells has the place of the last entry before it.
+    # A refilled event has the ordinal of the last entry before it.
     of_job = Window.partitionBy("queue", "job_id").orderBy("life", "ordinal", "at_ms", "entry_id")
     before = of_job.rowsBetween(Window.unboundedPreceding, -1)
 
     def last(value: Column, window: WindowSpec) -> Column:
-        """The last value of a job, with its life."""
-        told = fn.when(value.isNotNull(), fn.struct("first_id", value.alias("value")))
-        return fn.last(told, True).over(window)
+        """The last value of a job, with its generation."""
+        found = fn.when(value.isNotNull(), fn.struct("first_id", value.alias("value")))
+        return fn.last(found, True).over(window)
 
-    def of_life(found: str) -> Column:
-        """What was found, where it was in the same life: another life of the same job does not count."""
+    def of_generation(found: str) -> Column:
+        """The found value if it is of the same generation, else null."""
         return fn.when(fn.col(f"{found}.first_id") == fn.col("first_id"), fn.col(f"{found}.value"))
 
     replayed = (event == "waiting") & prev.isin("failed", "completed")
@@ -147,7 +148,7 @@ def lives(bronze: DataFrame) -> DataFrame:
     born = fn.when(event == "added", "added").otherwise("replayed")
     begins = (event == "added") | replayed
     start = fn.struct("entry_id", born.alias("born"))
-    cut = told.withColumns(
+    cut = joined.withColumns(
         {
             "_actives": fn.sum(active).over(of_job),
             "_begun": fn.last(fn.when(begins, start), True).over(of_job),
@@ -175,15 +176,15 @@ def lives(bronze: DataFrame) -> DataFrame:
     stated = found.withColumns(
         {
             "attempt": (fn.col("_actives") - fn.coalesce("_before", fn.lit(0))).cast("int"),
-            "state": _state(event, of_life("_came"), of_life("_next")),
-            "ready_ms": of_life("_ready"),
-            "life_name": of_life("_name"),  # `added` tells it, and begins a life
+            "state": _state(event, of_generation("_came"), of_generation("_next")),
+            "ready_ms": of_generation("_ready"),
+            "life_name": of_generation("_name"),  # `added` has it, and begins a generation
         }
     )
     state = fn.when(fn.col("state").isNotNull(), fn.struct("state", "ordinal", "life"))
     return (
         stated.withColumn("_last", last(state, before))
-        .withColumn("_from", of_life("_last"))
+        .withColumn("_from", of_generation("_last"))
         .withColumns(
             {
                 "from_state": fn.coalesce(fn.col("_from.state"), fn.when(replayed, prev)),
@@ -200,14 +201,15 @@ def lives(bronze: DataFrame) -> DataFrame:
 def open_events(
     bronze: DataFrame, known: DataFrame | None = None, through: Column | None = None
 ) -> DataFrame:
-    """Bronze rows of lives that are not over: what the next day begins with.
+    """Returns the rows of bronze of open generations, with which the next day begins.
 
     Args:
-        bronze: The rows of a day, with those carried into it.
-        known: The lives found in them, where the caller has them.
-        through: Lives that were over later count as open, and later records are kept; none unless given.
+        bronze: The rows of a day, and rows carried into it.
+        known: Their generations, if the caller has them.
+        through: Generations that ended after this time count as open, and later records are kept; none
+            unless given.
     """
-    found = lives(bronze) if known is None else known
+    found = generations(bronze) if known is None else known
     over = fn.col("state").isin(*OVER)
     if through is not None:
         over = over & (fn.col("at_ms") <= through)
@@ -217,10 +219,10 @@ def open_events(
     kept = found.join(ends.filter(fn.col("_over") == 0), ["queue", "job_id", "first_id"], "left_semi").select(
         "queue", "entry_id"
     )
-    rows = life_events(bronze)
+    rows = job_events(bronze)
     if through is None:
         return rows.join(kept, ["queue", "entry_id"], "left_semi")
-    # Records may be ahead of their events, so the newest wait for them.
+    # Records may be ahead of their events, so the newest records wait.
     marked = rows.join(kept.withColumn("_kept", fn.lit(True)), ["queue", "entry_id"], "left")
     ahead = (fn.col("stream") == ATTEMPTS) & (fn.col("at_ms") > through)
     return marked.filter(fn.col("_kept") | ahead).select(*bronze.columns)

@@ -1,7 +1,7 @@
-"""Failures that are the same but for their particulars, found together.
+"""Clusters of failures that differ in their particulars alone.
 
-A message is normalised by replacing what differs from case to case: numbers, ids, addresses, quoted words,
-paths. A stack counts by its last frames without line numbers. What then is equal is one cluster.
+A message is normalised: numbers, ids, addresses, quoted words and paths are replaced. Of a stack the last
+frames count, without line numbers. Equal failures are one cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FRAMES = 5
 
 
 def failures(attempts: DataFrame) -> DataFrame:
-    """One row per day and cluster: what it looks like, how often, first and last."""
+    """Returns one row per day and cluster: an example, the count, and the first and last time."""
     failed = attempts.filter(fn.col("outcome").isin(*FAILED) & fn.col("reason").isNotNull())
     marked = (
         failed.withColumn("message", normalised(fn.col("reason")))
@@ -62,11 +62,11 @@ def failures(attempts: DataFrame) -> DataFrame:
 
 
 def failure_trends(failures: DataFrame, day: str, span: int = 7) -> DataFrame:
-    """Clusters over all days: first and last seen, count, and the trend.
+    """Returns clusters over all days: first and last time, count, and the trend.
 
     Args:
         failures: Rows of any days.
-        day: The last day to look at.
+        day: The last day that counts.
         span: The trend is the count of that day over the mean of so many days before; null without any.
     """
     last = fn.lit(day).cast("date")
@@ -86,7 +86,7 @@ def failure_trends(failures: DataFrame, day: str, span: int = 7) -> DataFrame:
 
 
 def normalised(message: Column) -> Column:
-    """A message without its particulars."""
+    """Returns a message without its particulars."""
     made = fn.substring(message, 1, LONGEST)
     for pattern, word in PARTICULARS:
         made = fn.regexp_replace(made, pattern, word)
@@ -94,7 +94,7 @@ def normalised(message: Column) -> Column:
 
 
 def frames(stack: Column) -> Column:
-    """The last frames of a stack: file and function, without lines and folders."""
+    """Returns the last frames of a stack: file and function, without lines and folders."""
     found = fn.regexp_extract_all(
         stack, fn.lit(r'(?:File "(?:[^"]*/)?([^"/]+)", line \d+, in (\S+))|(?:at ([^\n(]+) \()'), fn.lit(0)
     )

@@ -1,9 +1,10 @@
-"""Trees of jobs: who waited for whom, and which jobs a tree's time went to.
+"""Trees of jobs: children with their parents, and the critical path of each tree.
 
-Events do not tell a job's parent; the record of an attempt does. So a child is known by its parent once a
-worker of ours has ended an attempt of it while a pipeline was attached; where nothing tells, there is no row.
+Events do not name a job's parent; attempt records do. So a child has a row once our worker ended an attempt
+of it while a pipeline was attached.
 
-``critical_paths`` looks over all queues and days, because a tree does. It is made when it is asked for.
+A tree may span queues and days, so ``critical_paths`` reads all of them. It is computed when a query names
+it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pyspark.sql import functions as fn
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: What a child's failure means for its parent, by the flag of the wire.
+#: The effect of a child's failure on its parent, by the flag of the wire.
 POLICIES = {"fpof": "fail", "cpof": "continue", "idof": "ignore", "rdof": "remove"}
-#: Generations that are followed; nobody makes more.
+#: Levels of a tree that are followed.
 DEEPEST = 100
 
 _KEY = ("queue", "job_id", "first_id")
@@ -32,10 +33,10 @@ PATH_SCHEMA = (
 )
 
 
-def flows(lives: DataFrame, jobs: DataFrame) -> DataFrame:
-    """One row per life of a child: its parent, and what became of it. ``day`` is that of its end."""
-    told = lives.filter(fn.col("r.parent").isNotNull())
-    parent = told.groupBy(*_KEY).agg(fn.max_by("r.parent", fn.struct("life", "ordinal")).alias("_parent"))
+def flows(generations: DataFrame, jobs: DataFrame) -> DataFrame:
+    """Returns one row per generation of a child: its parent and its end, whose day is ``day``."""
+    children = generations.filter(fn.col("r.parent").isNotNull())
+    parent = children.groupBy(*_KEY).agg(fn.max_by("r.parent", fn.struct("life", "ordinal")).alias("_parent"))
     place = fn.regexp_extract(fn.get_json_object("_parent", "$.queueKey"), "[^:]+$", 0)
     # On a cluster the queue's name is a hash tag, unless the user gave it one.
     bare = fn.when(fn.col("queue").contains("{"), place).otherwise(fn.regexp_replace(place, "[{}]", ""))
@@ -55,18 +56,18 @@ def flows(lives: DataFrame, jobs: DataFrame) -> DataFrame:
 
 
 def critical_paths(flows: DataFrame, jobs: DataFrame, attempts: DataFrame) -> DataFrame:
-    """The jobs that decided how long a tree took, one row each, from the first to the one at the top.
+    """Returns the jobs that decided how long a tree took, one row each, from the first to the root.
 
-    Of the children that ended before a job last began, the last one to end is on the path; and so on below
-    it. A step takes from the end of the one before it, or from the creation of the first, to its own end; so
-    the steps of a tree add up to its time. Trees whose top has not ended are left out.
+    Of the children that ended before a job last started, the last one to end is on the path, and so on below
+    it. A step lasts from the end of the previous one, or the creation of the first, to its own end. So the
+    steps of a tree add up to its time. Trees whose root has not ended are left out.
 
     Args:
         flows: Children of any queues and days.
         jobs: Jobs, their parents among them.
         attempts: Their attempts.
     """
-    # Every generation is a job of its own, which would compute them anew.
+    # Every level is a Spark job of its own, which would compute them again.
     links = _links(jobs, flows, attempts).localCheckpoint(eager=False)
     below = links.select(*(fn.col(f"node.{name}").alias(name) for name in _KEY))
     tops = (
@@ -124,7 +125,7 @@ def critical_paths(flows: DataFrame, jobs: DataFrame, attempts: DataFrame) -> Da
 
 
 def _links(jobs: DataFrame, flows: DataFrame, attempts: DataFrame) -> DataFrame:
-    """From a life of a parent to the child that it waited for longest: ``p_…`` and ``node``."""
+    """From a generation of a parent to the child that it waited for longest: ``p_…`` and ``node``."""
     named = flows.select(
         fn.col("parent_queue").alias("queue"), fn.col("parent_id").alias("job_id")
     ).distinct()
@@ -140,7 +141,7 @@ def _links(jobs: DataFrame, flows: DataFrame, attempts: DataFrame) -> DataFrame:
         .select(
             *(fn.col(name).alias(f"p_{name}") for name in _KEY),
             fn.col("ended_ms").alias("p_ended"),
-            # One that failed because of a child, or was removed, did not begin any more.
+            # A job that failed because of a child, or was removed, did not start again.
             fn.coalesce("_began", "ended_ms").alias("p_began"),
         )
     )
@@ -151,7 +152,7 @@ def _links(jobs: DataFrame, flows: DataFrame, attempts: DataFrame) -> DataFrame:
         & _same("parent_id", "p_job_id")
         & (fn.col("ended_ms") <= fn.col("p_ended")),
     )
-    # An id can be used again, and a job be run again: the parent's life that ended first after the child.
+    # An id can have several generations: the parent's is the one that ended first after the child.
     first = pairs.groupBy(*_NODE).agg(
         fn.min(fn.struct("p_ended", "p_began", *(f"p_{name}" for name in _KEY))).alias("_parent")
     )

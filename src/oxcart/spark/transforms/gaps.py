@@ -1,4 +1,4 @@
-"""What the streams say of themselves: entries that are missing, and samples of the queue's lengths."""
+"""Tables about the streams themselves: lost entries, and samples of the queue's lengths."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
-from oxcart.broker.bullmq.broker import STATES
-from oxcart.spark.entries import COUNTS, GAP, RECREATED, REFILLED
+from oxcart.broker.bullmq.keys import STATES
+from oxcart.spark.read.entries import COUNTS, GAP, RECREATED, REFILLED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 def gaps(bronze: DataFrame) -> DataFrame:
-    """One row per gap: which ordinals are missing, how many (null: nobody can tell), and why.
+    """Returns one row per gap: the lost ordinals, how many (null for unknown), and the cause.
 
-    ``refilled`` is how many of them the records of jobs told of; null where nobody has asked them.
+    ``refilled`` is how many of them were restored from job records; null where none was tried.
     """
     lost = fn.col("lost")
     key = ["queue", "stream", "life", "ordinal"]
-    told = bronze.filter(fn.col("kind") == REFILLED).groupBy(*key).agg(fn.max("lost").alias("refilled"))
-    missing = bronze.filter(fn.col("kind").isin(GAP, RECREATED)).join(fn.broadcast(told), key, "left")
+    refilled = bronze.filter(fn.col("kind") == REFILLED).groupBy(*key).agg(fn.max("lost").alias("refilled"))
+    missing = bronze.filter(fn.col("kind").isin(GAP, RECREATED)).join(fn.broadcast(refilled), key, "left")
     return missing.select(
         "day",
         "queue",
@@ -38,17 +38,17 @@ def gaps(bronze: DataFrame) -> DataFrame:
 
 
 def counts(bronze: DataFrame) -> DataFrame:
-    """One row per sample: how many jobs were in each state."""
-    told = fn.from_json("data", "map<string,bigint>")
+    """Returns one row per sample: how many jobs were in each state."""
+    lengths = fn.from_json("data", "map<string,bigint>")
     return (
         bronze.filter(fn.col("kind") == COUNTS)
-        .withColumn("_told", told)
+        .withColumn("_lengths", lengths)
         .select(
             "day",
             "queue",
             "at_ms",
             *(
-                fn.coalesce(fn.col("_told").getItem(state), fn.lit(0)).alias(state.replace("-", "_"))
+                fn.coalesce(fn.col("_lengths").getItem(state), fn.lit(0)).alias(state.replace("-", "_"))
                 for state in STATES
             ),
         )

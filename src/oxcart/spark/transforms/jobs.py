@@ -1,4 +1,4 @@
-"""One row per life of a job: its final state, or the one it is in now."""
+"""One row per generation of a job: its final state, or its present one."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 FAILED = ("failed", "retried")
 
 
-def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
-    """The jobs; ``day`` is that of the end, null while the job is open.
+def jobs(generations: DataFrame, attempts: DataFrame) -> DataFrame:
+    """Returns the jobs; ``day`` is that of the end, null while the job is open.
 
-    ``born`` is null where the beginning of the life is not known; then the name and the time of creation may
-    be null too. A removal of which nothing else is known is no job.
+    ``born`` is null where the beginning is unknown; then the name and the time of creation may be null too. A
+    removal without any other event is no job.
     """
     key = ["queue", "job_id", "first_id"]
     place = ("life", "ordinal", "state", "at_ms")
     state = fn.when(fn.col("state").isNotNull(), fn.struct(*place))
-    said = fn.coalesce("r.reason", "reason").alias("reason")
-    over = fn.when(fn.col("state").isin(*OVER), fn.struct(*place, said, "r.category", "r.code"))
+    reason = fn.coalesce("r.reason", "reason").alias("reason")
+    over = fn.when(fn.col("state").isin(*OVER), fn.struct(*place, reason, "r.category", "r.code"))
 
     def newest(column: str) -> Column:
-        """What was told last; users may change it while the job lives."""
+        """The last value; users may change it while the job is open."""
         return fn.max_by(column, fn.when(fn.col(column).isNotNull(), fn.struct("life", "ordinal")))
 
     found = (
-        lives.groupBy(*key)
+        generations.groupBy(*key)
         .agg(
             fn.max("born").alias("born"),
             fn.max("name").alias("_name"),
@@ -60,12 +60,12 @@ def jobs(lives: DataFrame, attempts: DataFrame) -> DataFrame:
         fn.max_by("code", "attempt").alias("code"),
         fn.max_by("reason", "attempt").alias("_reason"),
     )
-    # An ended job that is removed later stays what it ended as: a day must not depend on later ones.
+    # An ended job that is removed later keeps its final state: a day must not depend on later ones.
     last = fn.coalesce(fn.col("_over.state"), fn.col("_last.state"))
     ended = fn.col("_over.at_ms")
-    # A job may end without an attempt: cancelled, out of its lifetime, or by what became of a dependency.
-    told = fn.col("_over.category").isNotNull()
-    code = fn.when(told, fn.col("_over.code")).otherwise(fn.col("code"))
+    # A job may end without an attempt: cancelled, out of its lifetime, or with a dependency.
+    recorded = fn.col("_over.category").isNotNull()
+    code = fn.when(recorded, fn.col("_over.code")).otherwise(fn.col("code"))
     return found.join(tried, key, "left").select(
         fn.to_date(fn.timestamp_millis(ended)).alias("day"),
         *key,

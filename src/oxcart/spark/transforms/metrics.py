@@ -1,9 +1,9 @@
 """Figures per queue and job name, by minute, hour and day.
 
-Minutes are made of rows; hours and days are sums of minutes, but for percentiles, which are exact and of the
-attempts themselves: none is made of others. The row named ``*`` is the whole queue. Backlog is a sample of
-the queue's lengths, the last one in the window, because a sum of arrivals and ends would drift with every
-gap; the wire does not tell it by name.
+Minutes are computed from rows; hours and days are sums of minutes. Percentiles are exact and always computed
+from the attempts. The row named ``*`` is the whole queue. Backlog is the last sample of the queue's lengths
+in the window, because a sum of arrivals and ends would drift with every gap. The server has no lengths by job
+name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
+from oxcart.broker.export import EVENTS
 from oxcart.model.failure import Category
-from oxcart.spark.entries import ENTRY, REFILL
-from oxcart.spark.stream import EVENTS
+from oxcart.spark.read.entries import ENTRY, REFILL
 from oxcart.spark.transforms.jobs import FAILED
 
 if TYPE_CHECKING:
@@ -44,15 +44,16 @@ def queue_metrics(
     before: DataFrame | None = None,
     since: Column | None = None,
 ) -> DataFrame:
-    """The figures.
+    """Returns the figures.
 
     Args:
-        bronze: For arrivals.
-        attempts: For everything that attempts tell; those that still run are left out.
-        counts: For the backlog.
-        before: Minutes that are known already, each of them over before ``since``.
-        since: The time, perhaps another for each queue, at which unknown minutes begin. Attempts are of the
-            whole day all the same; hours that were over by then are left out.
+        bronze: Rows for arrivals.
+        attempts: Attempts; running ones are left out.
+        counts: Samples for the backlog.
+        before: Minutes that are known already, each of which ended before ``since``.
+        since: The time at which unknown minutes begin; it may differ by queue. Attempts are those of the
+        whole
+            day; hours that ended by then are left out.
     """
     first = fn.lit(0) if since is None else since
     ended = attempts.filter(fn.col("ended_ms").isNotNull()).select(
@@ -71,7 +72,7 @@ def _minutes(added: DataFrame, ended: DataFrame, counts: DataFrame, since: Colum
     """One row per minute and name, from a time on."""
     ready = fn.col("wait") + fn.col("paused") + fn.col("prioritized")
     sample = fn.struct("at_ms", ready.alias("ready"), "active", "delayed")
-    # One after the other instead of side by side: sums of all are cheaper than joins of sums.
+    # A union, then one sum: that is cheaper than a join of sums.
     rows = (
         _named(added)
         .withColumn("_added", fn.lit(1))
@@ -141,7 +142,7 @@ def _wider(minutes: DataFrame, ended: DataFrame, since: Column) -> DataFrame:
         ),
         *(fn.max(f"{kind}_max").alias(f"{kind}_max") for kind in _KINDS),
     )
-    # A window without a minute is one of which `minutes` are not known: it is none of ours.
+    # A window without a minute ended before `since`: it is known already.
     return found.filter(fn.col("arrivals").isNotNull()).select(
         *_KEY,
         *_NUMBERS,
@@ -155,7 +156,7 @@ def _percentiles(value: Column | str, times: Column | int = 1) -> Column:
 
 
 def _told() -> Iterator[Column]:
-    """The columns of what durations there were."""
+    """The columns of durations."""
     for kind in _KINDS:
         for at, name in enumerate(_NAMES):
             yield fn.col(f"_{kind}")[at].alias(f"{kind}_{name}")
@@ -179,9 +180,7 @@ def _at(rows: DataFrame, *windows: str, at: str = "at_ms") -> DataFrame:
 
 
 def _named(rows: DataFrame) -> DataFrame:
-    """Each row once more under the name that stands for all. A name that is not known is no name: its rows
-    count for the queue alone.
-    """
+    """Each row once more under the name of the whole queue; rows without a name count for the queue alone."""
     both = fn.when(fn.col("name").isNull(), fn.array(fn.lit(ALL))).otherwise(fn.array(fn.lit(ALL), "name"))
     return rows.withColumn("name", fn.explode(both))
 

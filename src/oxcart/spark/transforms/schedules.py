@@ -1,12 +1,11 @@
-"""Schedules: when their runs were due, when they began, and which were left out.
+"""Schedules: when their runs were due, when they started, and which were missed.
 
-On BullMQ the id of a run tells its schedule and the time for which it was made: ``repeat:<schedule>:<ms>``.
-The rule of a schedule (interval, or expression and zone) is told by the records of attempts alone; where no
-record tells, it is null, and so is the number of runs that were left out. On Bridge ids tell nothing; there
-the rule, with the schedule and the time, is told when a run is made.
+On BullMQ the id of a run has its schedule and due time: ``repeat:<schedule>:<ms>``. The rule of a schedule
+(interval, or expression and zone) is in attempt records alone. Without one it is null, and so is the number
+of missed runs. On Bridge the event of a new run has schedule, due time and rule.
 
-``schedules`` looks over all days, because a run that is left out is seen by the one before it. It is made
-when it is asked for.
+A missed run is noticed by the run after it, so ``schedules`` reads all days. It is computed when a query
+names it.
 """
 
 from __future__ import annotations
@@ -34,23 +33,24 @@ SCHEDULE_SCHEMA = (
 )
 
 
-def firings(lives: DataFrame, jobs: DataFrame) -> DataFrame:
-    """One row per run of a schedule: when it was due and what became of it. ``day`` is that of its end.
+def firings(generations: DataFrame, jobs: DataFrame) -> DataFrame:
+    """Returns one row per run of a schedule: when it was due and how it ended. ``day`` is that of its end.
 
-    A run that has not ended is among them, the next one of each schedule too.
+    Runs that have not ended are among them, and the next run of each schedule.
     """
     ready = fn.min(fn.when(fn.col("event") == "waiting", fn.col("at_ms")))
     rule = fn.max_by("r.rule", fn.when(fn.col("r.rule").isNotNull(), fn.struct("life", "ordinal")))
     expected = fn.coalesce(
         fn.regexp_extract("job_id", RUN, 2).try_cast("bigint"),
-        _told("due").try_cast("double").try_cast("bigint"),
+        _of_rule("due").try_cast("double").try_cast("bigint"),
     )
-    told = lives.groupBy(*_KEY).agg(ready.alias("ready_ms"), rule.alias("_rule")).filter(expected.isNotNull())
+    grouped = generations.groupBy(*_KEY).agg(ready.alias("ready_ms"), rule.alias("_rule"))
+    runs = grouped.filter(expected.isNotNull())
     named = fn.when(fn.col("job_id").rlike(RUN), fn.regexp_extract("job_id", RUN, 1))
-    return jobs.join(told, list(_KEY)).select(
+    return jobs.join(runs, list(_KEY)).select(
         "day",
         "queue",
-        fn.coalesce(named, _told("schedule")).alias("schedule"),
+        fn.coalesce(named, _of_rule("schedule")).alias("schedule"),
         "job_id",
         "first_id",
         "name",
@@ -62,29 +62,29 @@ def firings(lives: DataFrame, jobs: DataFrame) -> DataFrame:
         (fn.col("started_ms") - expected).alias("late_ms"),
         "ended_ms",
         "attempts",
-        _told("count").try_cast("double").try_cast("bigint").alias("run"),
-        _told("every").try_cast("double").try_cast("bigint").alias("every_ms"),
-        fn.coalesce(_told("pattern"), _told("cron")).alias("cron"),
-        fn.when(_told("utc") == "true", "UTC").otherwise(_told("tz")).alias("tz"),
+        _of_rule("count").try_cast("double").try_cast("bigint").alias("run"),
+        _of_rule("every").try_cast("double").try_cast("bigint").alias("every_ms"),
+        fn.coalesce(_of_rule("pattern"), _of_rule("cron")).alias("cron"),
+        fn.when(_of_rule("utc") == "true", "UTC").otherwise(_of_rule("tz")).alias("tz"),
     )
 
 
 def schedules(firings: DataFrame) -> DataFrame:
-    """One row per day, schedule and rule: how many runs there should have been, and how many there were.
+    """Returns one row per day, schedule and rule: how many runs were expected, and how many there were.
 
-    A run belongs to the day for which it was made; one that was left out to the day of the run behind it. The
-    run that a schedule waits for, and one that was removed before it began, count nowhere.
+    A run belongs to the day on which it was due, a missed run to the day of the run after it. The next run of
+    a schedule, and a run that was removed before its start, do not count.
 
     Args:
         firings: Runs of any queues and days.
     """
     waits = fn.col("started_ms").isNull() & fn.col("state").isin("delayed", "removed")
     by_time = Window.partitionBy("queue", "schedule").orderBy("expected_ms", "first_id")
-    told = fn.col("every_ms").isNotNull() | fn.col("cron").isNotNull()
-    known = fn.when(told, fn.struct(*_RULE))
+    has_rule = fn.col("every_ms").isNotNull() | fn.col("cron").isNotNull()
+    known = fn.when(has_rule, fn.struct(*_RULE))
     later = by_time.rowsBetween(0, Window.unboundedFollowing)
     runs = firings.filter(~waits).withColumn(
-        # What a peer ran has no record: its rule is that of the run before it, or else behind it.
+        # A peer's run has no record: its rule is that of the previous run, or else of the next.
         "_rule",
         fn.coalesce(fn.last(known, True).over(by_time), fn.first(known, True).over(later)),
     )
@@ -130,16 +130,16 @@ def schedules(firings: DataFrame) -> DataFrame:
     )
 
 
-def _told(name: str) -> Column:
+def _of_rule(name: str) -> Column:
     return fn.get_json_object("_rule", f"$.{name}")
 
 
 def _missed() -> Column:
-    """How many runs the rule has between a run and the one before it; null where the rule is not told."""
+    """How many runs the rule has between a run and the previous one; null without a rule."""
     every, now, before = fn.col("_rule.every_ms"), fn.col("expected_ms"), fn.col("_before")
-    # The first run of an interval may be beside its slots, so a part of one is none.
+    # The first run of an interval may be off its slots, so a part of a slot does not count.
     by_interval = fn.greatest(fn.lit(0), fn.round((now - before) / every).cast("bigint") - 1)
-    between = fn.udf(lambda *told: _cron_between(*told), "bigint")  # Spark does not read our hints
+    between = fn.udf(lambda *given: _cron_between(*given), "bigint")  # Spark does not read our hints
     by_expression = between(fn.col("_rule.cron"), fn.col("_rule.tz"), before, now)
     return (
         fn.when(fn.col("_rule").isNull(), fn.lit(None))
@@ -151,7 +151,7 @@ def _missed() -> Column:
 
 
 def _cron_between(cron: str | None, tz: str | None, after: int | None, before: int | None) -> int | None:
-    """How often an expression fires between two of its times; None where it cannot be told."""
+    """How often an expression fires between two of its times; None where it cannot be computed."""
     from oxcart.model.cron import parse_cron
     from oxcart.model.errors import ValidationError
 

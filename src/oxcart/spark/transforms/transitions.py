@@ -1,7 +1,7 @@
 """Every move of a job from state to state, checked against the model's table.
 
-A move is legal, illegal, or (null) unknown: the first one of a life whose beginning is not known, and one
-over a gap in the stream, may hide moves that nobody can see any more.
+A move is legal, illegal, or (null) unknown. It is unknown where it may hide lost moves: the first move of a
+generation whose beginning is unknown, and a move over a gap in the stream.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _REMOVED = "removed"
-#: Every allowed move as text, replays included: whether one is a replay is told by how the life began.
+#: Every allowed move as text, replays included: the beginning of the generation tells which are replays.
 MOVES = sorted({f"{move.source}>{move.target}" for move in TRANSITIONS})
 
 
-def transitions(lives: DataFrame, gaps: DataFrame | None) -> DataFrame:
-    """The moves; a state that is entered again without having been left is none.
+def transitions(generations: DataFrame, gaps: DataFrame | None) -> DataFrame:
+    """Returns the moves; entering the present state again is no move.
 
     Args:
-        lives: What happened to jobs.
-        gaps: What is missing of the streams; None for nothing.
+        generations: The events of jobs, by generation.
+        gaps: The gaps of the streams; None for no gaps.
     """
     source, target = fn.col("from_state"), fn.col("state")
     first = source.isNull()
@@ -40,10 +40,10 @@ def transitions(lives: DataFrame, gaps: DataFrame | None) -> DataFrame:
         )
         .otherwise(fn.concat(source, fn.lit(">"), target).isin(*MOVES))
     )
-    # A removal after the end changes no job any more, and on a later day nobody would know from what.
+    # A removal after the end changes no state, and a later day does not have the state before it.
     swept = (target == _REMOVED) & ((first & fn.col("born").isNull()) | source.isin(*OVER))
     moves = (
-        lives.filter(target.isNotNull() & (first | (source != target)))
+        generations.filter(target.isNotNull() & (first | (source != target)))
         .filter(~fn.coalesce(swept, fn.lit(False)))
         .withColumn("legal", legal)
         .select(
@@ -76,7 +76,7 @@ def transitions(lives: DataFrame, gaps: DataFrame | None) -> DataFrame:
         holes,
         (wrong["queue"] == holes["_queue"])
         & (wrong["life"] == holes["_life"])
-        # A refilled event lies inside its gap.
+        # A refilled event is inside its gap.
         & (fn.col("_last") >= fn.col("_after"))
         & (fn.col("_first") <= fn.col("ordinal")),
         "left_semi",

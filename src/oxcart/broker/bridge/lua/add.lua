@@ -3,18 +3,18 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many jobs, then per job:
 --          id, record, facts (MessagePack), time at which it is due, or "+" and its delay, or 0, "L" for the head of the
---          list or "", what the event tells of it (MessagePack), where in its record the time of its creation is to
+--          list or "", the fields of its event (MessagePack), where in its record the time of its creation is to
 --          stand or "", how many jobs it waits for, their ids
 -- Returns  per job 1, or 0 where a job of this id exists, or the id of a job that it is to wait for and that is none;
 --          last the server's time
 -- Events   `added`, and `waiting`, `delayed` or `waiting-children` per job
 -- Keeps    a job waits for jobs that are there, so for none that comes after it: there are no rings of them;
---          a job is in one of waiting, delayed and pending, and its status says so
+--          a job is in one of waiting, delayed and pending, and its status names it
 --          the index holds few jobs that other clients have ended, though no worker of ours serves the namespace
 -- include: base lanes
 -- include when needed: leaving forgetting
 
--- By how many jobs the index may exceed those that have not ended.
+-- By how many jobs the index may exceed the jobs that have not ended.
 local SLACK = 1000
 
 local kept = remembered()

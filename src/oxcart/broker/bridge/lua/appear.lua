@@ -1,4 +1,4 @@
--- A sign of life: a worker that checks for lost workers is there.
+-- Prolongs the sign that a worker checks for lost workers.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 "", 2 "", 3 ms without a sign after which the server counts as having been away

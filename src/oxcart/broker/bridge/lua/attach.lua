@@ -1,9 +1,9 @@
--- Lets a pipeline read the events of a type: more are kept, and more is told of each run, until a time that it renews.
+-- Lets a pipeline read the events of a type: more are kept, with more fields for each run, until a time that it renews.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 "", 2 "", 3 type, 4 the reader's name, 5 for how many ms, 6 how many events to keep at least,
---          7 now or "" (time.lua), 8 a mark for the stream's life, taken where it has none
--- Returns  { events kept now, what was kept before this call, the mark of the stream's life }
+--          7 now or "" (time.lua), 8 a mark for the stream's generation, used if it has none
+-- Returns  { events kept now, what was kept before this call, the mark of the stream's generation }
 -- Keeps    what readers asked for is one hash, which goes by itself when the last of them has not renewed
 -- include: base readers
 

@@ -8,9 +8,9 @@
 --          kind: c completed, f failed for good, x failed without being a dead letter (cancelled),
 --          r retry now, d delay, w give back, l give back and hold the type
 -- Returns  as claim.lua, with a code per outcome first: 1, -1 no such job, -2 the lease ran out,
---          -3 not active, -6 another worker holds it; awaited are those that ended and for which others wait
+--          -3 not active, -6 another worker has the lease; awaited are ended jobs for which others wait
 -- Events   `completed`, `failed`, `delayed` or `waiting` per outcome, and those of claim.lua
--- Keeps    whoever ends a job gives its slot back; a run that does not count is taken off the record
+-- Keeps    every end of a job frees its slot; a run that does not count is taken off the record
 -- include: base lanes leaving counting claiming
 
 local asked, at = read_asked(3)
@@ -125,7 +125,7 @@ function end_as.r(id, o, facts)
   tell(asked.type, "waiting", id, "prev", "active", told(o, "retried", o[7]))
 end
 
--- Counts a start that ended without being an attempt, for those who bound starts without an end.
+-- Counts a start that ended without being an attempt: workers may bound starts without an end.
 local function excuse(id)
   redis.pcall("HINCRBY", P .. "ox:job:" .. id, "ox:excused", 1)
 end

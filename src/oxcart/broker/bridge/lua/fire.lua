@@ -3,11 +3,11 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 its term, 5 now or "" (time.lua), then each schedule as MessagePack:
 --          { id, the due time that was read, the next one or "", "beside", "skip" or "queue",
---            { { job id, record, facts, what the event tells of it (both MessagePack), the rule that made it (JSON, up
+--            { { job id, record, facts, the fields of its event (both MessagePack), the rule that made it (JSON, up
 --                to the number of the run) } … } }
 -- Returns  how many jobs were made; -1 where the scheduler leads no more
 -- Events   `added`, and `waiting` or `waiting-children` per job
--- Keeps    a due time fires once: whoever comes second finds the schedule moved on; none fires before its time
+-- Keeps    a due time fires once: a second caller finds the schedule moved on; none fires before its time
 -- include: base lanes
 
 local kept = remembered()

@@ -2,12 +2,12 @@
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many lanes, per lane and priority: its first facts
---          (MessagePack), how many jobs, and per job id, facts and what is told of it (MessagePack), "" where it
+--          (MessagePack), how many jobs, and per job id, facts and the fields of its event (MessagePack), "" where it
 --          ran before;
---          then, for each job that waits for others: id, facts, what is told of it, their ids (MessagePack)
+--          then, for each job that waits for others: id, facts, the fields of its event, their ids (MessagePack)
 -- Returns  how many are ready
 -- Events   `added`, and `waiting` or `waiting-children` per job, while a pipeline reads
--- Keeps    an id is in one lane at most; one that left the list meanwhile is found out when it is claimed
+-- Keeps    an id is in one lane at most; an id that left the list meanwhile is noticed when it is claimed
 -- include: base lanes
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

@@ -1,8 +1,8 @@
--- Finds active jobs whose worker is gone: the lock ran out, or its holder's last sign of life did.
+-- Finds active jobs whose worker is gone: the lock ran out, or its worker's last heartbeat is too old.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 ms that one check is alone, 4 cursor, "" to begin, 5 how many,
---          6 ms without a sign of life after which the server counts as having been away, "" to leave that out,
+--          6 ms without a sign of a worker after which the server counts as having been away, "" to leave that out,
 --          7 ms that workers need then to renew
 -- Returns  { cursor, ids that are lost, ids that no worker of ours holds }; the cursor is "0" at the end, and
 --          "busy" with the ms to wait in place of the ids where another check runs

@@ -1,10 +1,10 @@
--- Replaces a job's record, unless somebody changed it since it was read.
+-- Replaces a job's record, unless another client changed it since it was read.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 the record as it was read, 5 the new one,
 --          6 where the number of attempts stands in it
 -- Returns  1, -1 no such job, 0 it was changed meanwhile
--- Keeps    a job that waits stays in its lane, also where that is not the one that its record asks for
+-- Keeps    a job that waits stays in its lane, also if its record asks for another one
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

@@ -1,4 +1,4 @@
--- Brings back jobs that are in no list: nobody would ever run them.
+-- Brings back jobs that are in no list: no worker would ever run them.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 "1" to change nothing, then per job: id, type, when it is due or 0

@@ -1,8 +1,8 @@
--- Saves how far a running job has come, for whoever holds it.
+-- Saves the checkpoint of a running job, for the worker that has its lease.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 worker id, 5 what to save
--- Returns  1, -1 no such job, -2 nobody holds it, -6 another worker does
+-- Returns  1, -1 no such job, -2 there is no lease, -6 another worker has it
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

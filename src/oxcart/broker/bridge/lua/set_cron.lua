@@ -3,7 +3,7 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 record, 5 when it fires next, 6 what its times follow from
 -- Returns  when it fires next
--- Keeps    said again with the same times, the next firing keeps its time
+-- Keeps    the same schedule again leaves the next firing its time
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

@@ -1,4 +1,4 @@
--- Lets jobs through whose dependencies have all completed: those that wait for one job, or all, page by page.
+-- Releases jobs whose dependencies have all completed: the dependents of one job, or all, page by page.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 from which of the pending jobs on, "" to begin,

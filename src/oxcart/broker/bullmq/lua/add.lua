@@ -14,7 +14,7 @@
 --          window, { id, 1 } the job that owns its idempotency key, { id, 2 } added under the number that the
 --          queue gave it, or an error text where the server refused that job alone; last the server's time
 -- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists; `debounced`
---          and `deduplicated` for one that a window kept out
+--          and `deduplicated` for a job that a window kept out
 -- Keeps    the counter `id` grows by one per job, as peers expect, although most ids come from the caller
 -- include: base gate insert store
 -- include when needed: insert parent removal window adding keyed lanes
@@ -86,7 +86,7 @@ if plain == count and count > 1 and count <= 5000 then
   look = call("EXISTS", unpack(keys)) > 0
 end
 
--- The id of a job that brings none: its number, or a later one where somebody chose that number as an id.
+-- The id of a job without one: its number, or a later one if a client chose that number as an id.
 local function number_of(tied)
   local next_id = tied and call("INCR", P .. "id") or number
   while call("EXISTS", P .. string.format("%.0f", next_id)) == 1 do

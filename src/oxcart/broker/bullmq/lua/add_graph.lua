@@ -3,7 +3,7 @@
 -- KEYS[1]  meta of the queue of the first job
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua)
 --          4 how many queues, and the prefix of each
---          then how many jobs, dependencies before those that wait for them; for each: number of its queue, and
+--          then how many jobs, dependencies before their dependents; for each: number of its queue, and
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
 --          (as in parts/adding.lua)
 --          then how many dependencies; for each: number of the job that waits, kind (`a` AFTER, `y` AFTER_ANY),
@@ -38,7 +38,7 @@ for at = from + 1, from + 5 * tonumber(ARGV[from]), 5 do
   job.edges[#job.edges + 1] = edge
 end
 
--- What a job inherits from one that it waits for: a place behind it, and its priority where that is the higher.
+-- What a job inherits from its dependency: a place behind it, and its priority if that is higher.
 local function inherit(job, priority, depth)
   job.priority = math.min(job.priority, priority)
   job.depth = math.max(job.depth, depth + 1)

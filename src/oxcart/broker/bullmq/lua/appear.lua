@@ -1,9 +1,9 @@
--- A sign of life: a worker that checks for stalled jobs is there.
+-- Prolongs the sign that a worker checks for stalled jobs.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 ms without a sign after which the server counts as having been away
 -- Returns  1, or 0 where the last sign has run out: a check is due, which waits for renewals first
--- Keeps    needs no memory, so that a full server does not look like one that was away
+-- Keeps    needs no memory, so that a full server does not look like an outage
 -- include: base outage
 
 remembered(true)

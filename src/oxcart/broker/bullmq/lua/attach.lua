@@ -3,8 +3,8 @@
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 the reader's name, 4 for how many ms, 5 how many events to keep at least,
 --          6 now or "" (time.lua),
---          7 a mark for the stream's life, taken where it has none
--- Returns  { events kept now, what was set before this call, the mark of the stream's life }; an empty list
+--          7 a mark for the stream's generation, used if it has none
+-- Returns  { events kept now, what was set before this call, the mark of the stream's generation }; an empty list
 --          where there is no such queue
 -- Keeps    `opts.maxLenEvents` is never lowered here. What it was before the first reader stands in `ox:was`.
 -- include: base

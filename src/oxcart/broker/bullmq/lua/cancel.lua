@@ -1,4 +1,4 @@
--- Cancels jobs, whatever they wait for; those that run are asked to end, or ended by force.
+-- Cancels jobs, whatever they wait for; running jobs are asked to end, or ended by force.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 reason, 5 "1" for force, then ids

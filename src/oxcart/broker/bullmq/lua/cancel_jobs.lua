@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 state: wait, paused, active, prioritized, delayed or waiting-children
---          4 how many jobs to look at, 5 how many to pass over: those that earlier steps left
+--          4 how many jobs to look at, 5 how many to pass over, which earlier steps left
 --          6 the filter as JSON (parts/filter.lua), 7 now or "" (time.lua), 8 reason, 9 "1" for force
 --          10 "1" to choose only, 11 how many may be cancelled in this step
 -- Returns  { how many jobs were left where they are, 1 while there may be more, how many cancelled, how many asked,

@@ -12,7 +12,7 @@
 --          repeated is 1, or 2 where the claim stopped for the time it took;
 --          limited and due in ms, 0 for none; active is the length of the active list. Where there was a choice,
 --          behind them which lane it was, and unless it was the first without a look at the others whether it has more,
---          and those that had nothing with their next due times
+--          and the lanes without jobs with their next due times
 -- Events   `waiting` per delayed job whose time had come, `active` per claimed job, `delayed` per job that is held
 --          back by the limit of its type or key
 -- Keeps    a claimed id is in `active` and has a lock; wait is served before prioritized; the marker is

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 what is done: "list", "replay" or "purge"
---          4 how many failed jobs to look at, 5 how many to pass over: those that earlier steps left
+--          4 how many failed jobs to look at, 5 how many to pass over, which earlier steps left
 --          6 the filter as JSON (parts/filter.lua), 7 last time of their end in ms, 8 how many may be chosen
 --          9 "1" to count their attempts from the beginning, 10 "1" to go from the newest
 --          then ids, to look at these instead

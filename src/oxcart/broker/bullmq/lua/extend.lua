@@ -5,7 +5,7 @@
 --          3 lock ms, then for each lease: id, token, starts ("" or the `ats` of the claim)
 -- Returns  the ids whose lease was refused
 -- Keeps    a lease that ran out is revived only while the job is active and its `ats` is that of our
---          claim; a lease of somebody else is never touched
+--          claim; a lease of another worker is never touched
 -- include: base
 
 remembered(true)

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3-11 as in claim (4 may be 0: claim nothing)
---          12 how many attempts end here; then groups of those that have most in common:
+--          12 how many attempts end here; then groups of attempts that have most in common:
 --          kind, how many, token, time or "" for that of the call, and for each attempt
 --          id, starts ("" or the `ats` of the claim), and by kind
 --          c completed  value
@@ -16,17 +16,17 @@
 --          Behind the time stands what else a group shares: of c and f the retention, "" to keep all, or
 --          "count:age:limit" with empty parts for what is not asked; of r "L" or ""; of the others "". Last of
 --          what it shares, of c and f: how many attempts had ended before, or "" to look, which is asked for
---          where the record of the claim tells of more that hangs on the end.
---          Behind them for how many minutes to keep counts of ended jobs, or ""; then, for those that
---          failed: number of the item, category, code (told to a pipeline).
+--          where the claimed record shows that more depends on the end.
+--          Behind them for how many minutes to keep counts of ended jobs, or ""; then, for each that
+--          failed: number of the item, category, code (for a pipeline).
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated, now } as claim; one code per item: 1, 2 as 1
---          but its parent could not be told, 0 it has no children to wait for (nothing changed), or
---          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of somebody else,
+--          but its parent could not be notified, 0 it has no children to wait for (nothing changed), or
+--          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of another worker,
 --          -9 a child failed, or an error text where the server refused that item alone
 -- Events   `completed`; `failed`, `retries-exhausted`; `waiting`; `delayed`; `waiting-children`; then those of claim;
 --          `drained` when nothing is left to do
 -- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
---          its attempt while the job is active and nobody else started it (same `ats`).
+--          its attempt while the job is active and no other worker started it (same `ats`).
 -- include: base gate insert claiming attempts
 -- include when needed: insert store parent removal deduplication metrics history failing gates limiting lanes
 
@@ -45,7 +45,7 @@ local codes = {}
 local active = call("LLEN", active_key)
 local at_first = active
 local finished, trimmed, purge = 0, false, 1000
--- Whether jobs ended here that others wait for: these are told in the same call, as many as this.
+-- Dependents that this call may still release.
 local gated, TELL = false, 250
 local sizes = { c = 3, f = 7, r = 4, d = 6, w = 2, h = 2, l = 3 }
 
@@ -57,7 +57,7 @@ local family = {}
 -- For how many minutes to keep counts of ended jobs, or nil.
 local minutes
 
--- What a pipeline is told of failed attempts, by their number.
+-- Category and code of failed attempts for a pipeline, by their number.
 local categories, failure_codes = {}, {}
 
 local function read_items()
@@ -211,8 +211,8 @@ local function read_parent(job, key)
   end
 end
 
--- A parent in another slot of a cluster, or one that cannot be read, cannot be told. Its child ends all the
--- same: refused at every end, it would run again and again. Its hash says why the parent was not told.
+-- A parent in another slot of a cluster, or one that cannot be read, cannot be notified. Its child ends all
+-- the same: refused at every end, it would run again and again. Its hash has the reason.
 local function find_parent(job, key)
   local ok, fault = pcall(read_parent, job, key)
   if not ok then
@@ -470,7 +470,7 @@ local function make_other_kinds()
     end
   end
 
-  -- Counts a start that ended without being an attempt, for those who bound starts without an end.
+  -- Counts a start that ended without being an attempt: workers may bound starts without an end.
   local function excuse(key)
     redis.pcall("HINCRBY", key, "ox:excused", 1)
   end
@@ -536,7 +536,7 @@ local function make_other_kinds()
     local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
     seldom().wake_later(P)
     if ARGV[at + 3] == "1" then
-      local again = ended_of(job) > 0 -- what a place among the delayed means is told by the attempts made
+      local again = ended_of(job) > 0 -- the attempts made decide what a place among the delayed means
       local to = again and "retrying" or "delayed"
       record_attempt(job.told, entry, id, "snoozed", time, ARGV[at], ARGV[at + 1], categories[index],
         failure_codes[index], to)
@@ -584,7 +584,7 @@ local function make_other_kinds()
     return 1
   end
 
-  -- What made it give the job back is true of the whole queue, whoever holds the job by now.
+  -- The reason to give the job back concerns the whole queue, whichever worker has the job by now.
   function kinds.l(index, at, id, token, starts, time)
     call("SET", read_gate(P).limiter or P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
     local code = kinds.w(index, at, id, token, starts, time)

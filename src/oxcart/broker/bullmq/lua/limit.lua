@@ -23,7 +23,7 @@ else
 end
 call("HSET", KEYS[1], "ox:limits", cjson.encode(rules))
 
--- Who holds a place is told by `active`.
+-- The jobs in `active` have the places.
 call("ZREMRANGEBYLEX", PLACES, "[" .. first, "(" .. last)
 if rule[1] > 0 then
   local prefixes = { P }

@@ -4,7 +4,7 @@
 -- ARGV     1 slot, 2 number of the call, 3 about how many events to keep or "" for what the queue keeps,
 --          4 name, then fields and values
 -- Returns  the event's id
--- Events   the one that is given
+-- Events   the given one
 -- include: base
 
 local answer = remembered()

@@ -88,7 +88,7 @@ local function recover(id)
   if stalls > tonumber(ARGV[5]) and not repeats then
     call("HSET", key, "defa", "job stalled more than allowable limit")
   end
-  if known[3] then -- its worker was asked to end it and is lost: whoever takes it next does so
+  if known[3] then -- its worker was asked to end it and is lost: the next worker that claims it ends it
     call("HSET", key, "defa", known[3])
   end
   call("HSET", key, "ox:ready", time_of(ARGV[4]))
@@ -107,7 +107,7 @@ local function recover(id)
   answer[#answer + 1] = id
 end
 
--- Those of some suspects that nobody holds.
+-- The suspects without a lease.
 local function without_lease(suspects)
   local locks, lost = {}, {}
   for i, id in ipairs(suspects) do

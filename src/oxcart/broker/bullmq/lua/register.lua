@@ -1,8 +1,8 @@
 -- A worker's heartbeat: writes its record, and forgets workers that have not been heard of.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 the worker, 4 its record or "" where it ends, 5 for how many ms it is believed to live,
---          6 "1" where it is to be told of new lanes, "2" of every add to a lane, else ""
+-- ARGV     1 "", 2 "", 3 the worker, 4 its record or "" where it ends, 5 for how many ms its heartbeat counts,
+--          6 "1" to wake it for new lanes, "2" for every add to a lane, else ""
 -- Returns  1
 -- Keeps    goes by the server's clock: one worker whose clock is ahead would forget all others
 -- include: base

@@ -48,7 +48,7 @@ local function children_of(key)
 end
 
 -- The jobs below a job, each with its children as they were before anything was removed. Jobs can be made
--- their own ancestors by whoever writes to their hashes, so each is visited once. A tree that is too large for
+-- their own ancestors by any client that writes to their hashes, so each is visited once. A tree that is too large for
 -- one call is refused before anything is written: each of its jobs may have to be searched for in a list.
 local DEEPEST, MOST = 1000, 2000
 local families, known = {}, 0
@@ -70,7 +70,7 @@ local function survey(key, depth)
   return true
 end
 
--- Whether a worker holds it, or one of those that it still waits for.
+-- Whether a worker has a lease on it, or on a child that it still waits for.
 local asked_about = {}
 local function leased(key, deep)
   if asked_about[key] then
@@ -92,7 +92,7 @@ end
 
 -- A list can only be searched by walking through it, which takes milliseconds where it is long. Jobs that are
 -- removed alone are mostly old or young, and so near one of its ends; parents that are let through on the way are
--- at its tail. The jobs of a tree stand side by side, where they were added together: then the first one tells
+-- at its tail. The jobs of a tree stand side by side, where they were added together: then the first one shows
 -- where the others are. Each is marked in its place, so that no place changes, and all that is marked goes in one
 -- walk at the end.
 local GONE = "ox:gone"
@@ -175,7 +175,7 @@ local function remove(key, parent_key)
   end
   if parent_key then
     detach_child(parent_key, key)
-  elseif not peek(key, "ox:untold") then -- else its parent cannot be told of this either
+  elseif not peek(key, "ox:untold") then -- else its parent cannot be notified of this either
     detach_from_living_parent(key)
   end
   for _, child in ipairs(families[key] or {}) do

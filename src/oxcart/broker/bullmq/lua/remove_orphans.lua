@@ -3,7 +3,7 @@
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 "1" to only look, then ids
 -- Returns  one code per id: 1 removed (or an orphan, when only looking), 0 it is in a state, -1 no job of this id,
---          -2 leased, so somebody may still bring it back
+--          -2 leased, so its worker may still finish it
 -- Keeps    a job that is in any state is left alone: looking and removing are one step
 -- include: base gate insert removal sweeping states
 

@@ -3,7 +3,7 @@
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 "1" to only look, then ids, newest job first
 -- Returns  one code per id: 1 put back (or lost, when only looking), 0 not lost, -1 no job of this id,
---          -2 leased, so somebody may still bring it back, -3 it has ended
+--          -2 leased, so its worker may still finish it, -3 it has ended
 -- Events   `waiting` per job that was put back
 -- Keeps    a job that is in any state is left alone: looking and putting back are one step. Lost jobs are
 --          older than those that wait, so they go to the front, or to the front of their priority

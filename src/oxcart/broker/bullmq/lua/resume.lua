@@ -5,7 +5,7 @@
 -- Returns  1
 -- Events   `resumed`
 -- Keeps    jobs of both lists stay: a peer may have filled the other one meanwhile. What is too long for
---          one call is merged by the tick; and of very many lanes the tick wakes those that are left
+--          one call is merged by the tick; and if there are very many lanes the tick wakes the rest
 -- include: base gate insert lanes
 
 local answer = remembered()
@@ -15,7 +15,7 @@ end
 -- So many lanes are woken here at most.
 local LANES = 200
 local was_paused = call("HDEL", P .. "meta", "paused") == 1
--- A queue that was not paused has told its workers already: then only what comes out of `paused` is news.
+-- A queue that was not paused has woken its workers already: then only what comes out of `paused` is new.
 local ready = call("EXISTS", P .. "paused", P .. "prioritized") > 0
   or (was_paused and call("EXISTS", P .. "wait") == 1)
 settle(P, false)

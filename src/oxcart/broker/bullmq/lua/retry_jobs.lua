@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 state ("failed" or "completed"), 4 first and 5 last time in ms,
---          6 how many at most, 7 how many to pass over: those that earlier steps could not move,
+--          6 how many at most, 7 how many to pass over, which earlier steps could not move,
 --          8 "1" to count their attempts from the beginning, 9 now or "" (time.lua)
 -- Returns  { how many will run again, how many could not be moved, 1 while there may be more }
 -- Events   `waiting` per job

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 id, 4 token, 5 what to save
--- Returns  1, or -1 no such job, -2 no lease, -6 lease of somebody else
+-- Returns  1, or -1 no such job, -2 no lease, -6 lease of another worker
 -- Keeps    only the worker that holds the job saves anything; to save the same again does no harm
 -- include: base
 

@@ -1,11 +1,11 @@
--- Tells jobs what became of those that they wait for: a step of it.
+-- Releases dependents of jobs that have ended, one step.
 --
 -- KEYS[1]  meta of a queue whose jobs wait behind gates
 -- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 the hidden queue of the gates (`bull:q~gates`), 5 how many jobs to
---          tell at most, 6 from which of the waiting gates on to look for ended jobs, 7 at how many to look
--- Returns  { how many were told, how many gates wait to be settled, from where on to look next, 0 at the end }
+--          release at most, 6 from which of the waiting gates on to look for ended jobs, 7 how many to look at
+-- Returns  { how many were released, how many gates wait to be settled, from where on to look next, 0 at the end }
 -- Events   those of jobs that are let through or end
--- Keeps    what was told once does nothing the second time. A hidden queue without gates leaves no key behind
+-- Keeps    a second release does nothing. A hidden queue without gates leaves no key behind
 -- include: base gate insert store attempts parent removal failing gates
 
 remembered()
@@ -24,7 +24,7 @@ open_ended(hidden, names)
 open_ended(hidden, call("SRANDMEMBER", hidden .. "ox:weak", 50))
 local told = settle_opened(now, room)
 local left = call("LLEN", hidden .. "wait")
-call("DEL", hidden .. "events") -- a peer writes what it lets through, and nobody reads or trims it
+call("DEL", hidden .. "events") -- a peer writes events here, and no client reads or trims them
 if left == 0 and call("ZCARD", hidden .. "waiting-children") == 0 then
   call("DEL", hidden .. "meta", hidden .. "marker", hidden .. "id", hidden .. "pc", hidden .. "ox:weak")
   call("SREM", P .. "ox:gates", ARGV[4])

@@ -4,7 +4,7 @@
 -- ARGV     1 "", 2 "", 3 the stream's suffix, 4 the id that the stride begins after, 5 the last id it may
 --          reach ("+" for any), 6 how many entries at most (0 asks for the facts alone)
 -- Returns  { entries ever added, entries kept, first id kept or "", last id ever given, highest id deleted by
---          hand, mark of the stream's life or "", entries in the stride, id of the last of them or "" }; the
+--          hand, mark of the stream's generation or "", entries in the stride, id of the last of them or "" }; the
 --          first two are 0 where there is no stream
 -- include: base measuring
 

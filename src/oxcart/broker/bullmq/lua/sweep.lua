@@ -5,13 +5,13 @@
 --          3 state: wait, paused, active, prioritized, delayed, waiting-children, completed or failed
 --          4 time in ms: only jobs from before it, "" for all
 --          5 how many jobs to look at
---          6 how many jobs to pass over: those that earlier steps looked at and left
+--          6 how many jobs to pass over, which earlier steps looked at and left
 --          7 "1" to remove also what is leased, and the next runs of schedulers
---          8 how many jobs earlier steps removed that no event has told of, "" to tell nothing
+--          8 how many jobs earlier steps removed without an event, "" to write no event
 --          9 how many jobs may be removed, "" for all; no fewer than are looked at
---          10 "1" to be told which were removed
--- Returns  { how many were removed, how many were left, 1 while there may be more, 1 when an event told of it,
---          the ids of those that were removed, where asked for }
+--          10 "1" to return the ids of removed jobs
+-- Returns  { how many were removed, how many were left, 1 while there may be more, 1 when an event was written,
+--          the ids of removed jobs, if argument 10 is set }
 -- Events   `cleaned`, for every 10 000 jobs and at the end, when asked for
 -- Keeps    the order of what is left. A list is worked off from its oldest end, and within a step at that end from
 --          its newest, as peers do: that is the order in which parents are let through

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  meta of the base queue
 -- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 the first lane to look at, or "" to begin, 5 how many,
---          6 for how many ms nobody else may begin, 7 after how many ms an empty lane goes, 8 "1" where this worker also takes back jobs of lost ones,
+--          6 for how many ms no other worker may begin, 7 after how many ms an empty lane goes, 8 "1" if this worker also recovers stalled jobs,
 --          9 ms without a sign of life after which the server counts as having been away, or ""
 -- Returns  { the next lane to look at, or -1 at the end, or -2 where another worker did it just now; lanes whose jobs'
 --          lifetimes are over; lanes whose jobs wait for others; lanes that are busy }

@@ -7,7 +7,7 @@
 -- Returns  { id of the run, its delay }, or -10 a job of that id exists already, -11 too many slots are taken
 -- Events   `added` and then `waiting` or `delayed`
 -- Keeps    a run that still waits is replaced, and keeps its time unless the schedule itself has changed:
---          to say the same schedule again, as every start of a service does, neither loses nor repeats a run.
+--          the same schedule again, as every start of a service sends it, neither loses nor repeats a run.
 --          A refused call has changed nothing.
 -- include: base gate insert store removal scheduling
 

@@ -1,7 +1,4 @@
-"""What a processor raises to say how its job goes on.
-
-May touch: nothing.
-"""
+"""What a processor raises to say how its job goes on."""
 
 from oxcart.compat.bullmq.custom_errors.delayed_error import DelayedError
 from oxcart.compat.bullmq.custom_errors.rate_limit_error import RateLimitError

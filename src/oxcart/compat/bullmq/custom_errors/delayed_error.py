@@ -1,7 +1,4 @@
-"""``DelayedError``, which a processor raises.
-
-May touch: nothing.
-"""
+"""``DelayedError``, which a processor raises."""
 
 from __future__ import annotations
 

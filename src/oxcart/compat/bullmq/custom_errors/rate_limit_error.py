@@ -1,7 +1,4 @@
-"""``RateLimitError``, which a processor raises.
-
-May touch: nothing.
-"""
+"""``RateLimitError``, which a processor raises."""
 
 from __future__ import annotations
 

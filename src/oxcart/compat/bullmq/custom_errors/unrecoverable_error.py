@@ -1,7 +1,4 @@
-"""``UnrecoverableError``, which a processor raises.
-
-May touch: nothing.
-"""
+"""``UnrecoverableError``, which a processor raises."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``WaitingChildrenError``, which a processor raises.
-
-May touch: nothing.
-"""
+"""``WaitingChildrenError``, which a processor raises."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``WaitingError``, which a processor raises.
-
-May touch: nothing.
-"""
+"""``WaitingError``, which a processor raises."""
 
 from __future__ import annotations
 

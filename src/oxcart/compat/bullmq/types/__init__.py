@@ -1,7 +1,4 @@
-"""The dicts that options are, for those who annotate them.
-
-May touch: nothing.
-"""
+"""The dicts that options are, for those who annotate them."""
 
 from oxcart.compat.bullmq.types.backoff_options import BackoffOptions
 from oxcart.compat.bullmq.types.connection_options import ConnectionOptions

@@ -1,7 +1,4 @@
-"""How long to wait between attempts, for those who annotate it.
-
-May touch: nothing.
-"""
+"""How long to wait between attempts, for those who annotate it."""
 
 from __future__ import annotations
 

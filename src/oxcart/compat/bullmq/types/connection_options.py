@@ -1,7 +1,4 @@
-"""Where the server is, for those who annotate it.
-
-May touch: nothing.
-"""
+"""Where the server is, for those who annotate it."""
 
 from __future__ import annotations
 

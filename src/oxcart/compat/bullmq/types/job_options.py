@@ -1,7 +1,4 @@
-"""The options of a job, for those who annotate it.
-
-May touch: nothing.
-"""
+"""The options of a job, for those who annotate it."""
 
 from __future__ import annotations
 

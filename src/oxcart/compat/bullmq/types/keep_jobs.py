@@ -1,7 +1,4 @@
-"""What is kept of ended jobs, for those who annotate it.
-
-May touch: nothing.
-"""
+"""What is kept of ended jobs, for those who annotate it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Schedulers: when they fire, and how they are shown, for those who annotate it.
-
-May touch: nothing.
-"""
+"""Schedulers: when they fire, and how they are shown, for those who annotate it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ local MOST_MISSES = 50
 -- Entries of the list that a call goes through for jobs in its midst; 20 000 take the server half a ms. The
 -- first such job is taken in any case.
 local MOST_GONE_THROUGH = 20000
--- Lanes that a starving worker is told of at most.
+-- Lanes that a starving worker receives at most.
 local MOST_LANES = 200
 -- Jobs that a claim lets through whose time has come, and that it puts back into their lanes, at most.
 local MOST_DUE = 25
@@ -48,7 +48,7 @@ end
 
 -- Looks at the next entries of the list for ids that stand in no lane. The pass is shared by all workers of
 -- the namespace and goes on where the last call stopped, so that the list is seen once however long it is.
--- Returns the ids that nobody has read yet, and whether the pass goes on.
+-- Returns the ids that no worker has read yet, and whether the pass goes on.
 local function scan(asked)
   local key = P .. "ox:scan"
   local length = call("LLEN", WAITING)
@@ -128,7 +128,7 @@ local function held_back(facts)
     if (tonumber(call("GET", key) or 0) or 0) >= facts[5] then
       local left = call("PTTL", key)
       if left < 0 then
-        call("EXPIRE", key, 60) -- somebody counted without a window
+        call("EXPIRE", key, 60) -- a client counted without a window
         left = 60000
       end
       return math.max(1, left)
@@ -167,7 +167,7 @@ local function take(asked, id, facts, orphans)
     return nil
   end
   if not unqueue(id) then
-    call("DEL", P .. "jobs:lock:" .. id) -- somebody else has it, or had
+    call("DEL", P .. "jobs:lock:" .. id) -- another client has it, or had
     unlearn(id, facts)
     return nil
   end
@@ -258,7 +258,7 @@ local function claim_jobs(asked)
     end
     local is_cut = #answer.jobs >= asked.count or gone_through >= MOST_GONE_THROUGH
     if is_cut and next(heads) then
-      answer.limited, answer.closed = 0, 0 -- a limit that keeps one lane back says nothing of the others
+      answer.limited, answer.closed = 0, 0 -- a limit that keeps one lane back does not concern the others
       answer.more = 1
       call("ZADD", P .. "ox:marker:" .. asked.type, 0, "0") -- there is more: wake the next worker
     elseif #answer.jobs < asked.count then

@@ -2,7 +2,7 @@
 
 -- A record with one run more, or nil where the number is not where it was seen; the record was rewritten
 -- since. Never decoded: see the module codec.
-local WHOLE = -3 -- of a record that nobody can read: it stays as it is
+local WHOLE = -3 -- of an unreadable record: it stays as it is
 
 local function counted(raw, position, by)
   if position == WHOLE then

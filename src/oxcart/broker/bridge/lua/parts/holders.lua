@@ -1,9 +1,9 @@
--- Whether the worker that holds a job still lives.
+-- Whether the worker that has a job's lease is still there.
 
--- A worker's signs of life are good for so many ms.
+-- A worker's heartbeat counts for so many ms.
 local LIFE = 30000
 
--- When a worker last wrote its record: the first sign of life of a client that beats ten seconds later. A time that
+-- When a worker last wrote its record: the first sign of a client that sends its heartbeat ten seconds later. A time that
 -- is further ahead than a heartbeat lasts is no sign.
 local function seen_lately(worker, now)
   local record = call("GET", P .. "workers:" .. worker)
@@ -11,7 +11,7 @@ local function seen_lately(worker, now)
   return at and at > now - LIFE and at < now + LIFE
 end
 
--- Whether nobody holds a job, or only a registered worker without a sign of life. `now` is the server's time.
+-- Whether a job has no lease, or only that of a registered worker without a heartbeat. `now` is the server's time.
 local function is_abandoned(id, now)
   local holder = call("GET", P .. "jobs:lock:" .. id)
   if not holder then

@@ -1,8 +1,8 @@
 -- The side index: jobs of the waiting list once more, by type, target, priority and turn.
 --
 -- The list is the truth and is shared with clients that know nothing of the index. So an id in a lane may be
--- gone from the list (somebody else took it: found out when it is claimed), and an id of the list may be in
--- no lane (somebody else put it there: found by the scan of claim.lua).
+-- gone from the list (another client took it: noticed when it is claimed), and an id of the list may be in
+-- no lane (another client put it there: found by the scan of claim.lua).
 
 local function lane_key(job_type, lane)
   return P .. "ox:lane:" .. #job_type .. ":" .. job_type .. ":" .. lane
@@ -56,7 +56,7 @@ local function unlist_job(id, facts)
 end
 
 -- The record of a job, or false; false as well where its key holds no text: an id in the list may lead anywhere, and
--- one that leads to nothing readable must not stop its neighbours.
+-- an entry without a readable record must not stop its neighbours.
 local function record_of(id)
   local raw = redis.pcall("GET", P .. "jobs:data:" .. id)
   if type(raw) ~= "table" then
@@ -87,7 +87,7 @@ local function unqueue(id)
   return call("LREM", WAITING, from, id) == 1
 end
 
--- Makes a job ready: into the list, as the document says (priority 7 and above to the head), and its lane.
+-- Makes a job ready: into the list, as the document defines (priority 7 and above to the head), and its lane.
 local function make_ready(id, facts, front)
   local high = front or (facts and facts[3] >= 7)
   call(high and "LPUSH" or "RPUSH", WAITING, id)
@@ -102,7 +102,7 @@ local function note_ready(id, now)
   call("HSET", P .. "ox:job:" .. id, "ox:ready", now)
 end
 
--- Lets a job wait until others have completed. Each of them knows who waits for it, so that its end need not
+-- Lets a job wait until others have completed. Each of them lists its dependents, so that its end need not
 -- look at all that wait; for a day, after which a slower look finds them (settle.lua).
 local function make_pending(id, unmet, now)
   call("ZADD", P .. "ox:pending", now, id)
@@ -112,7 +112,7 @@ local function make_pending(id, unmet, now)
   end
 end
 
--- Lets jobs through whose time has come, at most so many; returns how many. Ids of others that nobody has
+-- Promotes jobs whose time has come, at most so many; returns how many. Ids of other clients that no worker has
 -- read yet go to the list alone, and the scan finds them there.
 local function promote_due(now, most)
   local due = call("ZRANGEBYSCORE", P .. "jobs:delayed", "-inf", now, "LIMIT", 0, most)

@@ -19,7 +19,7 @@ local function leave(id, job_type)
   call("SREM", P .. "ox:active:" .. job_type, id)
 end
 
--- Notes an ended job for who lists them; those of a day ago are forgotten, as their keys are, but for dead
+-- Records an ended job for lists; those of a day ago are dropped, as their keys are, but for dead
 -- letters, which stay.
 local function note_end(id, job_type, state, now)
   local key = P .. "ox:ended:" .. state .. ":" .. job_type

@@ -1,8 +1,8 @@
 -- What keeps a check from taking jobs of healthy workers after an outage. `ox:away` counts the checks in a row that have
--- found no sign of life.
+-- found no sign of a worker.
 -- include: signs
 
--- Whether a check has to wait until workers have renewed, for there was no sign of life and jobs are active. Twice in a
+-- Whether a check has to wait until workers have renewed, for there was no sign of a worker and jobs are active. Twice in a
 -- row and no more: workers that come only now and then would never check.
 local function must_wait(silence)
   if prolong_sign(P, silence) then

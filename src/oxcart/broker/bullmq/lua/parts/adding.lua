@@ -2,8 +2,8 @@
 --
 -- A job is a table: `id`, `name`, `data`, `opts`, `timestamp`, `delay`, `priority`, `extras` (a flat list of
 -- further fields and values; `parentKey` and `parent` are among them for a child), `lifo`, `window` (its
--- options say which) and `waits` (for children that are added next). Whoever adds many and has looked already
--- says so: `exists` (whether a job of this id does), `has_parent` (it does) and `counted` (by the queue's `id`).
+-- options say which) and `waits` (for children that are added next). A caller that adds many and has looked already
+-- passes `exists` (whether a job of this id does), `has_parent` (it does) and `counted` (by the queue's `id`).
 
 -- Reads the job whose arguments begin at `at`: id, name, data, opts, timestamp, delay, priority, flags,
 -- number of further fields, and these. Flags: T tied, L last-in-first-out, D has a window, P waits for
@@ -60,7 +60,7 @@ local function is_taken(prefix, job)
 end
 
 -- A job of this id exists: it becomes the parent's child. One that has completed is a value at once; the
--- parent is then let through, or noted in `later` by whoever adds more children to it.
+-- parent is then let through, or noted in `later` by a caller that adds more children to it.
 local function adopt(prefix, job, later)
   local key = prefix .. job.id
   local taken = is_taken(prefix, job)

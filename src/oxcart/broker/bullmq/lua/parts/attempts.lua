@@ -16,7 +16,7 @@ local function rule_of(opts)
 end
 
 -- Reads what a record needs, before the job may be deleted. `unrun` is the prefix of a job's queue, perhaps another
--- one, where the job ends while nobody runs it.
+-- one, where the job ends while no worker runs it.
 local function read_attempt(key, unrun)
   local prefix = unrun or P
   if not is_attached(prefix) then
@@ -38,8 +38,8 @@ local function newest_stack(text)
   return type(newest) == "string" and string.sub(newest, -LONGEST_STACK) or nil
 end
 
--- An error here must not touch the attempt, which has ended: it costs the record alone. `state` is the formal one that
--- the event does not tell, `prefix` that of another queue than this call's.
+-- An error here must not touch the attempt, which has ended: it costs the record alone. `state` is the formal one,
+-- which the event lacks; `prefix` is that of another queue than this call's.
 local function record_attempt(told, entry_id, id, outcome, time, reason, stack, category, code, state, prefix)
   if not told then
     return

@@ -11,7 +11,7 @@ local P = string.sub(KEYS[1], 1, -5)
 -- include: memory
 
 -- One field of a hash, or nil; nil as well where the key is no hash: an id in a list may lead anywhere, and
--- one that leads to nothing readable must not stop what is done for its neighbours.
+-- a key without a readable value must not stop the work on its neighbours.
 local function peek(key, field)
   local value = redis.pcall("HGET", key, field)
   return type(value) == "string" and value or nil
@@ -19,7 +19,7 @@ end
 
 -- include: time
 
--- A count as somebody stored it, 0 for none; nil where it is no whole number that Lua counts exactly.
+-- A stored count, 0 for none; nil where it is no whole number that Lua counts exactly.
 local function count_of(text)
   if not text or text == "" or text == "0" then
     return 0

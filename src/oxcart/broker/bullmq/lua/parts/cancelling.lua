@@ -1,7 +1,7 @@
--- Ending a job as cancelled: on the wire a failed one, whose field `ox:category` says what it is. A job whose lifetime
+-- Ending a job as cancelled: on the wire a failed one, whose field `ox:category` has the reason. A job whose lifetime
 -- is over ends in the same way, as a dead letter.
 --
--- A job that nobody runs is ended here and now. One that runs is either asked to end (its worker is told, if it is
+-- A job that does not run is ended here and now. A running one is either asked to end (its worker is notified, if it is
 -- one of ours) or, by force, ended here and now as well: its lease is taken, so that whatever its worker still
 -- reports is refused. Stands on base, gate, insert, store, parent, removal, deduplication, history and attempts.
 
@@ -33,7 +33,7 @@ local function note_settled(key, id, from, stamp, reason)
 end
 
 -- What the end of a child will change in its parent, read before anything is written; nil for no parent. Also
--- returns why the parent cannot be told, where it cannot: its child ends all the same.
+-- returns why the parent cannot be notified, if it cannot: its child ends all the same.
 local function parent_of(key)
   local fine, found = pcall(function()
     local text = call("HGET", key, "parent")
@@ -66,7 +66,7 @@ local function settle_cancelled(key, id, from, now, reason)
   local removed = is_not_kept(key)
   local told = from ~= "active" and read_attempt(key, P) or nil
   if from == "waiting-children" and call("HEXISTS", key, "ox:depth") == 1 and not call("HGET", key, "ats") then
-    call("DEL", key .. ":dependencies") -- whoever replays the job means to run it
+    call("DEL", key .. ":dependencies") -- a replay means to run the job
   end
   if not removed then
     call("ZADD", P .. "failed", stamp, id)
@@ -102,7 +102,7 @@ local function settle_cancelled(key, id, from, now, reason)
   return entry
 end
 
--- Tells the worker that has a lease of this token; false where it is none of ours and cannot be told.
+-- Notifies the worker that has a lease of this token; false if it is none of ours and cannot be notified.
 local function tell_worker(id, token, starts, reason, force)
   local client = string.match(token, "^(%x+):%d+$")
   if not client or #client ~= 16 then
@@ -122,7 +122,7 @@ local function cancel_running(key, id, now, reason, force)
     if token and not tell_worker(id, token, starts, reason, false) then
       return -14
     end
-    -- Also for whoever takes the job next, should this worker be lost.
+    -- Also for the next worker that claims the job, should this one be lost.
     call("HSET", key, "ox:cancel", reason)
     return 2
   end

@@ -9,7 +9,7 @@ local MOST = 1000
 -- Claimed jobs take this many times as long to write as to read.
 local WRITING = 2
 
--- Whether the server can give several keys a value and a life in one command (Valkey 9.1, Redis 8.4).
+-- Whether the server can give several keys a value and an expiry in one command (Valkey 9.1, Redis 8.4).
 local LEASES_AT_ONCE = (redis.VALKEY_VERSION_NUM or 0) >= 0x090100
   or (not redis.VALKEY_VERSION_NUM and (redis.REDIS_VERSION_NUM or 0) >= 0x080400)
 
@@ -232,7 +232,7 @@ local function claim_jobs(asked, limiting)
 end
 
 -- The answer to a repeated claim: the same jobs, as far as they are still ours. `claim` holds id and
--- starts of each. A lease that ran out meanwhile is revived while the job is still active and nobody
+-- starts of each. A lease that ran out meanwhile is revived while the job is still active and no worker
 -- else started it.
 local function reread_claim(claim, token, lock)
   local jobs = {}
@@ -290,7 +290,7 @@ end
 -- What goes to the caller, and what is remembered in case the caller asks again: of claimed jobs only
 -- ids and starts, because their payloads can be read again.
 -- Of a choice of lanes behind the rest: the number of the lane it took (0 for none); and where more than the first were
--- looked at, 1 where that lane has more though fewer than asked for were claimed, and a flat list of those that have
+-- looked at, 1 where that lane has more though fewer than asked for were claimed, and a flat list of lanes that have
 -- nothing: number, ms time of the next delayed job or 0. Remembered is also the beginning of the lane's keys.
 local function answer_claim(codes, claim, now)
   local kept = {}

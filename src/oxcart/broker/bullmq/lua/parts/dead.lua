@@ -1,5 +1,5 @@
--- Which failed jobs are dead letters: those that used up their attempts, or died of something else than their own
--- failure (`ox:dead` says of what). One that failed for good, or was cancelled, is none. Stands on failing.
+-- Failed jobs are dead letters if they used up their attempts, or ended for another reason than their own failure
+-- (`ox:dead`). A job that failed for good, or was cancelled, is none. Stands on failing.
 
 local function is_dead(key)
   local known = redis.pcall("HMGET", key, "ox:category", "ox:dead", "atm", "stc", "opts", "attemptsMade")

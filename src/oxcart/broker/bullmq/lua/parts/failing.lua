@@ -1,7 +1,8 @@
 -- How a failed job reads in formal terms (model/state.py).
 --
--- Told from fields of its hash: ox:category, ox:dead, atm, stc, opts and attemptsMade. One that failed for good or was cancelled is
--- no dead letter; one that used up its attempts is, or died of something else than its own failure.
+-- Decided from fields of its hash: ox:category, ox:dead, atm, stc, opts and attemptsMade. A job that failed for good
+-- or was cancelled is no dead letter; a job that used up its attempts is, and one that ended for another reason than
+-- its own failure.
 
 local function formal_failure(category, dead, ended, stalls, text, legacy)
   if category == "cancelled" then

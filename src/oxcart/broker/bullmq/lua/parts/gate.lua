@@ -1,10 +1,10 @@
--- Whether a queue hands out jobs, and into which list a ready job goes.
+-- Whether jobs of a queue can be claimed, and into which list a ready job goes.
 --
 -- While a queue is paused, ready jobs without priority wait in `paused` instead of `wait`. Peers of
 -- version 6 never use `paused`, so both lists can hold jobs; `settle` restores "at most one of them is
 -- non-empty" by merging, and renames only onto an absent key.
 
--- The rate limit's counter of a queue that was told to hold all jobs back: above every limit.
+-- The rate limit's counter of a queue that holds all jobs back: above every limit.
 local HELD = 9007199254740991
 
 -- Moves at most `most` ids from one list into the other. The list whose oldest job (the tail) is older
@@ -44,11 +44,11 @@ local function settle(prefix, paused)
   return false
 end
 
--- `active`: writes what a script holds back; called before somebody counts the list.
+-- `active`: writes what a script holds back; called before a script counts the list.
 local unwritten = {}
 
 -- How many jobs a queue and its lanes have active but for this script's own queue, and whether that is one of them:
--- no script changes `active` of another queue, so one that reads many gates counts once.
+-- no script changes `active` of another queue, so a script that reads many gates counts once.
 local counted = {}
 local function active_elsewhere(base)
   local known = counted[base]
@@ -71,7 +71,7 @@ local function active_elsewhere(base)
   return known[2], known[3]
 end
 
--- A bound that somebody wrote to `meta`, or nil. What is no number of at least `least` bounds nothing, rather than
+-- A bound in `meta`, or nil. What is no number of at least `least` bounds nothing, rather than
 -- stopping every call. `gate.odd` names it: the tick returns that, and a worker logs it.
 local function bound_of(gate, field, text, least)
   local number = text and tonumber(text)

@@ -1,7 +1,7 @@
 -- Dependencies: jobs that wait for others, and the gates between them (docs/decisions/42).
 --
 -- A gate is a job of the hidden queue `<queue>~gates`, one per job that others wait for. It is that job's parent, with
--- the policy to go on whatever its child did, so whoever ends the job lets the gate through, a peer included. The
+-- the policy to go on whatever its child did, so every client that ends the job opens the gate, a peer included. The
 -- fields `d:<key>` of its hash are the jobs that wait behind it: `a` for AFTER, `y` for AFTER_ANY. Each of these waits
 -- in `waiting-children`, and its `:dependencies` name what it still waits for.
 -- Stands on base, gate, insert, attempts, parent, removal and failing.
@@ -13,7 +13,7 @@ local function hidden_of(prefix)
   return string.sub(prefix, 1, -2) .. HIDDEN
 end
 
--- A gate's id tells the job's, without a colon: its key must tell which queue it is in.
+-- A gate's id contains the job's, without a colon: its key must name the queue.
 local function gate_id(id)
   return (string.gsub(id, "[:%%]", { [":"] = "%3A", ["%"] = "%25" }))
 end
@@ -24,7 +24,7 @@ local function failed_as(key)
     "attemptsMade")))
 end
 
--- A failed job that is not kept leaves only its reason with its gate: so the gate is told how it failed.
+-- A failed job that is not kept leaves only its reason with its gate: so the failure is recorded at the gate.
 local function tell_gate(gate, state)
   if gate and string.find(gate, HIDDEN, 1, true) and call("EXISTS", gate) == 1 then
     call("HSET", gate, "ox:ended", state)
@@ -65,7 +65,7 @@ local EFFECTS = {
   removed = { category = "cancelled", state = "cancelled", why = "a dependency was cancelled", words = "was removed" },
 }
 
--- What is said of a job that a dependency took with it: which one, and why that one ended, without the end of a long
+-- The reason of a job that ended with its dependency: which one, and why that one ended, without the end of a long
 -- story. Down a chain the first cause is passed on as it is.
 local LONGEST_STORY = 1000
 local function said_of(of, outcome, reason)
@@ -94,7 +94,7 @@ local function fail_dependent(key, outcome, of, reason, now)
   local readable, opts = pcall(cjson.decode, known[1] or "")
   local kept = readable and type(opts) == "table" and opts.removeOnFail
   local removed = kept == true or kept == 0 or (type(kept) == "table" and kept.count == 0)
-  call("DEL", key .. ":dependencies") -- whoever replays the job means to run it
+  call("DEL", key .. ":dependencies") -- a replay means to run the job
   if not removed then
     call("HSET", key .. ":failed", of, reason)
     call("ZADD", prefix .. "failed", stamp, id)
@@ -121,7 +121,7 @@ local function fail_dependent(key, outcome, of, reason, now)
   record_attempt(told, entry, id, "failed", stamp, said, nil, effect.category, nil, effect.state, prefix)
 end
 
--- What the end of a dependency means for a job that waits for it. May be said again.
+-- Applies the end of a dependency to a job that waits for it. May be repeated.
 local function meet(key, kind, of, outcome, value, now)
   if kind == "a" and outcome ~= "completed" then
     if call("SISMEMBER", key .. ":dependencies", of) == 1 then -- else it ended before, and may live again
@@ -154,7 +154,7 @@ end
 -- Gates that this call has met or made, and hidden queues that it has noted with a queue.
 local met, noted_with = {}, {}
 
--- Notes with a queue that its workers are to look after the gates of a hidden one.
+-- Registers a hidden queue with the queue whose workers settle its gates.
 local function note_hidden(prefix, hidden)
   if not noted_with[prefix .. hidden] then
     noted_with[prefix .. hidden] = true
@@ -206,7 +206,7 @@ local function settle_gate(hidden, name, now, room)
   local of = prefix .. known[1]
   local outcome, value = ended_as(prefix, known[1], gate)
   if not outcome then
-    -- Let through by somebody who took its child away: the sweep looks after it from now on.
+    -- Released by a client that removed its child: the sweep settles it from now on.
     call("LREM", hidden .. "wait", 0, name)
     call("ZADD", hidden .. "waiting-children", now, name)
     call("SADD", hidden .. "ox:weak", name)
@@ -244,13 +244,13 @@ local function settle_opened(now, room)
   end
   for hidden in pairs(hidden_ones) do
     if call("EXISTS", hidden .. "wait") == 0 then
-      call("DEL", hidden .. "marker", hidden .. "events") -- nobody need wake up for what is done
+      call("DEL", hidden .. "marker", hidden .. "events") -- no worker need wake up for what is done
     end
   end
   return told
 end
 
--- Lets gates through whose job has ended without telling them: it has another parent, or somebody took it away.
+-- Opens gates whose job has ended without them: it has another parent, or a client removed it.
 -- `names` are gates that wait.
 local function open_ended(hidden, names)
   local prefix = string.sub(hidden, 1, -1 - #HIDDEN) .. ":"

@@ -6,7 +6,7 @@
 -- Kept of a message and of a stack: the end of it, where the failure is.
 local LONGEST_MESSAGE, LONGEST_TRACE, MOST_ATTEMPTS = 1000, 2000, 20
 
--- The fields that tell how an attempt ended and where the job went, as a flat list. `stacks` is the JSON list of all
+-- How an attempt ended and the state that the job went to, as a flat list. `stacks` is the JSON list of all
 -- stacks, or nil; `was` holds the job's `ats`, `processedOn`, `pb` and `ox:attempts`.
 local function history_of(history, was, outcome, to, why, time, message, stacks, category, code)
   local stack

@@ -1,9 +1,9 @@
--- Lanes: queues whose names say what their jobs ask for (docs/decisions/60).
+-- Lanes: queues whose names are the targets of their jobs (docs/decisions/60).
 --
 -- A lane is named by what stands behind the "@" of its queue's name; `base` is the beginning of the keys of the queue
 -- that it belongs to. Stands on base, gate, insert and, for claims, claiming.
 
--- How long a worker's wake key lives when nobody reads it, in ms.
+-- Ms after which an unread wake key of a worker expires.
 local WAKE = "60000"
 
 local function lane_prefix(base, lane)
@@ -20,7 +20,7 @@ local function tell_of_lane(base, workers, lane)
 end
 
 -- Tells the crowded of several lanes that are ready, as many as one call may: at most so many workers, and words in
--- all. Who was told of no lane, or not of all, sees them at its own tick.
+-- all. A worker that was not woken for all of them sees them at its own tick.
 local CROWD, WORDS = 200, 1000
 local function tell_of_lanes(base, lanes)
   local workers = #lanes > 0 and call("ZRANGE", base .. "ox:crowded", 0, CROWD - 1) or {}
@@ -35,7 +35,7 @@ local function tell_of_lanes(base, lanes)
   end
 end
 
--- Notes a lane that has a job, or will have one at the end of this call. The server's clock says when: those of
+-- Notes a lane that has a job, or will have one at the end of this call. The server's clock decides when: those of
 -- clients differ, and lanes that were not seen for a while are removed.
 local function enter_lane(base, lane)
   if call("ZADD", base .. "ox:lanes", server_ms(), lane) == 1 then
@@ -82,7 +82,7 @@ local function head_by_now(prefix, now)
   return head, due
 end
 
--- Claims from one of several lanes. They are told in the place of how many jobs are asked for: the number, the lane
+-- Claims from one of several lanes. They stand in the place of the number of jobs: the number, the lane
 -- of this script's keys, and those to choose from, each behind an "@"; "base" is the queue that they belong to.
 -- Takes the lane whose first job has the lowest priority, the first of them where several have, and of it no jobs
 -- that come behind the first of another lane. Answers as `answer_claim` of a choice.

@@ -31,9 +31,9 @@ local function job_of(name)
   return string.sub(AT, 1, -2) .. "@" .. lane .. ":", id
 end
 
--- A job held back is due in a day: nobody takes it before it is let in.
+-- A job held back is due in a day: no peer takes it before it is let in.
 local DAY = 86400000
--- After so many ms a bucket that stays full is looked at: somebody may have left without a word.
+-- After so many ms a bucket that stays full is looked at: a worker may be lost.
 local LOOK = 5000
 local MINUTE = 60000
 -- At most so many jobs are let in because a time has come, and held back, by one call: each costs five commands.
@@ -192,7 +192,7 @@ local function look_at_bucket(rules, bucket, gate, now, most)
 end
 
 -- Looks at buckets whose time has come, at most `most`; returns whether there may be more. Where no rules are left
--- and nobody is held back, there are no limits any more.
+-- and no job is held back, there are no limits any more.
 local function open_due(gate, now, most)
   limit_at(gate.base or P)
   local rules = rules_of(gate.limits)
@@ -253,7 +253,7 @@ local function leave_places(text, base, leavers)
   end
 end
 
--- What a claim asks about each job that it would take. `admits` says whether it may start, and remembers that it
+-- What a claim asks about each job that it would take. `admits` returns whether it may start, and remembers that it
 -- does or is held back; `write` writes both down. Nothing is written before.
 local function limiting(gate, now)
   open_due(gate, now, 20)
@@ -283,7 +283,7 @@ local function limiting(gate, now)
       if room_of(bucket) <= 0 then
         held_back[#held_back + 1] = { id, bucket }
         limits.is_tired = #held_back >= HOLD_BACK
-        if i == 2 then -- it would have had a place in the first: somebody else may
+        if i == 2 then -- it would have had a place in the first: another job may
           vacant[buckets[1]] = (vacant[buckets[1]] or 0) + 1
         end
         return false

@@ -62,8 +62,8 @@ local function child_completed(parent_key, parent_prefix, parent_id, child_key, 
   end
 end
 
--- `parent` is the decoded JSON that the child carries; its flags say what the failure means. Without a
--- flag the child stays a dependency and the parent waits until somebody retries or removes the child.
+-- `parent` is the decoded JSON that the child carries; its flags define what the failure means. Without a
+-- flag the child stays a dependency and the parent waits until the child is retried or removed.
 local function child_failed(parent, child_key, reason, now)
   if not (parent.fpof or parent.cpof or parent.idof or parent.rdof) then
     return

@@ -1,4 +1,4 @@
--- Taking a job's data away, and telling its parent.
+-- Removes a job's data and notifies its parent.
 
 -- Drops the note of a custom id with its job (docs/decisions/60). Only jobs in lanes have one, and the name of a lane
 -- has an "@".
@@ -27,7 +27,7 @@ local function delete_data(key)
 end
 
 -- Takes a child off its parent's list; a parent that waited for nothing else goes to the ready list.
--- Peers ignore the parent's delay and priority here, so the same happens whoever removes the child.
+-- Peers ignore the parent's delay and priority here, so the same happens with every client that removes the child.
 local function detach_child(parent_key, child_key)
   if call("SREM", parent_key .. ":dependencies", child_key) == 0 then
     return

@@ -2,7 +2,7 @@
 
 -- Moves one job from `failed` or `completed` to the ready list. Returns 1, or -1 no such job, -3 not in that
 -- state. With `reset` its attempts count from the beginning. Its starts do not: they are the fencing number, by
--- which a store refuses a writer that comes late. How many there were is noted, for those who bound them.
+-- which a store refuses a writer that comes late. Their number is noted: workers may bound starts.
 local function retry_one(gate, id, state, front, reset, now)
   local key = P .. id
   if call("EXISTS", key) == 0 then

@@ -1,6 +1,6 @@
 -- Writing a new job's hash.
 
--- `extras` is a flat list of further fields and values, or nil. What users hang on a job is told to a pipeline that
+-- `extras` is a flat list of further fields and values, or nil. Tags and correlation of a job go to a pipeline that
 -- reads the queue, because no event carries it: one record in `ox:attempts`, under the id of the event `added`.
 local function store_job(prefix, id, name, data, opts, timestamp, delay, priority, extras)
   call("HSET", prefix .. id, "name", name, "data", data, "opts", opts, "timestamp", timestamp,

@@ -1,0 +1,318 @@
+"""What stands behind a queue's face: its place, its options, its handlers and its connections.
+
+A worker consumes a core (`oxcart.engine.source.Source`), and the parts of a queue reach the server through
+it. It connects when first used, once per event loop, and again in a forked child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from oxcart._bound import Bound, DirectlyBound
+from oxcart.broker.addresses import check_submitted
+from oxcart.broker.bullmq.codec import Encoded
+from oxcart.broker.capabilities import Capabilities, Part
+from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.factory import CAPABILITIES, DEFAULTS, ProtocolName, check_place, make_broker
+from oxcart.broker.keyring import KeyRing
+from oxcart.broker.port import Added, BrokerSource, ServedBroker
+from oxcart.broker.sealing import Sealer
+from oxcart.engine.handler import Handlers
+from oxcart.engine.webhooks.queue import SUFFIX, WebhookQueue, queue_options
+from oxcart.engine.webhooks.sender import Webhooks
+from oxcart.events import Results
+from oxcart.model.duration import Duration
+from oxcart.model.errors import Unacknowledged, ValidationError
+from oxcart.model.options import Durability, JobOptions, OptionKwargs
+from oxcart.model.priority import formal_priority
+from oxcart.model.target import Target, base_of, lane_name
+
+
+class Core:
+    """The plumbing of a queue, or of one of its lanes. The arguments are those of ``Queue``.
+
+    Attributes:
+        name: The queue's name.
+        prefix: The prefix of its keys: BullMQ's prefix, or Bridge's namespace.
+        protocol: ``bullmq`` or ``bridge``.
+        defaults: Options of jobs that do not set their own.
+        handlers: The handlers of its jobs.
+        add_timeout: Seconds after which an unacknowledged add fails.
+        brokers: Opens its brokers, instead of a server; None for a server.
+        key_ring: Keys that seal stored values, or None.
+        priorities: ``"formal"`` where priorities are names, or None.
+        reconnect: Pauses and limit of attempts to reach a lost server; None for the default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str | None,
+        prefix: str | None,
+        protocol: ProtocolName,
+        namespace: str | None,
+        folder: str | Path | None,
+        add_timeout: float,
+        durability: Durability | None,
+        default_lifetime: Duration | None,
+        server: Server | None,
+        broker: BrokerSource | None,
+        priorities: Literal["formal"] | None,
+        key_ring: KeyRing | None,
+        webhooks: Webhooks | None,
+        defaults: OptionKwargs,
+    ) -> None:
+        self.prefix = check_place(protocol, name, prefix, namespace)
+        if broker is not None:
+            elsewhere = {"url": url, "folder": folder, "server": server, "namespace": namespace}
+            elsewhere["protocol"] = None if protocol == "bullmq" else protocol
+            for field, value in elsewhere.items():
+                if value is not None:
+                    raise ValidationError(field, "left out with broker=, which opens the queue", value)
+        if priorities not in (None, "formal"):
+            raise ValidationError("priorities", "'formal' or None", priorities)
+        self.name = name
+        self.protocol = protocol
+        self.priorities = priorities
+        self.add_timeout = add_timeout
+        self.key_ring = key_ring
+        self.handlers = Handlers()
+        self.reconnect: Reconnect | None = None
+        self.brokers = broker
+        self._url = url
+        self._folder = folder
+        self._server = server
+        self._webhooks = webhooks
+        self._webhook_queue: WebhookQueue | None = None
+        self._durability = durability
+        self._root: Core | None = None  # the queue of a lane
+        self._lanes: dict[str, Core] = {}
+        self._bound: Bound | None = None  # the one used last
+        self._bounds: dict[asyncio.AbstractEventLoop, Bound] = {}
+        if webhooks is not None:
+            self.capabilities.require("webhooks")
+        given: OptionKwargs = {**defaults}
+        if priorities:
+            given.setdefault("priority", "normal")
+        if default_lifetime is not None:
+            given.setdefault("lifetime", default_lifetime)
+        self.defaults = self.read_options(given, DEFAULTS[protocol])
+        self.is_replicated()
+
+    # -- place
+
+    @property
+    def server(self) -> Server:
+        """The server that the queue is on."""
+        if self._server is None:
+            self._server = Server(self._url, folder=self._folder)
+        return self._server
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the queue's protocol can express."""
+        return CAPABILITIES[self.protocol] if self.brokers is None else self.brokers.capabilities
+
+    @property
+    def sealer(self) -> Sealer | None:
+        """Seals and opens the stored values of the queue's jobs; None without keys."""
+        return Sealer.of(self.key_ring, self.protocol, self.prefix, base_of(self.name))
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The server as a value: its URL, and its folder where it is embedded."""
+        if self.brokers is not None:
+            return "", f"memory {id(self.brokers)}"
+        location = self.server.location
+        return (location.url, "") if location else ("", str(self.server.folder))
+
+    def station_facts(self) -> dict[str, Any]:
+        """Returns what another process needs to find the queue; empty if only this process can."""
+        if self.brokers is not None:
+            return {}
+        url, folder = self.place
+        return {
+            "url": url,
+            "folder": folder,
+            "queue": self.name,
+            "prefix": self.prefix,
+            "protocol": self.protocol,
+        }
+
+    # -- connections
+
+    @property
+    def broker(self) -> ServedBroker:
+        """The queue's broker in the running event loop."""
+        return self._bind().broker
+
+    @property
+    def results(self) -> Results:
+        """Waits for results in the running event loop."""
+        return self._bind().results
+
+    def part(self, part: Part | None, feature: str) -> Part:
+        """Returns a part of the broker: ``core.part(core.broker.flows, "flows")``.
+
+        Raises:
+            NotSupported: The protocol lacks the feature; the error names the alternative.
+        """
+        return self.broker.capabilities.part(part, feature)
+
+    def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
+        """Returns a broker with a connection of its own."""
+        if self.brokers is not None:
+            return self.brokers.open(
+                self.name, prefix=self.prefix, key_ring=self.key_ring, reconnect=reconnect or self.reconnect
+            )
+        return make_broker(
+            self.protocol,
+            self.server,
+            self.name,
+            prefix=self.prefix,
+            reconnect=reconnect or self.reconnect,
+            key_ring=self.key_ring,
+            formal=self.priorities == "formal",
+        )
+
+    @contextlib.contextmanager
+    def using(self, source: BrokerSource) -> Iterator[None]:
+        """Opens brokers from another source within the block; for `oxcart.testing`."""
+        before = self.brokers, self._bound, self._bounds
+        self.brokers, self._bound, self._bounds = source, None, {}
+        try:
+            yield
+        finally:
+            self.brokers, self._bound, self._bounds = before
+
+    async def close(self) -> None:
+        """Closes the connections of the running event loop."""
+        if self._webhook_queue is not None:
+            await self._webhook_queue.queue.close()
+        for lane in self._lanes.values():
+            await lane.close()
+        bound, self._bound = self._bounds.pop(asyncio.get_running_loop(), None), None
+        if bound is not None and bound.pid == os.getpid():
+            await bound.close()
+
+    def _bind(self) -> Bound:
+        loop = asyncio.get_running_loop()
+        bound = self._bound
+        if bound is None or bound.loop is not loop or bound.pid != os.getpid():
+            bound = self._bound = self._bound_of(loop)
+        return bound
+
+    def _bound_of(self, loop: asyncio.AbstractEventLoop) -> Bound:
+        # Event loops of several threads may take turns, each with its own connection.
+        pid = os.getpid()
+        for known, bound in list(self._bounds.items()):
+            if known.is_closed() or bound.pid != pid:
+                self._bounds.pop(known, None)
+        found = self._bounds.get(loop)
+        if found is None:
+            if self._root is None:
+                kind = Bound if self.brokers is None else DirectlyBound
+                found = kind(loop, self.open_broker(), self.add_timeout)
+            else:  # a lane shares the connection of its queue
+                broker = self._root.broker
+                lane = self._root.part(broker.lanes, "lanes").open(self.name[len(broker.base) + 1 :])
+                found = Bound(loop, lane, self.add_timeout, shares=True)
+            self._bounds[loop] = found
+        return found
+
+    # -- lanes
+
+    def lane(self, target: Target | Mapping[str, Any] | str) -> Core:
+        """Returns the core of the lane for a target; this one for a target without demands.
+
+        Raises:
+            ValidationError: It is no target, or this queue is itself a lane.
+        """
+        name = lane_name(self.name, Target.read(target))
+        if name == self.name or (self.brokers is not None and not self.brokers.capabilities.can("lanes")):
+            return self
+        found = self._lanes.get(name)
+        if found is None:
+            found = self._lanes[name] = copy.copy(self)
+            found.name, found._root, found._bound, found._bounds, found._lanes = name, self, None, {}, {}
+            found._webhook_queue = None
+        return found
+
+    # -- jobs
+
+    def read_options(self, given: OptionKwargs, defaults: JobOptions | None = None) -> JobOptions:
+        """Reads options as a user writes them, over some defaults or the queue's own.
+
+        Raises:
+            ValidationError: A name is unknown or a value outside its bound.
+        """
+        if defaults is None:
+            defaults = self.defaults
+        if not given:
+            return defaults
+        if self.priorities and "priority" in given:
+            given = {**given, "priority": formal_priority(given["priority"])}
+        read = defaults.replace(**given)
+        if read.callback_url is not None:
+            check_submitted(read.callback_url, self._webhooks.allow if self._webhooks else ())
+        return read
+
+    def is_replicated(self, durability: Durability | None = None) -> bool:
+        """Returns whether adds wait for a replica.
+
+        Args:
+            durability: The durability of one call; None for the queue's.
+
+        Raises:
+            ValidationError: There is no such durability, or the server is the embedded one.
+        """
+        asked = durability or self._durability
+        if asked is None or asked == "acknowledged":
+            return False
+        if asked != "replicated":
+            raise ValidationError("durability", "'acknowledged' or 'replicated'", asked)
+        if self.server.folder is not None:
+            raise ValidationError("durability", "left out with the embedded server: it has no replica", asked)
+        return True
+
+    async def add(
+        self, jobs: Sequence[Encoded], *, timeout: float | None, replicated: bool
+    ) -> Sequence[Added]:
+        """Adds encoded jobs; a single one shares its call with other adds of this turn of the event loop."""
+        try:
+            if len(jobs) == 1:
+                return [await self._bind().add(jobs[0], replicated=replicated)]
+            return await self.broker.add(jobs, timeout=timeout, replicated=replicated)
+        except Unacknowledged as error:
+            raise error.of_jobs(job_id for job_id, _ in jobs) from error
+
+    # -- webhooks
+
+    async def expect_webhooks(self, ids: Iterable[str]) -> None:
+        """Enters jobs into the webhook index before they are added; an entry without a job does no harm."""
+        broker = (self._root or self).broker  # the queue's workers send the webhooks of its lanes
+        if broker.webhooks is not None:
+            await broker.webhooks.enter(list(ids), self.add_timeout)
+
+    @property
+    def webhook_queue(self) -> WebhookQueue | None:
+        """The queue whose jobs send the webhooks; None without webhooks."""
+        if self._webhook_queue is None and self._webhooks is not None:
+            from oxcart.queue import Queue
+
+            queue = Queue(
+                self.name + SUFFIX,
+                server=self.server,
+                prefix=self.prefix,
+                key_ring=self.key_ring,
+                **queue_options(self._webhooks),
+            )
+            self._webhook_queue = WebhookQueue(queue, self._webhooks)
+        return self._webhook_queue

@@ -1,0 +1,60 @@
+"""A Bridge namespace as a whole: the monitoring list of its document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oxcart.broker.bridge.part import TypePart
+from oxcart.broker.port.parts import Namespace
+from oxcart.broker.port.results import NamespaceStats
+from oxcart.broker.replies import texts
+
+if TYPE_CHECKING:
+    pass
+
+
+class BridgeNamespace(TypePart, Namespace):
+    """The namespace of one job type."""
+
+    @property
+    def name(self) -> str:
+        return self._broker.keys.namespace
+
+    async def stats(self, *, every_type: bool = False) -> NamespaceStats:
+        keys, caller = self._broker.keys, self._broker.caller
+        waiting, active, delayed, cron, dead, processed, failed, seen = await caller.pipeline(
+            [
+                ("LLEN", keys.waiting()),
+                ("SCARD", keys.active()),
+                ("ZCARD", keys.delayed()),
+                ("ZCARD", keys.cron()),
+                ("LLEN", keys.dead_letters()),
+                ("GET", keys.processed()),
+                ("GET", keys.failed()),
+                ("SMEMBERS", keys.types()),
+            ]
+        )
+        if every_type:
+            types = await self._broker.census.types()
+        else:
+            types = sorted(texts(seen))
+        running = await caller.pipeline([("GET", keys.concurrent(kind)) for kind in types])
+        return NamespaceStats(
+            waiting,
+            active,
+            delayed,
+            cron,
+            dead,
+            {one.id: one.alive for one in await self._broker.registry.everyone()},
+            {kind: _count(raw) for kind, raw in zip(types, running, strict=True)},
+            _count(processed),
+            _count(failed),
+        )
+
+
+def _count(raw: bytes | None) -> int:
+    """Reads a counter as any client may have left it."""
+    try:
+        return int(raw or 0)
+    except ValueError:
+        return 0

@@ -1,0 +1,81 @@
+"""Dead letters of a queue: found, replayed and removed in bounded steps.
+
+``parts/dead.lua`` decides from the job's own record whether it is a dead letter, so those of Node's workers
+are among them. What an operation found when it began bounds its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from oxcart.broker.bullmq.bulk import STEP
+from oxcart.broker.bullmq.part import QueuePart
+from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.port.parts import DeadLetters
+from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
+from oxcart.broker.progress import Progress
+from oxcart.broker.replies import texts
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+
+class QueueDeadLetters(QueuePart, DeadLetters):
+    """The dead letters of one queue and its lanes."""
+
+    async def run(self, work: DeadWork) -> DeadDone:
+        found = DeadDone(dry_run=work.verb == "list")
+        for one in await self._broker.lanes.brokers():
+            if work.limit is not None and found.matched >= work.limit:
+                break
+            await _run_own(one, work, found)
+        return found
+
+    async def apply(self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False) -> list[str]:
+        found: list[str] = []
+        for start in range(0, len(ids), STEP):
+            part = ids[start : start + STEP]
+            found += (await _step(self._broker, DeadWork(verb, reset=reset), 0, STEP, 0, part))[3]
+        elsewhere = [job_id for job_id in ids if job_id not in found]
+        for job_id, lane in zip(elsewhere, await self._broker.lanes.holders(elsewhere), strict=True):
+            if lane is not None:
+                found += await lane.dead_letters.apply(verb, [job_id], reset=reset)
+        return found
+
+
+async def _run_own(broker: BullMQBroker, work: DeadWork, found: DeadDone) -> None:
+    until, limit, rate = await broker.now(), work.limit, work.rate
+    total = int(await broker.caller.command("ZCOUNT", broker.keys.failed(), "-inf", until))
+    loop = asyncio.get_running_loop()
+    began, before = loop.time(), found.done
+    left, more = 0, 1
+    while more:
+        most = STEP if limit is None else min(STEP, limit - found.matched)
+        if rate is not None:
+            most = min(most, max(1, math.floor(rate)))
+        if most <= 0:
+            break
+        stayed, more, done, ids = await _step(broker, work, until, most, left)
+        left += stayed
+        found.matched += len(ids)
+        found.done += done
+        found.ids += ids
+        seen = before + min(left + found.done - before, total)
+        work.progress(Progress("dead letters", seen, before + total))
+        if rate is not None and more:
+            await asyncio.sleep(max(0.0, began + (found.done - before) / rate - loop.time()))
+
+
+async def _step(
+    broker: BullMQBroker, work: DeadWork, until: int, most: int, left: int, ids: Sequence[str] = ()
+) -> tuple[int, int, int, list[str]]:
+    flags = ("1" if work.reset else "", "1" if work.newest else "")
+    stayed, more, done, *found = await broker.caller.once(
+        load("dead_jobs"),
+        broker.keys.meta(),
+        *(work.verb, STEP, left, work.chosen.wire(), until, most, *flags, *ids),
+    )
+    return stayed, more, done, texts(found)

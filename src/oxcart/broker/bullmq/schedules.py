@@ -1,0 +1,266 @@
+"""Schedules on BullMQ's layout: the sorted set ``repeat``, a record per schedule, a job per run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.bullmq.codec import encode_options
+from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.capabilities import BULLMQ
+from oxcart.broker.port import ClaimedJob
+from oxcart.broker.port.parts import Schedules
+from oxcart.broker.replies import pairs, texts
+from oxcart.broker.stored import count_of
+from oxcart.model import payload
+from oxcart.model.errors import OxcartError, PayloadError, ScriptError, ValidationError, error_for_code
+from oxcart.model.options import JobOptions
+from oxcart.model.schedule import (
+    Missed,
+    NextRun,
+    Overlap,
+    Schedule,
+    Scheduler,
+    first_run,
+    is_legacy_id,
+    next_run,
+)
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+_json = msgspec.json.Encoder()
+
+#: How often a later time is sought where one is taken.
+LATER = 32
+
+
+class QueueSchedules(Schedules):
+    """The schedules of one queue."""
+
+    def __init__(self, broker: BullMQBroker) -> None:
+        self._broker = broker
+        self._caller = broker.caller
+        self._keys = broker.keys
+
+    def bound_id(self, schedule_id: str) -> str:
+        return schedule_id
+
+    async def upsert(
+        self,
+        schedule_id: str,
+        schedule: Schedule,
+        name: str,
+        body: bytes,
+        options: JobOptions,
+        *,
+        missed: Missed | None = None,
+        overlap: Overlap | None = None,
+    ) -> str | None:
+        if missed is not None or overlap is not None:
+            BULLMQ.require("missed_policy")
+        opts, extras = encode_options(options.without_target("schedules"))
+        payload.check_size(body, opts, options.size_limit)
+        run = await self.write(schedule_id, schedule, name, body, msgspec.json.decode(opts), extras)
+        return None if run is None else run[0]
+
+    async def write(
+        self,
+        scheduler_id: str,
+        schedule: Schedule,
+        name: str,
+        data: bytes,
+        options: Mapping[str, Any],
+        extras: Sequence[str] = (),
+        at_ms: int | None = None,
+    ) -> tuple[str, int] | None:
+        """Makes or changes a schedule; returns id and delay of its next run, or None where it never fires.
+
+        Args:
+            scheduler_id: The schedule's id.
+            schedule: When it fires.
+            name: The name of its jobs.
+            data: Their payload, as JSON.
+            options: Their options, by their names on the wire.
+            extras: Our further fields of every run, as a flat list of names and values.
+            at_ms: The time of the first run, if the user's strategy has computed it.
+
+        Raises:
+            JobError: A run of that time exists already, or too many slots are taken.
+        """
+        now = await self._broker.now()
+        run = first_run(schedule, options, now, scheduler_id, at_ms)
+        if run is None:
+            return None
+        answer = await self._caller.once(
+            load("upsert_scheduler"),
+            self._keys.meta(),
+            self._broker.clock.argument,
+            scheduler_id,
+            name,
+            data,
+            _json.encode(options),
+            _json.encode(run.options),
+            *map(_argument, (run.at_ms, schedule.every, schedule.offset, schedule.start, schedule.end)),
+            *map(_argument, (schedule.limit, schedule.tz, schedule.cron)),
+            *extras,
+        )
+        if isinstance(answer, int):
+            raise error_for_code(answer, f"repeat:{scheduler_id}:{_argument(run.at_ms)}", "upsert_scheduler")
+        return answer[0].decode(), int(answer[1])
+
+    def leader(self, worker: str) -> None:
+        """No worker leads: the claim of a run makes the next one."""
+
+    async def advance(self, claims: Sequence[ClaimedJob]) -> list[str | OxcartError]:
+        made: list[str | OxcartError] = [""] * len(claims)
+        clock = self._broker.clock
+        now = clock() if clock.is_known else await self._broker.now()
+        left = dict.fromkeys(range(len(claims)), now)
+        for _ in range(LATER):
+            left = await self._advance(claims, left, made)
+            if not left:
+                return made
+        for place in left:
+            made[place] = ScriptError(f"advance: {LATER} further runs of the schedule exist already")
+        return made
+
+    async def _advance(
+        self, claims: Sequence[ClaimedJob], left: Mapping[int, int], made: list[str | OxcartError]
+    ) -> dict[int, int]:
+        """One call for all; returns those whose time was taken, with that time."""
+        args: list[bytes | str | int] = []
+        asked = []
+        for place, after in left.items():
+            try:
+                item = self._item(claims[place], after)
+            except ValidationError as error:
+                made[place] = error
+                continue
+            except Exception as error:  # a malformed run must not stop those of other schedules
+                made[place] = ScriptError(f"advance: {type(error).__name__}: {error}")
+                continue
+            if item is not None:
+                asked.append(place)
+                args += item
+        if not asked:
+            return {}
+        answer = await self._caller.once(
+            load("advance"), self._keys.meta(), self._broker.clock.argument, len(asked), *args, patient=True
+        )
+        taken = {}
+        for place, raw in zip(asked, answer, strict=True):
+            text = raw.decode("utf-8", "replace")
+            if text.startswith("@"):
+                taken[place] = int(text[1:])
+            elif text.startswith("!"):
+                made[place] = ScriptError(f"advance: {text[1:]}")
+            else:
+                made[place] = text
+        return taken
+
+    def _item(self, claim: ClaimedJob, now: int) -> list[bytes | str | int] | None:
+        """A claim as the script's arguments, or None where no run follows."""
+        assert isinstance(claim, BullMQClaim)
+        options, schedule_id = _object(claim.fields.get(b"opts")), claim.schedule_id or ""
+        run = next_run(options, now, schedule_id)
+        if run is None:
+            return None
+        data = claim.fields.get(b"data", b"{}")
+        if is_legacy_id(schedule_id):
+            return _repeatable(claim, options, run, data, now)
+        return ["s", schedule_id, claim.id, _argument(run.at_ms), _json.encode(run.options), data, ""]
+
+    async def remove(self, schedule_id: str) -> bool:
+        return bool(await self._caller.once(load("remove_scheduler"), self._keys.meta(), schedule_id))
+
+    async def get(self, schedule_id: str) -> Scheduler | None:
+        score, flat = await self._caller.pipeline(
+            [
+                ("ZSCORE", self._keys.schedulers(), schedule_id),
+                ("HGETALL", self._keys.scheduler(schedule_id)),
+            ]
+        )
+        return None if score is None else _decode(schedule_id, float(score), flat)
+
+    async def page(self, first: int, last: int, *, latest: bool = False) -> list[Scheduler]:
+        command = "ZREVRANGE" if latest else "ZRANGE"
+        flat = await self._caller.command(command, self._keys.schedulers(), first, last, "WITHSCORES")
+        ids = texts(flat[::2])
+        records = await self._caller.pipeline([("HGETALL", self._keys.scheduler(one)) for one in ids])
+        return [
+            _decode(one, float(score), record)
+            for one, score, record in zip(ids, flat[1::2], records, strict=True)
+        ]
+
+    async def count(self) -> int:
+        return int(await self._caller.command("ZCARD", self._keys.schedulers()))
+
+
+def _argument(value: int | str | None) -> int | str:
+    return "" if value is None else value
+
+
+def _object(raw: bytes | None) -> dict[str, Any]:
+    try:
+        value = payload.read(raw or b"{}")
+    except PayloadError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
+    """Decodes the record of any client; a repeatable job has no count, an old one nothing but its key."""
+    fields = pairs(flat)
+
+    def text(name: bytes) -> str | None:
+        raw = fields.get(name)
+        return None if raw is None else raw.decode("utf-8", "replace")
+
+    if not fields and is_legacy_id(scheduler_id):
+        name, _, end, tz, pattern = scheduler_id.split(":", 4)
+        repeat: dict[str, Any] = {"endDate": end, "tz": tz or None}
+        repeat["every" if pattern.isdigit() else "pattern"] = pattern
+        schedule = Schedule.from_wire(repeat)
+        return Scheduler(
+            id=scheduler_id, name=name, schedule=schedule, next_ms=count_of(next_ms), legacy=True
+        )
+    named = {one: text(one.encode()) for one in ("every", "pattern", "tz", "startDate", "endDate", "limit")}
+    schedule = Schedule.from_wire(named)
+    if b"every" in fields and (offset := text(b"offset")) is not None:
+        schedule = msgspec.structs.replace(schedule, offset=count_of(offset))
+    runs = text(b"ic")
+    try:
+        data = payload.decode(fields[b"data"]) if b"data" in fields else {}
+    except PayloadError:
+        data = text(b"data")
+    return Scheduler(
+        id=scheduler_id,
+        name=text(b"name") or "",
+        schedule=schedule,
+        next_ms=count_of(next_ms),
+        runs=None if runs is None else count_of(runs),
+        data=data,
+        options=_object(fields.get(b"opts")),
+        legacy=runs is None,
+    )
+
+
+def _repeatable(
+    claim: BullMQClaim, options: dict[str, Any], run: NextRun, data: bytes, now: int
+) -> list[bytes | str | int]:
+    """The next run of a repeatable job, from before schedulers: its key and its options tell all."""
+    schedule_id, at_ms = claim.schedule_id or "", run.at_ms
+    if at_ms is None:
+        every = Schedule.from_wire(run.options["repeat"]).every or 1
+        at_ms = max(now, int(options.get("prevMillis") or 0)) // every * every + every
+    own_id = _object(data).get("id") or ""
+    space = hashlib.md5(schedule_id.encode(), usedforsecurity=False).hexdigest()
+    digest = hashlib.md5(f"{claim.name}{own_id}{space}".encode(), usedforsecurity=False).hexdigest()
+    job_id = f"repeat:{digest}:{at_ms}"
+    own = run.options | {"prevMillis": at_ms, "jobId": job_id, "delay": max(1, at_ms - now)}
+    return ["r", schedule_id, claim.id, at_ms, _json.encode(own), data, job_id]

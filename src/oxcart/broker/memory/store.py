@@ -1,0 +1,222 @@
+"""One queue's jobs in memory: the moves between states, the order within them, and the events of both.
+
+Nothing here waits. A store is used under its lock, because loops of several threads may share it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection
+from heapq import heappop, heappush
+
+from oxcart.broker.memory.record import READY, Record
+from oxcart.broker.memory.signal import Signal
+from oxcart.broker.port.streams import Entry
+from oxcart.broker.workers import WorkerRecord
+from oxcart.model.errors import ReplyCode, error_for_code
+
+#: Events that are kept.
+EVENTS = 10_000
+
+
+class Store:
+    """One queue.
+
+    Attributes:
+        records: The jobs by id.
+        paused: Whether no job is handed out.
+        held_ms: Until when no job is handed out, because a handler returned `RateLimited`.
+        changed: Fires with every event and whenever jobs may have become available.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.records: dict[str, Record] = {}
+        self.paused = False
+        self.held_ms = 0
+        self.changed = Signal()
+        self.events: deque[Entry] = deque(maxlen=EVENTS)
+        #: The jobs that own an idempotency key, by name and key, and until when.
+        self.keys: dict[tuple[str, str], tuple[str, int]] = {}
+        #: Jobs that started in the window of a worker's rate limit, and when it ends.
+        self.window: tuple[int, int] = (0, 0)
+        #: The registered workers, by their ids.
+        self.workers: dict[str, WorkerRecord] = {}
+        self._active: dict[str, Record] = {}
+        self._ready: list[tuple[int, int, str]] = []
+        self._delayed: list[tuple[int, int, str]] = []
+        self._last = self._first = 0
+        self._last_event = (0, 0)
+
+    def clear(self) -> None:
+        """Removes all jobs, events and settings."""
+        self.records.clear()
+        self._active.clear()
+        self.events.clear()
+        self.keys.clear()
+        self.paused, self.held_ms, self.window = False, 0, (0, 0)
+
+    def find(self, job_id: str, verb: str) -> Record:
+        """Returns a job.
+
+        Raises:
+            JobNotFound: There is none.
+        """
+        record = self.records.get(job_id)
+        if record is None:
+            raise error_for_code(ReplyCode.JOB_NOT_FOUND, job_id, verb)
+        return record
+
+    def of_state(self, *states: str) -> list[Record]:
+        """Returns the jobs of some states, the first one first."""
+        return sorted(
+            (one for one in self.records.values() if one.state in states), key=lambda one: one.place
+        )
+
+    @property
+    def active(self) -> Collection[Record]:
+        """The jobs that workers have."""
+        return self._active.values()
+
+    # -- moves
+
+    def make_ready(self, record: Record, now: int, *, front: bool = False) -> None:
+        """Makes a job ready: in turn, or before its equals."""
+        self._active.pop(record.id, None)
+        previous, record.ready_ms = record.state, now
+        record.state = "prioritized" if record.priority else "wait"
+        if front:
+            self._first -= 1
+            record.place = (record.priority, self._first)
+        else:
+            record.place = (record.priority, self._next())
+        heappush(self._ready, (*record.place, record.id))
+        self.emit(now, "waiting", record.id, prev=previous)
+
+    def make_delayed(self, record: Record, now: int, delay_ms: int) -> None:
+        """Puts a job off."""
+        self._active.pop(record.id, None)
+        record.state, record.delay = "delayed", delay_ms
+        record.place = (now + delay_ms, self._next())
+        heappush(self._delayed, (*record.place, record.id))
+        self.emit(now, "delayed", record.id, delay=str(record.place[0]))
+
+    def promote(self, now: int, most: int | None = None) -> int:
+        """Makes due jobs ready; returns how many."""
+        moved = 0
+        while moved != most and (due := self._next_delayed()) is not None and due.place[0] <= now:
+            due.delay = 0
+            self.make_ready(due, now)
+            moved += 1
+        return moved
+
+    @property
+    def due_ms(self) -> int:
+        """When the next delayed job is due; 0 for none."""
+        record = self._next_delayed()
+        return 0 if record is None else record.place[0]
+
+    def next_ready(self) -> Record | None:
+        """Returns the job that is claimed next."""
+        return self._head(self._ready, READY)
+
+    def start(self, record: Record, now: int, token: str, lock_ms: int, worker: str) -> None:
+        """Gives a job to a worker."""
+        self._active[record.id] = record
+        record.state, record.place = "active", (now, self._next())
+        record.starts += 1
+        record.started_ms, record.worker = now, worker or record.worker
+        record.token, record.lease_ms = token, now + lock_ms
+        self.emit(now, "active", record.id, prev="waiting")
+
+    def end(self, record: Record, state: str, at_ms: int, retention: str = "") -> None:
+        """Ends a job; removes it, or others that ended before it, as its retention asks.
+
+        Args:
+            record: The job.
+            state: ``completed`` or ``failed``.
+            at_ms: When it ended.
+            retention: As in ``Outcome``.
+        """
+        self._active.pop(record.id, None)
+        previous, record.state = record.state, state
+        record.finished_ms, record.place = at_ms, (at_ms, self._next())
+        record.deferred, record.token = None, ""
+        value = record.result if state == "completed" else (record.reason or "").encode()
+        field = "returnvalue" if state == "completed" else "failedReason"
+        self.emit(at_ms, state, record.id, **{field: value or b""}, prev=previous)
+        if retention:
+            self._retain(record, *retention.split(":"))
+
+    def _retain(self, record: Record, count: str, age: str, limit: str) -> None:
+        if count == "0":
+            del self.records[record.id]
+            return
+        kept = self.of_state(record.state)
+        old: list[Record] = []
+        if age:
+            before = record.place[0] - int(age) * 1000
+            old = [one for one in kept if one.place[0] <= before][: int(limit) if limit else None]
+        if count:
+            old += kept[len(old) : max(len(old), len(kept) - int(count))]
+        for one in old:
+            del self.records[one.id]
+
+    def remove(self, record: Record, now: int) -> None:
+        """Removes a job."""
+        del self.records[record.id]
+        self._active.pop(record.id, None)
+        self.emit(now, "removed", record.id, prev=record.state)
+
+    # -- events
+
+    def emit(self, now: int, event: str, job_id: str = "", **fields: str | bytes) -> None:
+        """Writes an event and wakes everyone who waits."""
+        self._last_event = max((now, 0), (self._last_event[0], self._last_event[1] + 1))
+        known = {"event": event, "jobId": job_id, **fields}
+        self.events.append(
+            (
+                "{}-{}".format(*self._last_event),
+                {
+                    name.encode(): value if isinstance(value, bytes) else value.encode()
+                    for name, value in known.items()
+                    if value
+                },
+            )
+        )
+        self.changed.fire()
+
+    def events_after(self, entry_id: str) -> list[Entry]:
+        """Returns the events that came after an id."""
+        after = _order(entry_id)
+        found: list[Entry] = []
+        with self.lock:
+            for entry in reversed(self.events):
+                if _order(entry[0]) <= after:
+                    break
+                found.append(entry)
+        return found[::-1]
+
+    # -- order
+
+    def _next(self) -> int:
+        self._last += 1
+        return self._last
+
+    def _next_delayed(self) -> Record | None:
+        return self._head(self._delayed, ("delayed",))
+
+    def _head(self, heap: list[tuple[int, int, str]], states: tuple[str, ...]) -> Record | None:
+        # A job that moved on left its old entry behind.
+        while heap:
+            record = self.records.get(heap[0][2])
+            if record is not None and record.state in states and record.place == heap[0][:2]:
+                return record
+            heappop(heap)
+        return None
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    millis, _, number = entry_id.partition("-")
+    return int(millis), int(number or 0)

@@ -1,0 +1,587 @@
+"""The optional parts of a broker, one protocol each; a broker has None where its protocol lacks the feature.
+
+``capabilities.part(broker.flows, "flows")`` returns a part, or raises ``NotSupported`` with the alternative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+
+from oxcart.broker.keyring import Bond
+from oxcart.broker.port.claimed import ClaimedJob
+from oxcart.broker.port.codes import Code
+from oxcart.broker.port.flows import Flows, Graphs
+from oxcart.broker.port.results import (
+    Cancelled,
+    DeadDone,
+    DeadVerb,
+    DeadWork,
+    LimitRules,
+    NamespaceStats,
+    Rescued,
+    Series,
+    Tended,
+)
+from oxcart.broker.port.values import Outage
+from oxcart.broker.progress import OnProgress, silent
+from oxcart.model.errors import OxcartError
+from oxcart.model.filter import JobFilter
+from oxcart.model.job import Job
+from oxcart.model.options import JobOptions
+from oxcart.model.schedule import Missed, Overlap, Schedule, Scheduler
+from oxcart.model.target import Abilities
+
+if TYPE_CHECKING:
+    from oxcart.broker.port.broker import ServedBroker
+    from oxcart.broker.sealing import Sealer
+    from oxcart.broker.workers import WorkerRegistry
+
+
+class Bulk(Protocol):
+    """Operations on many jobs of a queue and its lanes, in bounded steps that leave the server free between.
+
+    An interrupted operation has done what it had done; to call it again goes on from there. Jobs that move
+    between states meanwhile may be missed, as they may have moved just before the call.
+    """
+
+    async def clean(
+        self,
+        states: Sequence[str],
+        before_ms: int,
+        *,
+        limit: int | None = None,
+        progress: OnProgress = silent,
+    ) -> int:
+        """Removes the jobs of wire states that were last touched before a time; returns how many.
+
+        Args:
+            states: The wire's names of the states.
+            before_ms: A finished job counts by its end, another by its last start, else by its creation.
+            limit: How many to remove at most, oldest first.
+            progress: Called after every step.
+        """
+
+    async def clear(self, *, delayed: bool = False, progress: OnProgress = silent) -> int:
+        """Removes every job that waits, but for the next runs of schedules; returns how many.
+
+        Args:
+            delayed: Whether to remove jobs whose time has not come as well.
+            progress: Called after every step.
+        """
+
+    async def obliterate(self, *, force: bool = False, progress: OnProgress = silent) -> int:
+        """Removes the queue with everything that belongs to it; returns how many jobs it had.
+
+        Args:
+            force: Whether to remove jobs that workers hold as well; their results will be refused.
+            progress: Called after every step.
+
+        Raises:
+            QueueBusy: Workers hold jobs of it, and ``force`` is not set. Nothing has changed.
+        """
+
+    async def retry_all(
+        self,
+        state: Literal["failed", "completed"],
+        *,
+        since_ms: int = 0,
+        until_ms: int | None = None,
+        limit: int | None = None,
+        reset: bool = False,
+        progress: OnProgress = silent,
+    ) -> int:
+        """Lets finished jobs run again, oldest end first; returns how many.
+
+        Args:
+            state: Which of them.
+            since_ms: Only jobs that ended at this time or later.
+            until_ms: Only jobs that ended at this time or earlier; now unless given, so that a job which
+                fails again meanwhile does not run a third time.
+            limit: How many at most.
+            reset: Whether to count their attempts from the beginning.
+            progress: Called after every step.
+        """
+
+    async def promote_all(
+        self, *, until_ms: int | None = None, limit: int | None = None, progress: OnProgress = silent
+    ) -> int:
+        """Lets delayed jobs run now, the earliest due first; returns how many.
+
+        Args:
+            until_ms: Only jobs that are due at this time or earlier.
+            limit: How many at most.
+            progress: Called after every step.
+        """
+
+    async def counts_per_priority(self, priorities: Iterable[int] | None = None) -> dict[int, int]:
+        """Returns how many jobs wait with each priority; of those that some job has unless given."""
+
+    async def trim_events(self, keep: int, *, progress: OnProgress = silent) -> int:
+        """Drops the oldest events, down to about ``keep``; returns how many."""
+
+    async def publish(self, name: str, fields: Mapping[str, str | bytes], keep: int | None = None) -> str:
+        """Adds an event of the application's own to the queue's stream; returns its id."""
+
+
+class Rescue(Protocol):
+    """The search for jobs that are in no list of their queue, so that no worker would ever run them.
+
+    It goes through all keys in bounded steps. A script decides about every suspect in the same step in which
+    it moves it, so a job that moved meanwhile is left alone.
+    """
+
+    async def run(self, *, dry_run: bool = False, progress: OnProgress = silent) -> Rescued:
+        """Puts lost jobs back; with ``dry_run`` it only returns which."""
+
+    async def remove_orphans(self, *, dry_run: bool = False, progress: OnProgress = silent) -> list[str]:
+        """Removes lost jobs that no worker holds a lease on, instead; returns their ids."""
+
+
+class Cancelling(Protocol):
+    """Cancels jobs of a queue and its lanes."""
+
+    async def cancel(self, ids: Sequence[str], reason: str, *, force: bool) -> list[Code]:
+        """Cancels jobs; returns for each ``CANCELLED``, ``ASKED`` or the code of an error."""
+
+    async def cancel_all(
+        self,
+        chosen: JobFilter,
+        states: Iterable[str],
+        reason: str,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        limit: int | None = None,
+        progress: OnProgress = silent,
+    ) -> Cancelled:
+        """Cancels what a filter chooses of some wire states; with ``dry_run`` it only returns which."""
+
+
+class DeadLetters(Protocol):
+    """Finds, replays and removes the dead letters of a queue and its lanes."""
+
+    async def run(self, work: DeadWork) -> DeadDone:
+        """Goes through the dead letters, oldest first, and deals with those that the filter chooses."""
+
+    async def apply(self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False) -> list[str]:
+        """Deals with these jobs as far as they are dead letters; returns the ids of these."""
+
+
+class ScheduleLeader(Protocol):
+    """One worker's part in firing the schedules of a namespace: one worker leads, the others wait.
+
+    Attributes:
+        term: The number of its term; 0 while another worker leads.
+    """
+
+    term: int
+
+    async def tick(self) -> int:
+        """Leads if no other worker does, and fires what is due; returns how many jobs it made."""
+
+    async def resign(self) -> None:
+        """Lets another worker lead at once."""
+
+
+class Schedules(Protocol):
+    """The schedules of a queue."""
+
+    def bound_id(self, schedule_id: str) -> str:
+        """Returns the id that a sealed payload of a schedule is bound to."""
+
+    async def upsert(
+        self,
+        schedule_id: str,
+        schedule: Schedule,
+        name: str,
+        body: bytes,
+        options: JobOptions,
+        *,
+        missed: Missed | None = None,
+        overlap: Overlap | None = None,
+    ) -> str | None:
+        """Makes or changes a schedule.
+
+        Args:
+            schedule_id: The schedule's id.
+            schedule: When it fires.
+            name: The name of its jobs.
+            body: Their payload, as JSON.
+            options: Their options.
+            missed: What to do about firings that no worker made in time; None for the protocol's default.
+            overlap: What to do about a firing while the last run goes on; None for the protocol's default.
+
+        Returns:
+            The id of the next run, or of the schedule's own record where runs get their ids when they are
+            made; None where it never fires.
+
+        Raises:
+            NotSupported: The protocol lacks this kind of schedule, or an option of its jobs.
+            ValidationError: A policy is unknown, or an option is not for schedules.
+            JobError: A run of that time exists already.
+        """
+
+    async def get(self, schedule_id: str) -> Scheduler | None:
+        """Reads a schedule."""
+
+    async def page(self, first: int, last: int, *, latest: bool = False) -> list[Scheduler]:
+        """Reads schedules by the time of their next run, soonest first unless ``latest``."""
+
+    async def count(self) -> int:
+        """Returns how many schedules there are."""
+
+    async def remove(self, schedule_id: str) -> bool:
+        """Removes a schedule and the run that waits for its time; False if there is none."""
+
+    def leader(self, worker: str) -> ScheduleLeader | None:
+        """Returns what fires schedules in a worker; None where the claim of a run makes the next one."""
+
+    async def advance(self, claims: Sequence[ClaimedJob]) -> list[str | OxcartError]:
+        """Makes the next runs of claimed ones, where the claiming worker must do so.
+
+        Returns:
+            For each the id of the run that was made, empty where there was nothing to do; or the error that
+            kept it from being made.
+        """
+
+
+class Deduplication(Protocol):
+    """The deduplication windows of a queue."""
+
+    async def owner(self, name: str) -> str | None:
+        """Returns the id of the job that owns a window."""
+
+    async def release(self, name: str, owner: str = "") -> bool:
+        """Closes a window, if this job owns it; returns whether it was open."""
+
+
+class Limits(Protocol):
+    """The limits of a queue, and those per type and key. Every write may be repeated without harm."""
+
+    async def set_concurrency(self, most: int) -> int:
+        """Lets at most so many jobs be active; returns how many fields are new."""
+
+    async def concurrency(self) -> int | None:
+        """Returns how many jobs may be active, or None."""
+
+    async def remove_concurrency(self) -> int:
+        """Lets any number of jobs be active; returns how many fields there were."""
+
+    async def set_rate(self, most: int, duration_ms: int) -> int:
+        """Lets at most so many jobs start in so many ms; returns how many fields are new."""
+
+    async def rate(self) -> tuple[int, int] | None:
+        """Returns how many jobs may start in how many ms, or None."""
+
+    async def remove_rate(self) -> int:
+        """Lets jobs start at any rate; returns how many fields there were."""
+
+    async def hold(self, duration_ms: int) -> None:
+        """Lets no job start for so many ms."""
+
+    async def release(self) -> int:
+        """Ends a hold, and begins the present window of a rate anew; returns how many keys there were."""
+
+    async def ttl_ms(self) -> int:
+        """Returns how long the present window or hold lasts yet; below zero where there is none."""
+
+    async def wait_ms(self, most: int | None = None) -> int:
+        """Returns for how many ms the limit lets no job start; 0 where one may.
+
+        Args:
+            most: The limit of a worker, where the queue has none of its own.
+        """
+
+    async def set_bucket(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
+        """Limits a type (kind ``t``) or every key (kind ``k``); two zeros remove the limit."""
+
+    async def rules(self) -> LimitRules:
+        """Returns the limits per type and key."""
+
+    async def usage(self, bucket: str) -> tuple[int, int, int]:
+        """Returns how many jobs of a bucket run, are held back, and started in the present minute.
+
+        A bucket that ends with ``*`` stands for all that begin so; their starts are not counted.
+        """
+
+
+class Gates(Protocol):
+    """Releases dependents: jobs that wait behind the gates of jobs that have finished."""
+
+    async def tick(self) -> int:
+        """Settles the gates of finished jobs; returns how many jobs it released."""
+
+    async def repair(self) -> int:
+        """Restores the gates of waiting jobs that lost them; returns how many dependencies it mended."""
+
+    def open_listener(self, gates: Sequence[Gates]) -> GateListener:
+        """Opens a listener for the gates of some queues of this site."""
+
+
+class GateListener(Protocol):
+    """Settles gates as soon as they open, over a connection of its own."""
+
+    async def settle_for(self, seconds: float) -> None:
+        """Settles gates for so many seconds: all of them first, then each that opens meanwhile."""
+
+    async def close(self) -> None:
+        """Closes the connection."""
+
+
+class WebhookIndex(Protocol):
+    """The jobs with a ``callback_url`` whose webhook is not enqueued yet."""
+
+    async def enter(self, job_ids: Sequence[str], timeout: float | None = None) -> None:
+        """Enters jobs before they are added; may be repeated."""
+
+    def scan(self) -> AsyncIterator[list[tuple[str, float]]]:
+        """Yields all entries in steps, each with the time in ms at which it was entered."""
+
+    async def drop(self, job_id: str) -> None:
+        """Drops a job whose webhook is enqueued, or that is gone."""
+
+
+class Lanes(Protocol):
+    """The lanes of one queue. A lane has none of its own."""
+
+    def open(self, lane: str) -> ServedBroker:
+        """Returns the broker of a lane, on the queue's connection."""
+
+    async def names(self) -> list[str]:
+        """Returns the lanes, by their names within the queue."""
+
+    async def counts(self) -> dict[str, dict[str, int]]:
+        """Returns how many jobs of each lane are in each wire state."""
+
+    async def page(self, states: Sequence[str], first: int, limit: int, *, oldest: bool = False) -> list[Job]:
+        """Reads jobs of some wire states, from lane to lane behind those of the queue itself."""
+
+    async def look(self) -> tuple[int, list[str], list[str]]:
+        """Returns a number that grows with every lane that comes or goes, the ready lanes, the busy ones."""
+
+    async def enter(self, lane: str) -> bool:
+        """Registers a lane that a peer has made; returns whether it was not known."""
+
+    async def tend(
+        self,
+        *,
+        recovers: bool = True,
+        guard_ms: int = ...,
+        idle_ms: int = ...,
+        outage: Outage | None = None,
+    ) -> Tended:
+        """Maintains all lanes, in steps, unless another worker did so just now.
+
+        Args:
+            recovers: Whether this worker recovers stalled jobs as well. One that does not keeps no other
+                worker from it.
+            guard_ms: For how many ms it keeps others from doing the same.
+            idle_ms: After how many ms an empty lane is removed.
+            outage: After which silence the server counts as having been away; None to give no sign of life.
+        """
+
+    async def sweep_ids(self, cursor: str) -> tuple[str, int]:
+        """Drops entries of custom ids whose jobs are gone, in one step.
+
+        Returns:
+            The next cursor (``0`` at the end), and how many it dropped.
+        """
+
+    def fits(self, lane: str, abilities: Abilities) -> bool:
+        """Returns whether a worker may take jobs of a lane; a name that cannot be parsed fits none."""
+
+    def wake_key(self, worker_id: str) -> bytes:
+        """Returns the sorted set of the lanes that a worker is woken for."""
+
+    async def wake(self, worker_id: str) -> None:
+        """Ends a worker's wait for markers without naming a lane."""
+
+    async def scan(self, cursor: str) -> tuple[str, list[str]]:
+        """Makes one step through the server's keys; returns the next cursor (``0`` at the end) and lanes."""
+
+
+class Logs(Protocol):
+    """The logs of jobs."""
+
+    async def append(self, job_id: str, lines: Sequence[str], keep: int | None) -> int:
+        """Appends to a job's log and keeps the newest lines, None for all; returns its length."""
+
+    async def read(self, job_id: str, first: int = 0, last: int = -1) -> list[str]:
+        """Reads a job's log."""
+
+    async def clear(self, job_id: str, keep: int = 0) -> None:
+        """Drops a job's log but for the newest lines."""
+
+
+class Updates(Protocol):
+    """Changes to jobs that exist."""
+
+    async def change_priority(self, job_id: str, priority: int, *, lifo: bool = False) -> None:
+        """Changes a job's priority; ``lifo`` puts it in front of its equals."""
+
+    async def update(self, job_id: str, metadata: Mapping[str, Any], priority: int | None) -> None:
+        """Changes metadata and the priority of a job that has not ended.
+
+        Args:
+            job_id: The job.
+            metadata: ``tags``, ``correlation_id`` and ``callback_url``, as far as they change; None removes.
+            priority: The new priority; None keeps it.
+        """
+
+
+class Metrics(Protocol):
+    """Counts of ended jobs by the minute."""
+
+    async def series(self, state: Literal["completed", "failed"], first: int = 0, last: int = -1) -> Series:
+        """Reads how many jobs ended per minute, where workers count them.
+
+        Args:
+            state: Which of them.
+            first: The first point, the newest being 0.
+            last: The last point, inclusive; -1 for the oldest.
+        """
+
+
+class StoredValue(msgspec.Struct):
+    """A stored value that a key ring may seal, and where it is.
+
+    Attributes:
+        raw: The value, sealed or plain.
+        bond: What it belongs to.
+        key: The key that holds it; with the kind ``r`` the job's id.
+        stored: What the key or field holds as a whole.
+        field: The field of a hash.
+        kind: ``h`` in a hash, ``s`` a string, ``r`` in a job's record on Bridge.
+        put: Puts a new value into what is stored; None where the value is all of it.
+    """
+
+    raw: bytes
+    bond: Bond
+    key: str
+    stored: bytes
+    field: bytes = b""
+    kind: Literal["h", "s", "r"] = "h"
+    put: Callable[[bytes], bytes] | None = None
+
+
+class SealedValues(Protocol):
+    """The stored values of a queue and its lanes that a key ring may seal."""
+
+    def values(self, sealer: Sealer, progress: OnProgress) -> AsyncIterator[StoredValue]:
+        """Yields all values, in steps over the server's keys."""
+
+    async def replace(self, batch: Sequence[tuple[StoredValue, bytes]]) -> int:
+        """Writes new contents over those that are still as they were read; returns how many were."""
+
+
+class Namespace(Protocol):
+    """A namespace that the job types of several queues share."""
+
+    @property
+    def name(self) -> str:
+        """The namespace's name."""
+
+    async def stats(self, *, every_type: bool = False) -> NamespaceStats:
+        """Reads the monitoring list.
+
+        Args:
+            every_type: Whether to go through all jobs for the types whose running jobs are counted, instead
+                of taking the types that our clients have seen.
+        """
+
+
+class Parts(Protocol):
+    """The optional parts of a broker."""
+
+    @property
+    def bulk(self) -> Bulk | None:
+        """Operations on many jobs."""
+        return None
+
+    @property
+    def cancelling(self) -> Cancelling | None:
+        """Cancels jobs."""
+        return None
+
+    @property
+    def dead_letters(self) -> DeadLetters | None:
+        """The dead letters."""
+        return None
+
+    @property
+    def deduplication(self) -> Deduplication | None:
+        """The deduplication windows."""
+        return None
+
+    @property
+    def flows(self) -> Flows | None:
+        """Trees of jobs."""
+        return None
+
+    @property
+    def gates(self) -> Gates | None:
+        """Releases dependents."""
+        return None
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """Jobs that wait for others."""
+        return None
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """The queues of jobs with a target."""
+        return None
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits."""
+        return None
+
+    @property
+    def logs(self) -> Logs | None:
+        """The logs of jobs."""
+        return None
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """Counts of ended jobs by the minute."""
+        return None
+
+    @property
+    def namespace(self) -> Namespace | None:
+        """The namespace that the queue shares with others."""
+        return None
+
+    @property
+    def registry(self) -> WorkerRegistry | None:
+        """The registry of workers."""
+        return None
+
+    @property
+    def rescue(self) -> Rescue | None:
+        """The search for lost jobs."""
+        return None
+
+    @property
+    def sealed_values(self) -> SealedValues | None:
+        """The stored values that a key ring may seal."""
+        return None
+
+    @property
+    def schedules(self) -> Schedules | None:
+        """The schedules."""
+        return None
+
+    @property
+    def updates(self) -> Updates | None:
+        """Changes to jobs that exist."""
+        return None
+
+    @property
+    def webhooks(self) -> WebhookIndex | None:
+        """The index of jobs that have a webhook."""
+        return None

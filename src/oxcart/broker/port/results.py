@@ -1,0 +1,187 @@
+"""What the optional parts of a broker take and return."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from oxcart.broker.progress import OnProgress, silent
+from oxcart.model.filter import JobFilter
+
+#: Codes of a cancelled job: it has ended, or its worker was asked to end it.
+CANCELLED, ASKED = 1, 2
+
+#: What to do with dead letters.
+DeadVerb = Literal["list", "replay", "purge"]
+
+
+class AddedNode(msgspec.Struct, frozen=True):
+    """A job of a graph that was added: its id, and whether this add made it."""
+
+    id: str
+    created: bool
+
+
+class AddedTree(msgspec.Struct, frozen=True):
+    """A job of a tree that was added, and its children.
+
+    Attributes:
+        queue: Its queue.
+        id: Its id; for a tree that a deduplication window kept out, that of the job that owns the window.
+        name: Its name.
+        created: Whether this add made the job.
+        children: Its children; none for a tree that was kept out.
+    """
+
+    queue: str
+    id: str
+    name: str
+    created: bool
+    children: tuple[AddedTree, ...] = ()
+
+
+class Cancelled(msgspec.Struct, kw_only=True):
+    """What cancelling many jobs did.
+
+    Attributes:
+        matched: How many jobs the filter chose.
+        cancelled: How many have ended as cancelled.
+        asked: How many run and were asked to end; each ends when its handler does.
+        refused: How many run in a worker of a peer, which cannot be asked; they go on.
+        ids: The jobs that the filter chose.
+        dry_run: Whether nothing was changed.
+    """
+
+    matched: int = 0
+    cancelled: int = 0
+    asked: int = 0
+    refused: int = 0
+    ids: list[str] = []
+    dry_run: bool = False
+
+
+class DeadWork(msgspec.Struct, frozen=True):
+    """An operation on dead letters.
+
+    Attributes:
+        verb: What to do.
+        chosen: Which dead letters it is about.
+        reset: Whether replayed ones count their attempts from the beginning.
+        newest: Go from the newest end.
+        limit: How many at most.
+        rate: How many per second at most.
+        progress: Called after every step.
+    """
+
+    verb: DeadVerb
+    chosen: JobFilter = JobFilter()
+    reset: bool = False
+    newest: bool = False
+    limit: int | None = None
+    rate: float | None = None
+    progress: OnProgress = silent
+
+
+class DeadDone(msgspec.Struct, kw_only=True):
+    """What an operation on dead letters did.
+
+    Attributes:
+        matched: How many dead letters the filter chose.
+        done: How many were replayed or removed; none in a dry run.
+        ids: The dead letters that the filter chose.
+        dry_run: Whether nothing was changed.
+    """
+
+    matched: int = 0
+    done: int = 0
+    ids: list[str] = []
+    dry_run: bool = False
+
+
+class LimitRules(msgspec.Struct, frozen=True):
+    """The limits per type and key: how many jobs at once and per minute, 0 for any number.
+
+    Attributes:
+        t: By type.
+        k: Of every key.
+    """
+
+    t: dict[str, tuple[int, int]] = {}
+    k: tuple[int, int] = (0, 0)
+
+
+class NamespaceStats(msgspec.Struct, frozen=True):
+    """The monitoring list of Bridge's document, for one namespace.
+
+    Attributes:
+        waiting: Jobs that are ready.
+        active: Jobs that workers hold a lease on.
+        delayed: Jobs whose time has not come.
+        cron: Schedules.
+        dead: Dead letters.
+        workers: Registered workers, and whether each has sent a heartbeat within 30 s.
+        concurrent: Per job type, how many jobs are counted as running.
+        processed: Jobs that completed.
+        failed: Jobs that failed for good.
+    """
+
+    waiting: int
+    active: int
+    delayed: int
+    cron: int
+    dead: int
+    workers: dict[str, bool]
+    concurrent: dict[str, int]
+    processed: int
+    failed: int
+
+
+class Rescued(msgspec.Struct):
+    """What a search for lost jobs found.
+
+    Attributes:
+        looked_at: How many jobs it looked at.
+        rescued: The ids that were put back, or would be.
+        leased: Ids in no list that a worker holds a lease on.
+        ended: Ids in no list whose jobs have ended; running them again would be wrong.
+    """
+
+    looked_at: int = 0
+    rescued: list[str] = []
+    leased: list[str] = []
+    ended: list[str] = []
+
+
+class Series(msgspec.Struct, frozen=True):
+    """How many jobs ended, by the minute.
+
+    Attributes:
+        count: How many have ended since workers count them.
+        points: How many ended per minute, the newest minute first. The current one is not among them.
+        total: How many points there are, where only some were read.
+        previous_at: When the newest point was made, in ms; 0 for never.
+        previous_count: What ``count`` was then.
+    """
+
+    count: int
+    points: list[int]
+    total: int
+    previous_at: int
+    previous_count: int
+
+
+class Tended(msgspec.Struct):
+    """What a maintenance tick over the lanes of a queue found.
+
+    Attributes:
+        ran: False where another worker made it just now.
+        expired: Lanes with jobs whose lifetimes are over.
+        gated: Lanes whose jobs wait for others.
+        busy: Lanes with active jobs.
+    """
+
+    ran: bool
+    expired: list[str] = []
+    gated: list[str] = []
+    busy: list[str] = []

@@ -1,0 +1,205 @@
+"""The values that pass between storage and engine, the same for every protocol."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oxcart.broker.port.claimed import ClaimedJob
+from oxcart.broker.port.codes import OutcomeKind
+from oxcart.model.masking import masked
+from oxcart.model.retention import Retention
+
+#: An outcome over this size goes alone.
+LARGE_OUTCOME = 262_144
+#: Why a job is a dead letter that no worker could decode, in the words of ``Outcome.dead``.
+UNDECODABLE = "undecodable"
+#: Why a job ended whose lifetime is over.
+LIFETIME_OVER = "the job's lifetime is over"
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a worker asks for when it claims.
+
+    Attributes:
+        count: How many jobs at most; 0 claims nothing.
+        lock_ms: How long the lease lasts without a renewal.
+        worker: The worker's name, written to the job; empty for none.
+        limit_max: At most so many jobs ...
+        limit_duration: ... in so many ms over all workers; None for no limit of the worker's own.
+        max_bytes: Stop claiming when payloads reach this size.
+        spell_us: Stop claiming when the call has held the server for about so many microseconds; 0 for no
+            limit. Some jobs are claimed in any case.
+        metrics: For so many minutes it is kept how many jobs ended in each; 0 counts nothing.
+        lanes: Lanes of the queue to choose from, by their names within it, the queue itself as ``base``;
+            none to claim from this queue. Those who have the same to offer are taken in this order.
+    """
+
+    count: int = 1
+    lock_ms: int = 30_000
+    worker: str = ""
+    limit_max: int | None = None
+    limit_duration: int | None = None
+    max_bytes: int = 1_048_576
+    spell_us: int = 0
+    metrics: int = 0
+    lanes: tuple[str, ...] = ()
+
+
+#: Asks for no job at all.
+NOTHING = Ask(count=0)
+
+
+class Claimed(msgspec.Struct):
+    """The answer to a claim.
+
+    Attributes:
+        jobs: What was claimed.
+        limited_ms: Ask again after so many ms: a rate limit is reached. 0 for no limit.
+        due_ms: Time at which the next delayed job is due, where nothing more is ready now; the time of the
+            claim, where many are due; 0 for none.
+        closed: The queue is paused or at its concurrency.
+        active: How many jobs of the queue are active.
+        orphans: Ids that stood in a list without a job; they were dropped. Also ids that are no text, whose
+            jobs no worker of ours can hold; they stay.
+        repeated: The answer came from the server's memory.
+        more: The queue was not seen to its end: ask again, though there were fewer jobs than asked for. The
+            call had taken its time, or of a choice of lanes others came first.
+        lane: Where there was a choice of lanes: which it is, by its place in ``Ask.lanes``; None for none.
+        shut: All of the lanes are closed, because the queue that they belong to is.
+        empty: The lanes that had nothing, by their places, and when their next delayed jobs are due, or 0.
+    """
+
+    jobs: list[ClaimedJob]
+    limited_ms: int = 0
+    due_ms: int = 0
+    closed: bool = False
+    active: int = 0
+    orphans: list[str] = []
+    repeated: bool = False
+    more: bool = False
+    lane: int | None = None
+    shut: bool = False
+    empty: list[tuple[int, int]] = []
+
+
+class Outcome(msgspec.Struct):
+    """How an attempt ended.
+
+    Attributes:
+        kind: What becomes of the job.
+        id: The job.
+        token: The lease under which it ran.
+        starts: The fencing number of the claim; -1 to insist on a live lease.
+        at_ms: When it ended; 0 for the time at which the server learns of it, which ``finish`` sets here.
+        value: Completed: the result as JSON. Otherwise the reason, as text; empty keeps the old one.
+        stack: The stack traces as a JSON list.
+        retention: What to keep of finished jobs: ``""`` all, or ``count:age:limit``.
+        attempts: Failed: how many attempts the job had.
+        category: Failed or to be retried: why, as one of the model's categories.
+        code: Failed or to be retried: the application's own word for the kind of failure.
+        dead: Failed: why it is a dead letter though attempts are left: ``lifetime``, ``dependency``,
+            ``undecodable``. The last leaves the job's counts and stack traces as they are.
+        delay_ms: Delayed: how long. Held: for how long.
+        counts: Delayed: whether this was an attempt.
+        lifo: Retry now: in front of the others.
+        claim: The claimed job that it ends, from which brokers take what spares the server a read; None if
+            it was not kept.
+    """
+
+    kind: OutcomeKind
+    id: str
+    token: str
+    starts: int
+    at_ms: int = 0
+    value: bytes = b""
+    stack: bytes = b""
+    retention: str = ""
+    attempts: int = 0
+    category: str = ""
+    code: str = ""
+    dead: str = ""
+    delay_ms: int = 0
+    counts: bool = True
+    lifo: bool = False
+    claim: ClaimedJob | None = None
+
+    def __repr__(self) -> str:
+        return masked(self, "value", "stack")
+
+
+def retention_argument(kept: Retention | None) -> str:
+    """Returns what to keep as an `Outcome` has it: empty for all, or ``count:age:limit``."""
+    if kept is None:
+        return ""
+    count = "" if kept.count is None or kept.count < 0 else str(kept.count)
+    if count == "0":
+        return "0::"
+    if not count and kept.age is None:
+        return ""
+    return f"{count}:{'' if kept.age is None else kept.age}:{'' if kept.limit is None else kept.limit}"
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """What is needed to renew a hold on a job."""
+
+    id: str
+    token: str
+    starts: int = -1
+
+
+class Recovered(msgspec.Struct):
+    """The answer to a stalled check: which jobs came back.
+
+    Attributes:
+        ids: Jobs that wait for a worker again.
+        ran: False when it was not yet time.
+        wait_ms: Ms until the next check, where that is not the interval: it was not yet time, or the server
+            was away and workers renew first.
+    """
+
+    ids: list[str]
+    ran: bool
+    wait_ms: int = 0
+
+
+class Outage(msgspec.Struct, frozen=True):
+    """When the server counts as having been away, and how long no job is taken back then.
+
+    Attributes:
+        silence_ms: Ms without a sign of life of any worker after which the server counts as having been away.
+            Shorter than the outage in which a lease that is renewed in time could run out.
+        grace_ms: Ms that workers need to renew once the server is back.
+    """
+
+    silence_ms: int
+    grace_ms: int
+
+
+class Added(msgspec.Struct):
+    """The answer to an add.
+
+    Attributes:
+        id: The job's id.
+        created: False when a job of this id existed, or another job owns its deduplication window or key.
+        duplicate: Whether it is a job that was added before with the same idempotency key.
+        at_ms: The server's time of the add.
+    """
+
+    id: str
+    created: bool
+    duplicate: bool = False
+    at_ms: int = 0
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What is known of a job's end.
+
+    Attributes:
+        known: Whether there is a record of the job at all.
+        finished: Whether it has ended.
+        value: The result as JSON, where it completed.
+    """
+
+    known: bool
+    finished: bool
+    value: bytes | None = None

@@ -1,0 +1,137 @@
+"""The Spark process of a demo: builds tables from the events, and a report at the end.
+
+Its standard input carries two words: ``begin`` (the queue exists) and ``end`` (all jobs have ended). Its
+standard output carries one JSON object per line: ``say`` (progress), ``absent`` (why Spark cannot run) or
+``report``. When the input ends early, the demo is gone, and the process kills itself and its JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+
+if TYPE_CHECKING:
+    from oxcart.spark.lake.versions import Lake
+    from oxcart.spark.pipeline import Pipeline
+
+#: Seconds between two reads of the stream while jobs run.
+PAUSE = 0.5
+
+
+class Task(msgspec.Struct, frozen=True):
+    """The arguments of the process.
+
+    Attributes:
+        url: URL of the demo's server.
+        queue: Name of the demo's queue.
+        lake: Folder of the tables.
+        html: File of the report's page.
+        scratch: Folder for Spark's temporary files.
+    """
+
+    url: str
+    queue: str
+    lake: str
+    html: str
+    scratch: str
+
+
+class Orders:
+    """Reads the words of the parent process from standard input."""
+
+    def __init__(self, source: TextIO) -> None:
+        self.begun = threading.Event()
+        self.ended = threading.Event()
+        self._source = source
+        threading.Thread(target=self._read, name="oxcart-orders", daemon=True).start()
+
+    def _read(self) -> None:
+        for word in self._source:
+            {"begin": self.begun, "end": self.ended}[word.strip()].set()
+        os.killpg(0, signal.SIGKILL)  # the JVM is in the same process group
+
+
+def send(**message: Any) -> None:
+    """Writes a message to the parent process."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Reads events until the jobs have ended, then writes the report."""
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    orders = Orders(sys.stdin)
+
+    from oxcart.model.errors import MissingExtra
+    from oxcart.spark.session import QUICK_SETTINGS, JavaMissing, open_session
+
+    settings = {
+        **QUICK_SETTINGS,
+        # There are few rows and many queries: Spark would compile for longer than it interprets.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.extraJavaOptions": (
+            f"{QUICK_SETTINGS['spark.driver.extraJavaOptions']} -XX:-UsePerfData "
+            f"-Djava.io.tmpdir={task.scratch}"
+        ),
+        "spark.local.dir": task.scratch,
+        "spark.sql.warehouse.dir": f"{task.scratch}/warehouse",
+    }
+    try:
+        spark = open_session(app="oxcart demo", settings=settings)
+    except (MissingExtra, JavaMissing) as error:
+        send(absent=str(error))
+        return
+    from oxcart.spark.options import QueueSelection, ServerAddress
+    from oxcart.spark.pipeline import Pipeline, Plan
+
+    send(say="Spark is up and reads the events while they happen")
+    plan = Plan(Path(task.lake), ServerAddress(url=task.url), QueueSelection((task.queue,)))
+    send(report=_report(Pipeline(spark, plan), orders, Path(task.html)))
+    spark.stop()
+
+
+def _report(pipeline: Pipeline, orders: Orders, html: Path) -> dict[str, Any]:
+    from oxcart.spark.lake.bronze import BRONZE
+    from oxcart.spark.report.figures import collect
+    from oxcart.spark.report.page import page
+    from oxcart.spark.report.text import lines
+
+    orders.begun.wait()
+    while not orders.ended.wait(PAUSE):
+        pipeline.ingest()
+    pipeline.ingest()
+    rows = sum(file.rows for file in pipeline.lake.head().of(BRONZE))
+    send(say=f"bronze has all {rows:,} rows; building silver and gold")
+    pipeline.builder.refresh()
+    send(say="the tables are built; writing the report")
+    made = collect(pipeline.tables)
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html.write_text(page(made), encoding="utf-8")
+    return {"html": str(html), "rows": rows, **_totals(pipeline.lake), "tables": lines(made)}
+
+
+def _totals(lake: Lake) -> dict[str, int]:
+    """The totals of gold, which the demo compares with the counts of the queue."""
+    from pyarrow import compute, parquet
+
+    from oxcart.spark.transforms.metrics import ALL
+
+    found = {"completed": 0, "failed": 0}
+    for path in lake.paths(lake.head().of("queue_metrics")):
+        rows = parquet.read_table(path, partitioning=None)
+        days = rows.filter((compute.field("window") == "day") & (compute.field("name") == ALL))
+        for column in found:
+            found[column] += sum(days[column].to_pylist())
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The broker behind the drop-in's queues: calls that the public queue does not offer go to it directly."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.queue import Queue
+
+
+class HasQueue(Protocol):
+    """Whatever a job of the drop-in may belong to: a queue, a worker, a queue of a flow.
+
+    Attributes:
+        inner: Oxcart's queue behind it.
+        qualifiedName: The beginning of its keys.
+    """
+
+    inner: Queue
+    qualifiedName: str
+
+
+def store_of(owner: HasQueue) -> BullMQBroker:
+    """Returns the broker of an owner's queue, which is always one of BullMQ's protocol."""
+    return cast(BullMQBroker, owner.inner._core.broker)

@@ -1,0 +1,413 @@
+"""``queue.jobs``: the jobs of a queue that exist, one by one and all at once.
+
+    job = await emails.jobs.get(job_id)
+    await emails.jobs.cancel(job_id, "the order was withdrawn")
+    await emails.jobs.clean("completed", grace="7d", progress=lambda at: print(at.done, "of", at.total))
+    await emails.jobs.retry_all(since=yesterday)
+
+Operations on many jobs work in bounded steps, so that they never block the server for long. Cancelling one
+keeps what it has done, and calling it again goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from oxcart.broker.cancellations import refusal
+from oxcart.broker.port.parts import Bulk, Cancelling
+from oxcart.broker.port.results import ASKED, CANCELLED, Cancelled, Series
+from oxcart.broker.progress import OnProgress, Progress, silent
+from oxcart.handle import JobHandle
+from oxcart.model.duration import Duration, parse_ms
+from oxcart.model.errors import ValidationError
+from oxcart.model.filter import JobFilter
+from oxcart.model.job import Job
+from oxcart.model.options import MAX_PRIORITY
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+__all__ = ["Cancellation", "Cancelled", "Jobs", "Moment", "OnProgress", "Progress", "Series"]
+
+#: A time: a datetime with a zone, or ms since 1970.
+Moment = datetime | int
+
+#: The states by which jobs can be listed, and their places on the wire.
+LISTABLE: Mapping[str, tuple[str, ...]] = {
+    "waiting": ("wait", "paused"),
+    "prioritized": ("prioritized",),
+    "active": ("active",),
+    "delayed": ("delayed",),
+    "waiting-children": ("waiting-children",),
+    "completed": ("completed",),
+    "failed": ("failed",),
+}
+#: The states whose jobs can be cancelled, in the order in which jobs move: a job that moves on meanwhile is
+#: met again, not missed.
+CANCELLABLE = ("waiting-children", "delayed", "prioritized", "waiting", "active")
+CLEANABLE = ("completed", "failed", "waiting", "prioritized", "delayed", "active")
+FINISHED = ("failed", "completed")
+
+#: The reason of a cancellation without one.
+NO_REASON = "cancelled"
+
+
+class Cancellation(StrEnum):
+    """What cancelling a job did."""
+
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"
+
+
+class Jobs:
+    """The jobs of a queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    # -- reading
+
+    async def get(self, job_id: str) -> Job | None:
+        """Returns a job as it is now, or None."""
+        return (await self._queue._core.broker.look([job_id]))[0]
+
+    async def get_many(self, job_ids: Sequence[str]) -> Sequence[Job | None]:
+        """Returns jobs as they are now, None for each that does not exist."""
+        return await self._queue._core.broker.look(job_ids)
+
+    def handle(self, job_id: str, name: str = "") -> JobHandle[Any]:
+        """Returns a handle on a job by its id; reads nothing."""
+        return JobHandle(self._queue, job_id, name, False)
+
+    async def state(self, job_id: str) -> str:
+        """Returns a job's state in the words of the wire, ``unknown`` for none."""
+        return (await self._queue._core.broker.states([job_id]))[0]
+
+    async def list(
+        self, state: str, *, first: int = 0, limit: int = 100, oldest: bool = False
+    ) -> Sequence[Job]:
+        """Returns a page of jobs in a state; those of lanes follow the queue's own.
+
+        Args:
+            state: ``waiting``, ``prioritized``, ``active``, ``delayed``, ``waiting-children``, ``completed``
+                or ``failed``.
+            first: How many to skip.
+            limit: How many at most.
+            oldest: Begin with the oldest instead of the newest.
+
+        Raises:
+            ValidationError: There is no such state.
+        """
+        _check_state(state, LISTABLE)
+        if limit < 1:
+            return []
+        broker = self._queue._core.broker
+        found: list[Job] = []
+        for key in LISTABLE[state]:
+            found += await broker.page(key, first, first + limit - 1, oldest=oldest)
+        if len(found) < limit and broker.lanes is not None:
+            found += await broker.lanes.page(LISTABLE[state], first, limit - len(found), oldest=oldest)
+        return found[:limit]
+
+    async def counts_per_priority(self, priorities: Iterable[int] | None = None) -> dict[int, int]:
+        """Returns how many jobs wait with each priority; 0 is that of jobs without one (not on Bridge).
+
+        Args:
+            priorities: The priorities to count; all that some job has unless given.
+        """
+        asked = None if priorities is None else [*priorities]
+        for one in asked or ():
+            if type(one) is not int or not 0 <= one <= MAX_PRIORITY + 1:
+                raise ValidationError("priorities", f"integers from 0 to {MAX_PRIORITY}", one)
+        return await self._bulk.counts_per_priority(asked)
+
+    async def metrics(self, state: str = "completed", *, first: int = 0, last: int = -1) -> Series:
+        """Returns how many jobs completed (or failed) per minute.
+
+        Workers count only with ``Worker(…, metrics=…)``, in Node with the option ``metrics``.
+
+        Args:
+            state: ``completed`` or ``failed``.
+            first: The first point to read, the newest being 0.
+            last: The last point to read; -1 for the oldest.
+        """
+        core = self._queue._core
+        counts = core.part(core.broker.metrics, "minute_counts")
+        return await counts.series(_finished(state), first, last)
+
+    # -- one job
+
+    async def retry(self, job_id: str, *, reset: bool = False) -> None:
+        """Lets a finished job run again.
+
+        Args:
+            job_id: The job.
+            reset: Whether to count its attempts from the beginning.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It is neither failed nor completed.
+        """
+        state = "completed" if await self.state(job_id) == "completed" else "failed"
+        await self._queue._core.broker.retry_job(job_id, state, reset=reset)
+
+    async def remove(self, job_id: str, *, children: bool = False) -> None:
+        """Removes a job that no worker runs.
+
+        Args:
+            job_id: The job.
+            children: Whether to remove the jobs below it as well.
+
+        Raises:
+            JobNotFound: There is no such job.
+            JobLocked: A worker runs it.
+        """
+        await self._queue._core.broker.remove_job(job_id, children=children)
+
+    async def cancel(self, job_id: str, reason: str = "", *, force: bool = False) -> Cancellation:
+        """Cancels a job.
+
+        A job that waits has ended when this returns. The worker of a running job is asked to stop it, within
+        a second where it can be reached: it cancels an async handler, kills a process with its children, and
+        sets the cancel signal of a thread. A result that the handler returns all the same stands.
+        docs/guarantees.md lists what each kind of handler can be made to stop.
+
+        Args:
+            job_id: The job.
+            reason: The reason, for the job's record and its handler.
+            force: Whether to end a running job at once, whatever its worker does. The worker loses the lease,
+                and the handler's result is refused.
+
+        Returns:
+            ``CANCELLED``, or ``REQUESTED`` where the worker was asked to stop the job.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It has ended.
+            CannotCancel: A worker of a peer runs it, which cannot be asked; pass ``force``.
+            SchedulerOwned: It is the next run of a schedule: remove the schedule.
+        """
+        (code,) = await self._cancelling.cancel([job_id], _reason(reason), force=force)
+        if code == CANCELLED:
+            return Cancellation.CANCELLED
+        if code == ASKED:
+            return Cancellation.REQUESTED
+        raise refusal(code, job_id)
+
+    # -- many jobs
+
+    async def cancel_all(
+        self,
+        *,
+        state: str | Iterable[str] | None = None,
+        name: str | Iterable[str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        older_than: Duration | None = None,
+        newer_than: Duration | None = None,
+        reason: str = "",
+        force: bool = False,
+        dry_run: bool = False,
+        limit: int | None = None,
+        progress: OnProgress | None = None,
+    ) -> Cancelled:
+        """Cancels all jobs that match.
+
+        Args:
+            state: Only jobs in these states; all that have not ended unless given: ``waiting``,
+                ``prioritized``, ``delayed`` (retries among them), ``waiting-children`` and ``active``.
+            name: Only jobs of these names.
+            tags: Only jobs that have all of these tags.
+            correlation_id: Only jobs of this correlation id.
+            older_than: Only jobs created at least this long ago.
+            newer_than: Only jobs created within this time.
+            reason: The reason, for the jobs' records.
+            force: As in ``cancel``.
+            dry_run: Change nothing; only return which jobs match.
+            limit: How many at most.
+            progress: Called after every step.
+        """
+        cancelling = self._cancelling
+        chosen = JobFilter.build(
+            now_ms=await self._queue._core.broker.now(),
+            name=name,
+            tags=tags,
+            correlation_id=correlation_id,
+            older_than=older_than,
+            newer_than=newer_than,
+        )
+        return await cancelling.cancel_all(
+            chosen,
+            _cancellable(state),
+            _reason(reason),
+            force=force,
+            dry_run=dry_run,
+            limit=check_limit(limit),
+            progress=progress or silent,
+        )
+
+    async def retry_all(
+        self,
+        state: str = "failed",
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        limit: int | None = None,
+        reset: bool = False,
+        progress: OnProgress | None = None,
+    ) -> int:
+        """Lets all failed (or all completed) jobs run again; returns how many.
+
+        Args:
+            state: ``failed`` or ``completed``.
+            since: Only jobs that ended at this time or later.
+            until: Only jobs that ended at this time or earlier; now unless given.
+            limit: How many at most, in the order in which they ended; None for all.
+            reset: Whether to count their attempts from the beginning.
+            progress: Called after every step.
+        """
+        return await self._bulk.retry_all(
+            _finished(state),
+            since_ms=0 if since is None else _ms(since, "since"),
+            until_ms=None if until is None else _ms(until, "until"),
+            limit=check_limit(limit),
+            reset=reset,
+            progress=progress or silent,
+        )
+
+    async def promote_all(
+        self, *, until: Moment | None = None, limit: int | None = None, progress: OnProgress | None = None
+    ) -> int:
+        """Lets delayed jobs run now, each by its priority; returns how many.
+
+        Args:
+            until: Only jobs that are due at this time or earlier.
+            limit: How many at most, the earliest due first; None for all.
+            progress: Called after every step.
+        """
+        until_ms = None if until is None else _ms(until, "until")
+        return await self._bulk.promote_all(
+            until_ms=until_ms, limit=check_limit(limit), progress=progress or silent
+        )
+
+    async def clean(
+        self,
+        state: str = "completed",
+        *,
+        grace: Duration = 0,
+        limit: int | None = None,
+        progress: OnProgress | None = None,
+    ) -> int:
+        """Removes old jobs of a state; returns how many.
+
+        Active jobs are removed only where no worker has a lease on them; the next runs of schedules stay.
+
+        Args:
+            state: ``completed``, ``failed``, ``waiting``, ``prioritized``, ``delayed`` or ``active``.
+            grace: Younger jobs stay. A finished job counts from its end, another from its last start, and one
+                that never started from its creation.
+            limit: How many to remove at most, oldest first; None for all.
+            progress: Called after every step.
+
+        Raises:
+            ValidationError: There is no such state to clean.
+        """
+        _check_state(state, CLEANABLE)
+        bulk, most = self._bulk, check_limit(limit)
+        before_ms = await self._queue._core.broker.now() - parse_ms(grace, "grace")
+        return await bulk.clean(LISTABLE[state], before_ms, limit=most, progress=progress or silent)
+
+    async def clear(self, *, delayed: bool = False, progress: OnProgress | None = None) -> int:
+        """Removes every job that waits; returns how many.
+
+        Running and finished jobs stay, and so do the next runs of schedules.
+
+        Args:
+            delayed: Whether to remove delayed jobs as well.
+            progress: Called after every step.
+        """
+        return await self._bulk.clear(delayed=delayed, progress=progress or silent)
+
+    async def obliterate(self, *, force: bool = False, progress: OnProgress | None = None) -> int:
+        """Removes the queue with all its jobs, lanes, schedules, limits and events; returns how many jobs.
+
+        Args:
+            force: Whether to remove jobs that workers run as well; their results will be refused.
+            progress: Called after every step.
+
+        Raises:
+            QueueBusy: Workers run jobs of it. Nothing has changed.
+        """
+        return await self._bulk.obliterate(force=force, progress=progress or silent)
+
+    async def remove_orphans(
+        self, *, dry_run: bool = False, progress: OnProgress | None = None
+    ) -> Sequence[str]:
+        """Removes jobs that are in no state, which no worker would ever run; returns their ids.
+
+        ``oxcart doctor --rescue`` puts them back instead, where they have not ended.
+
+        Args:
+            dry_run: Only return which.
+            progress: Called after every step; it counts keys of the server.
+        """
+        core = self._queue._core
+        rescue = core.part(core.broker.rescue, "rescue")
+        return await rescue.remove_orphans(dry_run=dry_run, progress=progress or silent)
+
+    @property
+    def _bulk(self) -> Bulk:
+        core = self._queue._core
+        return core.part(core.broker.bulk, "bulk")
+
+    @property
+    def _cancelling(self) -> Cancelling:
+        core = self._queue._core
+        return core.part(core.broker.cancelling, "cancelling")
+
+
+def check_limit(limit: int | None) -> int | None:
+    """Returns how many jobs an operation may touch.
+
+    Raises:
+        ValidationError: It is no integer above 0.
+    """
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ValidationError("limit", "an integer, at least 1", limit)
+    return limit
+
+
+def _check_state(state: str, known: Iterable[str]) -> None:
+    if state not in known:
+        raise ValidationError("state", "one of " + ", ".join(known), state)
+
+
+def _finished(state: str) -> Literal["failed", "completed"]:
+    _check_state(state, FINISHED)
+    return cast(Literal["failed", "completed"], state)
+
+
+def _cancellable(state: str | Iterable[str] | None) -> list[str]:
+    names = CANCELLABLE if state is None else [state] if isinstance(state, str) else [*state]
+    for name in names:
+        _check_state(name, CANCELLABLE)
+    return [key for name in CANCELLABLE if name in names for key in LISTABLE[name]]
+
+
+def _reason(reason: str) -> str:
+    if not isinstance(reason, str):
+        raise ValidationError("reason", "text", reason)
+    return reason or NO_REASON
+
+
+def _ms(moment: Moment, field: str) -> int:
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:  # the producer's, the worker's and the operator's zones differ
+            raise ValidationError(field, "a time with a zone, e.g. datetime.now(UTC)", moment)
+        return int(moment.timestamp() * 1000)
+    if type(moment) is not int or moment < 0:
+        raise ValidationError(field, "a datetime with a zone, or ms since 1970", moment)
+    return moment

@@ -1,0 +1,159 @@
+"""The schedules of a queue: jobs that are made again and again, at intervals or by a cron expression.
+
+    await emails.schedules.upsert("digest", cron="0 7 * * MON-FRI", tz="Europe/Berlin")
+    await emails.schedules.upsert("poll", every="30s", name="poll_inbox", attempts=1)
+
+There is nothing else to start: whichever worker claims a run, Node's or ours, makes the next one first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+
+from oxcart.broker.port import parts
+from oxcart.handle import JobHandle
+from oxcart.model import payload
+from oxcart.model.duration import Duration
+from oxcart.model.errors import DecryptionError, PayloadError, ValidationError
+from oxcart.model.names import check_job_name
+from oxcart.model.options import OptionKwargs
+from oxcart.model.schedule import Instant, Missed, Overlap, Schedule, Scheduler, check_scheduler_id
+
+if TYPE_CHECKING:
+    from oxcart.queue import Queue
+
+#: Options that are a single job's own.
+_NOT_FOR_RUNS = ("delay", "job_id", "timestamp")
+
+
+class Schedules:
+    """The schedules of a queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def upsert(
+        self,
+        schedule_id: str,
+        *,
+        every: Duration | None = None,
+        cron: str | None = None,
+        tz: str | None = "UTC",
+        offset: Duration | None = None,
+        start: Instant | None = None,
+        end: Instant | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+        name: str | None = None,
+        data: Any = None,
+        missed: Missed | None = None,
+        overlap: Overlap | None = None,
+        **options: Unpack[OptionKwargs],
+    ) -> JobHandle[Any]:
+        """Makes a schedule, or changes the one of this id.
+
+        Saying the same again, as every start of a service may do, changes nothing: the run that is due next
+        keeps its time. Payload and options of that run are those said last.
+
+        Args:
+            schedule_id: The schedule's name; every run is a job ``repeat:<id>:<ms>``.
+            every: The interval. The first run is now, unless ``offset`` or ``start`` say otherwise.
+            cron: Or a cron expression, of five fields or of six with seconds first.
+            tz: The time zone of the expression; None is that of whichever machine computes a run.
+            offset: How far behind a full multiple of the interval runs are: ``every="1h", offset="5m"`` is
+                five minutes past each hour (UTC).
+            start: No run before this.
+            end: No run after this.
+            limit: How many runs there are at most.
+            immediately: Whether the first run of a cron expression is now.
+            name: The name of the jobs; the schedule's id unless given.
+            data: Their payload; an empty object unless given.
+            missed: With Bridge, what becomes of firings that nobody made in time: ``skip`` them, make one
+                for all of them (``once``, unless said), or make ``all``.
+            overlap: With Bridge, what becomes of a firing while the last one still runs: it runs ``beside``
+                it (unless said), is left out (``skip``), or one waits for its end (``queue``).
+            **options: Their options, as for ``Queue.add``; not delay, job_id and timestamp.
+
+        Returns:
+            A handle on the next run; with Bridge, whose runs get their ids when they are made, on the
+            schedule's own record.
+
+        Raises:
+            ValidationError: Something is wrong, or the schedule would never fire; nothing was written.
+            JobError: A run of that time exists already.
+        """
+        check_scheduler_id(schedule_id)
+        called = check_job_name(schedule_id if name is None else name)
+        for option in _NOT_FOR_RUNS:
+            if option in options:
+                raise ValidationError(option, "left out: a schedule decides it", options.get(option))
+        schedule = Schedule.build(
+            every=every,
+            cron=cron,
+            tz=tz,
+            offset=offset,
+            start=start,
+            end=end,
+            limit=limit,
+            immediately=immediately,
+        )
+        own = self._queue._core.read_options(options)
+        body = payload.encode({} if data is None else data)
+        store = self._store
+        if (sealer := self._queue._core.sealer) is not None:
+            body = sealer.seal("schedule", store.bound_id(schedule_id), body)
+        run = await store.upsert(schedule_id, schedule, called, body, own, missed=missed, overlap=overlap)
+        if run is None:
+            raise ValidationError("schedule", "one that fires before its end", cron or every)
+        return JobHandle(self._queue, run, called, True)
+
+    async def get(self, schedule_id: str) -> Scheduler | None:
+        """A schedule as it is now, or None.
+
+        Raises:
+            DecryptionError: The queue has keys, and the schedule's payload does not open with them.
+        """
+        found = await self._store.get(schedule_id)
+        return None if found is None else self._opened(found, lenient=False)
+
+    async def list(self, *, first: int = 0, limit: int = 100, latest: bool = False) -> Sequence[Scheduler]:
+        """A page of schedules, those whose next run is soonest first unless ``latest``.
+
+        Repeatable jobs of BullMQ's older versions are among them, marked ``legacy``.
+        """
+        if limit < 1:
+            return []
+        found = await self._store.page(first, first + limit - 1, latest=latest)
+        return [self._opened(one, lenient=True) for one in found]
+
+    async def count(self) -> int:
+        """How many schedules there are."""
+        return await self._store.count()
+
+    async def remove(self, schedule_id: str) -> bool:
+        """Removes a schedule and the run that waits for its time; False if there is none.
+
+        A run that is already due, or running, goes on and is the last.
+        """
+        return await self._store.remove(schedule_id)
+
+    def _opened(self, found: Scheduler, *, lenient: bool) -> Scheduler:
+        """A schedule with its payload opened, where the queue has keys."""
+        sealer = self._queue._core.sealer
+        if sealer is None:
+            return found
+        try:
+            body = sealer.open("schedule", self._store.bound_id(found.id), payload.encode(found.data))
+        except (DecryptionError, PayloadError):  # what we cannot write was not sealed by us
+            if not lenient:
+                raise
+            return found
+        return msgspec.structs.replace(found, data=payload.decode(body))
+
+    @property
+    def _store(self) -> parts.Schedules:
+        broker = self._queue._core.broker
+        return broker.capabilities.part(broker.schedules, "schedules")

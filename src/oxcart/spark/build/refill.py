@@ -1,0 +1,297 @@
+"""Fills gaps from the records of jobs, as far as these still exist.
+
+A gap is a run of entries that the server trimmed before they were read: all between the entry before it and
+the entry after it. A job's record outlives them. It has the times when the job was added, last started and
+ended. A time strictly inside a gap means that its event is one of the lost ones. It becomes a row of bronze
+of the kind ``refill`` with an ordinal of the gap, together with the record that a worker would have written:
+how the job failed, its tags and correlation id. Earlier attempts and removed jobs stay lost. The gap's row
+counts the refilled entries.
+
+Records bear the time of the client that wrote them, gaps that of the server. So an event that was read within
+a few seconds of a gap is not refilled again, and one at the very edge of a gap may be missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+
+from oxcart.broker.export import ATTEMPTS, EVENTS
+from oxcart.spark.lake.bronze import BRONZE
+from oxcart.spark.lake.tables import Tables
+from oxcart.spark.lake.versions import Change, File, Lake, LakeConflict, LakeError, Version
+from oxcart.spark.read.entries import COLUMNS, ENTRY, GAP, REFILL, REFILLED, day_of, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: The mark with the gaps that have been refilled.
+MARK = "refill"
+#: How far the clocks of clients may differ from the server's, in ms.
+SKEW = 10_000
+_DAY_MS = 86_400_000
+#: Columns of a job's record about its failure, and the fields of an attempt record for them.
+_FAILED = {"category": "category", "code": "code", "formal_state": "state"}
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """A gap of an event stream whose two edges are known.
+
+    Attributes:
+        queue: The queue.
+        life: The generation of the stream.
+        first: The ordinal of the first lost entry.
+        lost: How many entries are lost.
+        after_ms: The time of the entry before them; 0 for none.
+        before_ms: The time of the entry after them.
+        at_ms: The time of the gap's own row.
+    """
+
+    queue: str
+    life: int
+    first: int
+    lost: int
+    after_ms: int
+    before_ms: int
+    at_ms: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the mark."""
+        return f"{self.queue}:{self.life}:{self.first}"
+
+
+class Refill:
+    """Fills the gaps of a lake.
+
+    Args:
+        tables: The lake's tables.
+        options: The source's options for the server.
+        queues: Returns the queues of this pipeline; other gaps are another pipeline's.
+    """
+
+    def __init__(
+        self, tables: Tables, options: Mapping[str, str], queues: Callable[[], Collection[str]]
+    ) -> None:
+        self._tables = tables
+        self._lake = tables.lake
+        self._options = dict(options)
+        self._queues = queues
+        self._looked = 0
+
+    def run(self) -> int:
+        """Fills new gaps; returns how many entries were refilled.
+
+        A gap at the present end of a stream waits for an entry after it.
+        """
+        head = self._lake.head()
+        done: dict[str, int] = dict(head.marks.get(MARK, {}))
+        waiting = False
+        filled = 0
+        for hole in self._holes(head):
+            if hole is None:
+                waiting = True
+            elif hole.key not in done:
+                try:
+                    filled += self._fill(hole, done)
+                except LakeConflict:  # another pipeline of this lake was first; the next run does the rest
+                    return filled
+        if not waiting:
+            self._looked = head.number
+        return filled
+
+    def _holes(self, head: Version) -> Iterator[Hole | None]:
+        """Gaps in files that are new; None for a gap whose end is not yet known."""
+        from pyarrow import compute as pc
+        from pyarrow import dataset
+
+        files = [file for file in self._new(head) if _may_have_gaps(self._lake, file)]
+        if not files:
+            return
+        wanted = (pc.field("kind") == GAP) & (pc.field("stream") == EVENTS)
+        found = dataset.dataset(self._lake.paths(files)).to_table(
+            columns=["queue", "life", "ordinal", "entry_id", "at_ms", "lost"], filter=wanted
+        )
+        mine = self._queues()
+        for row in found.to_pylist():
+            if row["queue"] not in mine:
+                continue
+            behind = self._behind(head, row)
+            after_ms = int(row["entry_id"].partition("-")[0])
+            if behind is None:
+                yield None
+            else:
+                yield Hole(
+                    row["queue"], row["life"], row["ordinal"], row["lost"], after_ms, behind, row["at_ms"]
+                )
+
+    def _new(self, head: Version) -> list[File]:
+        files = head.of(BRONZE)
+        if not self._looked:
+            return files
+        try:
+            later = [self._lake.manifest(number) for number in range(self._looked + 1, head.number + 1)]
+        except LakeError:  # they have expired
+            return files
+        added = {file.path for manifest in later for file in manifest.add}
+        return [file for file in files if file.path in added]
+
+    def _behind(self, head: Version, row: Mapping[str, Any]) -> int | None:
+        """The time of the entry after a gap, or None."""
+        from pyarrow import compute as pc
+        from pyarrow import dataset
+
+        paths = self._lake.paths(head.of(BRONZE, queues=[row["queue"]]))
+        wanted = (
+            (pc.field("kind") == ENTRY)
+            & (pc.field("ordinal") == row["ordinal"] + row["lost"])
+            & (pc.field("life") == row["life"])
+            & (pc.field("stream") == EVENTS)
+        )
+        found = dataset.dataset(paths).to_table(columns=["at_ms"], filter=wanted)
+        return int(found["at_ms"][0].as_py()) if found.num_rows else None
+
+    def _fill(self, hole: Hole, done: dict[str, int]) -> int:
+        import pyarrow as pa
+
+        base = self._lake.head()
+        found = self._found(hole).persist()
+        try:
+            files = write_refill(self._tables, found)
+            count = sum(file.rows for file in files[0])
+        finally:
+            found.unpersist()
+        note = {
+            "day": hole.at_ms // _DAY_MS,
+            "queue": hole.queue,
+            "stream": EVENTS,
+            "kind": REFILLED,
+            "life": hole.life,
+            "ordinal": hole.first,
+            "at_ms": hole.at_ms,
+            "lost": count,
+        }
+        noted = self._tables.spark.createDataFrame(pa.Table.from_batches([rows_of([note])]))
+        made = [*files[0], *files[1], *self._tables.write(noted, BRONZE, True)]
+        before = base.marks.get(MARK)
+        done[hole.key] = count
+        self._lake.publish(Change("refill", add=made, marks={MARK: dict(done)}, expects={MARK: before}))
+        return count
+
+    def _found(self, hole: Hole) -> DataFrame:
+        """The events of a gap, as far as records have them."""
+        source = self._tables.spark.read.format("oxcart").options(**self._options)
+        jobs = source.option("queues", hole.queue).load()
+        if "namespace" not in self._options:  # a lane of BullMQ's has a stream of its own
+            jobs = jobs.filter(fn.concat_ws("@", "queue", "lane") == hole.queue)
+        known = jobs.select("job_id", fn.explode(fn.array(*moments())).alias("_m")).select("job_id", "_m.*")
+        inside = known.filter((fn.col("at_ms") > hole.after_ms) & (fn.col("at_ms") < hole.before_ms))
+        unread = inside.join(fn.broadcast(self._read_nearby(hole)), ["job_id", "event"], "left_anti")
+        by_time = Window.orderBy("at_ms", "rank", "job_id")
+        ordinal = fn.lit(hole.first) + fn.row_number().over(by_time) - 1
+        rows = unread.withColumn("ordinal", ordinal).filter(fn.col("ordinal") < hole.first + hole.lost)
+        return rows.withColumns(
+            {
+                "queue": fn.lit(hole.queue),
+                "life": fn.lit(hole.life),
+                "entry_id": fn.concat_ws("-r", "at_ms", "ordinal"),
+            }
+        )
+
+    def _read_nearby(self, hole: Hole) -> DataFrame:
+        """Job and event of entries just before and just after a gap."""
+        at = fn.col("at_ms")
+        edges = [hole.after_ms - SKEW, hole.after_ms, hole.before_ms, hole.before_ms + SKEW]
+        bronze = self._tables.read(BRONZE, days={day_of(max(0, ms)) for ms in edges}, queues=[hole.queue])
+        return bronze.filter(
+            (fn.col("kind") == ENTRY)
+            & (fn.col("stream") == EVENTS)
+            & (fn.col("life") == hole.life)
+            & (at.between(*edges[:2]) | at.between(*edges[2:]))
+        ).select("job_id", "event")
+
+
+def write_refill(tables: Tables, found: DataFrame) -> tuple[list[File], list[File]]:
+    """Writes events that records of jobs have to bronze, and the attempt records that belong to them.
+
+    Args:
+        tables: The lake's tables.
+        found: The events, with queue, generation, ordinal and entry id.
+
+    Returns:
+        The files of events, and the files of attempt records.
+    """
+    events = tables.write(_rows(found.withColumn("extra", fn.lit(None)), EVENTS), BRONZE, True)
+    recorded = found.filter(fn.length("extra") > len("{}")).withColumn("ordinal", fn.lit(None))
+    return events, tables.write(_rows(recorded, ATTEMPTS), BRONZE, True)
+
+
+def _rows(found: DataFrame, stream: str) -> DataFrame:
+    """Events as rows of bronze."""
+    known: dict[str, Column] = {
+        "day": fn.to_date(fn.timestamp_millis("at_ms")),
+        "stream": fn.lit(stream),
+        "kind": fn.lit(REFILL),
+    }
+    columns = (
+        known.get(name, fn.col(name) if name in found.columns else fn.lit(None)).cast(kind).alias(name)
+        for name, kind in COLUMNS.items()
+    )
+    return found.select(*columns)
+
+
+def _may_have_gaps(lake: Lake, file: File) -> bool:
+    """Whether a file may have gaps: by its footer, a row has a cause."""
+    from pyarrow import parquet
+
+    footer = parquet.read_metadata(lake.root / file.path)
+    place = footer.schema.names.index("cause")
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        statistics = group.column(place).statistics
+        if statistics is None or not statistics.has_null_count or statistics.null_count < group.num_rows:
+            return True
+    return False
+
+
+def moments() -> list[Column]:
+    """Returns the events in a job's record as columns, each with its rank among them."""
+    nothing = fn.lit(None).cast("string")
+    once = fn.coalesce(fn.col("attempts_started"), fn.lit(0)) <= 1
+    # The record's delay is that of the last retry; the options have the delay that the job was added with.
+    delay = fn.coalesce(fn.get_json_object("options", "$.delay").cast("bigint"), fn.lit(0))
+    state = fn.col("state")
+    reason = fn.when(state == "failed", fn.col("reason"))
+    result = fn.when(state == "completed", fn.col("result"))
+
+    def moment(rank: int, event: Any, at: Column, **fields: Any) -> Column:
+        return fn.struct(
+            fn.lit(rank).alias("rank"),
+            (fn.lit(event) if isinstance(event, str) else event).alias("event"),
+            at.alias("at_ms"),
+            fields.get("name", nothing).alias("name"),
+            fields.get("reason", nothing).alias("reason"),
+            fields.get("result", nothing).alias("result"),
+            fields.get("due_ms", fn.lit(None).cast("bigint")).alias("due_ms"),
+            fields.get("extra", nothing).alias("extra"),
+        )
+
+    labels = (fn.col("correlation_id").alias("corr"), "tags")
+    failed = (fn.when(state == "failed", fn.col(name)).alias(word) for name, word in _FAILED.items())
+    created = fn.unix_millis("created_at")
+    # A claim bears the time of its call, which may have waited for a job that was added later.
+    started = fn.when(fn.col("started_at").isNotNull(), fn.greatest(created, fn.unix_millis("started_at")))
+    last = fn.greatest(started, fn.unix_millis("ended_at"))
+    ended = fn.when(state.isin("completed", "failed") & fn.col("ended_at").isNotNull(), last)
+    return [
+        moment(0, "added", created, name=fn.col("name"), extra=fn.to_json(fn.struct(*labels))),
+        moment(1, "delayed", fn.when(delay > 0, created), due_ms=created + delay),
+        # The record does not have the time at which a retried job became ready for its last attempt.
+        moment(1, "waiting", fn.when((delay == 0) & once, created)),
+        moment(2, "active", started),
+        moment(3, state, ended, reason=reason, result=result, extra=fn.to_json(fn.struct(*labels, *failed))),
+    ]

@@ -1,0 +1,1 @@
+"""What the pipeline reads from a server: event streams, job records, and positions in them."""

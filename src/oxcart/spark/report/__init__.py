@@ -1,0 +1,1 @@
+"""The tables of a day for people: a page, a picture and text."""

@@ -1,0 +1,54 @@
+"""Workers of a Bridge namespace in one process, for tests to kill: `python -m tests.broker.bridge.member`.
+
+Takes the server's URL, the workers as JSON (abilities by name), the concurrency of each, how long its leases
+last, and the seconds that a job takes. Says what each runs in sets and lists of the test's own on the same
+server. Ends when its standard input does, so that it never outlives the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+from oxcart import Queue, Worker
+from oxcart.engine.running import RunningJob
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(70)
+
+
+def make_worker(url: str, name: str, able: Any, concurrency: int, lock: str, nap: float) -> Worker:
+    queue = Queue("email", url=url, protocol="bridge")
+
+    async def run(job: RunningJob) -> str:
+        said = queue._core.broker.caller
+        await said.command("RPUSH", "test:ran", json.dumps([job.id, name]))
+        if await said.command("SADD", "test:running", job.id) == 0:
+            await said.command("RPUSH", "test:twice", job.id)
+        await asyncio.sleep(nap)
+        await said.command("SREM", "test:running", job.id)
+        return name
+
+    queue.fallback(run)
+    return Worker(queue, name=name, abilities=able, concurrency=concurrency, lock_duration=lock)
+
+
+async def main(url: str, crew: str, concurrency: int, lock: str, nap: float) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    async with contextlib.AsyncExitStack() as stack:
+        for name, able in json.loads(crew).items():
+            await stack.enter_async_context(make_worker(url, name, able, concurrency, lock, nap).running())
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], float(sys.argv[5])))

@@ -1,0 +1,725 @@
+"""The verbs of a queue: the state that each leaves, its errors, and that a repeat changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgpack
+import pytest
+import pytest_asyncio
+import redis
+
+from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.bullmq.scripts import load, verbs
+from oxcart.broker.connection import Server
+from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease, Outcome, OutcomeKind
+from oxcart.model.errors import JobLocked, JobNotFound, ScriptError, WrongState
+from oxcart.model.flow import Tree
+from oxcart.model.options import JobOptions
+from oxcart.model.schedule import Schedule
+from tests.broker.bullmq.hashes import hash_of
+
+
+class Clock:
+    """The time, as the test wants it."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Q:
+    """A queue with a clock and tokens of the test's own."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = Clock()
+        self._tokens = 0
+        self.broker = BullMQBroker(Server(url), "q", clock=self.clock, new_token=self._token)
+
+    def _token(self) -> str:
+        self._tokens += 1
+        return f"t{self._tokens}"
+
+    async def add(self, job_id: str, data: Any = None, **options: Any) -> str:
+        encoded = self.broker.encode("n", data, JobOptions.build(job_id=job_id, **options))
+        (added,) = await self.broker.add([encoded])
+        assert added.created
+        return job_id
+
+    async def claim(self, count: int = 1, **ask: Any) -> list[ClaimedJob]:
+        return (await self.broker.claim(Ask(count, **ask))).jobs
+
+    async def active(self, job_id: str = "a", **options: Any) -> ClaimedJob:
+        await self.add(job_id, **options)
+        (job,) = await self.claim()
+        assert job.id == job_id
+        return job
+
+    async def state(self, job_id: str = "a") -> str:
+        return (await self.broker.states([job_id]))[0]
+
+    async def end(self, job: ClaimedJob, kind: str = "c", **fields: Any) -> Any:
+        codes, _ = await self.broker.finish([self.outcome(job, kind, **fields)])
+        return codes[0]
+
+    def outcome(self, job: ClaimedJob, kind: str = "c", **fields: Any) -> Outcome:
+        fields = {"value": b"1" if kind == "c" else b"", **fields}
+        return Outcome(OutcomeKind(kind), job.id, job.token, job.starts, self.clock(), **fields)
+
+
+@pytest_asyncio.fixture
+async def q(url: str) -> AsyncIterator[Q]:
+    made = Q(url)
+    yield made
+    await made.broker.close()
+
+
+@pytest.fixture
+def whole(store: redis.Redis) -> Callable[[], dict[str, Any]]:
+    """The whole database, but for the memory of calls."""
+    readers: dict[Any, Callable[[str], Any]] = {
+        "hash": store.hgetall,
+        "list": lambda key: store.lrange(key, 0, -1),
+        "set": store.smembers,
+        "stream": store.xrange,
+        "string": store.get,
+        "zset": lambda key: store.zrange(key, 0, -1, withscores=True),
+    }
+
+    def read() -> dict[str, Any]:
+        keys = [key for key in map(str, store.scan_iter()) if ":ox:call" not in key]
+        return {key: readers[store.type(key)](key) for key in sorted(keys)}
+
+    return read
+
+
+def events_of(store: redis.Redis) -> list[str]:
+    entries: Any = store.xrange("bull:q:events")
+    return [fields["event"] for _, fields in entries]
+
+
+class TestAdd:
+    async def test_order_and_counter(self, q: Q, store: redis.Redis) -> None:
+        for job_id in "abc":
+            await q.add(job_id)
+        await q.add("first", lifo=True)
+        assert store.lrange("bull:q:wait", 0, -1) == ["c", "b", "a", "first"]
+        assert store.get("bull:q:id") == "4"
+        assert [job.id for job in await q.claim(10)] == ["first", "a", "b", "c"]
+
+    async def test_priorities(self, q: Q) -> None:
+        for job_id, priority in (("low", 9), ("b", 2), ("a", 2), ("none", 0), ("top", 1)):
+            await q.add(job_id, priority=priority)
+        assert [job.id for job in await q.claim(10)] == ["none", "top", "b", "a", "low"]
+
+    async def test_the_hash(self, q: Q, store: redis.Redis) -> None:
+        await q.add("a", {"x": 1}, delay=5, priority=3, timeout=9)
+        fields: Any = store.hgetall("bull:q:a")
+        assert fields.pop("opts")
+        assert fields == {
+            "name": "n",
+            "data": '{"x":1}',
+            "timestamp": str(q.clock.now),
+            "delay": "5000",
+            "priority": "3",
+            "ox:timeout": "9000",
+        }
+
+    async def test_a_batch_reports_existing_jobs(self, q: Q) -> None:
+        await q.add("b")
+        jobs = [q.broker.encode("n", None, JobOptions.build(job_id=job_id)) for job_id in "abc"]
+        assert [added.created for added in await q.broker.add(jobs)] == [True, False, True]
+
+    async def test_wakes_only_a_queue_that_hands_out(self, q: Q, store: redis.Redis) -> None:
+        await q.broker.pause()
+        await q.add("a")
+        assert store.zcard("bull:q:marker") == 0
+        await q.broker.resume()
+        assert store.zscore("bull:q:marker", "0") == 0
+
+
+class TestClaim:
+    async def test_takes_up_to_a_number(self, q: Q) -> None:
+        for job_id in "abcde":
+            await q.add(job_id)
+        assert [job.id for job in await q.claim(2)] == ["a", "b"]
+        assert [job.id for job in await q.claim(9)] == ["c", "d", "e"]
+        assert await q.claim(9) == []
+
+    async def test_what_a_claim_writes(self, q: Q, store: redis.Redis) -> None:
+        await q.add("a")
+        (job,) = await q.claim(1, worker="w1", lock_ms=5000)
+        assert (job.token, job.starts, job.started_ms) == ("t1", 1, q.clock.now)
+        assert store.get("bull:q:a:lock") == "t1"
+        left = store.pttl("bull:q:a:lock")
+        assert isinstance(left, int)
+        assert 0 < left <= 5000
+        assert store.hmget("bull:q:a", "ats", "pb", "processedOn") == ["1", "w1", str(q.clock.now)]
+        assert await q.state() == "active"
+
+    async def test_a_new_token_and_number_each_time(self, q: Q) -> None:
+        first = await q.active()
+        await q.end(first, "w")
+        (second,) = await q.claim()
+        assert (first.starts, second.starts) == (1, 2)
+        assert first.token != second.token
+
+    async def test_delayed_jobs_come_when_due(self, q: Q) -> None:
+        await q.add("a", delay=5)
+        claimed = await q.broker.claim(Ask(5))
+        assert (claimed.jobs, claimed.due_ms) == ([], q.clock.now + 5000)
+        q.clock.now += 5000
+        assert [job.id for job in await q.claim(5)] == ["a"]
+
+    async def test_paused(self, q: Q) -> None:
+        await q.add("a")
+        await q.broker.pause()
+        claimed = await q.broker.claim(Ask(5))
+        assert (claimed.jobs, claimed.closed) == ([], True)
+
+    async def test_global_concurrency(self, q: Q, store: redis.Redis) -> None:
+        for job_id in "abc":
+            await q.add(job_id)
+        store.hset("bull:q:meta", "concurrency", 2)
+        assert len(await q.claim(5)) == 2
+        assert (await q.broker.claim(Ask(5))).closed
+
+    async def test_rate_limit(self, q: Q, store: redis.Redis) -> None:
+        for job_id in "abcde":
+            await q.add(job_id)
+        ask = Ask(5, limit_max=3, limit_duration=60_000)
+        assert len((await q.broker.claim(ask)).jobs) == 3
+        limited = await q.broker.claim(ask)
+        assert limited.jobs == []
+        assert 0 < limited.limited_ms <= 60_000
+        store.delete("bull:q:limiter")
+        assert len((await q.broker.claim(ask)).jobs) == 2
+
+    async def test_rate_limit_of_the_queue_itself(self, q: Q, store: redis.Redis) -> None:
+        for job_id in "abc":
+            await q.add(job_id)
+        store.hset("bull:q:meta", mapping={"max": 2, "duration": 60_000})
+        assert len(await q.claim(5)) == 2
+        assert (await q.broker.claim(Ask(5))).limited_ms > 0
+
+    async def test_stops_at_a_size(self, q: Q) -> None:
+        for job_id in "abc":
+            await q.add(job_id, "x" * 1000)
+        assert len(await q.claim(5, max_bytes=1500)) == 2
+
+    async def test_stops_after_a_time_and_reports_more(self, q: Q) -> None:
+        jobs = [await q.add(f"job-{number}") for number in range(20)]
+        first = await q.broker.claim(Ask(20, spell_us=1))
+        assert ([job.id for job in first.jobs], first.more) == (jobs[:8], True)
+        rest = await q.broker.claim(Ask(20, spell_us=60_000_000))
+        assert ([job.id for job in rest.jobs], rest.more) == (jobs[8:], False)
+
+    async def test_drops_ids_without_a_job(self, q: Q, store: redis.Redis) -> None:
+        store.lpush("bull:q:wait", "ghost")
+        await q.add("a")
+        claimed = await q.broker.claim(Ask(5))
+        assert [job.id for job in claimed.jobs] == ["a"]
+        assert claimed.orphans == ["ghost"]
+
+
+class TestFinish:
+    async def test_completed(self, q: Q, store: redis.Redis) -> None:
+        assert await q.end(await q.active(), value=b'{"x":1}') == 1
+        assert await q.state() == "completed"
+        assert store.hmget("bull:q:a", "returnvalue", "atm", "finishedOn") == [
+            '{"x":1}',
+            "1",
+            str(q.clock.now),
+        ]
+        assert not store.exists("bull:q:a:lock")
+
+    async def test_failed(self, q: Q, store: redis.Redis) -> None:
+        job = await q.active()
+        ended = await q.end(job, "f", value=b"no", stack=b'["t"]', attempts=1, category="permanent")
+        assert (ended, await q.state()) == (1, "failed")
+        wanted = ["no", '["t"]', "permanent"]
+        assert store.hmget("bull:q:a", "failedReason", "stacktrace", "ox:category") == wanted
+
+    async def test_retry_now_and_later(self, q: Q) -> None:
+        assert await q.end(await q.active(), "r", value=b"no", stack=b"[]") == 1
+        assert await q.state() == "waiting"
+        (job,) = await q.claim()
+        assert await q.end(job, "d", value=b"no", stack=b"[]", delay_ms=5000) == 1
+        assert await q.state() == "delayed"
+        (found,) = await q.broker.get(["a"])
+        assert found is not None
+        assert (found.attempts_made, found.delay) == (2, 5000)
+
+    async def test_put_off_and_given_back_use_no_attempt(self, q: Q) -> None:
+        await q.end(await q.active(), "d", delay_ms=1, counts=False)
+        q.clock.now += 1
+        (job,) = await q.claim()
+        await q.add("b")
+        await q.end(job, "w")
+        assert [one.id for one in await q.claim(5)] == ["a", "b"]
+        (found,) = await q.broker.get(["a"])
+        assert found is not None
+        assert (found.attempts_made, found.attempts_started, found.failed_reason) == (0, 3, None)
+
+    async def test_claims_into_the_freed_slots(self, q: Q) -> None:
+        job = await q.active()
+        for job_id in "bcd":
+            await q.add(job_id)
+        codes, claimed = await q.broker.finish([q.outcome(job)], Ask(2))
+        assert codes == [1]
+        assert [one.id for one in claimed.jobs] == ["b", "c"]
+        assert claimed.active == 2
+
+    async def test_refusals(self, q: Q, store: redis.Redis) -> None:
+        job = await q.active("a")
+        stolen = BullMQClaim("a", "somebody else", job.starts, 0, {})
+        assert await q.end(stolen) == -6
+        store.delete("bull:q:a:lock")
+        old = BullMQClaim("a", "late", job.starts - 1, 0, {})
+        assert await q.end(old) == -2
+        insists = q.outcome(job)
+        insists.starts = -1
+        assert (await q.broker.finish([insists]))[0] == [-2]
+        assert await q.end(BullMQClaim("none", "t", 1, 0, {})) == -1
+        assert await q.end(job) == 1, "the lease ran out, but nobody else has started the job"
+
+    async def test_a_job_that_left_active(self, q: Q, store: redis.Redis) -> None:
+        job = await q.active()
+        store.lrem("bull:q:active", 1, "a")
+        assert await q.end(job) == -3
+
+    async def test_children_that_have_not_ended(self, q: Q, store: redis.Redis) -> None:
+        job = await q.active()
+        store.sadd("bull:q:a:dependencies", "bull:q:child")
+        assert await q.end(job) == -4
+        store.delete("bull:q:a:dependencies")
+        store.zadd("bull:q:a:unsuccessful", {"bull:q:child": 1})
+        assert await q.end(job) == -9
+        assert store.get("bull:q:a:lock") == job.token, "the lease is still held"
+
+    async def test_a_refused_one_does_not_touch_the_others(self, q: Q, store: redis.Redis) -> None:
+        for job_id in "abcd":
+            await q.add(job_id)
+        jobs = await q.claim(4)
+        store.delete("bull:q:b")
+        store.set("bull:q:c:lock", "stolen")
+        codes, _ = await q.broker.finish([q.outcome(job) for job in jobs])
+        assert codes == [1, -1, -6, 1]
+        assert [await q.state(job_id) for job_id in "ad"] == ["completed", "completed"]
+
+    @pytest.mark.parametrize(
+        ("retention", "left"),
+        [("", 5), ("0::", 0), ("2::", 2), (":60:", 5), (":0:", 0), ("3:60:", 3)],
+    )
+    async def test_retention(self, q: Q, store: redis.Redis, retention: str, left: int) -> None:
+        for job_id in "abcde":
+            await q.add(job_id)
+        for job in await q.claim(5):
+            await q.end(job, retention=retention)
+        assert store.zcard("bull:q:completed") == left
+        assert sum(bool(store.exists(f"bull:q:{job_id}")) for job_id in "abcde") == left
+
+    async def test_the_end_of_all_work_writes_drained(self, q: Q, store: redis.Redis) -> None:
+        job = await q.active()
+        await q.add("b")
+        await q.end(job)
+        assert "drained" not in events_of(store)
+        (last,) = await q.claim()
+        await q.end(last)
+        assert events_of(store)[-1] == "drained"
+
+
+class TestLeases:
+    async def test_extend(self, q: Q, store: redis.Redis) -> None:
+        job = await q.active()
+        store.sadd("bull:q:stalled", "a")
+        store.pexpire("bull:q:a:lock", 10)
+        lease = Lease(job.id, job.token, job.starts)
+        assert await q.broker.extend([lease], 60_000) == []
+        left = store.pttl("bull:q:a:lock")
+        assert isinstance(left, int)
+        assert left > 10_000
+        assert store.scard("bull:q:stalled") == 0
+
+    async def test_an_expired_lease_is_renewed_while_no_other_worker_started(
+        self, q: Q, store: redis.Redis
+    ) -> None:
+        job = await q.active()
+        store.delete("bull:q:a:lock")
+        assert await q.broker.extend([Lease("a", job.token)], 60_000) == ["a"]
+        assert await q.broker.extend([Lease("a", job.token, job.starts + 1)], 60_000) == ["a"]
+        assert await q.broker.extend([Lease("a", job.token, job.starts)], 60_000) == []
+        assert store.get("bull:q:a:lock") == job.token
+
+    async def test_anothers_lease_is_never_touched(self, q: Q, store: redis.Redis) -> None:
+        job = await q.active()
+        store.set("bull:q:a:lock", "other")
+        assert await q.broker.extend([Lease("a", job.token, job.starts)], 60_000) == ["a"]
+        assert store.get("bull:q:a:lock") == "other"
+
+    async def test_each_for_itself(self, q: Q) -> None:
+        for job_id in "ab":
+            await q.add(job_id)
+        one, two = await q.claim(2)
+        leases = [Lease("none", "t", 1), Lease("a", one.token, 1), Lease("b", "wrong", 1)]
+        assert await q.broker.extend(leases, 1000) == ["none", "b"]
+        assert await q.broker.extend([], 1000) == []
+        assert two.id == "b"
+
+
+class TestRecovery:
+    async def recover(self, q: Q, store: redis.Redis, most: int = 1) -> list[str]:
+        store.delete("bull:q:stalled-check")
+        return (await q.broker.recover(max_stalled=most, interval_ms=30_000)).ids
+
+    async def test_in_two_phases(self, q: Q, store: redis.Redis) -> None:
+        await q.active()
+        store.delete("bull:q:a:lock")
+        assert await self.recover(q, store) == []
+        assert await self.recover(q, store) == ["a"]
+        assert await q.state() == "waiting"
+        assert store.hget("bull:q:a", "stc") == "1"
+
+    async def test_a_held_job_is_left(self, q: Q, store: redis.Redis) -> None:
+        await q.active()
+        assert [await self.recover(q, store) for _ in range(3)] == [[], [], []]
+
+    async def test_once_per_interval(self, q: Q, store: redis.Redis) -> None:
+        assert (await q.broker.recover(max_stalled=1, interval_ms=30_000)).ran
+        assert not (await q.broker.recover(max_stalled=1, interval_ms=30_000)).ran
+
+    async def test_too_often(self, q: Q, store: redis.Redis) -> None:
+        await q.add("a")
+        for _ in range(2):
+            await q.claim()
+            store.delete("bull:q:a:lock")
+            await self.recover(q, store)
+            await self.recover(q, store)
+        (job,) = await q.claim()
+        assert hash_of(job)[b"defa"] == b"job stalled more than allowable limit"
+        assert hash_of(job)[b"stc"] == b"2"
+
+    async def test_more_than_a_step(self, q: Q, store: redis.Redis) -> None:
+        jobs = [q.broker.encode("n", None, JobOptions.build(job_id=f"j{i}")) for i in range(2500)]
+        await q.broker.add(jobs)
+        while await q.claim(500):
+            pass
+        for key in store.scan_iter("bull:q:*:lock"):
+            store.delete(key)
+        await self.recover(q, store)
+        found = await self.recover(q, store)
+        assert len(set(found)) == 2500
+        assert store.llen("bull:q:wait") == 2500
+        assert store.llen("bull:q:active") == 0
+
+
+class TestPromote:
+    async def test_lets_due_jobs_through(self, q: Q) -> None:
+        for number in range(5):
+            await q.add(f"j{number}", delay=number + 1, priority=number % 2)
+        q.clock.now += 3000
+        assert await q.broker.promote(250) == (3, q.clock.now + 1000)
+        assert [await q.state(f"j{number}") for number in range(5)] == [
+            "waiting",
+            "prioritized",
+            "waiting",
+            "delayed",
+            "delayed",
+        ]
+
+    async def test_a_bounded_number(self, q: Q) -> None:
+        for number in range(5):
+            await q.add(f"j{number}", delay=1)
+        q.clock.now += 1000
+        assert [(await q.broker.promote(2))[0] for _ in range(3)] == [2, 2, 1]
+
+    async def test_settles_the_lists(self, q: Q, store: redis.Redis) -> None:
+        await q.add("a")
+        store.lpush("bull:q:paused", "b")
+        store.hset("bull:q:b", mapping={"timestamp": 1, "name": "n"})
+        await q.broker.promote()
+        assert store.llen("bull:q:paused") == 0
+        assert set(store.lrange("bull:q:wait", 0, -1)) == {"a", "b"}
+
+
+#: Verb, how to prepare its job, the call, the state afterwards.
+Call = Callable[[Q], Awaitable[Any]]
+CHANGES: list[tuple[str, Call, str]] = [
+    ("set_progress", lambda q: q.broker.set_progress("a", 5), "delayed"),
+    ("add_log", lambda q: q.broker.logs.append("a", ["x"], 10), "delayed"),
+    ("update_data", lambda q: q.broker.update_data("a", 5), "delayed"),
+    ("change_priority", lambda q: q.broker.updates.change_priority("a", 5), "delayed"),
+    ("change_delay", lambda q: q.broker.change_delay("a", 5), "delayed"),
+    ("promote_job", lambda q: q.broker.promote_job("a"), "waiting"),
+    ("remove_job", lambda q: q.broker.remove_job("a"), "unknown"),
+]
+
+
+class TestChanges:
+    @pytest.mark.parametrize(("verb", "change", "state"), CHANGES, ids=[row[0] for row in CHANGES])
+    async def test_of_a_delayed_job(self, q: Q, verb: str, change: Call, state: str) -> None:
+        await q.add("a", delay=60)
+        await change(q)
+        assert await q.state() == state
+
+    @pytest.mark.parametrize(("verb", "change", "state"), CHANGES, ids=[row[0] for row in CHANGES])
+    async def test_of_a_job_that_is_not_there(
+        self, q: Q, whole: Callable[[], Any], verb: str, change: Call, state: str
+    ) -> None:
+        wanted = WrongState if verb == "promote_job" else JobNotFound
+        before = whole()
+        with pytest.raises(wanted, match=r"cannot .* job a: "):
+            await change(q)
+        assert whole() == before
+
+    async def test_of_a_job_in_another_state(self, q: Q) -> None:
+        await q.add("a")
+        for change in (q.broker.change_delay("a", 5), q.broker.promote_job("a")):
+            with pytest.raises(WrongState):
+                await change
+        for state in ("failed", "completed"):
+            with pytest.raises(WrongState):
+                await q.broker.retry_job("a", state)
+
+    @pytest.mark.parametrize(("kind", "state"), [("c", "completed"), ("f", "failed")])
+    async def test_retry(self, q: Q, store: redis.Redis, kind: str, state: str) -> None:
+        job = await q.active()
+        await q.end(job, kind, category="permanent" if kind == "f" else "")
+        await q.add("b")
+        await q.broker.retry_job("a", state, lifo=True)
+        assert [one.id for one in await q.claim(5)] == ["a", "b"]
+        gone = ["finishedOn", "returnvalue", "failedReason", "ox:category"]
+        assert store.hmget("bull:q:a", *gone) == [None] * 4
+        assert store.hget("bull:q:a", "atm") == "1"
+
+    async def test_retry_from_the_beginning(self, q: Q, store: redis.Redis) -> None:
+        await q.end(await q.active())
+        store.hset("bull:q:a", mapping={"stc": 1, "attemptsMade": 1})
+        await q.broker.retry_job("a", "completed", reset=True)
+        (job,) = await q.claim()
+        assert [hash_of(job).get(name) for name in (b"atm", b"stc", b"attemptsMade")] == [None] * 3
+
+    async def test_retry_from_the_beginning_keeps_the_fencing_number_growing(self, q: Q) -> None:
+        first = await q.active()
+        await q.end(first, "f")
+        await q.broker.retry_job("a", "failed", reset=True)
+        (again,) = await q.claim()
+        assert again.starts == first.starts + 1
+
+    @pytest.mark.parametrize("garbage", ["many", "", "nan", "1e999", "-"])
+    async def test_a_queue_wide_concurrency_that_is_no_number_bounds_nothing(
+        self, q: Q, store: redis.Redis, garbage: str
+    ) -> None:
+        store.hset("bull:q:meta", "concurrency", garbage)
+        assert len([await q.active("a"), await q.active("b")]) == 2
+
+    async def test_remove_of_a_held_job(self, q: Q, whole: Callable[[], Any]) -> None:
+        await q.active()
+        before = whole()
+        with pytest.raises(JobLocked):
+            await q.broker.remove_job("a")
+        assert whole() == before
+
+    async def test_remove_leaves_nothing_of_the_job(self, q: Q, store: redis.Redis) -> None:
+        await q.add("a")
+        await q.broker.logs.append("a", ["x"], None)
+        await q.broker.remove_job("a")
+        assert [key for key in map(str, store.scan_iter()) if key.startswith("bull:q:a")] == []
+
+    async def test_counts(self, q: Q) -> None:
+        await q.end(await q.active("done"))
+        await q.active("busy")
+        await q.add("w")
+        await q.add("p", priority=1)
+        await q.add("d", delay=9)
+        counts = await q.broker.counts()
+        assert {state: number for state, number in counts.items() if number} == {
+            "wait": 1,
+            "active": 1,
+            "prioritized": 1,
+            "delayed": 1,
+            "completed": 1,
+        }
+
+
+#: Verb and arguments behind (slot, number), for the jobs of ``prepare``.
+CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("add", (1, 0, "new", "n", "{}", "{}", 5, 0, 0, "", 0)),
+    ("claim", (1_700_000_000_000, 1, "tok", 30000, "", "", "", 1000)),
+    ("pause", ()),
+    ("resume", ()),
+    ("set_progress", ("later", "50")),
+    ("add_log", ("log", "", "a line")),
+    ("change_priority", ("ready", 7, "")),
+    ("cancel", (5, "no", "", "ready")),
+    ("cancel_jobs", ("delayed", 9, 0, '{"names":["n"]}', 5, "no", "", "", 1)),
+    ("dead_jobs", ("replay", 9, 0, "", 2**53, 9, "1", "")),
+    ("update_job", ("ready", 7, "ox:corr", "c")),
+    ("change_delay", ("later", 5000, 1_700_000_000_000)),
+    ("promote_job", ("later",)),
+    ("retry_job", ("done", "completed", "", "")),
+    ("remove_job", ("later", "")),
+    ("leave_parent", ("child",)),
+    ("add_flow", ("", "", 1, "bull:q:", 1, 1, "top", "n", "{}", "{}", 5, 0, 0, "TP", 0)),
+    ("release_window", ("window", "")),
+    ("upsert_scheduler", (5, "new", "n", "{}", "{}", '{"repeat":{}}', "", 9, *[""] * 6)),
+    ("advance", (5, 1, "s", "s", "repeat:s:4000000000000", "", '{"repeat":{}}', "{}", "")),
+    ("remove_scheduler", ("s",)),
+    ("add_graph", (5, 1, "bull:q:", 1, 1, "g", "n", "1", "{}", 5, 0, 0, "TP", 0, 1, 1, "a", 0, 1, "ready")),
+]
+
+
+def _as_text(answer: Any) -> Any:
+    if isinstance(answer, list):
+        return [_as_text(one) for one in answer]
+    return answer.decode() if isinstance(answer, bytes) else answer
+
+
+class TestRepeatable:
+    """A call that is sent again under its number: the same answer, and nothing is done."""
+
+    async def prepare(self, q: Q) -> None:
+        await q.add("ready")
+        await q.add("later", delay=60)
+        await q.add("log", delay=60, deduplication="window")
+        job = await q.active("done", lifo=True)
+        await q.end(job)
+        await q.end(await q.active("dead", lifo=True, attempts=1), "f")
+        await q.broker.schedules.write("s", Schedule(every=9, start=4_000_000_000_000), "n", b"{}", {})
+
+    def call(self, store: redis.Redis, verb: str, slot: str, number: int, args: tuple[Any, ...]) -> Any:
+        raw = redis.Redis(port=store.connection_pool.connection_kwargs["port"])
+        with raw:
+            answer = raw.eval(load(verb).text.decode(), 1, "bull:q:meta", slot, number, *args)
+        if verb in ("claim", "finish"):
+            answer[1] = msgpack.unpackb(answer[1], raw=True)
+        return _as_text(answer)
+
+    @pytest.mark.parametrize(("verb", "args"), CALLS, ids=[row[0] for row in CALLS])
+    async def test_twice(
+        self, q: Q, store: redis.Redis, whole: Callable[[], Any], verb: str, args: tuple[Any, ...]
+    ) -> None:
+        await self.prepare(q)
+        if verb == "leave_parent":
+            child = Tree("q", "bull", "n", None, JobOptions.build(job_id="child"))
+            await q.broker.flows.add_children("later", [child])
+        start = whole()
+        first = self.call(store, verb, "s", 1, args)
+        after = whole()
+        again = self.call(store, verb, "s", 1, args)
+        assert whole() == after
+        if verb == "claim":
+            assert (first[1][0], again[1][0], again[7]) == ("ready", "ready", 1)
+        else:
+            assert again == first
+        assert after != start or verb == "resume"
+        if verb in ("add", "set_progress", "add_log", "pause", "resume"):
+            self.call(store, verb, "s", 2, args)  # the next number is a call of its own
+            assert whole() != after
+
+    @pytest.mark.parametrize(("verb", "args"), CALLS, ids=[row[0] for row in CALLS])
+    async def test_an_old_number_is_refused(
+        self, q: Q, store: redis.Redis, whole: Callable[[], Any], verb: str, args: tuple[Any, ...]
+    ) -> None:
+        await self.prepare(q)
+        self.call(store, "pause", "s", 5, ())
+        self.call(store, "resume", "s", 6, ())
+        before = whole()
+        with pytest.raises(redis.ResponseError, match="OXSTALE call 4 came after call 6 of its slot"):
+            self.call(store, verb, "s", 4, args)
+        assert whole() == before
+
+    async def test_finish_and_the_claim_with_it(
+        self, q: Q, store: redis.Redis, whole: Callable[[], Any]
+    ) -> None:
+        job = await q.active()
+        await q.add("b")
+        ends = ("c", 1, job.token, q.clock.now, "", "", "a", job.starts, "1")
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "", 1, *ends)
+        first = self.call(store, "finish", "s", 1, args)
+        after = whole()
+        again = self.call(store, "finish", "s", 1, args)
+        assert whole() == after
+        assert (first[0], again[0]) == ([1], [1])
+        assert (first[1][0], again[1][0]) == ("b", "b")
+
+    async def test_a_claim_that_is_repeated_after_its_lease_ran_out(self, q: Q, store: redis.Redis) -> None:
+        await q.add("a")
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "")
+        self.call(store, "claim", "s", 1, args)
+        store.delete("bull:q:a:lock")
+        again = self.call(store, "claim", "s", 1, args)
+        assert again[1][0] == "a"
+        assert store.get("bull:q:a:lock") == "tok"
+
+    async def test_a_repeated_claim_after_another_worker_claimed_the_job(
+        self, q: Q, store: redis.Redis
+    ) -> None:
+        await q.add("a")
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "")
+        self.call(store, "claim", "s", 1, args)
+        store.set("bull:q:a:lock", "other")
+        store.hset("bull:q:a", "ats", 2)
+        assert self.call(store, "claim", "s", 1, args)[1] == []
+
+    def test_every_verb_that_changes_something_is_here_or_safe_by_itself(self) -> None:
+        safe = {"extend", "recover", "promote", "update_data", "page", "job_state", "finish", "limited"}
+        safe |= {
+            "settle",
+            "repair",
+            "clear_logs",
+            "look",
+            "set_checkpoint",
+            "priorities",
+            "attach",
+            "detach",
+            "stride",
+            "limit",
+        }
+        elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
+        elsewhere |= {"expire", "appear"}
+        safe |= {"enter_lane", "tend_lanes", "find_in_lanes", "count_lanes", "register", "sweep_ids"}
+        safe |= {"remove_strays", "reseal"}
+        assert set(verbs()) == {verb for verb, _ in CALLS} | safe | elsewhere
+
+    async def test_update_data_may_be_applied_twice(self, q: Q, whole: Callable[[], Any]) -> None:
+        await q.add("a")
+        await q.broker.update_data("a", 5)
+        before = whole()
+        await q.broker.update_data("a", 5)
+        assert whole() == before
+
+
+class TestRefusedAsAWhole:
+    async def test_a_key_of_the_wrong_type(self, q: Q, store: redis.Redis) -> None:
+        store.set("bull:q:meta", "x")
+        with pytest.raises(ScriptError, match=r"add: .*WRONGTYPE"):
+            await q.add("a")
+        with pytest.raises(ScriptError, match=r"claim: .*WRONGTYPE"):
+            await q.claim()
+
+    @pytest.mark.parametrize("place", ["events", "id", "wait", "marker"])
+    async def test_a_job_that_finds_no_place_leaves_nothing(
+        self, q: Q, store: redis.Redis, place: str
+    ) -> None:
+        if place == "wait":
+            store.zadd("bull:q:wait", {"0": 0})
+        else:
+            store.rpush(f"bull:q:{place}", "x")
+        with pytest.raises(ScriptError, match=r"WRONGTYPE|not an integer"):
+            await q.add("a")
+        assert not store.exists("bull:q:a")
+        assert place == "wait" or not store.exists("bull:q:wait")
+
+    async def test_reads(self, q: Q, store: redis.Redis) -> None:
+        store.set("bull:q:wait", "x")
+        with pytest.raises(ScriptError, match="WRONGTYPE"):
+            await q.broker.counts()
+
+
+def test_answers_to_a_claim_are_values() -> None:
+    assert Claimed([]).orphans == []

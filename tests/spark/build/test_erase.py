@@ -1,0 +1,127 @@
+"""Erasing: the tables are what they would be without the subject, and nothing of it is left on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oxcart.model.errors import ValidationError
+from tests.spark.story import DAY_MS, MIDNIGHT, Story
+
+pytest.importorskip("pyspark")
+
+from oxcart.spark.build.erase import MARK, Erased, erase
+from oxcart.spark.lake.versions import Change, LakeConflict
+from oxcart.spark.read.position import Position
+from oxcart.spark.read.spool import Spool, position_of
+from tests.spark.build.test_spans import Made, Rows, in_order
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = "ada@example.com"
+
+
+def lives(mine: bool) -> Story:
+    """Two days of jobs, those of the subject among them or not. The second day has nothing of others."""
+    s = Story()
+    s.run("theirs", ("completed", {"result": "1"}), name="welcome")
+    end = s.event("added", "both", name="charge")  # an id that is used twice, for two subjects
+    s.record(end, "added", "both", corr="bob")
+    s.event("waiting", "both")
+    s.event("failed", "both", prev="waiting", reason="bob is gone")
+    s.event("removed", "both", prev="failed")
+    own: Rows = []
+
+    def add(event: str, job: str, outcome: str = "", **fields: Any) -> None:
+        at = len(s.rows)
+        entry = s.event(event, job, **{k: v for k, v in fields.items() if k != "corr"})
+        if "corr" in fields:
+            s.record(entry, outcome or event, job, corr=fields["corr"], tags='{"mail":"' + SECRET + '"}')
+        own.extend(s.rows[at:])
+
+    add("added", "both", name="charge", corr="ada")
+    add("waiting", "both")
+    add("active", "both", prev="waiting")
+    add("completed", "both", prev="active", result=json.dumps(SECRET))
+    add("added", "mine", name="welcome", corr="ada")
+    add("waiting", "mine")
+    add("active", "mine", prev="waiting")
+    add("failed", "mine", prev="active", reason=f"{SECRET} refused", outcome="failed", corr="changed")
+    add("added", "open", name="welcome", corr="ada")
+    add("delayed", "open", due_ms=s.now + DAY_MS)
+    s.run("after", ("completed", {"result": "2"}), name="welcome")
+    s.now = MIDNIGHT + DAY_MS
+    add("waiting", "open", prev="delayed")
+    add("active", "open", prev="waiting")
+    add("progress", "open", data=json.dumps(SECRET))
+    if not mine:
+        s.rows = [row for row in s.rows if row not in own]
+    return s
+
+
+def files(made: Made) -> bytes:
+    """All that is on disk of the lake's tables."""
+    from pyarrow import parquet
+
+    found = []
+    for path in sorted(made.lake.root.rglob("*.parquet")):
+        found.append(json.dumps(parquet.read_table(path, partitioning=None).to_pylist(), default=str))
+    return "".join(found).encode()
+
+
+def filled(spark: SparkSession, root: Path, *, mine: bool = True) -> Made:
+    made = Made(spark, root)
+    made.ingest(in_order(lives(mine)))
+    made.builder.refresh()
+    return made
+
+
+def test_the_tables_are_those_without_the_subject(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = filled(spark, tmp_path / "lake")
+    without = filled(spark, tmp_path / "without", mine=False).shown()
+    assert SECRET.encode() in files(made)
+    before = made.lake.head().number
+    with pytest.raises(ValidationError, match="correlation_id"):
+        erase(made.tables, made.builder, "")
+    assert erase(made.tables, made.builder, "nobody") == Erased(0, 0)
+    assert erase(made.tables, made.builder, "ada", dry_run=True) == Erased(3, 17)
+    assert made.lake.head().number == before, "nothing was written yet"
+
+    # A spool that has been read keeps its last rows; what has not been read is none of ours.
+    spool, at = Spool(made.lake.root / "_spool" / "main"), Position("5-0", 5, 1)
+    batch = made.tables.read("events").limit(1).toArrow().to_batches()[0]
+    spool.write("q", at, [batch])
+    spool.write("q", Position("9-0", 9, 1), [batch])
+    made.lake.publish(Change("ingest", marks={"ingest:main": {"q": at.to_json()}}))
+
+    # Another writer is first, and the command is killed when the bronze is rewritten.
+    refresh = made.builder.refresh
+    races: list[BaseException] = [LakeConflict("another writer"), KeyboardInterrupt()]
+
+    def interrupted() -> list[str]:
+        if races:
+            raise races.pop(0)
+        return refresh()
+
+    monkeypatch.setattr(made.builder, "refresh", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        erase(made.tables, made.builder, "ada")
+    assert made.lake.head().marks[MARK] is True
+    found = erase(made.tables, made.builder, "ada")
+    assert (found.jobs, found.rows) == (0, 0), "the bronze was rewritten before"
+    assert found.days == ("2026-11-02",), "the second day was the subject's alone"
+
+    assert made.shown() == without
+    assert SECRET.encode() not in files(made), "old versions are gone, and their files"
+    assert MARK not in made.lake.head().marks
+    assert [row.job_id for row in made.tables.read("jobs").collect()].count("both") == 1, "bob's stays"
+    segments = spool.segments("q")
+    assert [position_of(one.path).n for one in segments] == [5, 9]
+    assert [one.path.stat().st_size < segments[1].path.stat().st_size for one in segments] == [True, False]
+    assert erase(made.tables, made.builder, "ada") == Erased(0, 0)

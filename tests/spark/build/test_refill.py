@@ -1,0 +1,115 @@
+"""Gaps are filled from the records of jobs, once, as far as records exist, and the gap's row counts them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import redis
+
+pytest.importorskip("pyspark")
+
+from oxcart import PermanentError, Queue, Worker
+from oxcart.spark.options import QueueSelection, ServerAddress
+from oxcart.spark.pipeline import Pipeline, Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DONE, BROKEN, GONE = 12, 3, 5
+
+
+async def work(url: str) -> None:
+    """Jobs that complete, that fail, that are removed when they end, and one that still waits."""
+    queue = Queue("mail", url=url)
+
+    @queue.job
+    async def welcome(to: int) -> int:
+        return to
+
+    @queue.job
+    async def broken() -> None:
+        raise PermanentError("no such user")
+
+    async with queue, Worker(queue, concurrency=2).running():
+        jobs = [await queue.add("welcome", {"to": to}) for to in range(DONE)]
+        jobs += [await queue.add("broken", {}) for _ in range(BROKEN)]
+        jobs += [await queue.add("welcome", {"to": 1}, remove_on_complete=True) for _ in range(GONE)]
+        await queue.add("welcome", {"to": 0}, delay="1h", correlation_id="user-7")
+        await asyncio.gather(*(job.result(timeout=60) for job in jobs), return_exceptions=True)
+        await asyncio.sleep(0.005)  # the entry behind the gap is of a later millisecond
+        await (await queue.add("welcome", {"to": 99})).result(timeout=60)
+
+
+def table(pipeline: Pipeline, name: str) -> list[dict[str, Any]]:
+    return [row.asDict() for row in pipeline.tables.read(name).collect()]
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, url: str, tmp_path: Path) -> Pipeline:
+    return Pipeline(
+        spark, Plan(tmp_path / "lake", ServerAddress(url=url), QueueSelection(("mail",)), samples=False)
+    )
+
+
+@pytest.mark.usefixtures("one_day")
+def test_lost_events_are_refilled_from_records_once(pipeline: Pipeline, url: str, store: redis.Redis) -> None:
+    asyncio.run(work(url))
+    # A claim that was called before its job was added: the record has the earlier start.
+    (early,) = cast(list[str], store.zrange("bull:mail:completed", 0, 0))
+    added = store.hget(f"bull:mail:{early}", "timestamp")
+    store.hset(f"bull:mail:{early}", "processedOn", int(str(added)) - 50)
+    entries: Any = store.xrange("bull:mail:events")
+    last = max(place for place, (_, fields) in enumerate(entries) if fields["event"] == "added")
+    store.xtrim("bull:mail:events", maxlen=len(entries) - last, approximate=False)  # the last job's stay
+    pipeline.once()
+    (gap,) = table(pipeline, "gaps")
+    # added, waiting, active and the end of each; of the delayed one added and delayed.
+    actual = 4 * (DONE + BROKEN) + 2
+    assert (gap["count"], gap["refilled"], gap["cause"]) == (last, actual, "before")
+    jobs = table(pipeline, "jobs")
+    states = sorted(job["state"] for job in jobs)
+    assert states == ["completed"] * (DONE + 1) + ["delayed"] + ["failed"] * BROKEN
+    assert {job["born"] for job in jobs} == {"added"}
+    assert all(job["wait_ms"] is not None for job in jobs if job["state"] != "delayed")
+    assert [job["reason"] for job in jobs if job["state"] == "failed"] == ["no such user"] * BROKEN
+    assert {job["category"] for job in jobs if job["state"] == "failed"} == {"permanent"}
+    assert [job["correlation_id"] for job in jobs if job["state"] == "delayed"] == ["user-7"]
+    assert all(row["legal"] is not False for row in table(pipeline, "transitions"))
+    read = [row for row in table(pipeline, "events") if row["stream"] == "events"]
+    ordinals = [row["ordinal"] for row in read if row["kind"] in ("entry", "refill")]
+    assert len(ordinals) == len(set(ordinals)), "every ordinal once"
+    before = pipeline.lake.head().number
+    again = Pipeline(pipeline.spark, pipeline.plan)
+    assert again.once() == []
+    assert again.lake.head().number == before, "a gap is filled once"
+    the_next_gap_waits_for_the_entry_behind_it(pipeline, url, store)
+
+
+def the_next_gap_waits_for_the_entry_behind_it(pipeline: Pipeline, url: str, store: redis.Redis) -> None:
+    """In the same lake, because every build costs seconds."""
+    whole = sorted(table(pipeline, "jobs"), key=lambda job: job["first_id"])
+    queue_more(url)
+    store.xtrim("bull:mail:events", maxlen=0, approximate=False)
+    pipeline.once()
+    (_, gap) = sorted(table(pipeline, "gaps"), key=lambda gap: gap["first_lost"])
+    assert gap["refilled"] is None, "its end is not known yet"
+    queue_more(url)
+    pipeline.once()
+    (_, gap) = sorted(table(pipeline, "gaps"), key=lambda gap: gap["first_lost"])
+    assert (gap["count"], gap["refilled"]) == (2, 2)
+    jobs = sorted(table(pipeline, "jobs"), key=lambda job: job["first_id"])
+    assert [job for job in jobs if job["first_id"] in {one["first_id"] for one in whole}] == whole
+    assert len(jobs) == len(whole) + 2
+
+
+def queue_more(url: str) -> None:
+    async def add() -> None:
+        async with Queue("mail", url=url) as queue:
+            await asyncio.sleep(0.005)
+            await queue.add("welcome", {"to": 7})
+            await asyncio.sleep(0.005)
+
+    asyncio.run(add())

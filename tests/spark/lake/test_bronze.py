@@ -1,0 +1,86 @@
+"""Bronze as tasks write it: every row once, in a file of its day, and nothing left behind by what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxcart.spark.lake import bronze
+from oxcart.spark.lake.bronze import file_rows, files_of, write_rows
+from oxcart.spark.lake.versions import Change, Lake
+from oxcart.spark.read.entries import page_rows
+from oxcart.spark.read.stream import Page
+
+parquet = pytest.importorskip("pyarrow.parquet")
+
+DAY_MS = 86_400_000
+FIRST = 1_793_577_600_000  # 2026-11-02
+
+
+def page(first: int, *times: int) -> Any:
+    entries = [(f"{at}-0".encode(), [b"event", b"waiting", b"jobId", b"%d" % at]) for at in times]
+    return page_rows(Page(first, 1, entries), "q/1", "events")
+
+
+def ordinals(lake: Lake, path: str) -> list[int]:
+    found: list[int] = parquet.read_table(lake.root / path, partitioning=None)["ordinal"].to_pylist()
+    return found
+
+
+def test_every_row_is_in_a_file_of_its_day(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    batches = [page(1, FIRST, FIRST + 1), page(3, FIRST + 2, FIRST + DAY_MS), page(5, FIRST + DAY_MS + 1)]
+    files = write_rows(lake, "q/1", iter(batches))
+    assert [(file.day, file.queue, file.rows, file.pending) for file in files] == [
+        ("2026-11-02", "q/1", 3, True),
+        ("2026-11-03", "q/1", 2, True),
+    ]
+    assert [ordinals(lake, file.path) for file in files] == [[1, 2, 3], [4, 5]]
+    assert lake.head().files == {}, "nothing shows before it is published"
+    assert list((lake.root / "_staging").iterdir()) == []
+
+
+def test_groups_of_rows_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bronze, "GROUP", 4)
+    lake = Lake(tmp_path / "lake")
+    (file,) = write_rows(lake, "q", (page(1 + 2 * at, FIRST, FIRST + 1) for at in range(5)))
+    groups = parquet.read_metadata(lake.root / file.path)
+    assert [groups.row_group(at).num_rows for at in range(groups.num_row_groups)] == [4, 4, 2]
+    assert ordinals(lake, file.path) == list(range(1, 11))
+
+
+def test_files_come_back_from_spark_as_they_were(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    files = write_rows(lake, "q", [page(1, FIRST), page(2, FIRST + DAY_MS)])
+    (batch,) = file_rows(files)
+    assert [field.split()[0] for field in bronze.FILES.split(", ")] == batch.schema.names
+
+    class Row:
+        def __init__(self, values: dict[str, Any]) -> None:
+            self.__dict__.update(values)
+
+    back = files_of([Row(values) for values in batch.to_pylist()])
+    assert back == sorted(files, key=lambda file: file.path)
+    lake.publish(Change("ingest", add=back))
+    assert sum(file.rows for file in lake.head().of("events")) == 2
+
+
+def test_no_rows_are_no_file(tmp_path: Path) -> None:
+    files = write_rows(Lake(tmp_path / "lake"), "q", [])
+    assert files == []
+    assert list(file_rows(files)) == []
+
+
+def test_what_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+
+    def rows() -> Iterator[Any]:
+        yield page(1, FIRST)
+        raise ConnectionError("the server is away")
+
+    with pytest.raises(ConnectionError):
+        write_rows(lake, "q", rows())
+    assert [path for path in lake.root.rglob("*") if path.is_file()] == []

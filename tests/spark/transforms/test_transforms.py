@@ -1,0 +1,329 @@
+"""From bronze to gold: one day with everything in it, and what the tables say of it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.story import MIDNIGHT, Story, the_day, the_next_day
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as fn
+
+from oxcart.spark.transforms import events
+from oxcart.spark.transforms.attempts import attempts
+from oxcart.spark.transforms.failures import failure_trends, failures, frames, normalised
+from oxcart.spark.transforms.gaps import counts, gaps
+from oxcart.spark.transforms.jobs import jobs
+from oxcart.spark.transforms.metrics import queue_metrics
+from oxcart.spark.transforms.transitions import transitions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+GOLDEN = Path(__file__).parent / "golden"
+FIRST, SECOND = "2026-11-02", "2026-11-03"
+Rows = list[dict[str, Any]]
+
+
+def tables(bronze: DataFrame) -> dict[str, DataFrame]:
+    """All tables of some bronze, open jobs included."""
+    lives = events.generations(bronze).persist()
+    tried = attempts(lives).persist()
+    lost = gaps(bronze)
+    sampled = counts(bronze)
+    return {
+        "attempts": tried,
+        "jobs": jobs(lives, tried),
+        "transitions": transitions(lives, lost),
+        "gaps": lost,
+        "counts": sampled,
+        "quarantine": events.quarantine(bronze).select("entry_id", "event", "job_id", "why"),
+        "queue_metrics": queue_metrics(bronze, tried, sampled),
+        "failures": failures(tried),
+    }
+
+
+def plain(table: DataFrame) -> Rows:
+    """Rows as JSON would have them, in a stable order."""
+    rows = [row.asDict(recursive=True) for row in table.collect()]
+    text = [json.dumps(row, sort_keys=True, default=_text, ensure_ascii=False) for row in rows]
+    return [json.loads(row) for row in sorted(text)]
+
+
+def _text(value: Any) -> str:
+    assert isinstance(value, datetime.date)
+    return value.isoformat()
+
+
+@pytest.fixture(scope="module")
+def built(spark: SparkSession) -> dict[str, Rows]:
+    """Every table of the first day."""
+    bronze = the_day().bronze(spark).cache()
+    return {name: plain(table) for name, table in tables(bronze).items()}
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["attempts", "jobs", "transitions", "gaps", "counts", "quarantine", "queue_metrics", "failures"],
+)
+def test_golden(built: dict[str, Rows], table: str) -> None:
+    """The tables after the last review; OXCART_GOLDEN=1 rewrites them."""
+    path = GOLDEN / f"{table}.jsonl"
+    text = "".join(json.dumps(row, sort_keys=True, ensure_ascii=False) + "\n" for row in built[table])
+    if os.environ.get("OXCART_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def by_job(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(row["job_id"], []).append(row)
+    return found
+
+
+def test_every_job_has_its_state(built: dict[str, Rows]) -> None:
+    states = {job: sorted(row["state"] for row in rows) for job, rows in by_job(built["jobs"]).items()}
+    assert states == {
+        "plain": ["completed"],
+        "retried": ["dead_letter"],
+        "recorded": ["completed"],
+        "stalled": ["completed"],
+        "snoozed": ["completed"],
+        "parent": ["completed"],
+        "replayed": ["completed", "dead_letter"],
+        "cancelled": ["cancelled"],
+        "removed": ["removed"],
+        "before": ["completed"],
+        "illegal": ["completed"],
+        "holed": ["completed"],
+        "nodelay": ["delayed"],
+        "overnight": ["retrying"],
+        "idle": ["scheduled"],
+    }
+
+
+def test_every_attempt_has_its_outcome(built: dict[str, Rows]) -> None:
+    outcomes = {
+        job: [row["outcome"] for row in sorted(rows, key=lambda row: row["started_ms"])]
+        for job, rows in by_job(built["attempts"]).items()
+    }
+    assert outcomes == {
+        "plain": ["completed"],
+        "retried": ["retried", "failed"],
+        "recorded": ["retried", "completed"],
+        "stalled": ["stalled", "completed"],
+        "snoozed": ["snoozed", "completed"],
+        "parent": ["completed"],
+        "replayed": ["failed", "completed"],
+        "cancelled": ["failed"],
+        "before": ["completed"],
+        "overnight": ["retried"],
+    }
+
+
+def test_wait_begins_when_the_job_is_ready_not_when_it_is_added(built: dict[str, Rows]) -> None:
+    first, second = sorted(by_job(built["attempts"])["retried"], key=lambda row: row["attempt"])
+    assert (first["wait_ms"], first["run_ms"], second["wait_ms"], second["run_ms"]) == (7, 30, 3, 20)
+
+
+def test_recorded_fields_are_filled_and_others_are_null(
+    built: dict[str, Rows],
+) -> None:
+    rows = by_job(built["attempts"])
+    first = min(rows["recorded"], key=lambda row: row["attempt"])
+    assert (first["worker"], first["category"], first["code"], first["told_by"]) == (
+        "w1",
+        "temporary",
+        "E1",
+        "record",
+    )
+    assert first["run_ms"] == 47
+    node = rows["plain"][0]
+    assert (node["worker"], node["category"], node["code"], node["told_by"]) == (None, None, None, "events")
+    assert {name for name, value in node.items() if value is None} == {
+        "worker",
+        "category",
+        "code",
+        "stack",
+        "reason",
+    }
+
+
+def test_illegal_moves_are_flagged_and_those_over_a_gap_are_unknown(built: dict[str, Rows]) -> None:
+    legal = {
+        job: [row["legal"] for row in sorted(rows, key=lambda row: row["ordinal"])]
+        for job, rows in by_job(built["transitions"]).items()
+    }
+    assert legal.pop("illegal") == [True, False]
+    assert legal.pop("holed") == [True, None]
+    assert legal.pop("before") == [None, True]
+    assert legal.pop("nodelay") == [None]
+    assert all(all(found) for found in legal.values()), legal
+
+
+def test_a_job_that_ends_without_an_attempt_tells_how_and_whose_it_is(spark: SparkSession) -> None:
+    s = Story()
+    s.record(s.event("added", "pending", name="n"), "added", "pending", corr="c1", tags='{"a":"1"}')
+    s.event("waiting-children", "pending")
+    end = s.event("failed", "pending", prev="waiting-children", reason="dependency x failed")
+    s.record(end, "failed", "pending", category="permanent", state="failed", corr="c2")
+
+    s.event("added", "late", name="n")
+    s.event("waiting", "late")
+    s.event("active", "late", prev="waiting")
+    end = s.event("delayed", "late", due_ms=s.now + 100)
+    s.record(end, "retried", "late", category="temporary", code="E1", reason="busy", worker="w")
+    s.event("waiting", "late", prev="delayed")
+    s.event("active", "late", prev="waiting")
+    end = s.event("delayed", "late", due_ms=s.now + 100)  # it was snoozed, and had failed before
+    s.record(end, "snoozed", "late", state="retrying", worker="w")
+    s.event("delayed", "late", due_ms=s.now + 200)
+    end = s.event("failed", "late", prev="delayed", reason="the lifetime is over")
+    s.record(end, "failed", "late", category="timeout", state="dead_letter")
+    s.event("added", "held", name="n")
+    s.event("waiting", "held")
+    s.event("delayed", "held", due_ms=s.now + 86_400_000)  # a limit holds it back
+    built = {name: plain(table) for name, table in tables(s.bronze(spark)).items()}
+    held, late, pending = sorted(built["jobs"], key=lambda row: str(row["job_id"]))
+    assert (late["state"], late["category"], late["code"], late["reason"]) == (
+        "dead_letter",
+        "timeout",
+        None,
+        "the lifetime is over",
+    )
+    assert (late["worker"], late["correlation_id"], late["tags"]) == ("w", None, None)
+    assert (pending["state"], pending["category"], pending["reason"]) == (
+        "failed",
+        "permanent",
+        "dependency x failed",
+    )
+    assert (pending["correlation_id"], pending["tags"], pending["attempts"]) == ("c2", {"a": "1"}, 0)
+    assert all(row["legal"] for row in built["transitions"])
+    assert [row["to_state"] for row in built["transitions"] if row["job_id"] == "late"].count("retrying") == 2
+    day = next(row for row in built["queue_metrics"] if (row["window"], row["name"]) == ("day", "*"))
+    assert day["arrivals"] == 3, "a record is no second arrival"
+    assert held["state"] == "scheduled", "ready, but for a place"
+
+
+def test_a_gap_has_ordinals_count_and_cause(built: dict[str, Rows]) -> None:
+    (gap,) = built["gaps"]
+    assert (gap["count"], gap["cause"], gap["last_lost"] - gap["first_lost"] + 1) == (17, "trimmed", 17)
+
+
+def test_unusable_entries_are_in_quarantine_with_the_reason(built: dict[str, Rows]) -> None:
+    assert sorted(row["why"] for row in built["quarantine"]) == [
+        "a delay that is no number",
+        "an event of an unknown name",
+        "no event field",
+        "no jobId field",
+    ]
+
+
+def test_backlog_is_the_last_sample_of_the_window(built: dict[str, Rows]) -> None:
+    minute = MIDNIGHT + 36_060_000
+    (row,) = (
+        row
+        for row in built["queue_metrics"]
+        if (row["window"], row["start_ms"], row["name"]) == ("minute", minute, "*")
+    )
+    assert (row["backlog_ready"], row["backlog_active"], row["backlog_delayed"]) == (6, 2, 4)
+
+
+def test_percentiles_are_exact(spark: SparkSession) -> None:
+    s = Story()
+    for number in range(1, 101):
+        s.run(str(number), ("completed", {}), take=number)
+    found = [row for row in plain(tables(s.bronze(spark))["queue_metrics"]) if row["window"] == "day"]
+    whole = next(row for row in found if row["name"] == "*")
+    built = [whole[f"run_{name}"] for name in ("p50", "p90", "p99", "max")]
+    assert built == pytest.approx([50.5, 90.1, 99.01, 100])
+    assert (whole["arrivals"], whole["completed"], whole["failed"]) == (100, 100, 0)
+
+
+def test_failures_that_differ_in_particulars_are_one_cluster(
+    built: dict[str, Rows], spark: SparkSession
+) -> None:
+    messages = {row["message"]: row["count"] for row in built["failures"]}
+    assert messages["card <n> refused"] == 1, "the one with a stack is another cluster"
+    texts = [
+        ("user 'ada' has 3 items", "user <text> has <n> items"),
+        ("no 6fa459ea-ee8a-3ca4-894e-db77e160355e", "no <id>"),
+        ("GET https://x.io/a?b=1 -> 503", "GET <url> -> <n>"),
+        ("2026-11-02T10:00:00.5Z at 10.0.0.1:6379", "<time> at <address>"),
+        ("open /var/lib/x.db:  no", "open <path>: no"),
+        ("mail to a.b@c.example.org", "mail to <email>"),
+        ("at 0xdeadbeef", "at <hex>"),
+    ]
+    df = spark.createDataFrame([(text,) for text, _ in texts], "t string")
+    found = [row.n for row in df.select(normalised(fn.col("t")).alias("n")).collect()]
+    assert found == [wanted for _, wanted in texts]
+
+
+def test_frames_are_those_nearest_to_the_failure(spark: SparkSession) -> None:
+    python = "".join(f'  File "/a/b/m{n}.py", line {n}, in f{n}\n    x\n' for n in range(7))
+    node = "Error: no\n    at run (/app/x.js:1:2)\n    at main (/app/y.js:3:4)\n"
+    df = spark.createDataFrame([(python,), (node,), (None,), ("nothing",)], "s string")
+    assert [row.f for row in df.select(frames(fn.col("s")).alias("f")).collect()] == [
+        "m2.py:f2 > m3.py:f3 > m4.py:f4 > m5.py:f5 > m6.py:f6",
+        "run > main",
+        None,
+        None,
+    ]
+
+
+def test_a_trend_is_the_day_over_the_mean_of_those_before(spark: SparkSession) -> None:
+    day = datetime.date(2026, 11, 2)
+    rows = [
+        (day - datetime.timedelta(days=back), "q", "c", "m", "e", 1, 2, count)
+        for back, count in ((0, 30), (1, 10), (2, 11), (30, 1))
+    ]
+    schema = "day date, queue string, cluster string, message string, example string"
+    schema += ", first_ms long, last_ms long, count long"
+    (row,) = failure_trends(spark.createDataFrame(rows, schema), FIRST, 7).collect()
+    assert (row["count"], row.on_day, row.trend) == (52, 30, 10.0)
+
+
+class TestDays:
+    """state(D) = f(what was open at the end of D−1, bronze(D))."""
+
+    @pytest.fixture
+    def both(self, spark: SparkSession) -> DataFrame:
+        return the_next_day(the_day()).bronze(spark).localCheckpoint()
+
+    def day(self, both: DataFrame, day: str) -> DataFrame:
+        return both.filter(fn.col("day") == fn.lit(day).cast("date"))
+
+    def test_the_days_one_by_one_give_what_both_at_once_give(self, both: DataFrame) -> None:
+        first = self.day(both, FIRST).localCheckpoint()
+        carried = events.open_events(first).localCheckpoint()
+        assert {row.job_id for row in carried.collect()} == {"overnight", "idle", "nodelay"}
+        second = carried.unionByName(self.day(both, SECOND)).localCheckpoint()
+        still = events.open_events(second)
+        assert {row.job_id for row in still.collect()} == {"idle", "nodelay"}
+        whole = self.rows(both)
+        apart = {FIRST: self.rows(first), SECOND: self.rows(second)}
+        for name, rows in whole.items():
+            joined = [row for day, found in apart.items() for row in found[name] if row["day"] == day]
+            wanted = [row for row in rows if row["day"] is not None]
+            assert sorted(joined, key=str) == sorted(wanted, key=str), name
+
+    def rows(self, bronze: DataFrame) -> dict[str, Rows]:
+        lives = events.generations(bronze).localCheckpoint()
+        tried = attempts(lives).localCheckpoint()
+        return {
+            "attempts": plain(tried),
+            "jobs": plain(jobs(lives, tried)),
+            "transitions": plain(transitions(lives, gaps(bronze))),
+        }
+
+    def test_rows_in_another_order_give_the_same(self, both: DataFrame) -> None:
+        mixed = both.orderBy(fn.xxhash64("entry_id")).localCheckpoint()
+        assert self.rows(mixed) == self.rows(both)

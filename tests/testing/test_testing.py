@@ -1,0 +1,659 @@
+"""The tools for tests of users: they do what a worker does, or their documentation says how they differ."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from typing import Any
+
+import pytest
+import redis
+
+from oxcart import (
+    Cancel,
+    JobOptions,
+    PermanentError,
+    Queue,
+    Retry,
+    RunningJob,
+    Snooze,
+    TemporaryError,
+    Worker,
+    current_job,
+    sync,
+)
+from oxcart.engine.executor import Call
+from oxcart.model.errors import (
+    JobFailed,
+    JobNotFound,
+    OxcartError,
+    ResultTimeout,
+    ValidationError,
+    WrongState,
+)
+from oxcart.model.job import Job
+from oxcart.testing import (
+    DrainTimeout,
+    EndlessJobs,
+    MemoryServer,
+    assert_enqueued,
+    drain,
+    embedded_server,
+    enqueued,
+    inline,
+    manual,
+    refute_enqueued,
+    reset,
+)
+from tests.conftest import MakeQueue
+from tests.servers import wait_until
+
+#: Nobody listens there: whatever touches a server fails.
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def emails() -> Queue:
+    return Queue("emails", url=NOWHERE, add_timeout=0.01)
+
+
+@pytest.fixture
+def letters() -> sync.Queue:
+    return sync.Queue("letters", url=NOWHERE, add_timeout=0.01)
+
+
+class TestInline:
+    async def test_runs_at_once_without_a_server(self, emails: Queue) -> None:
+        @emails.job
+        async def welcome(to: str, name: str) -> dict[str, str]:
+            return {"sent": f"{name} <{to}>"}
+
+        with inline(emails) as report:
+            job = await welcome.enqueue(to="ada@example.com", name="Ada")
+            assert await job.result() == {"sent": "Ada <ada@example.com>"}
+            assert await job.state() == "completed"
+            now = await job.get()
+        assert (now.attempts_made, now.worker_id, now.failed_reason) == (1, "inline", None)
+        assert report.counts == {"completed": 1}
+        assert report.completed[0].value == {"sent": "Ada <ada@example.com>"}
+
+    async def test_add_and_add_many(self, emails: Queue) -> None:
+        ran: list[Any] = []
+        emails.fallback(lambda job: ran.append((job.name, job.data)))
+        with inline(emails):
+            await emails.add("one", [1])
+            await emails.add_many([("two", 2), ("three", 3, {"delay": "1h"})])
+            assert (await emails.counts())["completed"] == 3
+            assert [job.name for job in await emails.jobs.list("completed")] == ["three", "two", "one"]
+        assert ran == [("one", [1]), ("two", 2), ("three", 3)]
+
+    async def test_retries_by_the_jobs_policy_without_waiting(self, emails: Queue) -> None:
+        attempts: list[int] = []
+
+        @emails.job(attempts=4, backoff={"type": "exponential", "delay": 60_000})
+        async def flaky(job: RunningJob) -> int:
+            attempts.append(job.attempt)
+            if job.attempt < 3:
+                raise TemporaryError("not yet")
+            return job.fencing
+
+        with inline(emails) as report:
+            assert await (await flaky.enqueue()).result() == 3
+        assert attempts == [1, 2, 3]
+        assert [(one.end, one.delay_ms, one.reason) for one in report.attempts] == [
+            ("retried", 60_000, "not yet"),
+            ("retried", 120_000, "not yet"),
+            ("completed", 0, None),
+        ]
+
+    async def test_a_failure_for_good(self, emails: Queue) -> None:
+        @emails.job(attempts=2)
+        async def broken() -> None:
+            raise KeyError("x")
+
+        with inline(emails) as report:
+            job = await broken.enqueue()
+            with pytest.raises(JobFailed, match="'x'") as caught:
+                await job.result()
+            assert await job.state() == "failed"
+            now = await job.get()
+        assert caught.value.category == "temporary"
+        assert isinstance(caught.value.__cause__, KeyError)
+        assert len(now.stacktrace) == 2
+        assert "KeyError" in now.stacktrace[0]
+        assert report.counts == {"retried": 1, "failed": 1}
+        with pytest.raises(JobFailed, match="broken: 'x'"):
+            report.raise_failures()
+
+    async def test_propagate_raises_where_the_job_was_added(self, emails: Queue) -> None:
+        @emails.job
+        async def broken() -> None:
+            raise PermanentError("never")
+
+        with inline(emails, propagate=True), pytest.raises(PermanentError, match="never"):
+            await broken.enqueue()
+
+    async def test_control_values(self, emails: Queue) -> None:
+        answers: list[Any] = [Snooze("1h"), Retry(after="5m", reason="busy"), Cancel("not wanted")]
+
+        @emails.job
+        async def steered() -> Any:
+            return answers.pop(0)
+
+        with inline(emails) as report:
+            job = await steered.enqueue()
+            with pytest.raises(JobFailed, match="not wanted") as caught:
+                await job.result()
+        assert caught.value.category == "cancelled"
+        assert [(one.end, one.attempt, one.delay_ms) for one in report.attempts] == [
+            ("snoozed", 1, 3_600_000),
+            ("retried", 1, 300_000),
+            ("cancelled", 2, 0),
+        ]
+
+    async def test_a_job_that_snoozes_for_ever(self, emails: Queue) -> None:
+        @emails.job
+        async def sleepy() -> Snooze:
+            return Snooze("1s")
+
+        with inline(emails), pytest.raises(EndlessJobs, match="snoozed 101 times"):
+            await sleepy.enqueue()
+
+    async def test_jobs_that_enqueue_themselves_for_ever(self, emails: Queue) -> None:
+        @emails.job(attempts=1)
+        async def again() -> None:
+            await again.enqueue()
+
+        with inline(emails, propagate=True), pytest.raises(EndlessJobs, match="50 deep"):
+            await again.enqueue()
+
+    async def test_nested_jobs_over_two_queues(self, emails: Queue) -> None:
+        other = Queue("other", url=NOWHERE)
+
+        @other.job
+        async def child(number: int) -> int:
+            return number * 2
+
+        @emails.job
+        async def parent(number: int) -> int:
+            return await (await child.enqueue(number)).result(timeout=1) + 1
+
+        with inline(emails, other) as report:
+            assert await (await parent.enqueue(20)).result() == 41
+        assert [one.name for one in report.attempts] == ["child", "parent"]
+
+    async def test_a_timeout_of_an_async_handler(self, emails: Queue) -> None:
+        @emails.job(timeout="10ms", attempts=1)
+        async def slow() -> None:
+            await asyncio.Event().wait()
+
+        with inline(emails):
+            job = await slow.enqueue()
+            with pytest.raises(JobFailed, match=r"longer than 0\.01 s") as caught:
+                await job.result()
+        assert caught.value.category == "timeout"
+
+    async def test_middleware_state_and_context(self, emails: Queue) -> None:
+        seen: list[Any] = []
+
+        async def layer(job: RunningJob, call_next: Call) -> Any:
+            seen.append(("before", current_job() is job))
+            result = await call_next(job)
+            seen.append(("after", result))
+            return result
+
+        @emails.job
+        async def look(job: RunningJob) -> str:
+            assert current_job() is job
+            return str(job.state["pool"])
+
+        with inline(emails, middleware=[layer], state={"pool": "open"}):
+            assert await (await look.enqueue()).result() == "open"
+        assert seen == [("before", True), ("after", "open")]
+        assert current_job() is None
+
+    async def test_plain_functions_run_in_the_tests_thread_and_context(self, emails: Queue) -> None:
+        transaction: contextvars.ContextVar[str] = contextvars.ContextVar("transaction")
+        transaction.set("mine")
+
+        @emails.job
+        def plain(job: RunningJob) -> list[Any]:
+            job.wait_for(job.log("one", "two"))
+            job.wait_for(job.update_progress(50))
+            seen = transaction.get()
+            transaction.set("changed")
+            return [threading.current_thread().name, seen]
+
+        with inline(emails):
+            job = await plain.enqueue()
+            assert await job.result() == [threading.current_thread().name, "mine"]
+            assert await job.logs() == ["one", "two"]
+            assert (await job.get()).progress == 50
+        assert transaction.get() == "mine"
+
+    async def test_a_plain_function_cannot_wait_for_io(self, emails: Queue) -> None:
+        @emails.job(attempts=1)
+        def plain(job: RunningJob) -> None:
+            job.wait_for(asyncio.sleep(0.01))
+
+        with inline(emails, propagate=True), pytest.raises(RuntimeError, match="only wait for what its job"):
+            await plain.enqueue()
+
+    async def test_process_handlers_run_here_with_a_snapshot(self, emails: Queue) -> None:
+        def crunch(number: int, job: Job) -> list[int]:
+            assert isinstance(job, Job)
+            return [os.getpid(), number, job.attempt]
+
+        emails.job(run="process")(crunch)
+        with inline(emails):
+            job = await emails.add("crunch", {"number": 3})
+            assert await job.result() == [os.getpid(), 3, 1]
+
+    async def test_checks_input_as_a_server_would(self, emails: Queue) -> None:
+        with inline(emails):
+            with pytest.raises(ValidationError, match="attempts must be at least 1"):
+                await emails.add("n", attempts=0)
+            with pytest.raises(ValidationError, match="finite"):
+                await emails.add("n", float("nan"))
+
+    async def test_results_go_through_json(self, emails: Queue) -> None:
+        @emails.job
+        async def pair() -> Any:
+            return (1, b"\x00")
+
+        @emails.job(attempts=1)
+        async def odd() -> Any:
+            return object()
+
+        with inline(emails):
+            assert await (await pair.enqueue()).result() == [1, b"\x00"]
+            with pytest.raises(JobFailed, match="return value must be something JSON can hold"):
+                await (await odd.enqueue()).result()
+
+    async def test_a_bad_payload_is_permanent(self, emails: Queue) -> None:
+        @emails.job
+        async def welcome(to: str) -> None: ...
+
+        with inline(emails) as report:
+            job = await emails.add("welcome", {"to": 5})
+            with pytest.raises(JobFailed, match="does not fit its handler"):
+                await job.result()
+        assert report.failed[0].category == "permanent"
+
+    async def test_a_name_without_a_handler_stays(self, emails: Queue) -> None:
+        with inline(emails):
+            job = await emails.add("unknown")
+            assert await job.state() == "delayed"
+            with pytest.raises(ResultTimeout, match="no handler for 'unknown'"):
+                await job.result(timeout=60)
+
+    async def test_removed_on_completion(self, emails: Queue) -> None:
+        @emails.job(remove_on_complete=True)
+        async def brief() -> int:
+            return 7
+
+        with inline(emails):
+            job = await brief.enqueue()
+            assert await job.state() == "unknown"
+            assert await job.result() == 7
+            with pytest.raises(JobNotFound):
+                await job.get()
+            with pytest.raises(JobNotFound):
+                await emails.jobs.handle("none").result()
+
+    async def test_a_custom_id_is_added_once(self, emails: Queue) -> None:
+        ran: list[int] = []
+        emails.fallback(lambda: ran.append(1))
+        with inline(emails):
+            first, second = await emails.add("n", job_id="a"), await emails.add("n", job_id="a")
+        assert (first.created, second.created, len(ran)) == (True, False, 1)
+
+    async def test_pause_retry_remove_and_change(self, emails: Queue) -> None:
+        ran: list[int] = []
+        emails.fallback(lambda: ran.append(1))
+        with inline(emails):
+            await emails.pause()
+            job = await emails.add("n", {"x": 1}, delay=60)
+            assert (await emails.is_paused(), ran, await job.state()) == (True, [], "delayed")
+            await job.change_delay(5)
+            await job.update_data({"x": 2})
+            await job.promote()
+            assert await job.state() == "waiting"
+            await job.change_priority(3)
+            assert await job.state() == "prioritized"
+            with pytest.raises(WrongState):
+                await job.change_delay(5)
+            with pytest.raises(WrongState):
+                await job.retry()
+            await emails.resume()
+            assert (len(ran), await job.state(), (await job.get()).data) == (1, "completed", {"x": 2})
+            await job.retry(reset=True)
+            assert (len(ran), (await job.get()).attempts_made) == (2, 1)
+            await job.remove()
+            with pytest.raises(JobNotFound):
+                await job.remove()
+
+    async def test_needs_no_worker_and_no_events(self, emails: Queue) -> None:
+        with inline(emails):
+            with pytest.raises(OxcartError, match="has no server"):
+                emails.events()
+            with pytest.raises(OxcartError, match="has no server"):
+                await Worker(emails).run()
+
+    async def test_the_queue_is_itself_again_afterwards(self, queue: Queue, store: redis.Redis) -> None:
+        queue.fallback(lambda: None)
+        with inline(queue):
+            with manual(queue):
+                await queue.add("kept")
+                assert (await queue.counts())["waiting"] == 1
+            await queue.add("run")
+            assert (await queue.counts())["completed"] == 1
+        assert store.dbsize() == 0
+        await queue.add("real")
+        assert store.llen("bull:q:wait") == 1
+
+    async def test_the_end_of_the_test_ends_the_job(self, emails: Queue) -> None:
+        started, cleaned = asyncio.Event(), asyncio.Event()
+
+        @emails.job
+        async def long() -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned.set()
+
+        with inline(emails):
+            adding = asyncio.create_task(long.enqueue())
+            await started.wait()
+            adding.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await adding
+        assert cleaned.is_set()
+
+    def test_needs_a_queue(self) -> None:
+        with pytest.raises(ValidationError, match="at least one queue"), inline():
+            pass
+
+
+class TestInlineSync:
+    def test_runs_at_once_in_this_thread(self, letters: sync.Queue) -> None:
+        @letters.job
+        def send(to: str) -> list[str]:
+            return [to, threading.current_thread().name]
+
+        @letters.job
+        async def later(to: str) -> str:
+            await asyncio.sleep(0)
+            return to
+
+        with inline(letters) as report:
+            assert send.enqueue(to="ada").result() == ["ada", threading.current_thread().name]
+            assert later.enqueue("bob").result() == "bob"
+            assert letters.counts()["completed"] == 2
+        assert report.counts == {"completed": 2}
+
+    def test_nested_in_the_same_thread(self, letters: sync.Queue) -> None:
+        transaction: contextvars.ContextVar[str] = contextvars.ContextVar("transaction")
+        transaction.set("open")
+        seen: list[Any] = []
+
+        @letters.job
+        def child() -> None:
+            seen.append((threading.current_thread(), transaction.get()))
+
+        @letters.job
+        def parent() -> None:
+            child.enqueue()
+            seen.append("parent")
+
+        with inline(letters):
+            parent.enqueue()
+        assert seen == [(threading.current_thread(), "open"), "parent"]
+
+    async def test_in_a_test_with_a_loop(self, letters: sync.Queue) -> None:
+        @letters.job
+        async def later() -> int:
+            await asyncio.sleep(0)
+            return 1
+
+        with inline(letters):
+            assert later.enqueue().result() == 1
+
+    def test_manual_and_assertions(self, letters: sync.Queue) -> None:
+        letters.fallback(lambda: None)
+        with manual(letters):
+            letters.add("post", {"to": "ada"})
+            assert len(assert_enqueued(letters, "post", {"to": "ada"})) == 1
+            refute_enqueued(letters, "post", {"to": "bob"})
+            assert [job.name for job in enqueued(letters)] == ["post"]
+            assert drain(letters).counts == {"completed": 1}
+            assert enqueued(letters) == []
+
+
+class TestManual:
+    async def test_waits_for_drain(self, emails: Queue) -> None:
+        ran: list[str] = []
+
+        @emails.job
+        async def first() -> None:
+            ran.append("first")
+            await second.enqueue()
+
+        @emails.job
+        async def second() -> None:
+            ran.append("second")
+
+        with manual(emails) as whole:
+            job = await first.using(delay="1h").enqueue()
+            with pytest.raises(ResultTimeout, match="drain the queue first"):
+                await job.result(timeout=60)
+            await emails.add("unknown")
+            assert ran == []
+            report = await drain(emails)
+            assert ran == ["first", "second"]
+            assert report.counts == {"completed": 2, "unhandled": 1}
+            assert [job.name for job in report.unhandled] == ["unknown"]
+            assert (await drain(emails)).counts == {"unhandled": 1}
+        assert len(whole.attempts) == 2
+
+    async def test_drains_by_priority(self, emails: Queue) -> None:
+        ran: list[str] = []
+        emails.fallback(lambda job: ran.append(job.name))
+        with manual(emails):
+            for name, priority in (("c", 9), ("b", 2), ("a", 0)):
+                await emails.add(name, priority=priority)
+            await drain(emails)
+        assert ran == ["a", "b", "c"]
+
+    async def test_does_not_mix_with_a_server(self, emails: Queue, queue: Queue) -> None:
+        with manual(emails), pytest.raises(ValidationError, match="all in manual mode"):
+            await drain(emails, queue)
+
+
+class TestDrain:
+    async def test_runs_a_real_worker_until_nothing_is_left(self, queue: Queue) -> None:
+        @queue.job(attempts=2, backoff="1ms")
+        async def flaky(job: RunningJob) -> int:
+            if job.attempt == 1:
+                raise TemporaryError("once")
+            return job.attempt
+
+        @queue.job
+        async def spawns() -> None:
+            await flaky.using(priority=3).enqueue()
+
+        @queue.job
+        async def broken() -> None:
+            raise PermanentError("never")
+
+        await spawns.enqueue()
+        await broken.enqueue()
+        await flaky.using(delay="10ms").enqueue()
+        report = await drain(queue)
+        assert report.counts == {"completed": 3, "failed": 1, "retried": 2}
+        assert {one.value for one in report.of("completed", name="flaky")} == {2}
+        assert report.failed[0].category == "permanent"
+        assert report.retried[0].delay_ms == 1
+        assert await queue.counts() == dict.fromkeys(await queue.counts(), 0) | {"completed": 3, "failed": 1}
+
+    async def test_skips_delays_and_backoffs(self, queue: Queue) -> None:
+        @queue.job(attempts=3, backoff="1h")
+        async def flaky(job: RunningJob) -> int:
+            if job.attempt < 3:
+                raise TemporaryError("not yet")
+            return 1
+
+        await flaky.using(delay="1d").enqueue()
+        report = await drain(queue, skip_delays=True)
+        assert report.counts == {"retried": 2, "completed": 1}
+        assert report.attempts[0].delay_ms == 3_600_000
+
+    async def test_leaves_and_reports_jobs_without_a_handler(self, queue: Queue) -> None:
+        queue.job(name="known")(lambda: None)
+        await queue.add("known")
+        await queue.add("unknown")
+        report = await drain(queue, skip_delays=True)
+        assert report.counts == {"completed": 1, "unhandled": 1}
+        assert (await queue.counts())["delayed"] == 1
+
+    async def test_says_what_was_left(self, queue: Queue) -> None:
+        queue.fallback(lambda: None)
+        await queue.add("later", delay="1h")
+        with pytest.raises(DrainTimeout, match=r"not empty within 0\.05 s: .*'delayed': 1"):
+            await drain(queue, within="50ms")
+
+    async def test_several_queues(self, make_queue: MakeQueue) -> None:
+        one, two = make_queue("one"), make_queue("two")
+
+        @one.job
+        async def first() -> None:
+            await second.enqueue()
+
+        @two.job
+        async def second() -> None: ...
+
+        await first.enqueue()
+        report = await drain(one, two)
+        assert [attempt.queue for attempt in report.completed] == ["one", "two"]
+
+    async def test_an_empty_queue(self, queue: Queue) -> None:
+        assert (await drain(queue)).counts == {}
+
+    async def test_refuses_a_paused_queue(self, queue: Queue) -> None:
+        await queue.pause()
+        with pytest.raises(WrongState, match="paused"):
+            await drain(queue)
+
+    async def test_passes_arguments_to_the_worker(self, queue: Queue) -> None:
+        @queue.job(attempts=1)
+        async def slow() -> None:
+            await asyncio.Event().wait()
+
+        await slow.enqueue()
+        report = await drain(queue, timeout="10ms")
+        assert report.failed[0].category == "timeout"
+
+    async def test_runs_a_real_worker_in_memory(self) -> None:
+        queue = Queue("q", broker=MemoryServer())
+
+        @queue.job(attempts=2, backoff="1h")
+        async def flaky(job: RunningJob) -> int:
+            if job.attempt == 1:
+                raise TemporaryError("once")
+            return job.fencing
+
+        await flaky.using(delay="1d").enqueue()
+        report = await drain(queue, skip_delays=True)
+        assert report.counts == {"retried": 1, "completed": 1}
+        assert report.completed[0].value == 2
+        await reset(queue)
+        assert sum((await queue.counts()).values()) == 0
+
+    def test_sync(self, url: str) -> None:
+        with sync.Queue("q", url=url) as queue:
+            queue.fallback(lambda: None)
+            queue.add("n")
+            assert drain(queue).counts == {"completed": 1}
+
+    def test_needs_a_queue(self) -> None:
+        with pytest.raises(ValidationError, match="at least one queue"):
+            drain()
+
+
+class TestAssertions:
+    async def test_on_a_server(self, queue: Queue) -> None:
+        await queue.add("welcome", {"to": "ada", "name": "Ada"}, delay="5m", attempts=2)
+        await queue.add("welcome", {"to": "bob", "name": "Bob"}, priority=3)
+        await queue.add("bye", [1, 2])
+        assert {job.name for job in await enqueued(queue)} == {"welcome", "bye"}
+        assert len(await enqueued(queue, "welcome")) == 2
+        found = await assert_enqueued(queue, "welcome", data={"to": "ada"}, delay=300, attempts=2)
+        assert [job.data["name"] for job in found] == ["Ada"]
+        await assert_enqueued(queue, "welcome", count=2)
+        await assert_enqueued(queue, "bye", data=(1, 2))
+        await refute_enqueued(queue, "welcome", data={"to": "eve"})
+        await refute_enqueued(queue, "welcome", priority=4)
+        await assert_enqueued(queue, "bye", backoff="exponential")
+        await refute_enqueued(queue, "bye", backoff="1s")
+        await refute_enqueued(queue, "other")
+
+    async def test_messages(self, queue: Queue) -> None:
+        with pytest.raises(
+            AssertionError, match=r"expected at least one job 'n' in queue 'q', found 0; .* none"
+        ):
+            await assert_enqueued(queue, "n")
+        await queue.add("n", {"a": 1})
+        message = (
+            r"expected at least one job 'n' with data {'a': 2} and {'delay': 5} .*found 0;(.|\n)*n {'a': 1}"
+        )
+        with pytest.raises(AssertionError, match=message):
+            await assert_enqueued(queue, "n", {"a": 2}, delay=5)
+        with pytest.raises(AssertionError, match="expected no job 'n' in queue 'q', found 1"):
+            await refute_enqueued(queue, "n")
+        with pytest.raises(AssertionError, match="expected 2 job 'n' in queue 'q', found 1"):
+            await assert_enqueued(queue, "n", count=2)
+
+    async def test_refuses_options_that_do_not_exist(self, queue: Queue) -> None:
+        with pytest.raises(ValidationError, match="unknown option 'atempts': did you mean attempts"):
+            await assert_enqueued(queue, "n", atempts=3)  # type: ignore[call-overload]
+
+    async def test_more_than_a_page(self, queue: Queue) -> None:
+        await queue.add_many([("n", number) for number in range(1203)])
+        await queue.add_many([("d", number) for number in range(3)], delay=60)
+        assert len(await enqueued(queue)) == 1206
+
+    async def test_inline_sees_what_ran(self, emails: Queue) -> None:
+        emails.fallback(lambda: None)
+        with inline(emails):
+            await emails.add("n", {"a": 1}, remove_on_complete=True, delay="5m")
+            await assert_enqueued(emails, "n", {"a": 1}, delay="5m", count=1)
+
+
+class TestServer:
+    async def test_a_private_server_that_leaves_nothing(self) -> None:
+        with embedded_server() as url:
+            async with Queue("q", url=url) as queue:
+                queue.fallback(lambda: 5)
+                job = await queue.add("n")
+                assert (await drain(queue)).counts == {"completed": 1}
+                assert await job.result(timeout=5) == 5
+        path = url.removeprefix("unix://").partition("?")[0]
+        wait_until(lambda: not os.path.exists(path), "the server's folder is gone")
+
+    async def test_reset_removes_one_queue_and_no_other(
+        self, make_queue: MakeQueue, store: redis.Redis
+    ) -> None:
+        one, two = make_queue("a*"), make_queue("ab")
+        await one.add("n")
+        await two.add("n")
+        await reset(one)
+        assert [key for key in map(str, store.scan_iter()) if not key.startswith("bull:ab:")] == []
+        assert store.llen("bull:ab:wait") == 1
+
+
+def test_options_of_the_model_are_what_assertions_compare() -> None:
+    """The names are those of `JobOptions`; a new option is known to the assertions without more."""
+    assert set(JobOptions.__struct_fields__) >= {"delay", "attempts", "priority"}
