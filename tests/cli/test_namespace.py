@@ -54,7 +54,7 @@ def test_queues_are_its_job_types(ox: Commands, queue: Queue) -> None:
 def test_an_unsupported_feature_is_an_error(ox: Commands, queue: Queue) -> None:
     refused = ox("metrics", "email", "--namespace", "bridge")
     assert refused.code != 0
-    assert "bridge protocol has no place" in refused.err
+    assert "bridge protocol does not support" in refused.err
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_options_of_the_protocol_have_flags(ox: Commands, queue: Queue, clean: V
     )
     assert record["priority"] == 9
     refused = ox("add", "mail", "send", "--skip-on", "ValueError")
-    assert "bullmq protocol has no place" in refused.err
+    assert "bullmq protocol does not support" in refused.err
     help_text = " ".join(ox("add", "--help").out.split())
     assert "With --namespace 1 to 10, of which 10 runs first" in help_text
 

@@ -68,7 +68,9 @@ class Looper:
     async def run(self) -> None:
         """Ticks until cancelled."""
         try:
-            await self._wait(self.delay if self._pause is None else self._pause)
+            pause = self.delay if self._pause is None else self._pause
+            if pause:  # a loop without a delay ticks before the worker's first claim
+                await self._wait(pause)
             while True:
                 await self.step()
                 await self._wait(self._pause or 0.0)

@@ -127,7 +127,7 @@ class Registrations:
         """
         if not (early := self.by_name):
             return
-        beating = asyncio.gather(*(one.step() for one in early))
+        beating = asyncio.create_task(_beat(early), name="oxcart-registration")
         stopped = asyncio.ensure_future(stopping.wait())
         try:
             await asyncio.wait((beating, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -172,3 +172,7 @@ class Registrations:
             last_seen=now,
             clock=now + broker.clock.skew_ms,
         )
+
+
+async def _beat(entries: Sequence[Registration]) -> None:
+    await asyncio.gather(*(one.step() for one in entries))
