@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from oxcart.broker.port import ServedBroker
+from oxcart.broker.port import Ended, ServedBroker
 from oxcart.broker.port.parts import Bulk
 from oxcart.broker.port.streams import EventStream
 from oxcart.broker.progress import OnProgress, silent
@@ -210,17 +210,21 @@ class Results:
                 # Listen first, then look: an end in between is seen by one or the other.
                 await self._listen()
                 while True:
-                    found, value = await self._look(job_id)
+                    ended = await self._broker.ended(job_id)
+                    found, value = await self._look(job_id, ended)
                     if found:
                         return value
                     # Now and then look again: events are trimmed, so one may be gone before it is read.
                     again = LOOK_AGAIN if self._broker.capabilities.can("wakes") else LOOK_OFTEN
                     await asyncio.wait((future,), timeout=again)
                     if future.done():
-                        found, value = await self._told(future.result())
+                        event = future.result()
+                        future = self._expect(job_id)
+                        if ended.started and event.name == "completed":
+                            continue  # it may be the end of a run before a retry, read late
+                        found, value = await self._told(event)
                         if found:
                             return value
-                        future = self._expect(job_id)
         except ResultTimeout:
             raise  # of a broker that knows that nothing will run the job
         except TimeoutError:
@@ -244,8 +248,7 @@ class Results:
             await asyncio.gather(self._reader, return_exceptions=True)
             self._reader = None
 
-    async def _look(self, job_id: str) -> tuple[bool, Any]:
-        ended = await self._broker.ended(job_id)
+    async def _look(self, job_id: str, ended: Ended) -> tuple[bool, Any]:
         if ended.finished:
             if await self._broker.states([job_id]) == ["failed"]:
                 job = (await self._broker.get([job_id], lenient=True))[0]

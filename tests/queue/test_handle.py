@@ -54,6 +54,23 @@ class TestResult:
         await drain(queue)
         assert await job.result(timeout=20) == value
 
+    async def test_the_end_before_a_retry_is_not_the_result(self, queue: Queue, store: redis.Redis) -> None:
+        """A reader of the stream may be behind: it reads the end of the first run after the retry."""
+        results = iter(["first", "second"])
+        queue.fallback(lambda: next(results))
+        job = await queue.add("n")
+        await drain(queue)
+        await job.retry()
+        waiting = asyncio.create_task(job.result(timeout=20))
+        other = asyncio.create_task((await queue.add("later", delay="1h", job_id="other")).result(timeout=20))
+        await eventually(lambda: len(queue._core.results._waiting) == 2, "both wait")
+        for job_id, value in ((job.id, '"first"'), ("other", '"read"')):
+            store.xadd("bull:q:events", {"event": "completed", "jobId": job_id, "returnvalue": value})
+        assert await other == "read"
+        await queue.jobs.remove("other")
+        await drain(queue)
+        assert await waiting == "second"
+
     async def test_by_an_id_alone(self, queue: Queue) -> None:
         queue.fallback(lambda: 3)
         job = await queue.add("n")

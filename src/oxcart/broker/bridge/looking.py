@@ -82,7 +82,7 @@ class Looking(Connected):
         # A client that does not keep the status still leaves a result; another leaves one with every failure.
         place = _text(status)
         finished = place in records.OVER or value is not None or (bool(result) and place not in records.LIVE)
-        return Ended(raw is not None, finished, value)
+        return Ended(raw is not None, finished, value, result is not None)
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
         """Returns the states of jobs, in the words that both protocols share."""

@@ -500,10 +500,11 @@ class BullMQBroker(Connected):
 
     async def ended(self, job_id: str) -> Ended:
         """What is known of a job's end."""
-        finished, value, added = await self.caller.command(
-            "HMGET", self.keys.job(job_id), "finishedOn", "returnvalue", "timestamp"
+        finished, value, added, starts = await self.caller.command(
+            "HMGET", self.keys.job(job_id), "finishedOn", "returnvalue", "timestamp", "ats"
         )
-        return Ended(added is not None or finished is not None, finished is not None, value)
+        known = added is not None or finished is not None
+        return Ended(known, finished is not None, value, starts is not None)
 
     async def look(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
         """Reads jobs with their formal states."""

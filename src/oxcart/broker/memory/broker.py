@@ -497,7 +497,7 @@ class MemoryBroker(Parts):
         record = self.store.records.get(job_id)
         if record is None:
             return Ended(False, False)
-        return Ended(True, record.state in ENDED, record.result)
+        return Ended(True, record.state in ENDED, record.result, record.starts > 0)
 
     def job_of(self, record: Record, *, lenient: bool = False) -> Job:
         """Returns a snapshot of a job."""

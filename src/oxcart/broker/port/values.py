@@ -198,8 +198,10 @@ class Ended(msgspec.Struct, frozen=True):
         known: Whether there is a record of the job at all.
         finished: Whether it has ended.
         value: The result as JSON, where it completed.
+        started: Whether it was started before, so that the stream may hold the end of an earlier run.
     """
 
     known: bool
     finished: bool
     value: bytes | None = None
+    started: bool = False
