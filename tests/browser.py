@@ -243,7 +243,7 @@ class Browser:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         if not select.select([pipe], [], [], seconds)[0]:
-            raise AssertionError(f"not within {limit:g} s: {what}\n{self._said()}")
+            raise AssertionError(f"not within {limit:g} s: {what}\n{self._output()}")
         data = os.read(pipe, 1 << 20)
         if not data:
             raise self._gone()
@@ -256,9 +256,9 @@ class Browser:
                 page.hear(message["method"], message["params"])
 
     def _gone(self) -> BrowserError:
-        return BrowserError(f"the browser has gone:\n{self._said()}")
+        return BrowserError(f"the browser has gone:\n{self._output()}")
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-2000:]
 
@@ -340,26 +340,26 @@ class Page:
         """Writes a picture (PNG) of what is to be seen."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
-    def hear(self, event: str, told: dict[str, Any]) -> None:
+    def hear(self, event: str, params: dict[str, Any]) -> None:
         """Takes an event of the page."""
         if event == "Page.loadEventFired":
             self._loads += 1
-        elif event == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            words = (str(one.get("value", one.get("description", ""))) for one in told["args"])
-            self.errors.append(f"console.{told['type']}: {' '.join(words)}")
+        elif event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            words = (str(one.get("value", one.get("description", ""))) for one in params["args"])
+            self.errors.append(f"console.{params['type']}: {' '.join(words)}")
         elif event == "Runtime.exceptionThrown":
-            self.errors.append(f"uncaught: {_thrown(told['exceptionDetails'])}")
-        elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.errors.append(f"{told['entry']['source']}: {told['entry']['text']}")
+            self.errors.append(f"uncaught: {_thrown(params['exceptionDetails'])}")
+        elif event == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.errors.append(f"{params['entry']['source']}: {params['entry']['text']}")
         elif event == "Network.requestWillBeSent":
-            self._urls[told["requestId"]] = told["request"]["url"]
-            self.requests.append(told["request"]["url"])
-        elif event == "Network.responseReceived" and told["response"]["status"] >= 400:
-            self.errors.append(f"{told['response']['status']}: {told['response']['url']}")
+            self._urls[params["requestId"]] = params["request"]["url"]
+            self.requests.append(params["request"]["url"])
+        elif event == "Network.responseReceived" and params["response"]["status"] >= 400:
+            self.errors.append(f"{params['response']['status']}: {params['response']['url']}")
         elif event == "Network.loadingFailed" and not (
-            told.get("canceled") or told.get("blockedReason") == "inspector"
+            params.get("canceled") or params.get("blockedReason") == "inspector"
         ):
-            self.errors.append(f"{told['errorText']}: {self._urls.get(told['requestId'])}")
+            self.errors.append(f"{params['errorText']}: {self._urls.get(params['requestId'])}")
 
 
 def _thrown(details: dict[str, Any]) -> str:

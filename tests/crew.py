@@ -19,10 +19,10 @@ from typing import Any
 from oxcart import PermanentError, Queue, RunningJob, Snooze, TemporaryError, Worker
 
 
-async def main(told: dict[str, Any]) -> None:
+async def main(settings: dict[str, Any]) -> None:
     """Works until it is killed."""
-    diary = os.open(told["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    queues = [Queue(name, url=told["url"]) for name in told["queues"]]
+    diary = os.open(settings["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    queues = [Queue(name, url=settings["url"]) for name in settings["queues"]]
 
     def note(what: str, job: RunningJob, step: str) -> None:
         line = {
@@ -32,8 +32,8 @@ async def main(told: dict[str, Any]) -> None:
             "start": job.fencing,
             "step": step,
             "at": time.time() * 1000,
-            "side": told["side"],
-            "worker": told["name"],
+            "side": settings["side"],
+            "worker": settings["name"],
             "pid": os.getpid(),
         }
         os.write(diary, json.dumps(line).encode() + b"\n")
@@ -60,11 +60,11 @@ async def main(told: dict[str, Any]) -> None:
         queue.fallback(run)
     worker = Worker(
         *queues,
-        name=told["name"],
-        concurrency=told["concurrency"],
-        lock_duration=told["lock"] / 1000,
-        stalled_interval=told["check"] / 1000,
-        max_stalled=told["stalls"],
+        name=settings["name"],
+        concurrency=settings["concurrency"],
+        lock_duration=settings["lock"] / 1000,
+        stalled_interval=settings["check"] / 1000,
+        max_stalled=settings["stalls"],
     )
     async with worker.running():
         print("ready", file=sys.stderr, flush=True)

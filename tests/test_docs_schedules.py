@@ -36,8 +36,8 @@ def _empty(store: redis.Redis) -> None:
 
 
 def test_a_schedule(url: str, tmp_path: Path) -> None:
-    said = run(PROGRAMS[0], url, tmp_path)
-    assert said == ["heartbeat 50", "weekday-sales 0 7 * * MON-FRI", *["building pulse"] * 3]
+    lines = run(PROGRAMS[0], url, tmp_path)
+    assert lines == ["heartbeat 50", "weekday-sales 0 7 * * MON-FRI", *["building pulse"] * 3]
 
 
 def test_limits(url: str, tmp_path: Path) -> None:

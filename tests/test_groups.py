@@ -16,8 +16,8 @@ import pytest
 
 @pytest.mark.parametrize("number", range(6))
 def test_it(number):
-    with open({told!r}, "a") as told:
-        told.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
+    with open({record!r}, "a") as record:
+        record.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
 """
 
 
@@ -32,7 +32,7 @@ def test_a_group_has_one_process(tmp_path: Path) -> None:
     for name, group in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_TESTS.format(told=str(tmp_path / group)))
+        path.write_text(_TESTS.format(record=str(tmp_path / group)))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "--rootdir", ".", "."],
         cwd=tmp_path,

@@ -123,7 +123,7 @@ async def test_pain_a_constructor_that_binds_to_an_event_loop() -> None:
 async def test_pain_a_running_job_that_cannot_be_cancelled_from_another_process(
     queue: Queue, url: str
 ) -> None:
-    running, told = asyncio.Event(), asyncio.Event()
+    running, noticed = asyncio.Event(), asyncio.Event()
 
     @queue.job
     async def endless() -> None:
@@ -131,7 +131,7 @@ async def test_pain_a_running_job_that_cannot_be_cancelled_from_another_process(
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            told.set()
+            noticed.set()
             raise
 
     program = "import sys; from oxcart.sync import Queue; Queue('q', url=sys.argv[1]).cancel(sys.argv[2])"
@@ -140,7 +140,7 @@ async def test_pain_a_running_job_that_cannot_be_cancelled_from_another_process(
         await running.wait()
         other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, url, job.id)
         assert await other.wait() == 0
-        await told.wait()
+        await noticed.wait()
         with pytest.raises(JobFailed, match="cancel"):
             await job.result(LIMIT)
 

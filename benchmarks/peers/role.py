@@ -106,7 +106,7 @@ class Count:
         self.count = 0
         self.began = self.last = time.time()
         self._spent: list[float] = []
-        self._told = 0
+        self._reported = 0
         self._telling = asyncio.get_running_loop().create_task(self._tell())
 
     def one(self) -> None:
@@ -130,12 +130,12 @@ class Count:
                 self._report()
 
     def _report(self) -> None:
-        self._told = self.count
+        self._reported = self.count
         more = latencies(self._spent) if self._spent else {}
         report(count=self.count, began=self.began, last=self.last, **more)
 
     async def _tell(self) -> None:
         while True:
             await asyncio.sleep(TELL)
-            if self.count != self._told and not self._spent:
+            if self.count != self._reported and not self._spent:
                 self._report()

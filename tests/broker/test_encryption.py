@@ -109,7 +109,7 @@ class TestHandlers:
             assert await job.result(10) == {"x": SECRET}
 
     @pytest.mark.parametrize(
-        ("ring", "told"),
+        ("ring", "message"),
         [
             ({"k2": OTHER}, "sealed with key 'k1'; this queue has k2"),
             ({"k1": OTHER}, "does not open with key 'k1'"),
@@ -117,7 +117,7 @@ class TestHandlers:
         ],
     )
     async def test_of_a_worker_without_the_key(
-        self, make_queue: MakeQueue, sealed: Queue, ring: Any, told: str
+        self, make_queue: MakeQueue, sealed: Queue, ring: Any, message: str
     ) -> None:
         job = await sealed.add("task", {"x": SECRET}, attempts=2, backoff="1ms")
         other = make_queue(key_ring=None if ring is None else KeyRing(ring))
@@ -128,7 +128,7 @@ class TestHandlers:
             ran.append(x)
 
         async with Worker(other).running():
-            with pytest.raises(JobFailed, match=told) as caught:
+            with pytest.raises(JobFailed, match=message) as caught:
                 await job.result(10)
         assert not ran
         # Another worker may have the key: it was tried again, and can be replayed.
@@ -190,7 +190,7 @@ class TestKeys:
             await other.get()
 
     @pytest.mark.parametrize(
-        ("keys", "current", "told"),
+        ("keys", "current", "message"),
         [
             ({}, None, "keys must be"),
             ({"a": b"short"}, None, "key 'a' must be 32 bytes, or their base64, got '5 bytes'"),
@@ -201,8 +201,8 @@ class TestKeys:
             ({"a": KEY}, "b", "current must be one of a"),
         ],
     )
-    def test_bad_input(self, keys: Any, current: Any, told: str) -> None:
-        with pytest.raises(ValidationError, match=told) as caught:
+    def test_bad_input(self, keys: Any, current: Any, message: str) -> None:
+        with pytest.raises(ValidationError, match=message) as caught:
             KeyRing(keys, current)
         assert "short" not in str(caught.value)
 

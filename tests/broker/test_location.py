@@ -117,8 +117,8 @@ def test_a_bad_url_is_refused_without_being_repeated(url: str, field: str) -> No
     with pytest.raises(ValidationError) as caught:
         Location.parse(url)
     assert caught.value.field == field
-    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(caught.value.args)
-    assert "ter2" not in told
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(caught.value.args)
+    assert "ter2" not in shown
 
 
 def test_something_that_is_not_text_is_refused() -> None:

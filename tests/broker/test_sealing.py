@@ -322,10 +322,10 @@ class TestResultsAndProgress:
                 job = await queue.add("task", 1)
                 assert await job.result(20) == {"x": SECRET}
                 assert await (await queue.add("gone", 1, remove_on_complete=True)).result(20) == SECRET
-            told = await events.read(5)
+            received = await events.read(5)
         found = await job.get()
         assert (found.return_value, found.progress) == ({"x": SECRET}, {"note": SECRET})
-        assert {SECRET in str(event.data or event.return_value) for event in told} == {True}
+        assert {SECRET in str(event.data or event.return_value) for event in received} == {True}
         assert SECRET not in everything(store)
         assert "$sealed" in everything(store)
 

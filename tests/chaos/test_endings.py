@@ -244,7 +244,7 @@ async def test_outcomes_are_committed_if_the_server_returns_in_time(server: Valk
 
 async def test_an_async_handler_is_cancelled_at_its_timeout(server: ValkeyServer, store: Store) -> None:
     queue = Queue("chaos", url=server.url)
-    told: list[str | None] = []
+    reasons: list[str | None] = []
 
     @queue.job(attempts=2, backoff=0.01, timeout=0.2)
     async def work(job: RunningJob) -> str:
@@ -253,7 +253,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout(server: ValkeyServer
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            told.append(job.cancel_reason)
+            reasons.append(job.cancel_reason)
             raise
         return "first"
 
@@ -261,7 +261,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout(server: ValkeyServer
         handle = await queue.add("work", {}, attempts=2, backoff=0.01)
         assert await handle.result(LIMIT) == "second"
     job = await handle.get()
-    assert told == ["timeout"]
+    assert reasons == ["timeout"]
     assert job.attempts_made == 2
     assert "longer than 0.2 s" in job.stacktrace[0]
     await queue.close()

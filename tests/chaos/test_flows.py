@@ -24,8 +24,8 @@ CHILDREN = 5
 
 def _released(store: Store) -> Counter[str]:
     """How often each parent was let through."""
-    told = [event for event in store.events() if event.get("prev") == "waiting-children"]
-    return Counter(event["jobId"] for event in told)
+    releases = [event for event in store.events() if event.get("prev") == "waiting-children"]
+    return Counter(event["jobId"] for event in releases)
 
 
 async def _begun(fleet: Fleet, count: int) -> None:

@@ -46,7 +46,7 @@ class Crew:
         self._journal.touch()
         self._file = self._journal.open("rb")
         self._rest = b""
-        self._said: dict[str, list[dict[str, Any]]] = {}
+        self._entries: dict[str, list[dict[str, Any]]] = {}
         self._made = 0
         self.living: list[subprocess.Popen[bytes]] = []
         self.abilities: dict[int, list[Abilities]] = {}
@@ -94,9 +94,9 @@ class Crew:
         """What was written of this kind so far."""
         whole, _, self._rest = (self._rest + self._file.read()).rpartition(b"\n")
         for line in whole.splitlines():
-            said = json.loads(line)
-            self._said.setdefault(said["what"], []).append(said)
-        return self._said.get(what, [])
+            entry = json.loads(line)
+            self._entries.setdefault(entry["what"], []).append(entry)
+        return self._entries.get(what, [])
 
     async def all_ready(self) -> None:
         def are_ready() -> bool:
@@ -191,12 +191,12 @@ async def test_every_job_runs_where_it_fits_and_never_twice_at_once(
             print("states", Counter([await queue.jobs.state(job_id) for job_id in targets]), counts)
         assert counts["completed"] + waiting == len(targets)
         # Those that a killed worker could have done are so when its record is gone, 30 s after its last word.
-        told: dict[str, int] = {}
+        unroutable: dict[str, int] = {}
         end = time.monotonic() + 60
-        while sum(told.values()) != waiting:
-            assert time.monotonic() < end, (told, waiting)
+        while sum(unroutable.values()) != waiting:
+            assert time.monotonic() < end, (unroutable, waiting)
             await asyncio.sleep(0.2)
-            told = await queue.workers.unroutable()
+            unroutable = await queue.workers.unroutable()
 
     can = {line["worker"]: Abilities(**line["abilities"]) for line in crew.lines("worker")}
     for line in crew.lines("start"):

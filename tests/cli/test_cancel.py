@@ -61,7 +61,7 @@ def test_jobs_of_a_peer_are_reported(ox: Commands, queue: Queue, clean: ValkeySe
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "name the jobs to cancel, or say --all"),
         (["a", "--all"], "name the jobs to cancel, or say --all"),
@@ -71,7 +71,7 @@ def test_jobs_of_a_peer_are_reported(ox: Commands, queue: Queue, clean: ValkeySe
         (["--all", "--older-than", "soon"], "older_than must be"),
     ],
 )
-def test_wrong_usage_is_code_2(ox: Commands, arguments: list[str], told: str) -> None:
+def test_wrong_usage_is_code_2(ox: Commands, arguments: list[str], message: str) -> None:
     ended = ox("cancel", "mail", *arguments)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert told in ended.err
+    assert message in ended.err

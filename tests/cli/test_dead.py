@@ -67,7 +67,7 @@ def test_purge(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["replay", "mail"], "name the dead letters, or say --all"),
         (["replay", "mail", "a", "--all"], "name the dead letters, or say --all"),
@@ -77,7 +77,7 @@ def test_purge(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
         (["list", "mail", "--tag", "x"], "a tag is NAME=VALUE"),
     ],
 )
-def test_wrong_usage_is_code_2(ox: Commands, arguments: list[str], told: str) -> None:
+def test_wrong_usage_is_code_2(ox: Commands, arguments: list[str], message: str) -> None:
     ended = ox("dead", *arguments)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert told in ended.err
+    assert message in ended.err

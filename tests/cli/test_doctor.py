@@ -207,8 +207,8 @@ class TestRescue:
 
         ended = ox("doctor", "--rescue", "--queue", "mail", "--json")
         assert ended.code == 0
-        told = ended.json["rescue"]["queues"]["mail"]
-        assert (told["looked_at"], sorted(told["rescued"])) == (8, lost)
+        report = ended.json["rescue"]["queues"]["mail"]
+        assert (report["looked_at"], sorted(report["rescued"])) == (8, lost)
         assert client.lrange("bull:mail:wait", 0, -1) == ["young", "job4", "job3", "job2", "job1", "job0"]
         assert client.zrange("bull:mail:prioritized", 0, -1) == ["urgent"]
         assert client.zscore("bull:mail:marker", "0") == 0
@@ -236,8 +236,8 @@ class TestRescue:
         client.hset("bull:mail:dn:x", mapping={"name": "n", "data": "1", "opts": "{}"})
         client.hset("bull:mail:metrics:completed", "count", 5)
         client.rpush("bull:mail:held:logs", "x")
-        told = ox("doctor", "--rescue", "--json").json["rescue"]["queues"]["mail"]
-        assert told == {"looked_at": 2, "rescued": [], "leased": ["held"], "ended": ["done"]}
+        report = ox("doctor", "--rescue", "--json").json["rescue"]["queues"]["mail"]
+        assert report == {"looked_at": 2, "rescued": [], "leased": ["held"], "ended": ["done"]}
         assert not client.exists("bull:mail:wait")
         shown = ox("doctor", "--rescue").out
         assert "1 in no list but leased" in shown
@@ -310,8 +310,8 @@ class TestCluster:
         ox("add", "lost", "hello", "--job-id", "a")
         with contextlib.closing(cluster.client()) as client:
             client.delete("bull:{lost}:wait")
-            told = ox("doctor", "--rescue", "--queue", "lost", "--json").json["rescue"]["queues"]["lost"]
-            assert told["rescued"] == ["a"]
+            report = ox("doctor", "--rescue", "--queue", "lost", "--json").json["rescue"]["queues"]["lost"]
+            assert report["rescued"] == ["a"]
             assert client.lrange("bull:{lost}:wait", 0, -1) == ["a"]
 
 

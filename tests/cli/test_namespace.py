@@ -144,8 +144,8 @@ def test_the_doctor_rescues_lost_jobs_of_a_namespace(ox: Commands, foreign: Type
     dry = ox("--namespace", "wk", "doctor", "--rescue", "--dry-run", "--json").json["rescue"]
     assert dry["queues"]["email"] == {"looked_at": 2, "rescued": ["lost"], "leased": ["held"], "ended": []}
     assert foreign.store.llen("wk:jobs:waiting") == 0
-    said = ox("--namespace", "wk", "doctor", "--rescue", "--queue", "email")
-    assert "email: 2 jobs looked at, 1 put back: lost; 1 in no list but leased" in said.out
+    ended = ox("--namespace", "wk", "doctor", "--rescue", "--queue", "email")
+    assert "email: 2 jobs looked at, 1 put back: lost; 1 in no list but leased" in ended.out
     assert foreign.store.lrange("wk:jobs:waiting", 0, -1) == ["lost"]
 
 

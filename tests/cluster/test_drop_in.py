@@ -23,14 +23,14 @@ async def test_a_flow_and_its_workers(masters: Masters) -> None:
 
     workers = [Worker(name, process, options) for name in ("parents", "kids")]
     events = QueueEvents("parents", {**options, "lastEventId": "0-0"})
-    told: asyncio.Queue[Any] = asyncio.Queue()
-    events.on("completed", lambda fields, event_id: told.put_nowait(fields["returnvalue"]))
+    results: asyncio.Queue[Any] = asyncio.Queue()
+    events.on("completed", lambda fields, event_id: results.put_nowait(fields["returnvalue"]))
     producer = FlowProducer(options)
     children = [{"name": "kid", "queueName": "kids", "data": n} for n in (1, 2)]
     tree = await producer.add({"name": "top", "queueName": "parents", "children": children})
     assert await tree["job"].waitUntilFinished(events, 20_000) == {"sum": 3}
     async with asyncio.timeout(20):
-        assert await told.get() == {"sum": 3}
+        assert await results.get() == {"sum": 3}
     below = {"parent": {"id": tree["job"].id, "queue": queue.qualifiedName}}
     assert (await kids.add("late", 5, below)).parentKey == f"{{drop}}:parents:{tree['job'].id}"
     assert await queue.get_workers_count() == 1

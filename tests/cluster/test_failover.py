@@ -122,7 +122,7 @@ async def test_leases_are_renewed_though_the_only_node_that_was_named_is_dead(cl
             handle = await queue.add("job")
             await begun.wait()
             await asyncio.to_thread(named.kill)
-            worker._leases._renewed = lambda *told: renewed.set()
+            worker._leases._renewed = lambda *args: renewed.set()
             assert await handle.result(60) == "done"
 
 

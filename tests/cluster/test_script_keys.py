@@ -87,8 +87,8 @@ async def _add(broker: BullMQBroker, *names: str, **options: Any) -> None:
 
 
 def _parent(base: str, name: str, **flags: bool) -> dict[str, str]:
-    told = "".join(f',"{flag}":true' for flag, on in flags.items() if on)
-    return {"parentKey": f"{base}:{name}", "parent": f'{{"id":"{name}","queueKey":"{base}"{told}}}'}
+    set_flags = "".join(f',"{flag}":true' for flag, on in flags.items() if on)
+    return {"parentKey": f"{base}:{name}", "parent": f'{{"id":"{name}","queueKey":"{base}"{set_flags}}}'}
 
 
 async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:

@@ -353,27 +353,27 @@ class TestEvents:
         queue = make(Queue, "q")
         await queue.add("before", {})
         events = make(QueueEvents, "q")
-        told: list[Any] = []
-        events.on("added", lambda fields, event_id: told.append(fields["name"]))
+        heard: list[Any] = []
+        events.on("added", lambda fields, event_id: heard.append(fields["name"]))
         await soon(lambda: events._events is not None and events._events.position != "$")
         await queue.add("after", {})
-        await soon(lambda: told == ["after"])
+        await soon(lambda: heard == ["after"])
         await queue.close()
 
     async def test_a_listener_that_raises_stops_no_other(self, make: Make, url: str) -> None:
         events = make(QueueEvents, "q", lastEventId="0-0")
-        told: list[Any] = []
+        heard: list[Any] = []
 
         def breaks(*args: Any) -> None:
             raise RuntimeError("mine")
 
         events.on("hello", breaks)
-        events.on("hello", lambda fields, event_id: told.append(fields))
-        events.on("error", lambda error: told.append(str(error)))
+        events.on("hello", lambda fields, event_id: heard.append(fields))
+        events.on("error", lambda error: heard.append(str(error)))
         producer = QueueEventsProducer("q", {"connection": url})
         await producer.publishEvent({"eventName": "hello", "a": "1"})
-        await soon(lambda: len(told) == 2)
-        assert told == ["mine", {"a": "1"}]
+        await soon(lambda: len(heard) == 2)
+        assert heard == ["mine", {"a": "1"}]
         with pytest.raises(ValidationError):
             await producer.publishEvent({"eventName": "completed", "jobId": "1"})
         await producer.close()

@@ -31,10 +31,10 @@ async def echo(job: Job, token: str) -> Any:
 
 def ended(worker: Worker) -> list[Any]:
     """What the worker tells, as it comes."""
-    told: list[Any] = []
-    worker.on("completed", lambda job, result: told.append(("completed", job.id, result)))
-    worker.on("failed", lambda job, error: told.append(("failed", job.id, error)))
-    return told
+    ends: list[Any] = []
+    worker.on("completed", lambda job, result: ends.append(("completed", job.id, result)))
+    worker.on("failed", lambda job, error: ends.append(("failed", job.id, error)))
+    return ends
 
 
 class TestTheRetryRule:
@@ -46,10 +46,10 @@ class TestTheRetryRule:
             raise error
 
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", process))
+        ends = ended(make(Worker, "q", process))
         job = await queue.add("a", {}, {"attempts": 3})
-        await soon(lambda: len(told) == 3)
-        assert [one[2] for one in told] == [error] * 3
+        await soon(lambda: len(ends) == 3)
+        assert [one[2] for one in ends] == [error] * 3
         assert (await queue.getJob(job.id)).attemptsMade == 3
 
     async def test_only_an_unrecoverable_error_is_final_and_not_what_was_raised_from_one(
@@ -60,11 +60,11 @@ class TestTheRetryRule:
             raise final if job.name == "final" else ValueError("again") from final
 
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", process))
+        ends = ended(make(Worker, "q", process))
         first = await queue.add("final", {}, {"attempts": 5})
         second = await queue.add("other", {}, {"attempts": 2})
-        await soon(lambda: len(told) == 3)
-        assert [one[1] for one in told] == [first.id, second.id, second.id]
+        await soon(lambda: len(ends) == 3)
+        assert [one[1] for one in ends] == [first.id, second.id, second.id]
 
     async def test_a_discarded_job_is_not_tried_again(self, make: Make) -> None:
         async def process(job: Job, token: str) -> None:
@@ -72,9 +72,9 @@ class TestTheRetryRule:
             raise ValueError("enough")
 
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", process))
+        ends = ended(make(Worker, "q", process))
         job = await queue.add("a", {}, {"attempts": 5})
-        await soon(lambda: bool(told))
+        await soon(lambda: bool(ends))
         assert await job.getState() == "failed"
 
     async def test_a_strategy_of_the_users_decides_how_long_to_wait(self, make: Make) -> None:
@@ -88,9 +88,9 @@ class TestTheRetryRule:
             raise ValueError(f"attempt {job.attemptsMade + 1}")
 
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", process, settings={"backoffStrategy": strategy}))
+        ends = ended(make(Worker, "q", process, settings={"backoffStrategy": strategy}))
         await queue.add("a", {}, {"attempts": 9, "backoff": {"type": "mine", "delay": 5}})
-        await soon(lambda: len(told) == 2)
+        await soon(lambda: len(ends) == 2)
         assert asked == [(1, "mine", "attempt 1", "a"), (2, "mine", "attempt 2", "a")]
         assert await queue.getFailedCount() == 1
 
@@ -99,10 +99,10 @@ class TestTheRetryRule:
             raise ValueError("again")
 
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", process))
+        ends = ended(make(Worker, "q", process))
         backoff = {"type": "fixed", "delay": 60_000, "jitter": 0.5}
         jobs = [await queue.add("a", {}, {"attempts": 2, "backoff": backoff}) for _ in range(8)]
-        await soon(lambda: len(told) == 8)
+        await soon(lambda: len(ends) == 8)
         waits = {int(store.hget(f"bull:q:{job.id}", "delay")) for job in jobs}  # type: ignore[arg-type]
         assert all(30_000 <= wait <= 60_000 for wait in waits)
         assert len(waits) > 1
@@ -131,9 +131,9 @@ class TestControlFlow:
             return "done"
 
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", process))
+        ends = ended(make(Worker, "q", process))
         job = await queue.add("a", {})
-        await soon(lambda: bool(told))
+        await soon(lambda: bool(ends))
         assert runs == [1, 2]
         assert (await queue.getJob(job.id)).attemptsMade == 1
 
@@ -152,11 +152,11 @@ class TestControlFlow:
             return "done"
 
         worker = make(Worker, "q", process)
-        told = ended(worker)
+        ends = ended(worker)
         job = await queue.add("a", {})
         other = await queue.add("b", {})
-        await soon(lambda: len(told) == 2)
-        assert [one[:2] for one in told] == [("completed", job.id), ("completed", other.id)]
+        await soon(lambda: len(ends) == 2)
+        assert [one[:2] for one in ends] == [("completed", job.id), ("completed", other.id)]
         assert (await queue.getJob(job.id)).attemptsMade == 1
         assert store.hget(f"bull:q:{job.id}", "ats") == "2"
 
@@ -192,10 +192,10 @@ class TestControlFlow:
             await job.moveToWaitingChildren(token, {})
 
         queue, kids, by_hand = make(Queue, "q"), make(Queue, "kids"), make(Worker, "kids", None)
-        told = ended(make(Worker, "q", process))
+        ends = ended(make(Worker, "q", process))
         await queue.add("p", {}, {"attempts": 3})
-        await soon(lambda: bool(told))
-        assert isinstance(told[0][2], UnrecoverableError)
+        await soon(lambda: bool(ends))
+        assert isinstance(ends[0][2], UnrecoverableError)
         assert await queue.getFailedCount() == 1
 
 
@@ -213,14 +213,14 @@ class TestOptions:
         assert not worker.running
 
     async def test_closed_before_it_began(self, make: Make) -> None:
-        told: list[str] = []
+        heard: list[str] = []
         for options in ({}, {"autorun": False}):
             worker = make(Worker, "q", echo, **options)
-            worker.on("closed", lambda: told.append("closed"))
+            worker.on("closed", lambda: heard.append("closed"))
             await worker.close()
             await worker.close()
             assert worker.closed
-        assert told == ["closed", "closed"]
+        assert heard == ["closed", "closed"]
 
     async def test_so_many_run_at_once(self, make: Make) -> None:
         running, most, go = 0, 0, asyncio.Event()
@@ -234,13 +234,13 @@ class TestOptions:
 
         queue = make(Queue, "q")
         worker = make(Worker, "q", process, concurrency=3)
-        told = ended(worker)
+        ends = ended(worker)
         await queue.addBulk([{"name": "a", "data": {}}] * 7)
         await soon(lambda: running == 3)
         assert len(worker.jobs) == 3
         assert {token for _, token in worker.jobs} == {job.token for job, _ in worker.jobs}
         go.set()
-        await soon(lambda: len(told) == 7)
+        await soon(lambda: len(ends) == 7)
         assert most == 3
 
     async def test_the_lock_lasts_its_duration(self, make: Make, store: redis.Redis) -> None:
@@ -251,14 +251,14 @@ class TestOptions:
 
         queue = make(Queue, "q")
         worker = make(Worker, "q", process, lockDuration=5_000)
-        told = ended(worker)
+        ends = ended(worker)
         job = await queue.add("a", {})
         await reaches(job, "active")
         left: Any = store.pttl(f"bull:q:{job.id}:lock")
         assert 0 < left <= 5_000
         assert worker.opts["lockRenewTime"] == 2_500
         go.set()
-        await soon(lambda: bool(told))
+        await soon(lambda: bool(ends))
 
     @pytest.mark.slow
     async def test_jobs_of_a_lost_worker_come_back_so_often(self, make: Make, store: redis.Redis) -> None:
@@ -273,9 +273,9 @@ class TestOptions:
         worker = make(Worker, "q", echo, stalledInterval=1_000, maxStalledCount=2, autorun=False)
         stalled: list[str] = []
         worker.on("stalled", stalled.append)
-        told = ended(worker)
+        ends = ended(worker)
         running = asyncio.ensure_future(worker.run())
-        await soon(lambda: len(told) == 2)
+        await soon(lambda: len(ends) == 2)
         assert sorted(stalled) == sorted([lost.id, often.id])
         assert (await queue.getJob(lost.id)).stalledCounter == 1
         failed = await queue.getJob(often.id)
@@ -287,38 +287,38 @@ class TestOptions:
     async def test_a_limit_holds_over_workers(self, make: Make) -> None:
         queue = make(Queue, "q")
         limiter = {"max": 1, "duration": 100}
-        told = [ended(make(Worker, "q", echo, limiter=limiter)) for _ in range(2)]
+        ends = [ended(make(Worker, "q", echo, limiter=limiter)) for _ in range(2)]
         await queue.addBulk([{"name": "a", "data": i} for i in range(4)])
-        await soon(lambda: len(told[0]) + len(told[1]) == 4)
+        await soon(lambda: len(ends[0]) + len(ends[1]) == 4)
 
     async def test_the_job_overrides_the_workers_retention(self, make: Make) -> None:
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", echo, removeOnComplete=True))
+        ends = ended(make(Worker, "q", echo, removeOnComplete=True))
         gone = await queue.add("a", 1)
         kept = await queue.add("b", 2, {"removeOnComplete": False})
-        await soon(lambda: len(told) == 2)
+        await soon(lambda: len(ends) == 2)
         assert [await gone.getState(), await kept.getState()] == ["unknown", "completed"]
 
     async def test_ends_are_counted_for_metrics(self, make: Make) -> None:
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", echo, metrics={"maxDataPoints": 10}))
+        ends = ended(make(Worker, "q", echo, metrics={"maxDataPoints": 10}))
         await queue.add("a", 1)
-        await soon(lambda: bool(told))
+        await soon(lambda: bool(ends))
         assert (await queue.getMetrics("completed"))["meta"]["count"] == 1
 
     async def test_a_job_that_was_started_too_often_is_not_run(self, make: Make, store: redis.Redis) -> None:
         queue = make(Queue, "q")
         job = await queue.add("a", 1)
         store.hset(f"bull:q:{job.id}", "ats", 5)
-        told = ended(make(Worker, "q", echo, maxStartedAttempts=5))
-        await soon(lambda: bool(told))
-        assert str(told[0][2]) == "job started more than allowable limit"
+        ends = ended(make(Worker, "q", echo, maxStartedAttempts=5))
+        await soon(lambda: bool(ends))
+        assert str(ends[0][2]) == "job started more than allowable limit"
 
     async def test_another_prefix_is_another_queue(self, make: Make, store: redis.Redis) -> None:
         queue = make(Queue, "q", prefix="other")
-        told = ended(make(Worker, "q", echo, prefix="other"))
+        ends = ended(make(Worker, "q", echo, prefix="other"))
         await queue.add("a", 1)
-        await soon(lambda: bool(told))
+        await soon(lambda: bool(ends))
         assert store.exists("other:q:completed")
         assert queue.toKey("x") == "other:q:x"
 
@@ -339,26 +339,26 @@ class TestOptions:
 
     async def test_a_plain_function_may_process_too(self, make: Make) -> None:
         queue = make(Queue, "q")
-        told = ended(make(Worker, "q", lambda job, token: job.data))
+        ends = ended(make(Worker, "q", lambda job, token: job.data))
         await queue.add("a", 7)
-        await soon(lambda: bool(told))
-        assert told[0][2] == 7
+        await soon(lambda: bool(ends))
+        assert ends[0][2] == 7
 
 
 class TestPauseAndClose:
     async def test_a_queue_that_is_paused_hands_out_nothing(self, make: Make) -> None:
         queue = make(Queue, "q")
         await queue.pause()
-        told = ended(make(Worker, "q", echo))
+        ends = ended(make(Worker, "q", echo))
         await queue.addBulk([{"name": "a", "data": i} for i in range(3)])
         assert await queue.getJobCounts("waiting", "paused", "completed") == {
             "waiting": 3,
             "paused": 0,
             "completed": 0,
         }
-        assert told == []
+        assert ends == []
         await queue.resume()
-        await soon(lambda: len(told) == 3)
+        await soon(lambda: len(ends) == 3)
 
     async def test_a_worker_that_is_paused_takes_nothing_while_others_do(self, make: Make) -> None:
         queue = make(Queue, "q")
@@ -367,10 +367,10 @@ class TestPauseAndClose:
         idle.on("paused", lambda: events.append("paused"))
         idle.on("resumed", lambda: events.append("resumed"))
         await idle.pause()
-        not_told, told = ended(idle), ended(other)
+        idle_ends, ends = ended(idle), ended(other)
         await queue.addBulk([{"name": "a", "data": i} for i in range(5)])
-        await soon(lambda: len(told) == 5)
-        assert not_told == []
+        await soon(lambda: len(ends) == 5)
+        assert idle_ends == []
         idle.resume()
         idle.resume()
         assert events == ["paused", "resumed"]
@@ -385,7 +385,7 @@ class TestPauseAndClose:
 
         queue = make(Queue, "q")
         worker = make(Worker, "q", process)
-        told = ended(worker)
+        ends = ended(worker)
         job = await queue.add("a", {})
         await began.wait()
         closing = asyncio.ensure_future(worker.close())
@@ -393,7 +393,7 @@ class TestPauseAndClose:
         assert not worker.closed
         go.set()
         await closing
-        assert told == [("completed", job.id, "in the end")]
+        assert ends == [("completed", job.id, "in the end")]
         assert worker.closed
 
     async def test_a_forced_close_gives_jobs_back_instead_of_leaving_them_locked(
@@ -461,12 +461,12 @@ class TestSignals:
 
         queue = make(Queue, "q")
         worker = make(Worker, "q", process)
-        told = ended(worker)
+        ends = ended(worker)
         job = await queue.add("a", {})
         await soon(lambda: worker.cancelJob(job.id, "not needed"))
-        await soon(lambda: bool(told))
-        assert isinstance(told[0][2], AbortError)
-        assert str(told[0][2]) == "not needed"
+        await soon(lambda: bool(ends))
+        assert isinstance(ends[0][2], AbortError)
+        assert str(ends[0][2]) == "not needed"
 
     async def test_renewed_locks_emit_an_event(self, make: Make) -> None:
         go = asyncio.Event()
@@ -509,9 +509,9 @@ class TestListeners:
         errors: list[str] = []
         worker.on("completed", breaks)
         worker.on("error", lambda error, *rest: errors.append(str(error)))
-        told = ended(worker)
+        ends = ended(worker)
         jobs = await queue.addBulk([{"name": "a", "data": i} for i in range(3)])
-        await soon(lambda: len(told) == 3)
+        await soon(lambda: len(ends) == 3)
         assert errors == ["a listener's own fault"] * 3
         assert [await job.getState() for job in jobs] == ["completed"] * 3
 
@@ -524,11 +524,11 @@ class TestListeners:
         worker = make(Worker, "q", process, skipStalledCheck=True)
         errors: list[Any] = []
         worker.on("error", lambda *args: errors.append(args))
-        told = ended(worker)
+        ends = ended(worker)
         job = await queue.add("a", {})
         await soon(lambda: bool(errors))
         assert (type(errors[0][0]).__mro__[1], errors[0][1].id) == (TypeError, job.id)
-        assert told == []
+        assert ends == []
 
 
 async def test_a_job_reads_its_record_lazily(make: Make) -> None:
@@ -539,9 +539,9 @@ async def test_a_job_reads_its_record_lazily(make: Make) -> None:
         seen.append(("data" in vars(job), job.data, "data" in vars(job), job.attemptsStarted))
 
     queue = make(Queue, "q")
-    told = ended(make(Worker, "q", process))
+    ends = ended(make(Worker, "q", process))
     await queue.add("a", {"x": 1})
-    await soon(lambda: bool(told))
+    await soon(lambda: bool(ends))
     assert seen == [(False, {"x": 1}, True, 1)]
     with pytest.raises(AttributeError, match="nonsense"):
         _ = Job(queue, "a", {}).nonsense
@@ -561,11 +561,11 @@ async def test_deferred_failures_emit_failed(make: Make) -> None:
         ],
     }
     parent = (await producer.add(flow))["job"]
-    told = ended(make(Worker, "q", echo))
+    ends = ended(make(Worker, "q", echo))
     make(Worker, "kids", fails)
-    await soon(lambda: bool(told))
-    assert (told[0][0], told[0][1], str(told[0][2])) == ("failed", parent.id, "child bull:kids:kid failed")
-    assert isinstance(told[0][2], UnrecoverableError)
+    await soon(lambda: bool(ends))
+    assert (ends[0][0], ends[0][1], str(ends[0][2])) == ("failed", parent.id, "child bull:kids:kid failed")
+    assert isinstance(ends[0][2], UnrecoverableError)
     assert await kids.getFailedCount() == await queue.getFailedCount() == 1
 
 
@@ -582,8 +582,8 @@ async def test_a_processor_that_holds_the_interpreter_keeps_its_lock(make: Make,
         return count
 
     queue = make(Queue, "q")
-    told = ended(make(Worker, "q", process, lockDuration=600, stalledInterval=300))
+    ends = ended(make(Worker, "q", process, lockDuration=600, stalledInterval=300))
     job = await queue.add("a", {})
-    await soon(lambda: bool(told))
-    assert told[0][0] == "completed"
+    await soon(lambda: bool(ends))
+    assert ends[0][0] == "completed"
     assert (store.hget(f"bull:q:{job.id}", "ats"), store.hget(f"bull:q:{job.id}", "stc")) == ("1", None)

@@ -63,7 +63,7 @@ async def test_leases_are_renewed_by_the_process_that_does_so(kind_of_server: st
             return job.fencing
 
         async with Worker(queue, lock_duration=3, stalled_interval=0.5).running() as worker:
-            worker._leases._renewed = lambda *told: renewed.set()
+            worker._leases._renewed = lambda *args: renewed.set()
             # It ends when its lease was renewed. On a busy machine that may be the lease of a second run.
             assert await (await queue.add("slow")).result(LIMIT) >= 1
 

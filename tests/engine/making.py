@@ -26,18 +26,18 @@ class NoBroker:
     clock = ServerClock(lambda: NOW)
 
     def __init__(self) -> None:
-        self.said: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.logs = self
 
     async def set_progress(self, job_id: str, progress: Any) -> None:
-        self.said.append(("progress", job_id, progress))
+        self.calls.append(("progress", job_id, progress))
 
     async def append(self, job_id: str, lines: list[str], keep: int) -> int:
-        self.said.append(("log", job_id, lines, keep))
+        self.calls.append(("log", job_id, lines, keep))
         return len(lines)
 
     async def update_data(self, job_id: str, data: Any) -> None:
-        self.said.append(("data", job_id, data))
+        self.calls.append(("data", job_id, data))
 
 
 def make_job(

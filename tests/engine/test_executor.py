@@ -295,8 +295,8 @@ class TestThreads:
 
         (job,) = bench.give(speaks)
         await bench.until(1)
-        said: Any = job._broker
-        assert said.said == [("progress", job.id, 50), ("log", job.id, ["a line"], 1000)]
+        broker: Any = job._broker
+        assert broker.calls == [("progress", job.id, 50), ("log", job.id, ["a line"], 1000)]
 
     async def test_an_async_handler_has_no_use_for_that(self, make_bench: Make) -> None:
         async def speaks(job: RunningJob) -> None:
@@ -306,18 +306,18 @@ class TestThreads:
 
     async def test_a_thread_is_cancelled_and_abandoned(self, make_bench: Make) -> None:
         bench = make_bench(1)
-        ended, told = threading.Event(), threading.Event()
+        ended, noticed = threading.Event(), threading.Event()
 
         def stubborn(job: RunningJob) -> None:
             assert job.wait_cancelled(20)
             assert ended.wait(20)
             assert job.is_cancelled
-            told.set()
+            noticed.set()
 
         outcome = await bench.one(stubborn, timeout="20ms", attempts=1)
         assert (outcome.kind, outcome.category) == ("f", "timeout")
         ended.set()
-        assert await asyncio.to_thread(told.wait, 20)
+        assert await asyncio.to_thread(noticed.wait, 20)
         assert (await bench.one(fine)).kind == "c"
 
     async def test_an_error_in_a_thread(self, make_bench: Make) -> None:
@@ -401,7 +401,7 @@ class TestTimeouts:
         assert (outcome.kind, outcome.delay_ms) == ("d", 3000)
 
     async def test_a_result_in_the_last_moment_stands(self, make_bench: Make) -> None:
-        async def returns_when_told() -> str:
+        async def returns_on_cancellation() -> str:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -409,7 +409,7 @@ class TestTimeouts:
             return ""
 
         bench = make_bench(1)
-        outcome = await bench.one(returns_when_told, timeout="10ms")
+        outcome = await bench.one(returns_on_cancellation, timeout="10ms")
         assert (outcome.kind, outcome.value) == ("c", b'"in time after all"')
         assert (await bench.one(fine)).kind == "c"
 
@@ -495,23 +495,23 @@ class TestStop:
 
 class TestMiddleware:
     async def test_order(self, make_bench: Make) -> None:
-        said: list[str] = []
+        steps: list[str] = []
 
         def layer(name: str) -> Any:
             async def around(job: RunningJob, call_next: Call) -> Any:
-                said.append(f"{name} before")
+                steps.append(f"{name} before")
                 try:
                     return await call_next(job)
                 finally:
-                    said.append(f"{name} after")
+                    steps.append(f"{name} after")
 
             return around
 
         async def handler() -> None:
-            said.append("handler")
+            steps.append("handler")
 
         await make_bench(1, middleware=(layer("outer"), layer("inner"))).one(handler)
-        assert said == ["outer before", "inner before", "handler", "inner after", "outer after"]
+        assert steps == ["outer before", "inner before", "handler", "inner after", "outer after"]
 
     async def test_sees_results_and_errors_and_may_change_them(self, make_bench: Make) -> None:
         async def layer(job: RunningJob, call_next: Call) -> Any:

@@ -133,7 +133,7 @@ class TestArguments:
         assert "maybe" not in arguments
 
     @pytest.mark.parametrize(
-        ("function", "data", "told"),
+        ("function", "data", "message"),
         [
             (welcome, {}, "missing required field `to`"),
             (welcome, {"to": 5}, "Expected `str`, got `int` - at `$.to`"),
@@ -147,10 +147,10 @@ class TestArguments:
             (strange, {"a": {"any": "thing"}, "b": 3}, "Expected `Unknown`, got `dict`"),
         ],
     )
-    def test_a_payload_that_does_not_fit_is_permanent(self, function: Any, data: Any, told: str) -> None:
+    def test_a_payload_that_does_not_fit_is_permanent(self, function: Any, data: Any, message: str) -> None:
         with pytest.raises(PermanentError) as caught:
             bind(function, data)
-        assert told in str(caught.value)
+        assert message in str(caught.value)
         assert classify(caught.value) == "permanent"
         assert caught.value.code == "payload"
 
@@ -237,7 +237,7 @@ class TestKinds:
         assert Handler("n", function, run=run).kind == kind
 
     @pytest.mark.parametrize(
-        ("function", "run", "told"),
+        ("function", "run", "message"),
         [
             (welcome, "thread", "run must be 'async' for an async function, got 'thread'"),
             (welcome, "process", "run must be 'async' for an async function"),
@@ -245,8 +245,8 @@ class TestKinds:
             (lambda: None, "fork", "run must be 'async', 'thread' or 'process', got 'fork'"),
         ],
     )
-    def test_refused(self, function: Any, run: str, told: str) -> None:
-        with pytest.raises(ValidationError, match=told):
+    def test_refused(self, function: Any, run: str, message: str) -> None:
+        with pytest.raises(ValidationError, match=message):
             Handler("n", function, run=cast(RunKind, run))
 
 

@@ -177,7 +177,7 @@ class TestChanges:
             gpu = await queue.add("n", target=GPU)
             await (await queue.add("n", target=EU)).result(20)
             assert await gpu.state() == "waiting"
-            await eventually(lambda: _is_told(queue, ("eu",), ()), "its record says so")
+            await eventually(lambda: _has_abilities(queue, ("eu",), ()), "its record says so")
 
     async def test_work_in_a_lane_that_it_has_just_left(
         self, queue: Queue, runs: Runs, store: redis.Redis
@@ -509,6 +509,6 @@ async def test_a_lane_with_an_invalid_name_matches_no_worker(
     assert await queue.workers.unroutable() == {"base": 1, "broken": 1}
 
 
-async def _is_told(queue: Queue, region: tuple[str, ...], capabilities: tuple[str, ...]) -> bool:
+async def _has_abilities(queue: Queue, region: tuple[str, ...], capabilities: tuple[str, ...]) -> bool:
     (record,) = await queue.workers.list()
     return (record.region, record.capabilities) == (region, capabilities)

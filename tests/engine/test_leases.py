@@ -432,18 +432,18 @@ class TestStandIn:
 
 class TestRenewerAlone:
     def test_does_nothing_for_a_worker_that_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        said: list[dict[str, Any]] = []
-        renewer = Renewer(1, LOCK_MS, said.append)
+        reports: list[dict[str, Any]] = []
+        renewer = Renewer(1, LOCK_MS, reports.append)
         renewer.take(
             {"open": 0, "url": "redis://127.0.0.1:1/0", "folder": "", "queue": "q", "prefix": "bull"}
         )
         renewer.take({"hold": 0, "leases": [["a", "t", 1, None]], "drop": []})
         monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: True)
         renewer.beat()
-        assert said == []
+        assert reports == []
         monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: False)
         renewer.beat()
-        assert said[0]["failed"] == ["a"]
+        assert reports[0]["failed"] == ["a"]
         assert renewer._loop is not None
         renewer._loop.close()
 
@@ -451,8 +451,8 @@ class TestRenewerAlone:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Until the next renewal is due the lease may have run out."""
-        said: list[dict[str, Any]] = []
-        renewer = Renewer(1, LOCK_MS, said.append)
+        reports: list[dict[str, Any]] = []
+        renewer = Renewer(1, LOCK_MS, reports.append)
         renewer.take(
             {"open": 0, "url": "redis://127.0.0.1:1/0", "folder": "", "queue": "q", "prefix": "bull"}
         )
@@ -466,13 +466,13 @@ class TestRenewerAlone:
         renewer._loop.close()
 
     def test_does_not_connect_while_nothing_is_held(self) -> None:
-        said: list[dict[str, Any]] = []
-        renewer = Renewer(1, LOCK_MS, said.append)
+        reports: list[dict[str, Any]] = []
+        renewer = Renewer(1, LOCK_MS, reports.append)
         renewer.take(
             {"open": 0, "url": "redis://127.0.0.1:1/0", "folder": "", "queue": "q", "prefix": "bull"}
         )
         renewer.beat()
-        assert said == []
+        assert reports == []
 
     def test_who_is_stopped(self) -> None:
         assert not is_stopped(os.getpid())

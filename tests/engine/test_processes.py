@@ -67,10 +67,10 @@ class TestRun:
     ) -> None:
         with caplog.at_level("INFO"):
             assert await run(pool, handlers.logs, {"what": "tea"}, name="brew") == "logged"
-        said, failed = caplog.records
-        assert (said.name, said.levelname, said.getMessage()) == ("kitchen", "INFO", "made tea")
-        told = {name: vars(said)[name] for name in ("job_id", "job_name", "worker_id", "attempt", "cups")}
-        assert told == {"job_id": "1", "job_name": "brew", "worker_id": "worker-1", "attempt": 1, "cups": 2}
+        record, failed = caplog.records
+        assert (record.name, record.levelname, record.getMessage()) == ("kitchen", "INFO", "made tea")
+        fields = {name: vars(record)[name] for name in ("job_id", "job_name", "worker_id", "attempt", "cups")}
+        assert fields == {"job_id": "1", "job_name": "brew", "worker_id": "worker-1", "attempt": 1, "cups": 2}
         assert "handlers.py" in failed.getMessage()
         assert "ZeroDivisionError" in failed.getMessage()
         assert str(vars(failed)["lock"]).startswith("<unlocked")
@@ -124,13 +124,13 @@ class TestErrors:
 
 class TestCrash:
     @pytest.mark.parametrize(
-        ("how", "told"),
+        ("how", "ending"),
         [("exit", "exit code 7"), ("SIGKILL", "signal SIGKILL"), ("SIGSEGV", "signal SIGSEGV")],
     )
     async def test_a_cancellation_carries_its_reason(
-        self, pool: HandlerProcesses, how: str, told: str
+        self, pool: HandlerProcesses, how: str, ending: str
     ) -> None:
-        with pytest.raises(HandlerCrashed, match=f"the handler's process ended with {told}"):
+        with pytest.raises(HandlerCrashed, match=f"the handler's process ended with {ending}"):
             await run(pool, handlers.crash, {"how": how})
 
     async def test_the_next_job_has_a_new_process(self, pool: HandlerProcesses) -> None:

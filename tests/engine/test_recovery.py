@@ -18,7 +18,7 @@ from oxcart.model.errors import BrokerUnavailable, ScriptError
 from tests.signals import eventually
 
 
-class House:
+class FakeBroker:
     """A queue to be kept, with answers of the test's own."""
 
     queue = "q"
@@ -57,15 +57,15 @@ class House:
         self.skipped += 1
 
 
-Start = Callable[..., House]
+Start = Callable[..., FakeBroker]
 
 
 @pytest_asyncio.fixture
 async def start() -> AsyncIterator[Start]:
     tasks: list[asyncio.Task[None]] = []
 
-    def make(house: House | None = None, *, tick: float = 0.005, **options: Any) -> House:
-        kept = house or House()
+    def make(fake: FakeBroker | None = None, *, tick: float = 0.005, **options: Any) -> FakeBroker:
+        kept = fake or FakeBroker()
         broker = cast(BullMQBroker, kept)
         options = {"interval": 0.01, "max_stalled": 1, **options}
         check = StalledCheck(broker, recovered=kept.recovered.extend, skipped=kept.skip, **options)
@@ -82,67 +82,67 @@ async def start() -> AsyncIterator[Start]:
 
 
 async def test_checks_at_once_and_then_every_interval(start: Start) -> None:
-    house = start()
-    await eventually(lambda: house.checks >= 3, "three checks")
+    fake = start()
+    await eventually(lambda: fake.checks >= 3, "three checks")
 
 
 async def test_a_long_interval_still_ticks(start: Start) -> None:
-    house = start(interval=60)
-    await eventually(lambda: house.ticks >= 3, "three ticks")
-    assert house.checks == 1
+    fake = start(interval=60)
+    await eventually(lambda: fake.ticks >= 3, "three ticks")
+    assert fake.checks == 1
 
 
 async def test_many_due_jobs_are_promoted_without_waiting_for_the_next_tick(start: Start) -> None:
-    house = House()
-    house.moved = [PROMOTE, PROMOTE, 7]
-    start(house, interval=60, tick=60)
-    await eventually(lambda: house.ticks == 3, "all of them")
+    fake = FakeBroker()
+    fake.moved = [PROMOTE, PROMOTE, 7]
+    start(fake, interval=60, tick=60)
+    await eventually(lambda: fake.ticks == 3, "all of them")
 
 
 async def test_a_check_that_is_still_running_makes_the_next_one_be_skipped(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = House()
-    house.hold = asyncio.Event()
-    start(house)
-    await eventually(lambda: house.skipped >= 2, "skipped")
-    assert house.checks == 1
+    fake = FakeBroker()
+    fake.hold = asyncio.Event()
+    start(fake)
+    await eventually(lambda: fake.skipped >= 2, "skipped")
+    assert fake.checks == 1
     assert "stalled check skipped, the last one is still running" in caplog.text
-    house.hold.set()
-    await eventually(lambda: house.checks >= 2, "goes on")
+    fake.hold.set()
+    await eventually(lambda: fake.checks >= 2, "goes on")
 
 
 async def test_recovered_jobs_are_reported(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
-    house.answer = lambda: Recovered(["a", "b"], True)
-    start(house)
-    await eventually(lambda: house.recovered[:2] == ["a", "b"], "told")
+    fake = FakeBroker()
+    fake.answer = lambda: Recovered(["a", "b"], True)
+    start(fake)
+    await eventually(lambda: fake.recovered[:2] == ["a", "b"], "told")
     assert "recovered 2 stalled jobs" in caplog.text
 
 
 @pytest.mark.parametrize("error", [BrokerUnavailable("gone"), ScriptError("no")])
 async def test_an_error_of_the_server_does_not_end_it(start: Start, error: Exception) -> None:
-    house = House()
-    house.answer = lambda: error
-    start(house)
-    await eventually(lambda: house.checks >= 3, "still checks")
-    assert house.recovered == []
+    fake = FakeBroker()
+    fake.answer = lambda: error
+    start(fake)
+    await eventually(lambda: fake.checks >= 3, "still checks")
+    assert fake.recovered == []
 
 
 async def test_another_workers_check_is_waited_for_not_the_whole_interval(start: Start) -> None:
-    house = House()
-    house.answer = lambda: Recovered([], False, 10)
-    start(house, interval=60)
-    await eventually(lambda: house.checks >= 2, "asked again when the other's time is up")
+    fake = FakeBroker()
+    fake.answer = lambda: Recovered([], False, 10)
+    start(fake, interval=60)
+    await eventually(lambda: fake.checks >= 2, "asked again when the other's time is up")
 
 
 async def test_a_guard_at_its_end_is_looked_at_again_at_once_in_every_cycle() -> None:
     """Only one that is at its end twice in a row is left for a tick."""
-    house = House()
+    fake = FakeBroker()
     met = [Recovered([], False, 0), Recovered([], True), Recovered([], False, 0)]
-    house.answer = lambda: met.pop(0)
+    fake.answer = lambda: met.pop(0)
     check = StalledCheck(
-        cast(BullMQBroker, house), interval=60, max_stalled=1, recovered=house.recovered.extend
+        cast(BullMQBroker, fake), interval=60, max_stalled=1, recovered=fake.recovered.extend
     )
     soon, whole, soon_again = await check.tick(), await check.tick(), await check.tick()
     assert soon is not None
@@ -151,23 +151,23 @@ async def test_a_guard_at_its_end_is_looked_at_again_at_once_in_every_cycle() ->
 
 
 async def test_heartbeats_come_several_times_within_the_silence(start: Start) -> None:
-    house = start(interval=60, tick=60, outage=Outage(30, 1000))
-    await eventually(lambda: house.signs >= 3, "three signs")
-    assert house.checks == 1
+    fake = start(interval=60, tick=60, outage=Outage(30, 1000))
+    await eventually(lambda: fake.signs >= 3, "three signs")
+    assert fake.checks == 1
 
 
 async def test_an_expired_heartbeat_makes_a_check_due(start: Start) -> None:
-    house = House()
-    house.alive = False
-    start(house, interval=60, outage=Outage(30, 1000))
-    await eventually(lambda: house.checks >= 3, "checks before their time")
+    fake = FakeBroker()
+    fake.alive = False
+    start(fake, interval=60, outage=Outage(30, 1000))
+    await eventually(lambda: fake.checks >= 3, "checks before their time")
 
 
 async def test_after_an_outage_the_next_check_comes_when_the_grace_is_over(start: Start) -> None:
-    house = House()
-    house.answer = lambda: Recovered([], True, 10)
-    start(house, interval=60)
-    await eventually(lambda: house.checks >= 3, "checks before the interval is over")
+    fake = FakeBroker()
+    fake.answer = lambda: Recovered([], True, 10)
+    start(fake, interval=60)
+    await eventually(lambda: fake.checks >= 3, "checks before the interval is over")
 
 
 @pytest.mark.parametrize(("lock_ms", "every"), [(30_000, 15.0), (8_000, 4.0), (30_000, 25.0)])

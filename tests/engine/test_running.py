@@ -55,7 +55,7 @@ class TestDoing:
         await job.update_progress({"step": 2})
         await job.log("one", "two")
         await job.update_data({"x": 2})
-        assert broker.said == [
+        assert broker.calls == [
             ("progress", "1", {"step": 2}),
             ("log", "1", ["one", "two"], 5),
             ("data", "1", {"x": 2}),
@@ -67,7 +67,7 @@ class TestDoing:
         broker = NoBroker()
         with pytest.raises(ValidationError, match="progress must be a number from 0 to 100 or an object"):
             await make_job(broker=broker).update_progress(progress)
-        assert broker.said == []
+        assert broker.calls == []
 
 
 class TestCancelling:

@@ -26,7 +26,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return shift
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, float]]:
+def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, float]]:
     """The warnings of clocks, each with its field."""
     return [
         (record.getMessage().partition(" that of ")[0], record.skew_seconds)
@@ -41,22 +41,22 @@ async def test_a_skew_is_logged_once_and_when_it_changes(
     broker = queue._core.broker
     watch = SkewWatch(broker)
     await watch.tick()
-    assert said(caplog) == []
+    assert warnings(caplog) == []
     set_clock(HOUR)
     for _ in range(3):
         await watch.tick()
-    ((text, seconds),) = said(caplog)
+    ((text, seconds),) = warnings(caplog)
     assert text == "the clock of this machine is 3600.0 s ahead of"
     assert abs(seconds - HOUR) < 1
     set_clock(-20)
     for _ in range(3):
         await watch.tick()
-    assert [text for text, _ in said(caplog)][1:] == ["the clock of this machine is 20.0 s behind"]
+    assert [text for text, _ in warnings(caplog)][1:] == ["the clock of this machine is 20.0 s behind"]
     caplog.set_level(logging.INFO, "oxcart.worker")
     set_clock(0)
     for _ in range(3):
         await watch.tick()
-    assert len(said(caplog)) == 2
+    assert len(warnings(caplog)) == 2
     assert [record.getMessage() for record in caplog.records if "in step" in record.getMessage()] == [
         f"the clock of this machine is in step with that of the server {queue._core.server.name}"
     ]
@@ -69,10 +69,10 @@ async def test_a_worker_warns_and_its_heartbeat_shows_the_skew(
     queue.fallback(lambda: None)
     before = await queue._core.broker.now()
     async with Worker(queue, name="late").running():
-        await eventually(lambda: said(caplog), "the worker warned")
+        await eventually(lambda: warnings(caplog), "the worker warned")
         await eventually(queue.workers.list, "it is registered")
         (record,) = await queue.workers.list()
-    assert said(caplog)[0][0] == "the clock of this machine is 3600.0 s behind"
+    assert warnings(caplog)[0][0] == "the clock of this machine is 3600.0 s behind"
     after = await queue._core.broker.now()
     assert before - 1000 < record.started_at <= record.last_seen < after + 1000, "by the server's clock"
     assert record.skew_ms is not None

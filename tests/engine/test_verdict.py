@@ -294,11 +294,11 @@ class TestOthers:
         outcome = verdict.given_back(make_job(starts=4))
         assert (outcome.kind, outcome.starts, outcome.token) == ("w", 4, "token:4")
 
-    @pytest.mark.parametrize(("code", "told"), [(-4, "have not ended"), (-9, "failed")])
-    def test_children_not_ready(self, code: int, told: str) -> None:
+    @pytest.mark.parametrize(("code", "message"), [(-4, "have not ended"), (-9, "failed")])
+    def test_children_not_ready(self, code: int, message: str) -> None:
         outcome = verdict.children_not_ready(make_job(attempts=5), code)
         assert (outcome.kind, outcome.category) == ("f", "permanent")
-        assert told in outcome.value.decode()
+        assert message in outcome.value.decode()
 
     @pytest.mark.parametrize(
         ("attempts", "made", "stalls", "category", "allowed"),
@@ -322,12 +322,12 @@ class TestTold:
     def test_a_final_failure_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         job = make_job(attempts=2, name="charge", fields={"atm": "1"})
         tell_failure(job, verdict.of_error(job, TemporaryError("the bank said no\nand more")))
-        (said,) = caplog.records
-        assert (said.name, said.levelname) == ("oxcart.worker.failures", "WARNING")
-        assert said.getMessage() == (
+        (record,) = caplog.records
+        assert (record.name, record.levelname) == ("oxcart.worker.failures", "WARNING")
+        assert record.getMessage() == (
             f"queue {job.queue}: job 1 (charge) failed for good, attempt 2 of 2, temporary: the bank said no"
         )
-        assert (vars(said)["job_id"], vars(said)["category"]) == ("1", "temporary")
+        assert (vars(record)["job_id"], vars(record)["category"]) == ("1", "temporary")
 
     def test_a_retry_is_logged_as_information(self, caplog: pytest.LogCaptureFixture) -> None:
         job = make_job(attempts=2, backoff="1500ms")

@@ -288,7 +288,7 @@ class TestDelivery:
 
 
 @pytest.fixture
-def told(make_queue: MakeQueue) -> Queue:
+def hooked(make_queue: MakeQueue) -> Queue:
     """A queue that tells; deliveries are tried once."""
     return make_queue(webhooks=Webhooks(SECRET, allow=HERE, attempts=1))
 
@@ -299,12 +299,12 @@ async def body_of(receiver: Receiver, number: int = 0) -> Any:
 
 
 class TestEnds:
-    async def test_completed(self, told: Queue, receiver: Receiver, store: redis.Redis) -> None:
-        @told.job
+    async def test_completed(self, hooked: Queue, receiver: Receiver, store: redis.Redis) -> None:
+        @hooked.job
         async def work() -> dict[str, int]:
             return {"a": 1}
 
-        async with Worker(told).running():
+        async with Worker(hooked).running():
             job = await work.using(callback_url=receiver.url, correlation_id="c-1").enqueue()
             body = await body_of(receiver)
             await eventually(lambda: not store.exists("bull:q:ox:callbacks"), "nothing is left to tell")
@@ -323,36 +323,36 @@ class TestEnds:
         ],
     )
     async def test_failed(
-        self, told: Queue, receiver: Receiver, error: Exception, state: str, category: str
+        self, hooked: Queue, receiver: Receiver, error: Exception, state: str, category: str
     ) -> None:
-        @told.job(attempts=1)
+        @hooked.job(attempts=1)
         async def work() -> None:
             raise error
 
-        async with Worker(told).running():
+        async with Worker(hooked).running():
             await work.using(callback_url=receiver.url).enqueue()
             body = await body_of(receiver)
         assert (body["state"], body["error"]["category"]) == (state, category)
         assert body["error"]["message"] == str(error)
 
-    async def test_a_retry_is_no_end(self, told: Queue, receiver: Receiver) -> None:
-        @told.job(attempts=2, backoff="1ms")
+    async def test_a_retry_is_no_end(self, hooked: Queue, receiver: Receiver) -> None:
+        @hooked.job(attempts=2, backoff="1ms")
         async def work(job: RunningJob) -> int:
             if job.attempt == 1:
                 raise OSError("once")
             return 2
 
-        async with Worker(told).running():
+        async with Worker(hooked).running():
             await work.using(callback_url=receiver.url).enqueue()
             body = await body_of(receiver)
         assert (body["state"], body["attempt"], len(receiver.got)) == ("completed", 2, 1)
 
-    async def test_a_job_that_is_removed_at_once(self, told: Queue, receiver: Receiver) -> None:
-        @told.job(remove_on_complete=True)
+    async def test_a_job_that_is_removed_at_once(self, hooked: Queue, receiver: Receiver) -> None:
+        @hooked.job(remove_on_complete=True)
         async def work() -> str:
             return "x" * 70_000
 
-        async with Worker(told).running():
+        async with Worker(hooked).running():
             await work.using(callback_url=receiver.url).enqueue()
             body = await body_of(receiver)
         assert (body["state"], body["result"], body["result_omitted"]) == ("completed", None, True)
@@ -375,35 +375,35 @@ class TestEnds:
         assert receiver.got[0][0]["oxcart-delivery"] == receiver.got[1][0]["oxcart-delivery"]
 
     async def test_what_others_end_is_found_by_a_sweep(
-        self, told: Queue, receiver: Receiver, store: redis.Redis
+        self, hooked: Queue, receiver: Receiver, store: redis.Redis
     ) -> None:
         """Cancelled jobs, and those that a Node worker ended; however often it looks, it is one delivery."""
-        job = await told.add("a", callback_url=receiver.url)
-        (other,) = await told.add_many([("a", None)], callback_url=receiver.url, delay="1h")
+        job = await hooked.add("a", callback_url=receiver.url)
+        (other,) = await hooked.add_many([("a", None)], callback_url=receiver.url, delay="1h")
         assert store.zcard("bull:q:ox:callbacks") == 2
         await job.cancel("no")
-        deliveries = told._core.webhook_queue
+        deliveries = hooked._core.webhook_queue
         assert deliveries is not None
         for _ in range(2):
-            outbox = Outbox({0: (told._core.broker, deliveries)})
+            outbox = Outbox({0: (hooked._core.broker, deliveries)})
             await outbox.sweep(0)
             store.zadd("bull:q:ox:callbacks", {job.id: 1})
         assert (await cast(Queue, deliveries.queue).counts())["waiting"] == 1
-        async with Worker(told).running():
+        async with Worker(hooked).running():
             body = await body_of(receiver)
         assert (body["job_id"], body["state"], body["error"]["message"]) == (job.id, "cancelled", "no")
         assert store.zscore("bull:q:ox:callbacks", other.id) is not None
 
-    async def test_of_a_flow(self, told: Queue, receiver: Receiver, store: redis.Redis) -> None:
-        leaf = Flow(told, "a", job_id="leaf", callback_url=receiver.url)
-        tree = await Flow(told, "a", children=[leaf], callback_url=receiver.url).add()
+    async def test_of_a_flow(self, hooked: Queue, receiver: Receiver, store: redis.Redis) -> None:
+        leaf = Flow(hooked, "a", job_id="leaf", callback_url=receiver.url)
+        tree = await Flow(hooked, "a", children=[leaf], callback_url=receiver.url).add()
         assert set(store.zrange("bull:q:ox:callbacks", 0, -1)) == {"leaf", tree.id}
 
     async def test_a_url_that_is_given_later(
-        self, told: Queue, receiver: Receiver, store: redis.Redis
+        self, hooked: Queue, receiver: Receiver, store: redis.Redis
     ) -> None:
-        job = await told.add("a")
-        await told._core.broker.claim(Ask(1))
+        job = await hooked.add("a")
+        await hooked._core.broker.claim(Ask(1))
         await job.update(callback_url=receiver.url)
         assert store.zscore("bull:q:ox:callbacks", job.id) is not None
         with pytest.raises(ValidationError, match="at a public address"):
@@ -413,33 +413,33 @@ class TestEnds:
         ("hangs", "why"), [(False, "webhooks are not sent to 10.0.0.1"), (True, "no answer within 0.3 s")]
     )
     async def test_a_delivery_that_never_works_is_a_dead_letter(
-        self, told: Queue, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, hangs: bool, why: str
+        self, hooked: Queue, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, hangs: bool, why: str
     ) -> None:
         """To a host that redirects to a private address, and to one that hangs."""
         monkeypatch.setattr(engine, "LIMIT", 0.3 if hangs else 60.0)
 
-        @told.job
+        @hooked.job
         async def work() -> None: ...
 
         receiver.hangs = hangs
         receiver.answers = [b"HTTP/1.1 307 Moved\r\nLocation: http://10.0.0.1/\r\n"]
-        deliveries = told._core.webhook_queue
+        deliveries = hooked._core.webhook_queue
         assert deliveries is not None
 
         async def dead() -> Sequence[Any]:
             return await cast(Queue, deliveries.queue).dead_letters.list()
 
-        async with Worker(told).running():
+        async with Worker(hooked).running():
             await work.using(callback_url=receiver.url).enqueue()
             await eventually(dead, "it is a dead letter", 20)
         (letter,) = await dead()
         assert why in str(letter.failed_reason)
 
-    async def test_an_entry_without_a_job_is_dropped(self, told: Queue, store: redis.Redis) -> None:
-        store.zadd("bull:q:ox:callbacks", {"gone": 1, "coming": told._core.broker.clock()})
-        deliveries = told._core.webhook_queue
+    async def test_an_entry_without_a_job_is_dropped(self, hooked: Queue, store: redis.Redis) -> None:
+        store.zadd("bull:q:ox:callbacks", {"gone": 1, "coming": hooked._core.broker.clock()})
+        deliveries = hooked._core.webhook_queue
         assert deliveries is not None
-        await Outbox({0: (told._core.broker, deliveries)}).sweep(0)
+        await Outbox({0: (hooked._core.broker, deliveries)}).sweep(0)
         assert store.zrange("bull:q:ox:callbacks", 0, -1) == ["coming"]
 
     async def test_without_webhooks_a_warning_is_logged(

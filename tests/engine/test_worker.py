@@ -32,7 +32,7 @@ async def completed(queue: Queue, number: int) -> bool:
 
 class TestArguments:
     @pytest.mark.parametrize(
-        ("options", "told"),
+        ("options", "message"),
         [
             ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
             ({"concurrency": -1}, "concurrency must be at least 1, got -1"),
@@ -55,8 +55,8 @@ class TestArguments:
             ({"remove_on_fail": "x"}, "remove_on_fail must be"),
         ],
     )
-    def test_bad_arguments_raise(self, options: Any, told: str) -> None:
-        with pytest.raises(ValidationError, match=told):
+    def test_bad_arguments_raise(self, options: Any, message: str) -> None:
+        with pytest.raises(ValidationError, match=message):
             Worker(Queue("q"), **options)
 
     def test_needs_a_queue(self) -> None:
@@ -266,23 +266,23 @@ class TestRunning:
 
 class TestLifespan:
     async def test_what_it_yields_is_the_state_of_every_job(self, queue: Queue) -> None:
-        said: list[str] = []
+        steps: list[str] = []
 
         @contextlib.asynccontextmanager
         async def lifespan() -> AsyncIterator[dict[str, int]]:
-            said.append("opened")
+            steps.append("opened")
             yield {"pool": 5}
-            said.append("closed")
+            steps.append("closed")
 
         @queue.job
         async def looks(job: RunningJob) -> int:
-            said.append("ran")
+            steps.append("ran")
             return int(job.state["pool"])
 
         async with Worker(queue, lifespan=lifespan).running():
             assert await (await looks.enqueue()).result(timeout=20) == 5
             assert await (await looks.enqueue()).result(timeout=20) == 5
-        assert said == ["opened", "ran", "ran", "closed"]
+        assert steps == ["opened", "ran", "ran", "closed"]
 
     async def test_an_error_at_the_start_ends_the_worker(self, queue: Queue) -> None:
         @contextlib.asynccontextmanager
@@ -300,24 +300,24 @@ class TestLifespan:
         assert await job.state() == "waiting"
 
     async def test_closes_after_the_last_job(self, queue: Queue) -> None:
-        said: list[str] = []
+        steps: list[str] = []
         started = asyncio.Event()
 
         @contextlib.asynccontextmanager
         async def lifespan() -> AsyncIterator[None]:
             yield
-            said.append("closed")
+            steps.append("closed")
 
         @queue.job
         async def slow() -> None:
             started.set()
             await asyncio.sleep(0.02)
-            said.append("ended")
+            steps.append("ended")
 
         async with Worker(queue, lifespan=lifespan).running():
             await slow.enqueue()
             await asyncio.wait_for(started.wait(), 20)
-        assert said == ["ended", "closed"]
+        assert steps == ["ended", "closed"]
 
 
 class TestMiddleware:
@@ -339,15 +339,15 @@ class Noted:
     """An observer that writes everything down."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return lambda *args: self.said.append((name, args))
+        return lambda *args: self.calls.append((name, args))
 
     def of(self, name: str) -> list[Any]:
-        return [args for said, args in self.said if said == name]
+        return [args for called, args in self.calls if called == name]
 
 
 class TestObserver:
@@ -378,10 +378,10 @@ class TestObserver:
     ) -> None:
         class Broken:
             def __getattr__(self, name: str) -> Any:
-                def told(*args: Any) -> None:
+                def fail(*args: Any) -> None:
                     raise RuntimeError(f"{name} is broken")
 
-                return told
+                return fail
 
         queue = make_queue("observed")
 

@@ -115,7 +115,9 @@ class OxcartSide:
             counts = dict(await broker.counts())
             counts["waiting"] = counts.pop("wait")
             found[f"counts {queue}"] = counts
-            found[f"schedulers {queue}"] = [_told(one) for one in await broker.schedules.page(0, -1)]
+            found[f"schedulers {queue}"] = [
+                _described_scheduler(one) for one in await broker.schedules.page(0, -1)
+            ]
             for state in STATES:
                 for asc in (True, False):
                     page = await broker.page(state, 0, 2, oldest=asc)
@@ -445,7 +447,7 @@ def _retention(job: Retention | None, worker: Any) -> str:
     return retention_argument(Retention.from_wire(worker) if job is None else job)
 
 
-def _told(one: Scheduler) -> dict[str, Any]:
+def _described_scheduler(one: Scheduler) -> dict[str, Any]:
     schedule = one.schedule
     named = {
         "key": one.id,

@@ -62,8 +62,8 @@ class Schedules(Generator):
         if not record:
             return None
         numbers = ("every", "limit", "startDate", "endDate")
-        said: dict[str, Any] = {name: int(record[name]) for name in numbers if name in record}
-        return said | {name: record[name] for name in ("pattern", "tz") if name in record}
+        repeat: dict[str, Any] = {name: int(record[name]) for name in numbers if name in record}
+        return repeat | {name: record[name] for name in ("pattern", "tz") if name in record}
 
     def _repeat(self) -> dict[str, Any]:
         chance = self._random.random

@@ -173,8 +173,8 @@ _NAMES = {
 
 def _scheduler(one: dict[str, Any]) -> dict[str, Any]:
     """A schedule as Node reads it, but for its template's options, whose words are each side's own."""
-    told = {name: value for name, value in one.items() if name not in ("template", "offset")}
-    return told | {"data": one.get("template", {}).get("data", {})}
+    described = {name: value for name, value in one.items() if name not in ("template", "offset")}
+    return described | {"data": one.get("template", {}).get("data", {})}
 
 
 def _described(job: Any, state: str) -> Any:

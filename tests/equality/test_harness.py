@@ -93,8 +93,8 @@ def test_every_kind_of_difference_is_reported(servers: tuple[ValkeyServer, Valke
     # Ours, and the same JSON in other words, are no differences.
     other.hset("bull:q:a", mapping={"opts": '{ "b": [], "a": 1.0 }', "ox:extra": "1"})
     other.set("bull:q:ox:replies:c1", "x")
-    told = difference(take_dump(one), take_dump(other), ("one", "two"))
-    keys = {line.split(" ")[0].rstrip(":") for line in told if not line.startswith(" ")}
+    lines = difference(take_dump(one), take_dump(other), ("one", "two"))
+    keys = {line.split(" ")[0].rstrip(":") for line in lines if not line.startswith(" ")}
     assert keys == {
         "bull:q:id",
         "bull:q:a:lock",

@@ -80,8 +80,8 @@ class Without:
         dump = self._side.dump()
         for key, entry in dump.items():
             if key.endswith(":events"):
-                told = [fields for fields in entry.value if fields[1] != "debounced"]
-                dump[key] = replace(entry, value=told)
+                entries = [fields for fields in entry.value if fields[1] != "debounced"]
+                dump[key] = replace(entry, value=entries)
         return dump
 
 

@@ -25,7 +25,7 @@ async def counted(q: Q, store: redis.Redis) -> dict[str, int]:
     def note(step: str) -> None:
         stats: dict[str, dict[str, Any]] = store.info("commandstats")
         ours = {
-            name: told["calls"] for name, told in stats.items() if "info" not in name and "config" not in name
+            name: stat["calls"] for name, stat in stats.items() if "info" not in name and "config" not in name
         }
         found[step] = sum(ours.values())
         store.config_resetstat()
@@ -70,7 +70,7 @@ async def test_a_job_that_keeps_a_history_takes_at_most_three_more(q: Q, store: 
         claimed = await q.claim(50)
         await q.broker.finish([q.outcome(job) for job in claimed], Ask(0))
         stats: dict[str, dict[str, Any]] = store.info("commandstats")
-        return sum(told["calls"] for name, told in stats.items() if "info" not in name)
+        return sum(stat["calls"] for name, stat in stats.items() if "info" not in name)
 
     plain = await commands()
     assert await commands(history=True) <= plain + 4 * 50

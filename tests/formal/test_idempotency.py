@@ -144,8 +144,10 @@ class TestOtherFaces:
             "--idempotency-key",
             "k",
         ]
-        said = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
-        assert said[1] == f"{said[0].strip()} (was there already)\n"
+        outputs = [
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)
+        ]
+        assert outputs[1] == f"{outputs[0].strip()} (was there already)\n"
 
     async def test_inline(self) -> None:
         from oxcart import testing

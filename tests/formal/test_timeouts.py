@@ -35,26 +35,26 @@ class TestExecution:
     async def test_every_kind_of_handler_is_stopped_and_its_late_result_refused(
         self, queue: Queue, kind: str, tmp_path: Path
     ) -> None:
-        told = asyncio.Event()
+        noticed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
         async def hang() -> str:
             try:
                 await asyncio.Event().wait()
             finally:
-                told.set()
+                noticed.set()
             return "late"
 
         def hang_in_thread(job: RunningJob) -> str:
             job.wait_cancelled(20)
-            loop.call_soon_threadsafe(told.set)
+            loop.call_soon_threadsafe(noticed.set)
             return "late"
 
         options: dict[str, Any] = {"attempts": 1, "timeout": "80ms", "history": True}
         if kind == "process":
             queue.job(name="n", run="process")(process_handlers.hang)
             handle = await queue.add("n", {"file": str(tmp_path / "x")}, **options)
-            told.set()
+            noticed.set()
         else:
             handler: Any = hang if kind == "async" else hang_in_thread
             queue.job(name="n")(handler)
@@ -64,7 +64,7 @@ class TestExecution:
                 await handle.result(20)
             assert failed.value.category == "timeout"
             async with asyncio.timeout(20):
-                await told.wait()
+                await noticed.wait()
         job = await handle.get()
         check(job)
         assert (job.state, job.return_value) == (State.DEAD_LETTER, None)
@@ -184,9 +184,9 @@ class TestSubmission:
             Queue("q", url="redis://127.0.0.1:1/0", add_timeout=0.05) as queue,
             asyncio.timeout(8),  # a busy machine may need some of it
         ):
-            with pytest.raises(BrokerTimeout) as told:
+            with pytest.raises(BrokerTimeout) as caught:
                 await queue.add("n")
-            assert len(told.value.job_ids) == 1
+            assert len(caught.value.job_ids) == 1
             with pytest.raises(Unacknowledged) as many:
                 await queue.add_many([("n", number) for number in range(3)])
             assert len(many.value.job_ids) == 3
@@ -198,10 +198,10 @@ class TestSubmission:
         await queue.add("first")
         await hasty.counts()  # it is connected
         store.client_pause(60_000, all=False)
-        with pytest.raises(Unacknowledged) as told:
+        with pytest.raises(Unacknowledged) as caught:
             await hasty.add("n", {"x": 1}, idempotency_key="k")
         store.client_unpause()
-        by_id = await queue.add("n", {"x": 1}, job_id=told.value.job_ids[0], idempotency_key="k")
+        by_id = await queue.add("n", {"x": 1}, job_id=caught.value.job_ids[0], idempotency_key="k")
         by_key = await queue.add("n", {"x": 1}, idempotency_key="k")
         assert by_id.id == by_key.id
         assert store.llen("bull:q:wait") == 2

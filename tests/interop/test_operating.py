@@ -85,8 +85,8 @@ class TestOwnEvents:
 
     async def test_we_hear_nodes(self, node: NodeDriver, queue: Queue) -> None:
         async with queue.events(names=["deployed"]) as events:
-            told = {"eventName": "deployed", "version": "1.2 ✓", "count": 3}
-            await node.call("publishEvent", queue=queue.name, event=told)
+            published = {"eventName": "deployed", "version": "1.2 ✓", "count": 3}
+            await node.call("publishEvent", queue=queue.name, event=published)
             async with asyncio.timeout(LIMIT):
                 event = await anext(aiter(events))
         assert (event.name, event.fields) == ("deployed", {"version": "1.2 ✓", "count": "3"})

@@ -198,7 +198,7 @@ async def test_the_documented_sequences(ground: Ground, sequence: str, lost: set
             *("doctor", "--rescue", "--queue", QUEUE, "--json"),
             stdout=asyncio.subprocess.PIPE,
         )
-        told, _ = await asyncio.wait_for(process.communicate(), 30)
-        assert set(json.loads(told)["rescue"]["queues"][QUEUE]["rescued"]) == lost
+        output, _ = await asyncio.wait_for(process.communicate(), 30)
+        assert set(json.loads(output)["rescue"]["queues"][QUEUE]["rescued"]) == lost
     lists = await ground.settle()
     assert set(lists.wait) == {"j1", "j3"}

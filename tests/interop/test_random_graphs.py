@@ -120,7 +120,7 @@ class Crew:
 
     def start(self, name: str) -> None:
         side = name.partition("-")[0]
-        told: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "side": side,
             "url": self._url,
             "queues": [queue for queue, sides in QUEUES.items() if side in sides],
@@ -133,10 +133,10 @@ class Crew:
         }
         command = [sys.executable, "-m", "tests.crew"]
         if side == "node":
-            command, told["folder"] = ["node", str(NODE_FOLDER / "crew.js")], str(installed("v5"))
+            command, settings["folder"] = ["node", str(NODE_FOLDER / "crew.js")], str(installed("v5"))
         with (self._folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [*command, json.dumps(told)], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
+                [*command, json.dumps(settings)], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
             )
 
     def ready(self) -> None:

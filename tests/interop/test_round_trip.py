@@ -112,10 +112,10 @@ async def test_data_and_results_through_our_worker(node: NodeDriver, queue: Queu
             "eventsWait", handle=queue.name, event="completed", count=len(VALUES), limit=LIMIT
         )
     await node.call("eventsStop", handle=queue.name)
-    told = {event["jobId"]: event["returnvalue"] for event in events if event["event"] == "completed"}
+    results = {event["jobId"]: event["returnvalue"] for event in events if event["event"] == "completed"}
     for job_id, value in zip(ids, VALUES.values(), strict=True):
         _same((await node.call("getJob", queue=queue.name, jobId=job_id))["returnvalue"], value)
-        _same(told[job_id], value)
+        _same(results[job_id], value)
         seen = await queue.jobs.get(job_id)
         assert seen is not None
         _same(seen.data, value)

@@ -205,8 +205,8 @@ async def test_where_we_leave_5_62_we_do_as_6_7(drivers: Drivers, queue: Queue, 
                     if steps or rand.random() < 0.4:
                         repeat["offset"] = rand.randrange(1, last)
                     steps.append(repeat)
-                    said: dict[str, Any] = {"key": key, "repeat": repeat, "template": {}}
-                    await node.call("upsertScheduler", queue=theirs, **said, now=now)
+                    options: dict[str, Any] = {"key": key, "repeat": repeat, "template": {}}
+                    await node.call("upsertScheduler", queue=theirs, **options, now=now)
                     schedule = Schedule(every=last, offset=repeat.get("offset"))
                     await broker.schedules.write(key, schedule, key, b"{}", {})
                 scores = [client.zscore(f"bull:{one}:repeat", key) for one in (theirs, broker.queue)]

@@ -120,7 +120,7 @@ class TestVerdicts:
 
 class TestRun:
     def test_what_fails_without_a_mutant_is_not_tried(self, bench: Bench) -> None:
-        said: list[str] = []
+        lines: list[str] = []
         known = (row("test_raises"), replace(row("test_double"), rule="also doubles"))
         mutants = [MUTANT, replace(MUTANT, name="n", row="also")]
         (bench._source / "oxcart" / "__init__.py").write_text(
@@ -128,9 +128,9 @@ class TestRun:
         )
         mutants = [replace(one, snippet="+ 9 - 9", becomes="+ 9") for one in mutants]
         (bench._root / "checks" / "test_product.py").write_text(CHECKS.replace("[double(2)]", "[9]"))
-        found = run(bench, mutants, known, say=said.append)
+        found = run(bench, mutants, known, say=lines.append)
         assert [one.verdict for one in found] == [Verdict.UNSOUND, Verdict.CAUGHT]
-        assert any("test_raises does not pass without a mutant" in line for line in said)
+        assert any("test_raises does not pass without a mutant" in line for line in lines)
         assert table(found, known).endswith("1 of 2 mutants caught")
 
     def test_the_source_itself_is_left_alone(self, bench: Bench) -> None:
@@ -210,14 +210,14 @@ COPY = Path(os.environ["OXCART_MUTANT_SOURCE"]).resolve()
 def origin():
     return oxcart.__file__
 
-def said(*command):
+def output(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
 
 def test_all_are_the_copy():
     show = "import oxcart; print(oxcart.__file__)"
-    found = [origin(), said(sys.executable, "-c", show), renewer.command()[-1]]
-    found.append(said(sys.executable, "-m", "oxcart.cli"))
-    found.append(said(str(Path(sys.executable).with_name("oxcart"))))
+    found = [origin(), output(sys.executable, "-c", show), renewer.command()[-1]]
+    found.append(output(sys.executable, "-m", "oxcart.cli"))
+    found.append(output(str(Path(sys.executable).with_name("oxcart"))))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         found.append(pool.apply(origin))
     assert all(COPY in Path(one.strip()).parents for one in found), found
@@ -262,9 +262,9 @@ def test_some_mutants_of_the_page_are_caught() -> None:
     before = _digest()
     wanted = [one for one in catalogue.mutants() if one.name in QUICK]
     assert len(wanted) == len(QUICK)
-    said: list[str] = []
-    found = run(Bench(), wanted, page.rows(), say=said.append)
-    assert [one.verdict for one in found] == [Verdict.CAUGHT] * len(QUICK), said
+    lines: list[str] = []
+    found = run(Bench(), wanted, page.rows(), say=lines.append)
+    assert [one.verdict for one in found] == [Verdict.CAUGHT] * len(QUICK), lines
     assert _digest() == before
 
 

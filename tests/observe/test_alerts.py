@@ -81,8 +81,8 @@ def test_every_metric_that_a_rule_names_exists() -> None:
 
 
 def test_the_page_beside_the_rules_names_every_metric() -> None:
-    told = set(re.findall(r"`(bullmq_\w+)`", (ALERTS.parent / "README.md").read_text()))
-    assert told == {
+    documented = set(re.findall(r"`(bullmq_\w+)`", (ALERTS.parent / "README.md").read_text()))
+    assert documented == {
         family.name + ("_total" if family.type == "counter" else "")
         for family in Metrics().registry.collect()
     }

@@ -223,10 +223,10 @@ async def test_a_real_worker_is_seen(queue: Queue) -> None:
         await asyncio.gather(*(job.result(60) for job in fine))
         await asyncio.gather(bad.result(60), return_exceptions=True)
 
-        async def told() -> bool:  # a result may be here before the worker has its answer
+        async def are_counted() -> bool:  # a result may be here before the worker has its answer
             return (await read(metrics))["bullmq_job_duration_seconds_count", "measured"] == 5
 
-        await eventually(told, "all attempts are counted")
+        await eventually(are_counted, "all attempts are counted")
         samples = await read(metrics)
     assert samples["bullmq_jobs_processed_total", "measured", "completed"] == 3
     assert samples["bullmq_jobs_processed_total", "measured", "failed"] == 1

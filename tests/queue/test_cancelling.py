@@ -245,13 +245,13 @@ class TestRunning:
             assert await job.result(10) == "done"
 
     async def test_a_thread_is_abandoned_by_force(self, queue: Queue) -> None:
-        began, release, told = threading.Event(), threading.Event(), threading.Event()
+        began, release, noticed = threading.Event(), threading.Event(), threading.Event()
 
         @queue.job
         def wait(job: RunningJob) -> str:
             began.set()
             if job.wait_cancelled(20):
-                told.set()
+                noticed.set()
             release.wait(20)
             return "late"
 
@@ -266,7 +266,7 @@ class TestRunning:
             assert await queue.jobs.state(job.id) == "failed"
             # its slot is free although the thread is not
             assert await (await other.enqueue()).result(10) == 1
-            assert await asyncio.to_thread(told.wait, 10)
+            assert await asyncio.to_thread(noticed.wait, 10)
             release.set()
         ended = await job.get()
         assert (ended.return_value, ended.failed_reason) == (None, "now")
@@ -323,8 +323,8 @@ class TestRunning:
             command = [sys.executable, "-m", "oxcart.cli", "--url", url, "cancel", "q", job.id]
             command += ["--reason", "stop it", *(["--force"] if force else [])]
             process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-            said, _ = await process.communicate()
-            assert said.decode() == f"{job.id}: {'cancelled' if force else 'asked to end'}\n"
+            output, _ = await process.communicate()
+            assert output.decode() == f"{job.id}: {'cancelled' if force else 'asked to end'}\n"
             with pytest.raises(JobFailed, match=r"\(cancelled\): stop it"):
                 await job.result(20)
             async with asyncio.timeout(20):
@@ -349,10 +349,10 @@ class TestRunning:
             job = await wait.enqueue()
             await run.began.wait()
             await job.cancel("stop it")
-            with pytest.raises(JobFailed) as told:
+            with pytest.raises(JobFailed) as caught:
                 await job.result(10)
-        assert told.value.category == "cancelled"
-        assert told.value.reason == ("mine" if isinstance(answer, Cancel) else "stop it")
+        assert caught.value.category == "cancelled"
+        assert caught.value.reason == ("mine" if isinstance(answer, Cancel) else "stop it")
         assert (await job.get()).attempts_made == 1
 
     async def test_a_handler_may_cancel_its_own_job(self, queue: Queue) -> None:
@@ -517,7 +517,7 @@ class TestMany:
         assert (await queue.jobs.cancel_all()).matched == 0
 
     @pytest.mark.parametrize(
-        ("options", "told"),
+        ("options", "message"),
         [
             ({"state": "completed"}, "state must be one of"),
             ({"older_than": -1}, "older_than must be"),
@@ -527,8 +527,8 @@ class TestMany:
             ({"correlation_id": ""}, "correlation_id must be"),
         ],
     )
-    async def test_bad_input(self, queue: Queue, store: redis.Redis, options: Any, told: str) -> None:
-        with pytest.raises((ValidationError, TypeError), match=told):
+    async def test_bad_input(self, queue: Queue, store: redis.Redis, options: Any, message: str) -> None:
+        with pytest.raises((ValidationError, TypeError), match=message):
             await queue.jobs.cancel_all(**options)
         assert store.keys("*") == []
 

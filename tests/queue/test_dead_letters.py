@@ -263,7 +263,7 @@ class TestReplay:
         assert (await queue.jobs.handle(tree.id).dependency_counts()).unprocessed == 1
 
     @pytest.mark.parametrize(
-        ("options", "told"),
+        ("options", "message"),
         [
             ({"rate": 0}, "rate must be a number of jobs per second above 0"),
             ({"rate": -1}, "rate must be"),
@@ -274,9 +274,9 @@ class TestReplay:
             ({"older_than": "soon"}, "older_than must be"),
         ],
     )
-    async def test_bad_input(self, queue: Queue, options: Any, told: str) -> None:
+    async def test_bad_input(self, queue: Queue, options: Any, message: str) -> None:
         await die(queue, "d")
-        with pytest.raises(ValidationError, match=told):
+        with pytest.raises(ValidationError, match=message):
             await queue.dead_letters.replay_all(**options)
         assert await listed(queue) == ["d"]
 

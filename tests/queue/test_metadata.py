@@ -54,7 +54,7 @@ class TestTags:
             assert (await queue.jobs.cancel_all(tags={"a": "1"}, dry_run=True)).matched == 0
 
     @pytest.mark.parametrize(
-        ("options", "told"),
+        ("options", "message"),
         [
             ({"tags": ["a"]}, "tags must be a mapping"),
             ({"tags": {"": "x"}}, "names have 1 to 64"),
@@ -76,8 +76,8 @@ class TestTags:
             ({"callback_url": "https://[::1"}, "callback_url must be"),
         ],
     )
-    async def test_bad_input(self, queue: Queue, store: redis.Redis, options: Any, told: str) -> None:
-        with pytest.raises(ValidationError, match=told):
+    async def test_bad_input(self, queue: Queue, store: redis.Redis, options: Any, message: str) -> None:
+        with pytest.raises(ValidationError, match=message):
             await queue.add("a", **options)
         assert store.keys("*") == []
 

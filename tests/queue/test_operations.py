@@ -53,7 +53,7 @@ async def fail(queue: Queue, count: int) -> None:
 
 class TestBadArguments:
     @pytest.mark.parametrize(
-        ("operation", "arguments", "told"),
+        ("operation", "arguments", "message"),
         [
             ("jobs.clean", {"state": "done"}, "state must be one of completed, failed, waiting, "),
             ("jobs.clean", {"state": "waiting-children"}, "state must be one of"),
@@ -75,14 +75,14 @@ class TestBadArguments:
         ],
     )
     async def test_progress_is_reported(
-        self, queue: Queue, operation: str, arguments: dict[str, Any], told: str, store: redis.Redis
+        self, queue: Queue, operation: str, arguments: dict[str, Any], message: str, store: redis.Redis
     ) -> None:
-        with pytest.raises(ValidationError, match=told):
+        with pytest.raises(ValidationError, match=message):
             await attrgetter(operation)(queue)(**arguments)
         assert store.dbsize() == 0
 
     @pytest.mark.parametrize(
-        ("name", "fields", "told"),
+        ("name", "fields", "message"),
         [
             ("completed", {}, "event must be a name that the queue itself does not use, got 'completed'"),
             ("", {}, "event must be a name"),
@@ -91,8 +91,8 @@ class TestBadArguments:
             ("mine", {"keep_events": 0}, "keep_events must be an integer, at least 1"),
         ],
     )
-    async def test_of_publish(self, queue: Queue, name: str, fields: dict[str, Any], told: str) -> None:
-        with pytest.raises(ValidationError, match=told):
+    async def test_of_publish(self, queue: Queue, name: str, fields: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValidationError, match=message):
             await queue.events.publish(name, **fields)
 
     @pytest.mark.parametrize("keep", [-1, "all"])
@@ -112,9 +112,9 @@ class TestThem:
         await queue.add_many([("n", None)] * 3)
         await queue.pause()
         store.rpush("bull:q:wait", "left-by-another-generation")
-        told: list[Progress] = []
-        assert await queue.jobs.clean("waiting", limit=3, progress=told.append) == 3
-        assert told[-1].done == 3
+        reported: list[Progress] = []
+        assert await queue.jobs.clean("waiting", limit=3, progress=reported.append) == 3
+        assert reported[-1].done == 3
         assert (await queue.counts())["waiting"] == 1
         assert set(CLEANABLE) == {*await queue.counts()} - {"waiting-children"}
 
@@ -262,10 +262,10 @@ class TestThem:
     async def test_orphans(self, queue: Queue, store: redis.Redis) -> None:
         job = await queue.add("n")
         store.delete("bull:q:wait")
-        told: list[Progress] = []
+        reported: list[Progress] = []
         assert await queue.jobs.remove_orphans(dry_run=True) == [job.id]
-        assert await queue.jobs.remove_orphans(progress=told.append) == [job.id]
-        assert told[-1].done <= told[-1].total
+        assert await queue.jobs.remove_orphans(progress=reported.append) == [job.id]
+        assert reported[-1].done <= reported[-1].total
 
     async def test_priorities_events_and_logs(self, queue: Queue) -> None:
         for priority in (0, 3, 3):

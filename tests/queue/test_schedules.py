@@ -268,7 +268,7 @@ class TestFace:
         assert await queue.jobs.get(job.id) is None
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "message"),
         [
             ({}, "either every or cron"),
             ({"every": 1, "cron": "* * * * *"}, "either every or cron"),
@@ -287,9 +287,9 @@ class TestFace:
         ],
     )
     async def test_an_invalid_schedule_is_refused_before_any_write(
-        self, queue: Queue, store: redis.Redis, given: dict[str, Any], said: str
+        self, queue: Queue, store: redis.Redis, given: dict[str, Any], message: str
     ) -> None:
-        with pytest.raises(ValidationError, match=said):
+        with pytest.raises(ValidationError, match=message):
             await queue.schedules.upsert("s", **given)
         assert store.keys() == []
 

@@ -416,7 +416,7 @@ async def test_a_plain_queue_pays_nothing(queue: Queue, store: redis.Redis) -> N
         store.config_resetstat()
         await end(queue, *await claim(queue, 20))
         stats: dict[str, dict[str, Any]] = store.info("commandstats")
-        return Counter({name: told["calls"] for name, told in stats.items() if "info" not in name})
+        return Counter({name: stat["calls"] for name, stat in stats.items() if "info" not in name})
 
     await commands()
     plain = await commands()

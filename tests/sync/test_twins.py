@@ -64,8 +64,8 @@ class TestMembers:
         assert (original.__doc__ or "").split("\n")[0] == (twin.__doc__ or "").split("\n")[0]
         for name, value in inspect.getmembers(original, inspect.isfunction):
             if not name.startswith("_") and name not in face.without:
-                said = (getattr(twin, name).__doc__ or "").replace(" iterator", " async iterator")
-                assert said.split() == (value.__doc__ or "").replace("await ", "").split(), name
+                text = (getattr(twin, name).__doc__ or "").replace(" iterator", " async iterator")
+                assert text.split() == (value.__doc__ or "").replace("await ", "").split(), name
 
 
 class TestValues:

@@ -29,12 +29,12 @@ def make_worker(url: str, name: str, able: Any, concurrency: int, lock: str, nap
     queue = Queue("email", url=url, protocol="bridge")
 
     async def run(job: RunningJob) -> str:
-        said = queue._core.broker.caller
-        await said.command("RPUSH", "test:ran", json.dumps([job.id, name]))
-        if await said.command("SADD", "test:running", job.id) == 0:
-            await said.command("RPUSH", "test:twice", job.id)
+        caller = queue._core.broker.caller
+        await caller.command("RPUSH", "test:ran", json.dumps([job.id, name]))
+        if await caller.command("SADD", "test:running", job.id) == 0:
+            await caller.command("RPUSH", "test:twice", job.id)
         await asyncio.sleep(nap)
-        await said.command("SREM", "test:running", job.id)
+        await caller.command("SREM", "test:running", job.id)
         return name
 
     queue.fallback(run)

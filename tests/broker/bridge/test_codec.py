@@ -200,8 +200,8 @@ def test_anything_is_read(raw: bytes) -> None:
 def test_no_number_is_too_large_for_a_script(limit: float) -> None:
     given = {"type": "t", "rateLimit": {"maxConcurrent": limit}, "priority": limit, "createdAt": limit}
     raw = json.dumps(given).encode()
-    facts, _, told = records.read_facts(raw)
-    assert msgpack.unpackb(told)[:2] == ["name", "t"]
+    facts, _, fields = records.read_facts(raw)
+    assert msgpack.unpackb(fields)[:2] == ["name", "t"]
     assert facts == records.read_record(raw).facts()
     assert 0 <= msgpack.unpackb(facts.packed())[3] < 2**53
 

@@ -26,10 +26,10 @@ async def read_from_now_on(desk: Desk, keep: int = 50_000) -> None:
 
 
 def events(desk: Desk, job_id: str) -> list[dict[str, str]]:
-    told = [fields for _, fields in desk.store.xrange(STREAM)]
+    entries = [fields for _, fields in desk.store.xrange(STREAM)]
     return [
         {name: value for name, value in fields.items() if name != "jobId"}
-        for fields in told
+        for fields in entries
         if fields["jobId"] == job_id
     ]
 
@@ -44,12 +44,12 @@ async def test_unread_events_carry_only_required_fields(desk: Desk) -> None:
     desk.clock.now += 10
     (job,) = await desk.claim()
     await desk.end(job, "f", value=b"no", category="permanent", attempts=3)
-    told = [fields for _, fields in desk.store.xrange(STREAM)]
-    assert [fields["event"] for fields in told] == [
+    entries = [fields for _, fields in desk.store.xrange(STREAM)]
+    assert [fields["event"] for fields in entries] == [
         *("added", "waiting", "active", "delayed", "waiting", "active", "failed")
     ]
-    assert set().union(*told) <= PLAIN
-    assert told[-1]["state"] == "failed"
+    assert set().union(*entries) <= PLAIN
+    assert entries[-1]["state"] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ async def test_a_firing_has_its_rule_and_the_time_for_which_it_was_made(desk: De
         desk.clock.now = due + 7
         assert await keeper.tick() == 1
         job_id = desk.store.hget(f"bridge:ox:schedule:{schedule}", "last")
-        told = events(desk, job_id)
-        assert [fields["event"] for fields in told] == ["added", "waiting"]
-        return due, told[0]
+        entries = events(desk, job_id)
+        assert [fields["event"] for fields in entries] == ["added", "waiting"]
+        return due, entries[0]
 
     _, unread = await fire()
     assert unread == {"event": "added", "name": "email"}
@@ -154,9 +154,9 @@ async def test_events_report_dependents_and_lost_workers(desk: Desk) -> None:
     assert [fields["event"] for fields in events(desk, waits)] == ["added", "waiting-children"]
     desk.store.delete(f"bridge:jobs:lock:{job.id}")
     assert (await desk.broker().recover()).ids == [job.id]
-    told = last(desk, job.id)
-    assert (told["event"], told["outcome"], told["category"]) == ("failed", "stalled", "system")
-    assert (told["state"], told["worker"]) == ("dead_letter", "w1")
+    event = last(desk, job.id)
+    assert (event["event"], event["outcome"], event["category"]) == ("failed", "stalled", "system")
+    assert (event["state"], event["worker"]) == ("dead_letter", "w1")
 
 
 async def test_a_replayed_dead_letter_comes_from_the_failed(desk: Desk) -> None:

@@ -382,7 +382,7 @@ async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "record",
     [
         '{"type":"email"}',
         '{"attempts":null,"type":"email"}',
@@ -394,9 +394,9 @@ async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
         '{"type":"email","\\u0061ttempts":0}',
     ],
 )
-async def test_runs_are_counted_whatever_stands_in_the_record(desk: Desk, told: str) -> None:
+async def test_runs_are_counted_whatever_stands_in_the_record(desk: Desk, record: str) -> None:
     """Else a job that always fails would be tried for ever, or one that nobody can count would never run."""
-    desk.store.set("bridge:jobs:data:f1", told)
+    desk.store.set("bridge:jobs:data:f1", record)
     desk.store.rpush("bridge:jobs:waiting", "f1")
     made = []
     for _ in range(3):

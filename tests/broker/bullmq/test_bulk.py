@@ -198,9 +198,9 @@ class TestClean:
 
     async def test_progress(self, q: Q) -> None:
         await finish(q, *names(8))
-        told: list[Progress] = []
-        await q.broker.bulk.clean(["completed"], q.clock.now, progress=told.append)
-        assert [(one.step, one.done, one.total) for one in told] == [
+        reported: list[Progress] = []
+        await q.broker.bulk.clean(["completed"], q.clock.now, progress=reported.append)
+        assert [(one.step, one.done, one.total) for one in reported] == [
             ("completed", 3, 8),
             ("completed", 6, 8),
             ("completed", 8, 8),
@@ -298,10 +298,10 @@ class TestDrain:
                 super().append(at)
                 waiting.append(asyncio.ensure_future(add(q, *(next(more) for _ in range(5)))))
 
-        told, waiting = Producer(), list[asyncio.Future[None]]()
-        assert await q.broker.bulk.clear(progress=told.append) == 9
+        producer, waiting = Producer(), list[asyncio.Future[None]]()
+        assert await q.broker.bulk.clear(progress=producer.append) == 9
         await asyncio.gather(*waiting)
-        assert told[-1] == Progress("wait", 9, 9)
+        assert producer[-1] == Progress("wait", 9, 9)
         assert (await q.broker.counts())["wait"] == 15
 
 
@@ -351,13 +351,13 @@ class TestObliterate:
         coming = [asyncio.ensure_future(add(q, "z1"))]
         first = True
 
-        def told(at: Progress) -> None:
+        def on_progress(at: Progress) -> None:
             nonlocal first
             if first:
                 first = False
                 coming.append(asyncio.ensure_future(add(q, "z2", priority=1)))
 
-        await q.broker.bulk.obliterate(progress=told)
+        await q.broker.bulk.obliterate(progress=on_progress)
         await asyncio.gather(*coming)
         assert lost(store) <= {"z2"}
 
@@ -365,11 +365,11 @@ class TestObliterate:
         await add(q, *names(5))
         resumed = iter([True])
 
-        def told(_: Progress) -> None:
+        def on_progress(_: Progress) -> None:
             if next(resumed, False):
                 store.hdel("bull:q:meta", "paused")
 
-        await q.broker.bulk.obliterate(progress=told)
+        await q.broker.bulk.obliterate(progress=on_progress)
         assert not store.exists("bull:q:meta", "bull:q:wait", "bull:q:paused")
 
     async def test_what_is_no_job_goes_too(self, q: Q, store: redis.Redis) -> None:
@@ -450,11 +450,11 @@ class TestRetryAll:
     async def test_a_job_that_fails_again_meanwhile_stays_failed(self, q: Q, store: redis.Redis) -> None:
         await finish(q, *names(4), kind="f")
 
-        def told(_: Progress) -> None:
+        def on_progress(_: Progress) -> None:
             if store.lrem("bull:q:wait", 1, "j000"):
                 store.zadd("bull:q:failed", {"j000": q.clock.now + 1})
 
-        assert await q.broker.bulk.retry_all("failed", progress=told) == 4
+        assert await q.broker.bulk.retry_all("failed", progress=on_progress) == 4
         assert store.zrange("bull:q:failed", 0, -1) == ["j000"]
 
 

@@ -93,11 +93,11 @@ class TestEvents:
         monkeypatch.setattr("oxcart.broker.events.TRIM", 200)
         await add(q, *names(500))
         assert store.xlen("bull:q:events") == 1000
-        told: list[Progress] = []
-        dropped = await q.broker.bulk.trim_events(100, progress=told.append)
+        reported: list[Progress] = []
+        dropped = await q.broker.bulk.trim_events(100, progress=reported.append)
         assert dropped >= 800
         assert store.xlen("bull:q:events") == 1000 - dropped
-        assert len(told) >= 4
+        assert len(reported) >= 4
 
     async def test_publish(self, q: Q, store: redis.Redis) -> None:
         event_id = await q.broker.bulk.publish("deployed", {"version": "1.2", "by": b"ada"})

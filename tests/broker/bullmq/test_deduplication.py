@@ -47,7 +47,7 @@ class Windows:
     def rest(self) -> Any:
         return self._store.pttl("bull:q:de:d")
 
-    def told(self) -> list[tuple[str, str, str]]:
+    def window_events(self) -> list[tuple[str, str, str]]:
         """The events of windows: name, the job that is kept, the one that is not."""
         stream: Any = self._store.xrange("bull:q:events")
         entries = [fields for _, fields in stream]
@@ -72,7 +72,7 @@ class TestSimple:
     async def test_until_its_owner_has_ended(self, windows: Windows, store: redis.Redis) -> None:
         assert await windows.add("a") == Added("a", True)
         assert await windows.add("b") == Added("a", False)
-        assert windows.told() == [("d", "a", "b")]
+        assert windows.window_events() == [("d", "a", "b")]
         assert store.exists("bull:q:b") == 0
         assert windows.rest == -1
         (job,) = (await windows.broker.claim(Ask())).jobs
@@ -153,14 +153,14 @@ class TestReplace:
         assert (windows.owner, windows.rest <= 60_000) == ("b", True)
         assert store.exists("bull:q:a") == 0
         assert store.zrange("bull:q:delayed", 0, -1) == ["b"]
-        assert windows.told() == [("d", "b", "a")]
+        assert windows.window_events() == [("d", "b", "a")]
         await windows.add("c", {**rule, "ttl": 600, "extend": True}, delay=30)
         assert windows.rest > 60_000
 
     async def test_an_owner_that_is_ready_stays(self, windows: Windows) -> None:
         await windows.add("a", {"replace": True})
         assert await windows.add("b", {"replace": True}) == Added("a", False)
-        assert windows.told() == []
+        assert windows.window_events() == []
 
     async def test_a_parent_does_not_wait_for_a_child_that_was_replaced(
         self, windows: Windows, store: redis.Redis

@@ -140,12 +140,12 @@ class TestPropagation:
         assert codes == [1]
         assert await two.formal("b", two.p) == await two.formal("c") == state
         assert await two.state("any") == "waiting"
-        (told,) = await two.p.look(["b"])
-        assert told is not None
-        assert told.failed_reason is not None
-        assert "bull:q:a" in told.failed_reason
-        assert "no" in told.failed_reason
-        assert [move.target for move in told.transitions] == [state]
+        (dependent,) = await two.p.look(["b"])
+        assert dependent is not None
+        assert dependent.failed_reason is not None
+        assert "bull:q:a" in dependent.failed_reason
+        assert "no" in dependent.failed_reason
+        assert [move.target for move in dependent.transitions] == [state]
         for keeper in two.keepers.values():
             await keeper.tick()
         assert hidden(store) == set()

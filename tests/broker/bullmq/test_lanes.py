@@ -42,8 +42,8 @@ class TestAdd:
         await q.broker.registry.beat(WorkerRecord(id="some"), Wakes.NEW_LANES)
         await q.broker.registry.beat(WorkerRecord(id="all"), Wakes.EVERY_ADD)
         await q.put(GPU, "a")
-        for worker, told in (("none", []), ("some", [GPU]), ("all", [GPU])):
-            assert store.zrange(f"bull:q:ox:wake:{worker}", 0, -1) == told
+        for worker, woken in (("none", []), ("some", [GPU]), ("all", [GPU])):
+            assert store.zrange(f"bull:q:ox:wake:{worker}", 0, -1) == woken
         store.delete("bull:q:ox:wake:some", "bull:q:ox:wake:all")
         await q.put(GPU, "b")
         assert store.zrange("bull:q:ox:wake:some", 0, -1) == []
@@ -390,7 +390,7 @@ class TestCost:
         store.config_resetstat()
         assert len((await q.choose(1, *lanes)).jobs) == 1
         stats: dict[str, dict[str, Any]] = store.info("commandstats")
-        names = {name.removeprefix("cmdstat_"): told["calls"] for name, told in stats.items()}
+        names = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
         ours = {name: calls for name, calls in names.items() if name not in ("info", "config|resetstat")}
         assert ours.pop("evalsha") == 1
         return sorted(name for name, calls in ours.items() for _ in range(calls))
@@ -433,7 +433,7 @@ class TestCost:
             store.config_resetstat()
             await q.finish("base", jobs, 1, *lanes)
             stats: dict[str, dict[str, Any]] = store.info("commandstats")
-            return {name: told["calls"] for name, told in stats.items() if "info" not in name}
+            return {name: stat["calls"] for name, stat in stats.items() if "info" not in name}
 
         plain = await commands(held[1])
         chosen = await commands(held[2], GPU, "base")

@@ -15,13 +15,13 @@ async def main(bullmq: Any, connection: Any) -> Any:
     found: dict[str, Any] = {}
     queue = bullmq.Queue("listening", {"connection": connection})
     events = bullmq.QueueEvents("listening", {"connection": connection, "lastEventId": "0-0"})
-    told: list[Any] = []
+    heard: list[Any] = []
 
     def note(name: str) -> Any:
         def noted(*args: Any) -> None:
             fields = args[0] if isinstance(args[0], dict) else {}
             shown = {key: "a time" if key in TIMES else value for key, value in fields.items()}
-            told.append([name, shown, len(args)])
+            heard.append([name, shown, len(args)])
 
         return noted
 
@@ -64,9 +64,9 @@ async def main(bullmq: Any, connection: Any) -> Any:
     await producer.publishEvent({"eventName": "mine", "text": "hello", "number": 5})
     found["no name"] = await error(producer.publishEvent({"x": 1}))
     await producer.close()
-    await until(lambda: any(one[0] == "mine" for one in told))
-    found["told"] = [one for one in told if one[0] != "drained"]
-    found["drained"] = [one for one in told if one[0] == "drained"][:1]
+    await until(lambda: any(one[0] == "mine" for one in heard))
+    found["told"] = [one for one in heard if one[0] != "drained"]
+    found["drained"] = [one for one in heard if one[0] == "drained"][:1]
 
     listener = events.on("x", lambda *args: found.setdefault("x", list(args)))
     events.emit("x", 1)

@@ -92,8 +92,8 @@ async def main(bullmq: Any, connection: Any) -> Any:
 
     worker = bullmq.Worker("schedules", process, {"connection": connection})
     ends = Ends(worker)
-    told = await ends.wait(2)
-    found["told"] = sorted(one[2] for one in told)
+    ended = await ends.wait(2)
+    found["told"] = sorted(one[2] for one in ended)
     poll = await queue.getJobScheduler("poll")
     found["next"] = [record(poll), near(poll["next"], now + HOUR)]
     found["next run"] = [

@@ -90,11 +90,11 @@ class Ends:
     """Collects what a worker tells, and lets wait for so many of it."""
 
     def __init__(self, worker: Any) -> None:
-        self.told: list[Any] = []
-        worker.on("completed", lambda job, result: self.told.append(["completed", job.id, result]))
-        worker.on("failed", lambda job, error: self.told.append(["failed", job.id, str(error)]))
-        worker.on("error", lambda *args: self.told.append(["error", type(args[0]).__name__]))
+        self.events: list[Any] = []
+        worker.on("completed", lambda job, result: self.events.append(["completed", job.id, result]))
+        worker.on("failed", lambda job, error: self.events.append(["failed", job.id, str(error)]))
+        worker.on("error", lambda *args: self.events.append(["error", type(args[0]).__name__]))
 
     async def wait(self, count: int) -> list[Any]:
-        await until(lambda: len(self.told) >= count)
-        return sorted(self.told, key=str)
+        await until(lambda: len(self.events) >= count)
+        return sorted(self.events, key=str)

@@ -129,14 +129,14 @@ async def main(bullmq: Any, connection: Any) -> Any:
     await producer.add(failing("continue", continueParentOnFailure=True))
     await producer.add(failing("waits"))
     await ends.wait(8)
-    await until(lambda: len([one for one in child_ends.told if one[0] == "failed"]) >= 5)
+    await until(lambda: len([one for one in child_ends.events if one[0] == "failed"]) >= 5)
     for name in ("fail", "ignore", "remove", "continue", "waits"):
         job = await parents.getJob(f"own-{name}")
         found[f"after {name}"] = [await job.getState(), job.failedReason, job.returnvalue]
     await parents.add("steps", {"step": 1}, {"jobId": "own-steps"})
     await until(lambda: waits(parents, "own-steps"))
     child_worker.resume()
-    await until(lambda: any(one[1] == "own-steps" for one in ends.told))
+    await until(lambda: any(one[1] == "own-steps" for one in ends.events))
     found["steps"] = [one for one in sorted(values, key=str) if one[0] in ("steps", "waits again")]
     found["steps job"] = seen(await parents.getJob("own-steps"))["attempts"]
 

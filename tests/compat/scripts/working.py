@@ -62,9 +62,9 @@ async def main(bullmq: Any, connection: Any) -> Any:
     ]
     jobs = {name: await queue.add(name, data, opts) for name, data, opts in cases}
     running = asyncio.ensure_future(worker.run())
-    told = await ends.wait(11)
-    found["told"] = [one for one in told if one[1] != jobs["bad result"].id]
-    found["bad result"] = [one[:2] for one in told if one[1] == jobs["bad result"].id]
+    ended = await ends.wait(11)
+    found["told"] = [one for one in ended if one[1] != jobs["bad result"].id]
+    found["bad result"] = [one[:2] for one in ended if one[1] == jobs["bad result"].id]
     found["active"] = sorted(actives)
     found["runs"] = runs
     found["traces"] = traces

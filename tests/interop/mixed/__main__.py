@@ -24,19 +24,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=562, help="of the plan (default: 562)")
     parser.add_argument("--without-us", action="store_true", help="the peers alone, to see what is theirs")
     parser.add_argument("--keep", type=Path, help="keep diary and logs in this folder")
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="oxcart-mixed-") as temporary:
-        folder = told.keep or Path(temporary)
+        folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         result = asyncio.run(
             run(
                 folder,
-                told.jobs,
-                seed=told.seed,
-                kills=told.kills,
-                cuts=told.cuts,
-                lease=told.lease,
-                without_us=told.without_us,
+                arguments.jobs,
+                seed=arguments.seed,
+                kills=arguments.kills,
+                cuts=arguments.cuts,
+                lease=arguments.lease,
+                without_us=arguments.without_us,
             )
         )
     print(result)

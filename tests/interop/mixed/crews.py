@@ -90,7 +90,7 @@ class Crews:
     def start(self, name: str) -> None:
         """Starts the worker of a name such as `oxcart-1`, on all queues."""
         side = name.partition("-")[0]
-        told = {
+        settings = {
             "role": "work",
             "side": side,
             "url": self.victims_url if name in self.victims else self.url,
@@ -108,10 +108,10 @@ class Crews:
             command = [str(pypi_environment() / "bin" / "python"), str(PYPI)]
         else:
             command = ["node", str(NODE_FOLDER / "crew.js")]
-            told["folder"] = str(installed("v" + side.removeprefix("node")))
+            settings["folder"] = str(installed("v" + side.removeprefix("node")))
         with (self.folder / f"{name}.log").open("wb") as log:
             self.running[name] = subprocess.Popen(
-                [*command, json.dumps(told)], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
+                [*command, json.dumps(settings)], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
             )
 
     def ready(self, name: str, limit: float = 60.0) -> None:

@@ -42,8 +42,8 @@ async def produce(url: str, plan: Plan, room: Room) -> None:
                 await _schedule_ours(queues[one.queue], one)
             else:
                 template = {"name": one.key, "data": one.data, "opts": {}}
-                said: dict[str, Any] = {"queue": one.queue, "key": one.key, "repeat": one.repeat}
-                await peers[one.by].call("upsertScheduler", **said, template=template)
+                options: dict[str, Any] = {"queue": one.queue, "key": one.key, "repeat": one.repeat}
+                await peers[one.by].call("upsertScheduler", **options, template=template)
         await asyncio.gather(
             *(_add_by_peer(driver, plan.trees[name], room) for name, driver in peers.items()),
             _add_ours(queues, plan.trees["oxcart"], room),

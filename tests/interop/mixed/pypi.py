@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 from bullmq import FlowProducer, Queue, UnrecoverableError, Worker
 
 
-def connection(told: dict[str, Any]) -> dict[str, Any]:
-    address = urlsplit(told["url"])
+def connection(settings: dict[str, Any]) -> dict[str, Any]:
+    address = urlsplit(settings["url"])
     return {"host": address.hostname, "port": address.port}
 
 
-async def work(told: dict[str, Any]) -> None:
-    diary = os.open(told["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+async def work(settings: dict[str, Any]) -> None:
+    diary = os.open(settings["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(what: str, job: Any, step: str) -> None:
         line = {
@@ -38,7 +38,7 @@ async def work(told: dict[str, Any]) -> None:
             "step": step,
             "at": time.time() * 1000,
             "side": "pypi",
-            "worker": told["name"],
+            "worker": settings["name"],
             "pid": os.getpid(),
         }
         os.write(diary, json.dumps(line).encode() + b"\n")
@@ -56,17 +56,17 @@ async def work(told: dict[str, Any]) -> None:
         return data["row"]
 
     options = {
-        "connection": connection(told),
-        "concurrency": told["concurrency"],
-        "name": told["name"],
-        "lockDuration": told["lock"],
-        "stalledInterval": told["check"],
-        "maxStalledCount": told["stalls"],
+        "connection": connection(settings),
+        "concurrency": settings["concurrency"],
+        "name": settings["name"],
+        "lockDuration": settings["lock"],
+        "stalledInterval": settings["check"],
+        "maxStalledCount": settings["stalls"],
         "drainDelay": 1,
     }
-    workers = [Worker(queue, run, options) for queue in told["queues"]]
+    workers = [Worker(queue, run, options) for queue in settings["queues"]]
     for worker in workers:
-        worker.on("error", lambda *told: print(*told, file=sys.stderr, flush=True))
+        worker.on("error", lambda *args: print(*args, file=sys.stderr, flush=True))
     print("ready", flush=True)
     await asyncio.Event().wait()
 
@@ -74,8 +74,8 @@ async def work(told: dict[str, Any]) -> None:
 class Producer:
     """The operations of `driver.js` that a producer needs."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self._connection = connection(told)
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._connection = connection(settings)
         self._flows = FlowProducer({"connection": self._connection})
         self._queues: dict[str, Any] = {}
 
@@ -102,8 +102,8 @@ class Producer:
             await queue.close()
 
 
-async def add(told: dict[str, Any]) -> None:
-    producer = Producer(told)
+async def add(settings: dict[str, Any]) -> None:
+    producer = Producer(settings)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         asked = json.loads(line)
@@ -122,9 +122,9 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[1])
-    if told["role"] == "work":
+    settings = json.loads(sys.argv[1])
+    if settings["role"] == "work":
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        asyncio.run(work(told))
+        asyncio.run(work(settings))
     else:
-        asyncio.run(add(told))
+        asyncio.run(add(settings))

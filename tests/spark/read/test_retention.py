@@ -76,7 +76,7 @@ def gaps(pipeline: Pipeline, *, built: bool = False) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows.select("cause", "life", "first_lost", "last_lost", "count").collect()]
 
 
-def every_entry_is_told_once(pipeline: Pipeline, added: int) -> int:
+def check_every_entry_once(pipeline: Pipeline, added: int) -> int:
     """Bronze and gaps together are the whole stream; returns how many were lost."""
     kept = [ordinal for ordinal, _ in entries(pipeline)]
     lost: list[int] = []
@@ -123,7 +123,7 @@ async def test_every_entry_that_a_node_constructor_costs_is_in_gaps(
     assert known > 4000
     await asyncio.to_thread(pipeline.ingest)
     assert gaps(pipeline) == [("trimmed", 1, at + 1, at + known, known)]
-    assert every_entry_is_told_once(pipeline, added(store)) == known
+    assert check_every_entry_once(pipeline, added(store)) == known
 
     # And in the middle of reading, whenever that is.
     await asyncio.to_thread(attach, address, "q", "main", keep=KEEP)
@@ -132,7 +132,7 @@ async def test_every_entry_that_a_node_constructor_costs_is_in_gaps(
     await forget(node, store)
     await reading
     await asyncio.to_thread(pipeline.once)
-    every_entry_is_told_once(pipeline, added(store))
+    check_every_entry_once(pipeline, added(store))
     assert gaps(pipeline, built=True) == gaps(pipeline)
 
 
