@@ -58,7 +58,7 @@ def test_a_page_is_used_as_a_person_would(browser: Browser, site: str, tmp_path:
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_goes_wrong_is_heard(browser: Browser, site: str) -> None:
+def test_page_records_console_and_network_errors(browser: Browser, site: str) -> None:
     page = browser.page()
     page.goto(site)
     assert page.evaluate("fetch('/missing').then(answer => answer.status)") == 404
@@ -71,7 +71,7 @@ def test_what_goes_wrong_is_heard(browser: Browser, site: str) -> None:
         page.goto(f"http://127.0.0.1:{free_port()}/")
 
 
-def test_it_ends_and_leaves_no_folder() -> None:
+def test_closed_browser_leaves_no_process_and_no_folder() -> None:
     browser = Browser()
     folder, pid = browser._folder, browser._process.pid
     browser.close()

@@ -68,7 +68,7 @@ def test_lint_checks_format_style_layers_and_generated_code() -> None:
         ("SILVER", "spark/transforms/build.py"),
     ],
 )
-def test_what_the_page_quotes_is_in_the_source(word: str, file: str) -> None:
+def test_quoted_words_are_in_the_source(word: str, file: str) -> None:
     assert word in (SOURCE / file).read_text()
 
 

@@ -67,7 +67,7 @@ def test_marked_tests_are_left_out_and_excluded_programs_refuse(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("needs", [Browser, ValkeyCluster, Sentinels])
-def test_what_needs_more_than_one_valkey_refuses(needs: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_beyond_one_valkey_are_refused(needs: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OXCART_FAST_TESTS", "1")
     with pytest.raises(fast.NotFast):
         needs()

@@ -43,6 +43,6 @@ def test_only_the_broker_talks_to_the_server(path: Path) -> None:
     assert list(breaches((SOURCE / path).read_text())) == []
 
 
-def test_a_breach_is_found() -> None:
+def test_breaches_of_the_boundary_are_found() -> None:
     code = "from oxcart.broker import caller\nimport hiredis\nawait broker.caller.command('PING')"
     assert len(list(breaches(code))) == 3

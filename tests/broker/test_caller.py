@@ -138,7 +138,7 @@ class TestOnce:
         assert isinstance(left, int)
         assert 0 < left <= 600
 
-    async def test_a_call_that_was_given_up_takes_its_slot_with_it(
+    async def test_slot_of_an_abandoned_call_is_not_reused(
         self, caller: Caller, store: redis.Redis, faults: Faults
     ) -> None:
         faults.plan = [ReplyError("ERR no")]
@@ -244,7 +244,7 @@ class TestPatience:
         assert faults.sent == 4
 
     @pytest.mark.parametrize("code", ["OOM", "MISCONF"])
-    async def test_memory_and_disk_are_waited_for_only_by_the_patient(
+    async def test_only_patient_calls_wait_for_memory_and_disk(
         self, caller: Caller, faults: Faults, code: str
     ) -> None:
         faults.plan = [ReplyError(f"{code} command not allowed")]

@@ -90,7 +90,7 @@ def test_a_terminated_keeper_stops_its_server_and_users_start_another(
     wait_until(lambda: all(is_gone(pid) for pid in known), "the old processes have ended")
 
 
-def test_what_a_killed_keeper_and_server_leave_is_no_hindrance(embedded: Embedded, folder: Path) -> None:
+def test_server_starts_over_leftovers_of_a_killed_keeper(embedded: Embedded, folder: Path) -> None:
     with client(embedded.ensure()) as link:
         link.set("word", "hello")
     for pid in pids(folder):

@@ -47,7 +47,9 @@ class TestAtRest:
         assert without is not None
         assert list(without.data) == ["$sealed"]
 
-    async def test_by_every_door(self, sealed: Queue, store: redis.Redis, url: str) -> None:
+    async def test_every_way_to_add_seals_the_payload(
+        self, sealed: Queue, store: redis.Redis, url: str
+    ) -> None:
         @sealed.job
         async def task(x: str) -> None: ...
 
@@ -165,7 +167,7 @@ class TestKeys:
         # A list shows what it can open, and of the others that they are there.
         assert [type(job.data) for job in await new.jobs.list("waiting")] == [str, dict]
 
-    async def test_what_was_altered_does_not_open(self, sealed: Queue, store: redis.Redis) -> None:
+    async def test_altered_envelopes_do_not_open(self, sealed: Queue, store: redis.Redis) -> None:
         job = await sealed.add("a", SECRET)
         good = stored(store, job.id)["$sealed"]
         flipped = bytearray(base64.b64decode(good["data"]))
@@ -257,7 +259,7 @@ class TestMasks:
                     await job.result(10)
         assert SECRET not in caplog.text
 
-    async def test_what_is_no_json_is_not_shown(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_invalid_json_is_not_shown_in_the_error(self, queue: Queue, store: redis.Redis) -> None:
         job = await queue.add("task", 1, attempts=1)
         store.hset(f"bull:q:{job.id}", "data", SECRET)
 

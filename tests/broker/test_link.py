@@ -171,7 +171,7 @@ class TestGreeting:
 
 
 class TestLoss:
-    async def test_nobody_listens(self) -> None:
+    async def test_refused_connection_raises_broker_unavailable(self) -> None:
         link = Link(to(1))
         with pytest.raises(BrokerUnavailable, match=r"cannot reach 127\.0\.0\.1:1: "):
             await link.call("PING")

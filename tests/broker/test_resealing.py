@@ -187,7 +187,7 @@ class TestRotation:
         while True:
             assert (await reseal(broker)).unopened == {}
 
-    async def test_what_does_not_open_stays_and_is_counted(
+    async def test_unopenable_values_stay_and_are_counted(
         self, make: Callable[..., Queue], store: redis.Redis
     ) -> None:
         plain, lost = make(None), make(KeyRing({"lost": b"l" * 32}))

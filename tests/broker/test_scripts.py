@@ -73,7 +73,7 @@ class TestEveryScript:
         for part in " ".join(found).split():
             assert f"{part}.lua" in [*PARTS, *SHARED]
 
-    def test_what_it_seldom_needs_is_there(self, verb: str) -> None:
+    def test_functions_included_when_needed_exist(self, verb: str) -> None:
         text = load(verb).text.decode()
         asked = set(re.findall(r"\bseldom\(\)\.(\w+)", text))
         assert asked <= set(re.findall(r"^local function (\w+)", text, re.MULTILINE))
@@ -131,7 +131,7 @@ def test_the_parts_are_in_the_order_of_the_include_line() -> None:
     assert first == sorted(first)
 
 
-def test_what_a_script_does_not_use_is_left_out() -> None:
+def test_unused_functions_are_left_out() -> None:
     text = scripts.load("set_progress").text.decode()
     assert "local function max_events" in text
     assert "local known_max_events" in text, "used by what it uses"

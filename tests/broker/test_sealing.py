@@ -117,7 +117,7 @@ class TestARefusedPayload:
         place.write(ours.id, place.read(theirs.id, "other"))
         await assert_refused(place.sealed, ours, "sealed for another job or queue")
 
-    async def test_that_was_a_checkpoint(self, place: Place) -> None:
+    async def test_checkpoint_in_place_of_a_payload(self, place: Place) -> None:
         job = await place.sealed.add("task", {"step": 0}, attempts=5)
         saved = place.sealed.job(name="task")(_save)
         assert saved.name == "task"
@@ -225,7 +225,7 @@ class TestAnAcceptedPayload:
         jobs = await queue.jobs.get_many([first.id, keyed.id, replaced.id])
         assert [job.data for job in jobs if job] == [SECRET] * 3
 
-    async def test_an_add_that_a_window_keeps_for_later(self, make_queue: MakeQueue) -> None:
+    async def test_payload_of_an_add_that_a_window_keeps(self, make_queue: MakeQueue) -> None:
         queue = make_queue(key_ring=KeyRing({"k1": KEY}))
         window = {"id": "w", "keep_last_if_active": True}
         seen: list[Any] = []
@@ -329,7 +329,7 @@ class TestResultsAndProgress:
         assert SECRET not in everything(store)
         assert "$sealed" in everything(store)
 
-    async def test_are_plain_without_that(self, place: Place, store: redis.Redis) -> None:
+    async def test_are_plain_by_default(self, place: Place, store: redis.Redis) -> None:
         @place.sealed.job(name="task")
         async def task(job: RunningJob) -> Any:
             return SECRET

@@ -172,7 +172,7 @@ async def test_other_changes_are_applied_once_too(server: ValkeyServer, store: S
         await broker.close()
 
 
-async def test_what_a_repeat_does_when_its_memory_is_over(server: ValkeyServer, store: Store) -> None:
+async def test_repeat_after_the_journal_expired_is_a_new_call(server: ValkeyServer, store: Store) -> None:
     """An answer is remembered for ten minutes. A repeat that comes later is a new call: what is lost then?
 
     An id that is still there is not added twice. A claim whose answer nobody got is nobody's, and comes back

@@ -122,7 +122,7 @@ async def _produce(queue: Queue, acknowledged: list[str], unsure: list[str], sto
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_nothing_is_lost_whatever_happens(seed: int, tmp_path: Path) -> None:
+async def test_no_acknowledged_job_is_lost_under_random_faults(seed: int, tmp_path: Path) -> None:
     acknowledged: list[str] = []
     unsure: list[str] = []
     stop = asyncio.Event()

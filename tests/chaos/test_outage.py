@@ -402,7 +402,7 @@ async def test_a_call_under_way_ends_when_its_connection_is_closed(server: Valke
             await asyncio.wait_for(calling, LIMIT)
 
 
-async def test_what_is_known_of_the_connection(
+async def test_is_connected_follows_the_server(
     server: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`worker.is_connected` follows the server, from the first connection on."""
@@ -533,7 +533,7 @@ async def test_workers_continue_on_a_server_that_lost_its_data(server: ValkeySer
     await load.queue.close()
 
 
-async def test_outcomes_on_their_way_are_knocked_for(server: ValkeyServer) -> None:
+async def test_reconnects_stay_frequent_while_outcomes_are_pending(server: ValkeyServer) -> None:
     """A job that ended during an outage is somebody's result: the pauses stay short until it is told."""
     async with Proxy(server.port) as proxy:
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)

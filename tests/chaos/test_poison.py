@@ -490,5 +490,5 @@ async def test_a_worker_survives_errors_of_every_shape(server: ValkeyServer, sto
     await queue.close()
 
 
-def test_what_the_server_refuses_has_a_type() -> None:
+def test_wrong_type_reply_is_a_script_error() -> None:
     assert isinstance(script_error("add", "WRONGTYPE Operation against a key"), ScriptError)

@@ -14,7 +14,7 @@ def queue(clean: ValkeyServer) -> Queue:
     return Queue("mail", url=clean.url)
 
 
-def test_some_by_id(ox: Commands, queue: Queue) -> None:
+def test_cancel_by_id(ox: Commands, queue: Queue) -> None:
     queue.add("n", job_id="a")
     queue.add("n", job_id="b")
     assert ox("cancel", "mail", "a", "--reason", "no").out == "a: cancelled\n"
@@ -27,7 +27,7 @@ def test_some_by_id(ox: Commands, queue: Queue) -> None:
     assert ended.json[1]["state"] == "cancelled"
 
 
-def test_all_that_fit(ox: Commands, queue: Queue) -> None:
+def test_cancel_all_matching_jobs(ox: Commands, queue: Queue) -> None:
     for name in ("odd", "even", "odd"):
         queue.add(name)
     dry = ox("cancel", "mail", "--all", "--name", "odd", "--dry-run")
@@ -38,7 +38,7 @@ def test_all_that_fit(ox: Commands, queue: Queue) -> None:
     assert (found["queue"], found["matched"], found["cancelled"]) == ("mail", 1, 1)
 
 
-def test_by_what_was_added_with_them(ox: Commands, queue: Queue) -> None:
+def test_cancel_all_jobs_with_a_tag(ox: Commands, queue: Queue) -> None:
     ox("add", "mail", "n", "--tag", "tenant=acme", "--tag", "plan=pro", "--correlation-id", "c-1")
     ox("add", "mail", "n", "--callback-url", "https://example.com/hook")
     assert ox("add", "mail", "n", "--callback-url", "http://localhost/").code == 2

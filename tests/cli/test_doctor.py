@@ -226,7 +226,7 @@ class TestRescue:
         assert client.lrange("bull:mail:paused", 0, -1) == ["a"]
         assert not client.exists("bull:mail:wait", "bull:mail:marker")
 
-    def test_what_is_not_lost_is_left_alone(self, ox: Commands, client: Any) -> None:
+    def test_rescue_leaves_leased_and_ended_jobs_alone(self, ox: Commands, client: Any) -> None:
         ox("add", "mail", "hello", "--job-id", "held")
         ox("add", "mail", "hello", "--job-id", "done")
         self.lose(client)

@@ -84,7 +84,7 @@ class TestManyQueues:
         assert ox("queues", "--match", "none-*").out == "no queues yet\n"
         assert ox("queues", "mail-00001", "--match", "mail-*").code == 2
 
-    def test_a_table_of_some(self, ox: Commands, many: Any) -> None:
+    def test_matching_queues_are_shown_as_a_table(self, ox: Commands, many: Any) -> None:
         shown = ox("queues", "--match", "mail-0000*").out
         assert "mail-00007" in shown
         assert shown.count("waiting") == 1

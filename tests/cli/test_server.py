@@ -84,7 +84,7 @@ def test_in_the_foreground(folder: Path, start: Callable[..., Program]) -> None:
     wait_until(lambda: embedded.status(folder) is None, "no server left")
 
 
-def test_an_interruption_as_soon_as_it_has_spoken_is_an_orderly_end(
+def test_interrupt_right_after_the_start_message_exits_cleanly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

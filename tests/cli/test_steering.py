@@ -74,12 +74,12 @@ class TestSchedulers:
             ["not json", "--every", "1h"],
         ],
     )
-    def test_wrongly(self, ox: Commands, queue: Queue, words: list[str]) -> None:
+    def test_bad_schedules_are_code_2(self, ox: Commands, queue: Queue, words: list[str]) -> None:
         ended = ox("schedules", "add", "mail", "x", *words)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
         assert queue.schedules.count() == 0
 
-    def test_what_is_not_there_is_code_1(self, ox: Commands, queue: Queue) -> None:
+    def test_missing_schedule_is_code_1(self, ox: Commands, queue: Queue) -> None:
         ended = ox("schedules", "show", "mail", "none")
         assert (ended.code, ended.err) == (1, "oxcart: queue mail has no schedule none\n")
         queue.schedules.upsert("some", every="1h")
@@ -139,7 +139,7 @@ class TestLimits:
             ["hold", "mail", "soon"],
         ],
     )
-    def test_wrongly(self, ox: Commands, queue: Queue, words: list[str]) -> None:
+    def test_bad_limits_are_code_2(self, ox: Commands, queue: Queue, words: list[str]) -> None:
         ended = ox("limits", *words)
         assert (ended.code, ended.err.count("\n")) == (2, 1)
         assert (queue.limits.concurrency(), queue.limits.rate(), queue.limits.wait_ms()) == (None, None, 0)
@@ -155,7 +155,7 @@ class TestDedup:
         assert queue.add("n", deduplication="user-42").created
         assert ox("dedup", "release", "mail", "user-42").out == "user-42: released\n"
 
-    def test_what_is_not_there_is_code_1(self, ox: Commands) -> None:
+    def test_missing_window_is_code_1(self, ox: Commands) -> None:
         for word in ("show", "release"):
             ended = ox("dedup", word, "mail", "nobody")
             assert (ended.code, ended.err) == (1, "oxcart: queue mail keeps nothing out for nobody\n")
@@ -208,7 +208,7 @@ class TestFlow:
             len(ElementTree.fromstring(ox("flow", "show", "mail", "t", "--svg").out).findall(f"{svg}g")) == 2
         )
 
-    def test_what_is_not_there_is_code_1(self, ox: Commands) -> None:
+    def test_missing_flow_is_code_1(self, ox: Commands) -> None:
         assert ox("flow", "show", "mail", "none").code == 1
 
 

@@ -226,7 +226,7 @@ async def stuck() -> None:
         ],
         ids=["ignores its cancellation", "waits for a thread", "left a process", "blocks the loop"],
     )
-    def test_the_process_ends_after_its_timeout_whatever_runs(
+    def test_process_exits_after_its_shutdown_timeout(
         self, start: Start, mail: Queue, app: Path, handler: str, state: str
     ) -> None:
         app.write_text(APP + "\nimport asyncio, multiprocessing, time\n\n@mail.job" + handler)
@@ -430,7 +430,7 @@ class TestTargets:
             (["shop"], ["one", "two"]),
         ],
     )
-    def test_what_is_found(self, targets: list[str], names: list[str]) -> None:
+    def test_targets_load_their_queues(self, targets: list[str], names: list[str]) -> None:
         assert [queue.name for queue in apps.load(targets)] == names
 
     @pytest.mark.parametrize(
@@ -444,14 +444,14 @@ class TestTargets:
             (":one", "':one' is not of the form module:queue, for example app:emails"),
         ],
     )
-    def test_what_is_refused(self, target: str, message: str) -> None:
+    def test_bad_targets_are_refused(self, target: str, message: str) -> None:
         with pytest.raises(CommandError) as refused:
             apps.load([target])
         assert str(refused.value) == message
         assert refused.value.code == 2
 
     @pytest.mark.parametrize("target", ["shop", "shop:", "shop:nope", "shop:number", "nope:x"])
-    def test_functions_that_are_none(self, target: str) -> None:
+    def test_bad_functions_are_refused(self, target: str) -> None:
         with pytest.raises(CommandError):
             apps.load_function(target)
 

@@ -119,7 +119,7 @@ async def test_steering_a_child_whose_parent_is_in_another_slot(child: tuple[Bul
     assert _dump(client, broker) == before
 
 
-async def test_a_worker_goes_on_beside_such_a_child(
+async def test_worker_continues_beside_a_child_of_another_slot(
     masters: Masters, child: tuple[BullMQBroker, Any]
 ) -> None:
     broker, _ = child

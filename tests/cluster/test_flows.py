@@ -11,7 +11,7 @@ from oxcart.model.errors import CrossSlotError
 from tests.cluster.conftest import Masters
 
 
-async def test_over_two_slots(masters: Masters) -> None:
+async def test_flow_over_two_slots_is_refused(masters: Masters) -> None:
     here, there = masters.cluster.nodes[:2]
     one, other = (Queue(masters.queue_on(node), url=masters.url) for node in (here, there))
     with pytest.raises(CrossSlotError, match=r"two slots of the cluster; give them a prefix with a hash tag"):
@@ -39,7 +39,7 @@ async def test_children_in_another_slot(masters: Masters) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["{bull}", "bull"])
-async def test_in_one_slot(masters: Masters, prefix: str) -> None:
+async def test_flow_in_one_slot_runs(masters: Masters, prefix: str) -> None:
     """Two queues that share the tag of their prefix, or one queue with a tag of its own."""
     parents = Queue("parents", url=masters.url, prefix=prefix)
     children = Queue("children", url=masters.url, prefix=prefix) if "{" in prefix else parents

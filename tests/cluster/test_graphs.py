@@ -9,7 +9,7 @@ from oxcart.model.errors import CrossSlotError
 from tests.cluster.conftest import Masters
 
 
-async def test_over_two_slots(masters: Masters) -> None:
+async def test_graph_over_two_slots_is_refused(masters: Masters) -> None:
     here, there = masters.cluster.nodes[:2]
     one, other = (Queue(masters.queue_on(node), url=masters.url) for node in (here, there))
     graph = Graph(one)
@@ -22,7 +22,7 @@ async def test_over_two_slots(masters: Masters) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["{bull}", "bull"])
-async def test_in_one_slot(masters: Masters, prefix: str) -> None:
+async def test_graph_in_one_slot_runs(masters: Masters, prefix: str) -> None:
     """Two queues that share the tag of their prefix, or one queue with a tag of its own."""
     first = Queue("first", url=masters.url, prefix=prefix)
     then = Queue("then", url=masters.url, prefix=prefix) if "{" in prefix else first

@@ -50,7 +50,7 @@ class TestWaitUntilFinished:
         with pytest.raises(JobFailed, match="no luck"):
             await job.waitUntilFinished(None, 10_000)
 
-    async def test_not_for_ever(self, make: Make) -> None:
+    async def test_wait_times_out(self, make: Make) -> None:
         job = await make(Queue, "q").add("a", {})
         with pytest.raises(ResultTimeout):
             await job.waitUntilFinished(None, 10)
@@ -258,7 +258,7 @@ class TestQueues:
             ({"x": object()}, "opts"),
         ],
     )
-    async def test_what_cannot_be_is_refused_before_anything_is_written(
+    async def test_invalid_options_are_refused_before_any_write(
         self, make: Make, store: redis.Redis, opts: Any, field: str
     ) -> None:
         queue, producer = make(Queue, "q"), make(FlowProducer)

@@ -62,7 +62,7 @@ def test_a_connection_names_the_server(connection: Any, url: str) -> None:
     assert place(connection) == url
 
 
-def test_without_one_it_is_the_environments_or_the_usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_connection_is_the_environment_or_the_usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place(None) == place({}) == "redis://localhost:6379"
     monkeypatch.setenv("OXCART_URL", "redis://elsewhere:1")
     assert place(None) == "redis://elsewhere:1"
@@ -71,7 +71,7 @@ def test_without_one_it_is_the_environments_or_the_usual_port(monkeypatch: pytes
 @pytest.mark.parametrize(
     "connection", [5, ["redis://h"], {"hots": "h"}, "localhost:6379", {"host": "h", "ssl": True, "tls": 1}]
 )
-def test_what_is_none_is_refused(connection: Any) -> None:
+def test_invalid_connections_are_refused(connection: Any) -> None:
     with pytest.raises(ValidationError):
         server_of(connection)
 
@@ -83,7 +83,9 @@ def test_a_password_is_not_in_the_error() -> None:
 
 
 @pytest.mark.parametrize("way", ["url", "dict", "client"])
-async def test_all_of_them_work(valkey: ValkeyServer, url: str, client: Redis, way: str) -> None:
+async def test_every_form_of_connection_works(
+    valkey: ValkeyServer, url: str, client: Redis, way: str
+) -> None:
     ways: dict[str, Any] = {"url": url, "dict": {"host": "127.0.0.1", "port": valkey.port}, "client": client}
     queue = Queue("q", {"connection": ways[way]})
     job = await queue.add("a", {})

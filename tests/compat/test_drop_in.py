@@ -132,9 +132,7 @@ def test_their_readme_runs_with_one_line_changed(
     assert found == expected
 
 
-def test_faults_of_theirs_that_are_none_of_ours(
-    theirs: str, valkey: ValkeyServer, store: redis.Redis
-) -> None:
+def test_known_faults_of_bullmq_are_not_ours(theirs: str, valkey: ValkeyServer, store: redis.Redis) -> None:
     """Where a new release of theirs has mended one, its row in docs/migrating-from-bullmq.md goes."""
     faults = run(theirs, "faults.py", "bullmq", str(valkey.port))
     assert len(faults) == 10
@@ -145,7 +143,9 @@ def test_faults_of_theirs_that_are_none_of_ours(
     assert ours.keys() == faults.keys()
 
 
-def test_what_we_have_decided_otherwise(theirs: str, valkey: ValkeyServer, store: redis.Redis) -> None:
+def test_deliberate_differences_are_the_documented_ones(
+    theirs: str, valkey: ValkeyServer, store: redis.Redis
+) -> None:
     """Each has its row in docs/migrating-from-bullmq.md, with the reason."""
     there = run(theirs, "decided.py", "bullmq", str(valkey.port))
     store.flushall()

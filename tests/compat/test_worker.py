@@ -41,7 +41,7 @@ class TestTheRetryRule:
     @pytest.mark.parametrize(
         "error", [ValueError("x"), PermissionError("x"), NotImplementedError("x"), KeyError("x")]
     )
-    async def test_what_our_own_table_gives_up_is_tried_again(self, make: Make, error: Exception) -> None:
+    async def test_errors_that_oxcart_gives_up_on_are_retried(self, make: Make, error: Exception) -> None:
         async def process(job: Job, token: str) -> None:
             raise error
 
@@ -52,9 +52,7 @@ class TestTheRetryRule:
         assert [one[2] for one in ends] == [error] * 3
         assert (await queue.getJob(job.id)).attemptsMade == 3
 
-    async def test_only_an_unrecoverable_error_is_final_and_not_what_was_raised_from_one(
-        self, make: Make
-    ) -> None:
+    async def test_only_unrecoverable_error_itself_is_final(self, make: Make) -> None:
         async def process(job: Job, token: str) -> None:
             final = UnrecoverableError("for good")
             raise final if job.name == "final" else ValueError("again") from final
@@ -222,7 +220,7 @@ class TestOptions:
             assert worker.closed
         assert heard == ["closed", "closed"]
 
-    async def test_so_many_run_at_once(self, make: Make) -> None:
+    async def test_concurrency_bounds_running_jobs(self, make: Make) -> None:
         running, most, go = 0, 0, asyncio.Event()
 
         async def process(job: Job, token: str) -> None:
@@ -410,7 +408,7 @@ class TestPauseAndClose:
         assert await job.getState() == "waiting"
         assert not store.exists(f"bull:q:{job.id}:lock")
 
-    async def test_what_a_cancelled_close_waits_for_still_ends(self, make: Make) -> None:
+    async def test_running_jobs_finish_after_a_cancelled_close(self, make: Make) -> None:
         go = asyncio.Event()
 
         async def process(job: Job, token: str) -> None:
@@ -483,7 +481,7 @@ class TestSignals:
         assert renewed[0] == {"count": 1, "jobIds": [job.id]}
         go.set()
 
-    async def test_what_is_tracked_by_hand_is_renewed_too(self, make: Make, store: redis.Redis) -> None:
+    async def test_leases_tracked_by_hand_are_renewed(self, make: Make, store: redis.Redis) -> None:
         queue = make(Queue, "q")
         worker = make(Worker, "q", None, lockDuration=30_000, lockRenewTime=100)
         renewed: list[Any] = []

@@ -174,7 +174,7 @@ def test_without_await(pair: tuple[ValkeyServer, ValkeyServer]) -> None:
     queue.close()
 
 
-async def test_what_cannot_be_replicated_is_refused_before_any_write(tmp_path: Path) -> None:
+async def test_invalid_durability_is_refused_before_any_write(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="embedded server"):
         Queue("q", folder=tmp_path, durability="replicated")
     durability: Any = "eternal"

@@ -68,7 +68,7 @@ async def test_leases_are_renewed_by_the_process_that_does_so(kind_of_server: st
             assert await (await queue.add("slow")).result(LIMIT) >= 1
 
 
-def test_the_face_without_await(kind_of_server: str, name: str) -> None:
+def test_sync_queue_works_on_every_kind_of_server(kind_of_server: str, name: str) -> None:
     with oxcart.sync.Queue(name, url=kind_of_server) as queue:
         handle = queue.add("later", {"n": 1}, delay="1h")
         assert handle.state() == "delayed"

@@ -333,7 +333,7 @@ class TestWhenToAsk:
         desk.now += 40
         assert (await desk.next()).queue == "a"
 
-    async def test_a_limit_that_the_loop_thinks_over_before_the_clock_does_is_asked_again(self) -> None:
+    async def test_limit_is_checked_again_when_the_loop_wakes_before_the_clock(self) -> None:
         desk = Desk("a", concurrency=5)
         desk.claims.wake(None)
         (await desk.next()).reply(0, limited_ms=5)

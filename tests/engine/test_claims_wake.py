@@ -43,7 +43,7 @@ def claims_on(broker: SlowBroker, starved: asyncio.Event, **more: Any) -> Claims
     )
 
 
-async def test_an_answer_sent_before_the_wake_does_not_end_the_asking() -> None:
+async def test_reply_sent_before_a_wake_does_not_end_claiming() -> None:
     broker, starved = SlowBroker(), asyncio.Event()
     claims = claims_on(broker, starved)
     async with asyncio.timeout(LIMIT):
@@ -58,7 +58,7 @@ async def test_an_answer_sent_before_the_wake_does_not_end_the_asking() -> None:
     await claims.close()
 
 
-async def test_an_empty_answer_ends_the_asking() -> None:
+async def test_empty_reply_ends_claiming() -> None:
     broker, starved = SlowBroker(), asyncio.Event()
     claims = claims_on(broker, starved)
     async with asyncio.timeout(LIMIT):

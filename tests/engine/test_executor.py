@@ -152,7 +152,7 @@ class TestSlots:
         await bench.until(20)
         assert started == [job.id for job in jobs]
 
-    async def test_what_has_not_started_can_be_taken_back(self, make_bench: Make) -> None:
+    async def test_unstarted_jobs_can_be_returned(self, make_bench: Make) -> None:
         bench = make_bench(1)
         go = asyncio.Event()
 
@@ -187,7 +187,7 @@ class TestSlots:
         assert [outcome.kind for outcome in outcomes].count(OutcomeKind.COMPLETED) == 3
 
 
-class TestApart:
+class TestIsolation:
     async def test_a_context_variable_does_not_leak_to_the_next_job(self, make_bench: Make) -> None:
         bench = make_bench(1)
         variable: contextvars.ContextVar[str] = contextvars.ContextVar("v", default="clean")
@@ -201,7 +201,7 @@ class TestApart:
         await bench.until(5)
         assert seen == ["clean"] * 5
 
-    async def test_nor_from_the_code_that_started_the_worker(self, make_bench: Make) -> None:
+    async def test_context_variables_of_the_starter_do_not_reach_jobs(self, make_bench: Make) -> None:
         variable: contextvars.ContextVar[str] = contextvars.ContextVar("v", default="clean")
         variable.set("outside")
         bench = make_bench(1)
@@ -211,7 +211,7 @@ class TestApart:
 
         assert (await bench.one(looks)).value == b'"clean"'
 
-    async def test_nor_from_a_thread(self, make_bench: Make) -> None:
+    async def test_context_variables_of_a_thread_do_not_leak(self, make_bench: Make) -> None:
         bench = make_bench(1)
         variable: contextvars.ContextVar[str] = contextvars.ContextVar("v", default="clean")
 
@@ -298,7 +298,7 @@ class TestThreads:
         broker: Any = job._broker
         assert broker.calls == [("progress", job.id, 50), ("log", job.id, ["a line"], 1000)]
 
-    async def test_an_async_handler_has_no_use_for_that(self, make_bench: Make) -> None:
+    async def test_wait_for_is_refused_in_an_async_handler(self, make_bench: Make) -> None:
         async def speaks(job: RunningJob) -> None:
             job.wait_for(job.log("x"))
 
@@ -367,7 +367,7 @@ class TestTimeouts:
             ({}, {"timeout": None}, 1800.0, 1800.0),
         ],
     )
-    async def test_the_jobs_word_or_the_workers_and_a_handler_may_ask_for_less(
+    async def test_handler_may_shorten_the_timeout_of_job_or_worker(
         self, make_bench: Make, job: Any, handler: Any, worker: float | None, limit: float | None
     ) -> None:
         bench = make_bench(1, timeout=worker)
@@ -544,7 +544,7 @@ class TestMiddleware:
         await make_bench(1, middleware=(layer,)).one(handler, data={"number": "x"})
         assert seen == ["payload"]
 
-    async def test_its_own_error_is_the_attempts(self, make_bench: Make) -> None:
+    async def test_middleware_error_fails_the_attempt(self, make_bench: Make) -> None:
         async def layer(job: RunningJob, call_next: Call) -> Any:
             raise RuntimeError("the middleware broke")
 

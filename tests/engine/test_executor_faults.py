@@ -40,7 +40,7 @@ class TestEveryErrorEndsItsAttempt:
         assert outcome.kind == "f"
         assert b"StopIteration" in outcome.value + outcome.stack
 
-    async def test_and_in_a_process(self, bench: Bench) -> None:
+    async def test_stop_iteration_in_a_process_fails_the_attempt(self, bench: Bench) -> None:
         async with asyncio.timeout(60):
             outcome = await bench.one(process_handlers.runs_dry, run="process", attempts=1)
         assert outcome.kind == "f"

@@ -184,7 +184,9 @@ class TestSignatures:
             (lambda: None, None, False),
         ],
     )
-    def test_what_it_takes(self, function: Any, takes_job: str | None, takes_data: bool) -> None:
+    def test_signature_decides_the_arguments(
+        self, function: Any, takes_job: str | None, takes_data: bool
+    ) -> None:
         handler = Handler("n", function)
         assert (handler.takes_job, handler.takes_data) == (takes_job, takes_data)
 

@@ -209,7 +209,9 @@ class TestChanges:
             worker.abilities = Abilities(region="eu")
             assert worker._stations[0].family == []
 
-    async def test_what_it_holds_it_still_ends(self, queue: Queue, runs: Runs, store: redis.Redis) -> None:
+    async def test_running_jobs_of_a_lane_left_still_finish(
+        self, queue: Queue, runs: Runs, store: redis.Redis
+    ) -> None:
         runs.gate = asyncio.Event()
         worker = Worker(queue, abilities=Abilities(capabilities="gpu"), lock_duration=30, renew_every=0.1)
         async with worker.running():

@@ -100,7 +100,7 @@ class TestRenewal:
         assert set(held.renewed) == {3}
         assert held.lost == []
 
-    async def test_what_was_dropped_is_not_renewed(self, held: Held, store: redis.Redis) -> None:
+    async def test_dropped_leases_are_not_renewed(self, held: Held, store: redis.Redis) -> None:
         one, two = await held.claim(2)
         held.leases.hold(0, [one, two], [None] * 2)
         await held.renewals(1)
@@ -119,7 +119,7 @@ class TestRenewal:
         held.leases.drop(0, [one.id])
         await eventually(lambda: held.renewed[-1] == 1, "told after a while")
 
-    async def test_what_was_let_go_is_renewed_until_its_end_is_committed(
+    async def test_lease_is_renewed_until_the_finish_is_committed(
         self, held: Held, store: redis.Redis
     ) -> None:
         (job,) = await held.claim()
@@ -230,7 +230,7 @@ class TestProcess:
         held.leases.hold(0, jobs, [None])
         assert held.leases.pid is not None, "before hold returns, so before a handler runs"
 
-    async def test_it_renews_what_it_was_spawned_for_though_the_loop_is_blocked(
+    async def test_renewer_renews_its_first_leases_while_the_loop_is_blocked(
         self, queue: Queue, store: redis.Redis
     ) -> None:
         """The handler of the first claim may block the event loop before the process is up."""
@@ -246,7 +246,7 @@ class TestProcess:
         finally:
             await held.close()
 
-    async def test_it_renews_soon_after_the_server_is_back(self, queue: Queue) -> None:
+    async def test_renewer_renews_soon_after_an_outage(self, queue: Queue) -> None:
         """A renewal that failed is not put off until the next one is due."""
         held = Held(queue, every=20.0, url="redis://127.0.0.1:1")
         held.leases._spawned_at = 1.0  # as after another renewer, so that this one renews at once
@@ -262,7 +262,7 @@ class TestProcess:
         finally:
             await held.close()
 
-    async def test_it_renews_though_the_worker_does_not_read_what_it_reports(
+    async def test_renewer_renews_while_the_worker_reads_no_reports(
         self, queue: Queue, store: redis.Redis
     ) -> None:
         """A handler may block the event loop for hours, while the pipe of reports fills."""
@@ -387,7 +387,7 @@ class TestStandIn:
         assert alone.lost == []
 
     @pytest.mark.slow
-    async def test_it_begins_when_the_renewer_can_renew_no_more(
+    async def test_stand_in_starts_when_the_renewer_cannot_renew(
         self, queue: Queue, store: redis.Redis
     ) -> None:
         """The server lets the worker's connection live, and no new one of the renewer in."""
@@ -411,9 +411,7 @@ class TestStandIn:
         finally:
             await held.close()
 
-    async def test_it_ends_when_the_renewer_has_renewed_and_begins_when_that_has_died(
-        self, queue: Queue
-    ) -> None:
+    async def test_stand_in_stops_for_a_working_renewer_and_starts_for_a_dead_one(self, queue: Queue) -> None:
         held = Held(queue)
         held.stand_in()
         held.leases.start()
@@ -474,7 +472,7 @@ class TestRenewerAlone:
         renewer.beat()
         assert reports == []
 
-    def test_who_is_stopped(self) -> None:
+    def test_running_and_missing_processes_are_not_stopped(self) -> None:
         assert not is_stopped(os.getpid())
         assert not is_stopped(2**22 + 1)
 

@@ -186,7 +186,7 @@ class TestImportPath:
         assert import_path(Handler("n", handlers.double)) == ("tests.engine.process_handlers", "double")
         assert import_path(Handler("n", handlers.Nest.inner))[1] == "Nest.inner"
 
-    def test_what_cannot_be_imported(self) -> None:
+    def test_functions_without_an_import_path_are_refused(self) -> None:
         def nested() -> None: ...
 
         for function in (nested, lambda: None):

@@ -14,7 +14,7 @@ from tests.engine.making import NOW, NoBroker, make_job
 
 
 class TestReading:
-    def test_what_it_is(self) -> None:
+    def test_running_job_shows_its_fields(self) -> None:
         job = make_job(
             {"x": 1}, job_id="7", name="greet", starts=3, fields={"atm": "1", "stc": "1"}, attempts=5
         )

@@ -316,7 +316,7 @@ class TestOthers:
         assert (outcome.kind, outcome.attempts) == ("f", allowed)
 
 
-class TestTold:
+class TestFailureLog:
     """Every failed attempt is one line of the log: nobody should have to ask the server whether jobs fail."""
 
     def test_a_final_failure_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -339,7 +339,7 @@ class TestTold:
         assert "failed and is tried again in 1.5 s, attempt 1 of 2, temporary: xxx" in caplog.text
         assert "x" * 301 not in caplog.text
 
-    def test_what_was_cancelled_is_no_failure(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_cancellation_is_not_logged_as_a_failure(self, caplog: pytest.LogCaptureFixture) -> None:
         job = make_job()
         tell_failure(job, verdict.of_result(job, Cancel("not wanted")))
         assert caplog.records == []

@@ -167,7 +167,7 @@ class TestAddresses:
     def test_public_ones(self, host: str) -> None:
         check_submitted(f"https://{host}/x")
 
-    def test_what_the_operator_allows(self) -> None:
+    def test_allowed_networks_pass(self) -> None:
         allow = read_networks(["10.1.0.0/16", "::1/128"])
         check_address("h", "10.1.2.3", allow)
         check_address("h", "::1", allow)
@@ -187,7 +187,7 @@ class TestAddresses:
 
 
 class TestDelivery:
-    async def test_what_is_sent(self, receiver: Receiver) -> None:
+    async def test_delivery_has_body_headers_and_signature(self, receiver: Receiver) -> None:
         hooks = Webhooks(SECRET, allow=HERE, clock=lambda: 1_700_000_000)
         assert await hooks.deliver(delivery(receiver.url)) == 200
         headers, body = receiver.got[0]
@@ -253,7 +253,9 @@ class TestDelivery:
         with pytest.raises(TemporaryError, match=r"no answer within 0\.2 s"):
             await Webhooks(SECRET, allow=HERE).deliver(delivery(receiver.url))
 
-    async def test_it_has_ten_seconds(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_delivery_times_out_after_ten_seconds(
+        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The clock of the loop is put forward instead of waiting."""
         loop = asyncio.get_running_loop()
         really, ahead = loop.time, 0.0
@@ -269,7 +271,7 @@ class TestDelivery:
         with pytest.raises(TemporaryError, match="no answer within 10 s"):
             await asyncio.wait_for(sending, 5)
 
-    async def test_nobody_listens(self) -> None:
+    async def test_refused_connection_is_temporary(self) -> None:
         with pytest.raises(TemporaryError, match="ConnectError"):
             await Webhooks(SECRET, allow=HERE).deliver(delivery("http://127.0.0.1:1/"))
 
@@ -374,7 +376,7 @@ class TestEnds:
         assert (first["state"], first["result"]) == ("completed", 7)
         assert receiver.got[0][0]["oxcart-delivery"] == receiver.got[1][0]["oxcart-delivery"]
 
-    async def test_what_others_end_is_found_by_a_sweep(
+    async def test_sweep_finds_jobs_that_others_finished(
         self, hooked: Queue, receiver: Receiver, store: redis.Redis
     ) -> None:
         """Cancelled jobs, and those that a Node worker ended; however often it looks, it is one delivery."""

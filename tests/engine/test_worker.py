@@ -265,7 +265,7 @@ class TestRunning:
 
 
 class TestLifespan:
-    async def test_what_it_yields_is_the_state_of_every_job(self, queue: Queue) -> None:
+    async def test_lifespan_yields_the_state_of_every_job(self, queue: Queue) -> None:
         steps: list[str] = []
 
         @contextlib.asynccontextmanager
@@ -416,7 +416,7 @@ class TestStop:
         assert await job.result(timeout=20) == "ended"
         assert await waiting.state() == "waiting"
 
-    async def test_what_does_not_end_is_given_back(self, queue: Queue) -> None:
+    async def test_stop_returns_jobs_that_do_not_end(self, queue: Queue) -> None:
         started = asyncio.Event()
 
         @queue.job

@@ -86,7 +86,7 @@ class TestStates:
         await queue.add("n", delay=60)
         assert [job.state for job in await queue.jobs.list("delayed")] == [State.DELAYED]
 
-    async def test_no_job_and_what_is_no_job(self, q: Q, store: redis.Redis) -> None:
+    async def test_missing_jobs_and_other_keys_are_none(self, q: Q, store: redis.Redis) -> None:
         store.set("bull:q:text", "x")
         assert await q.broker.look(["none", "text"]) == [None, None]
 
@@ -248,7 +248,7 @@ class TestTransitions:
         assert await q.end(job) == -2
         assert store.hgetall("bull:q:a") == before
 
-    async def test_a_batch_keeps_each_its_own(self, q: Q) -> None:
+    async def test_batch_keeps_a_separate_history_per_job(self, q: Q) -> None:
         for job_id in "abcdefgh":
             await q.add(job_id, history=job_id in "bdf", attempts=3)
         jobs = await q.claim(8)
@@ -270,7 +270,7 @@ class TestTransitions:
 
 
 class TestHandlersSee:
-    async def test_attempts_and_the_one_before(self, queue: Queue) -> None:
+    async def test_attempt_ids_and_the_previous_one(self, queue: Queue) -> None:
         seen: list[tuple[int, str, str | None]] = []
         known: list[tuple[str, str | None]] = []
 

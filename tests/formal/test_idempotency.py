@@ -50,13 +50,13 @@ class TestKey:
         assert second.created
         assert second.id != first.id
 
-    async def test_it_outlives_the_end_of_the_job(self, q: Q) -> None:
+    async def test_key_outlives_the_end_of_the_job(self, q: Q) -> None:
         job = await q.active("a", idempotency_key="k")
         await q.end(job)
         (again,) = await q.broker.add([q.broker.encode("n", None, _options("k"))])
         assert (again.id, again.duplicate) == ("a", True)
 
-    async def test_it_heals_when_the_job_is_gone(self, queue: Queue) -> None:
+    async def test_key_of_a_removed_job_is_free_again(self, queue: Queue) -> None:
         first = await queue.add("n", idempotency_key="k")
         await first.remove()
         second = await queue.add("n", idempotency_key="k")
@@ -109,7 +109,7 @@ class TestRaces:
             assert [handle.duplicate for handle in handles].count(True) == 11
         assert store.llen("bull:q:wait") == 50
 
-    async def test_in_batches_too(self, make_queue: MakeQueue, store: redis.Redis) -> None:
+    async def test_racing_batches_add_each_key_once(self, make_queue: MakeQueue, store: redis.Redis) -> None:
         rows: list[Any] = [("n", number, {"idempotency_key": f"k{number % 100}"}) for number in range(600)]
         plain: list[Any] = [("n", "plain")] * 50
         batches = await asyncio.gather(*(make_queue().add_many([*rows, *plain]) for _ in range(3)))

@@ -208,7 +208,7 @@ class TestCheckpoint:
             await RunningJob(queue._core.broker, claim, "w", None).checkpoint(1)
         assert not store.hexists(f"bull:q:{handle.id}", "ox:checkpoint")
 
-    async def test_what_is_no_json_is_refused(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_checkpoint_refuses_values_that_are_no_json(self, queue: Queue, store: redis.Redis) -> None:
         handle = await queue.add("n")
         (claim,) = (await queue._core.broker.claim(Ask(1))).jobs
         with pytest.raises(PayloadError, match="checkpoint"):

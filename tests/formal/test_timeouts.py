@@ -100,7 +100,7 @@ class TestExecution:
             await eventually(lambda: ended(queue, more.id), "not more", 20)
         assert [(await one.get()).category for one in (less, more)] == ["timeout", "timeout"]
 
-    async def test_also_from_a_thread(self, queue: Queue) -> None:
+    async def test_thread_handler_may_limit_its_own_time(self, queue: Queue) -> None:
         def work(job: RunningJob) -> None:
             job.limit_to("30ms")
             job.wait_cancelled(20)
@@ -243,7 +243,7 @@ class TestLifetime:
         check(seen)
         assert ways(seen)[-1] == ("retrying", "dead_letter")
 
-    async def test_a_running_one_is_left_to_its_worker_and_then_ended_by_force(self, q: Q) -> None:
+    async def test_running_job_is_ended_by_force_after_the_grace(self, q: Q) -> None:
         job = await q.active("a", lifetime="1s", history=True)
         q.clock.now += 1000
         assert await q.broker.expire(grace_ms=500) == 0

@@ -20,7 +20,7 @@ async def has_ended(queue: Queue, job_id: str) -> bool:
     return job is not None and job.finished_on is not None
 
 
-async def test_what_a_node_worker_did_is_inferred(node: NodeDriver, queue: Queue) -> None:
+async def test_history_of_a_node_worker_is_inferred(node: NodeDriver, queue: Queue) -> None:
     await node.call("workerStart", handle=queue.name, queue=queue.name, options={"name": "nd"})
     try:
         fine = await queue.add("j", {"result": 1}, history=True, idempotency_key="k", lifetime="1h")
@@ -94,7 +94,7 @@ async def has_failed(queue: Queue, job_id: str) -> bool:
     return job is not None and job.attempts_made > 0
 
 
-async def test_after_us_node_and_after_node_us(node: NodeDriver, queue: Queue) -> None:
+async def test_history_continues_when_oxcart_and_node_alternate(node: NodeDriver, queue: Queue) -> None:
     """A job that Node retries is taken up by us: its history goes on, and the gap is filled."""
     handle = await queue.add(
         "j", {"fail": 1}, history=True, attempts=3, backoff={"type": "fixed", "delay": 1}

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "removed"])
-async def test_what_node_completes_releases_ours(
+async def test_job_that_node_completes_releases_our_dependent(
     node: NodeDriver, queue: Queue, server: ValkeyServer, kept: bool
 ) -> None:
     options: dict[str, Any] = {} if kept else {"remove_on_complete": True}
@@ -33,7 +33,9 @@ async def test_what_node_completes_releases_ours(
         assert list((await handles[1].children_values()).values()) == [7]
 
 
-async def test_what_node_fails_fails_ours(node: NodeDriver, queue: Queue, server: ValkeyServer) -> None:
+async def test_job_that_node_fails_fails_our_dependents(
+    node: NodeDriver, queue: Queue, server: ValkeyServer
+) -> None:
     async with Queue(f"{queue.name}-ours", url=server.url) as ours:
         bad = await queue.add("bad", {"fail": 9, "message": "broken"}, attempts=1)
         then = await ours.add("then", after=[bad])

@@ -73,7 +73,7 @@ class TestMetrics:
 
 
 class TestOwnEvents:
-    async def test_node_hears_ours(self, node: NodeDriver, queue: Queue) -> None:
+    async def test_node_receives_events_that_we_publish(self, node: NodeDriver, queue: Queue) -> None:
         handle = f"hears {queue.name}"
         listening: dict[str, Any] = {"handle": handle, "queue": queue.name, "from": "0"}
         await node.call("eventsStart", **listening)
@@ -83,7 +83,7 @@ class TestOwnEvents:
         (event,) = (one for one in seen if one["event"] == "deployed")
         assert event == {"event": "deployed", "id": event_id, "version": "1.2 ✓", "hosts": '["a","b"]'}
 
-    async def test_we_hear_nodes(self, node: NodeDriver, queue: Queue) -> None:
+    async def test_we_receive_events_that_node_publishes(self, node: NodeDriver, queue: Queue) -> None:
         async with queue.events(names=["deployed"]) as events:
             published = {"eventName": "deployed", "version": "1.2 ✓", "count": 3}
             await node.call("publishEvent", queue=queue.name, event=published)

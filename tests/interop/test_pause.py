@@ -148,7 +148,7 @@ async def ground() -> AsyncIterator[Ground]:
             await own.stop()
 
 
-async def test_no_sequence_loses_a_job_by_our_doing(ground: Ground) -> None:
+async def test_no_sequence_loses_a_job_through_oxcart(ground: Ground) -> None:
     losses = 0
     for number, steps in enumerate(chosen_sequences()):
         try:

@@ -259,7 +259,7 @@ async def test_a_queue_of_a_bad_name_is_refused(server: ValkeyServer, name: str)
 
 
 @pytest.mark.parametrize(("given", "error", "says"), REFUSED, ids=range(len(REFUSED)))
-async def test_what_cannot_come_back_is_refused_before_any_write(
+async def test_values_that_cannot_round_trip_are_refused_before_any_write(
     queue: Queue, server: ValkeyServer, given: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     call: dict[str, Any] = {"name": "j", "data": {}, **given}

@@ -146,7 +146,7 @@ async def test_each_reads_the_others_as_its_own(node: NodeDriver, queue: Queue) 
 class TestRepeatables:
     """Jobs added with `repeat`, from before there were schedulers: only BullMQ 5 makes them."""
 
-    async def test_one_is_listed_and_goes_on_with_us(
+    async def test_repeatable_job_is_listed_and_continues_with_us(
         self, drivers: Drivers, queue: Queue, server: ValkeyServer
     ) -> None:
         node = await drivers.get("v5")

@@ -118,11 +118,11 @@ def test_zones_that_are_no_names(zone: str | None) -> None:
         "* * * * MON#",
     ],
 )
-def test_what_is_no_expression_is_refused(pattern: str) -> None:
+def test_invalid_expressions_are_refused(pattern: str) -> None:
     with pytest.raises(ValidationError, match="cron"):
         parse_cron(pattern)
 
 
-def test_what_is_no_zone_is_refused() -> None:
+def test_unknown_zone_is_refused() -> None:
     with pytest.raises(ValidationError, match="Mars/Olympus"):
         parse_cron("* * * * *").next_ms(0, "Mars/Olympus")

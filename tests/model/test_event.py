@@ -68,7 +68,7 @@ def test_kind(pairs: tuple[str, ...], kind: str) -> None:
 
 
 @pytest.mark.parametrize("stream_id", ["", "x-1", "-5", "$"])
-def test_an_id_that_is_none(stream_id: str) -> None:
+def test_invalid_stream_ids_are_refused(stream_id: str) -> None:
     with pytest.raises(ValidationError, match="stream_id must be <milliseconds>-<number>, got"):
         parse("event", "waiting", stream_id=stream_id)
 

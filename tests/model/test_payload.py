@@ -145,7 +145,7 @@ plain = st.recursive(
 
 @pytest.mark.slow
 @given(plain)
-def test_what_goes_in_comes_out(value: Any) -> None:
+def test_values_survive_a_round_trip(value: Any) -> None:
     raw = encode(value)
     assert decode(raw) == value
     assert decode(raw.decode()) == value
@@ -187,7 +187,7 @@ def test_decoded_as(raw: bytes | str, value: Any) -> None:
 @pytest.mark.parametrize(
     "raw", ["", "{", "NaN", "[Infinity]", "undefined", b"\xff", b'"\xff"', "[" * 100_000]
 )
-def test_what_is_not_json_is_refused(raw: bytes | str) -> None:
+def test_decode_refuses_invalid_json(raw: bytes | str) -> None:
     with pytest.raises(PayloadError, match="data must be "):
         decode(raw)
 

@@ -69,7 +69,7 @@ def test_many_kept_jobs_are_warned_of(value: Any) -> None:
 
 
 @pytest.mark.parametrize("obj", [None, "x", [], {}, {"age": "x"}, float("inf"), {"count": True}])
-def test_what_is_no_retention_on_the_wire_counts_as_none(obj: Any) -> None:
+def test_invalid_retention_on_the_wire_is_none(obj: Any) -> None:
     assert Retention.from_wire(obj) is None
 
 

@@ -52,7 +52,7 @@ def test_samples_are_valid(sample: msgspec.Struct) -> None:
         (Event, {"id": "1", "name": "x", "queue": "q", "timestamp": "now"}),
     ],
 )
-def test_wrong_values_are_not(kind: type[msgspec.Struct], value: Any) -> None:
+def test_invalid_values_fail_validation(kind: type[msgspec.Struct], value: Any) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(value, schema(kind))
 
@@ -65,7 +65,7 @@ def test_every_property_is_described(kind: type[msgspec.Struct]) -> None:
             assert words.get("description"), name
 
 
-def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_every_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--write", str(tmp_path / "new")])
     assert len(capsys.readouterr().out.splitlines()) == len(SCHEMAS)
     assert {path.name for path in (tmp_path / "new").iterdir()} == set(SCHEMAS)

@@ -223,7 +223,7 @@ def test_text_and_mappings_are_read(target: Target) -> None:
     assert Target.read(parts) == target
 
 
-def test_what_is_no_target() -> None:
+def test_read_refuses_invalid_targets() -> None:
     with pytest.raises(ValidationError, match="target must be a Target, a mapping"):
         Target.read(5)
     with pytest.raises(ValidationError, match="target gpu must be one of capabilities, mode"):

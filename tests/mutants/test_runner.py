@@ -119,7 +119,7 @@ class TestVerdicts:
 
 
 class TestRun:
-    def test_what_fails_without_a_mutant_is_not_tried(self, bench: Bench) -> None:
+    def test_tests_that_fail_without_a_mutant_are_not_tried(self, bench: Bench) -> None:
         lines: list[str] = []
         known = (row("test_raises"), replace(row("test_double"), rule="also doubles"))
         mutants = [MUTANT, replace(MUTANT, name="n", row="also")]

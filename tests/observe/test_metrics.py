@@ -84,7 +84,7 @@ async def read(metrics: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-class TestWhatAWorkerTells:
+class TestWorkerMetrics:
     async def test_every_name_of_the_specification_is_there(self) -> None:
         metrics = Metrics([FakeQueue(counts={"active": 3})])
         metrics.scripted("claim", 0.001)
@@ -124,7 +124,7 @@ class TestWhatAWorkerTells:
         assert samples["bullmq_lock_extend_duration_seconds_bucket", "q", "0.005"] == 1
         assert samples["bullmq_lock_extend_duration_seconds_bucket", "q", "0.0025"] == 0
 
-    async def test_the_rest_is_counted_too(self) -> None:
+    async def test_stalls_skips_and_reconnects_are_counted(self) -> None:
         metrics = Metrics()
         metrics.stalled("q", ["1", "2", "3"])
         metrics.check_skipped("q")

@@ -124,7 +124,7 @@ async def test_options(queue: Queue, store: redis.Redis, options: Any, message: 
 
 
 @pytest.mark.parametrize(("options", "message"), OPTIONS[::7])
-async def test_options_by_every_other_door(
+async def test_bad_options_are_refused_by_every_other_way_to_add(
     queue: Queue, make_queue: MakeQueue, store: redis.Redis, url: str, options: Any, message: str
 ) -> None:
     @queue.job

@@ -120,13 +120,13 @@ class TestPending:
         assert [event["jobId"] for event in await failed_events(queue)] == [job.id]
         assert not store.zcard("bull:q:failed")
 
-    async def test_the_result_of_it_is_an_error(self, queue: Queue) -> None:
+    async def test_result_of_a_cancelled_job_raises(self, queue: Queue) -> None:
         job = await queue.add("a")
         await job.cancel("withdrawn")
         with pytest.raises(JobFailed, match=r"failed \(cancelled\): withdrawn"):
             await job.result(5)
 
-    async def test_what_cannot_be_cancelled(self, queue: Queue) -> None:
+    async def test_missing_ended_and_scheduled_jobs_are_refused(self, queue: Queue) -> None:
         with pytest.raises(JobNotFound):
             await queue.jobs.cancel("none")
         job = await queue.add("a")
@@ -500,7 +500,7 @@ class TestMany:
         assert (await queue.jobs.cancel_all(older_than="30m", dry_run=True)).ids == ["old"]
         assert (await queue.jobs.cancel_all(newer_than="30m")).ids == ["new"]
 
-    async def test_running_ones(self, queue: Queue) -> None:
+    async def test_running_jobs_are_asked_or_ended_by_force(self, queue: Queue) -> None:
         for number in range(3):
             await queue.add("a", job_id=f"j{number}")
         node = BullMQBroker(queue._core.server, "q", new_token=lambda: "node:1")

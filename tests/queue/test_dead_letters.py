@@ -51,7 +51,7 @@ async def listed(queue: Queue, **which: Any) -> list[str]:
     return [job.id for job in await queue.dead_letters.list(oldest=True, **which)]
 
 
-class TestWhich:
+class TestListing:
     async def test_jobs_that_used_up_their_attempts(self, queue: Queue, store: redis.Redis) -> None:
         await die(queue, "spent")
         await die(queue, "late", category="timeout")
@@ -65,7 +65,7 @@ class TestWhich:
         assert await listed(queue) == ["late", "lost", "of-age", "spent"]
         assert await queue.dead_letters.count() == 4
 
-    async def test_those_of_a_node_worker(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_exhausted_jobs_of_a_node_worker_are_listed(self, queue: Queue, store: redis.Redis) -> None:
         for job_id, attempts, made in (("n1", 0, 1), ("n2", 3, 3), ("n3", 3, 1)):
             await queue.add("a", job_id=job_id)
             store.lrem("bull:q:wait", 1, job_id)
@@ -121,7 +121,7 @@ class TestWhich:
         assert await listed(queue, limit=2) == ["d1", "d2"]
         assert [job.id for job in await queue.dead_letters.list(limit=2)] == ["d3", "d2"]
 
-    async def test_one(self, queue: Queue) -> None:
+    async def test_get_returns_dead_letters_only(self, queue: Queue) -> None:
         await die(queue, "d")
         await die(queue, "f", category="permanent")
         job = await queue.dead_letters.get("d")
@@ -131,7 +131,7 @@ class TestWhich:
         with pytest.raises(JobNotFound):
             await queue.dead_letters.get("none")
 
-    async def test_as_a_worker_makes_them(self, queue: Queue) -> None:
+    async def test_failures_in_a_worker_become_dead_letters(self, queue: Queue) -> None:
         @queue.job(attempts=2, backoff="1ms")
         async def breaks() -> None:
             raise ConnectionError("not now")
@@ -152,7 +152,7 @@ async def _is(job: Any, state: str) -> bool:
 
 
 class TestReplay:
-    async def test_one(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_replay_resets_the_job(self, queue: Queue, store: redis.Redis) -> None:
         await die(queue, "d", attempts=1)
         store.hset("bull:q:d", "ox:dead", "lifetime")
         await queue.dead_letters.replay("d")
@@ -163,7 +163,7 @@ class TestReplay:
         assert not {"ox:category", "ox:dead", "ox:code"} & set(job.extra)
         assert await queue.dead_letters.count() == 0
 
-    async def test_one_keeping_its_attempts_is_tried_once_more(self, queue: Queue) -> None:
+    async def test_replay_without_reset_tries_once_more(self, queue: Queue) -> None:
         await die(queue, "d")
         await queue.dead_letters.replay("d", reset=False)
         job = await queue.jobs.get("d")
@@ -198,7 +198,7 @@ class TestReplay:
             assert await job.result(10) == 5
         assert not store.exists("bull:q:ox:expiring")
 
-    async def test_what_is_none(self, queue: Queue) -> None:
+    async def test_replay_refuses_other_jobs(self, queue: Queue) -> None:
         await queue.add("a", job_id="w")
         with pytest.raises(WrongState):
             await queue.dead_letters.replay("w")
@@ -206,7 +206,7 @@ class TestReplay:
             await queue.dead_letters.replay("none")
         assert await queue.jobs.state("w") == "waiting"
 
-    async def test_all_in_steps(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_replay_all_goes_in_steps(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dead_letters, "STEP", 10)
         for number in range(0, 35, 5):
             ids = [f"d{number + each:02}" for each in range(5)]
@@ -282,7 +282,7 @@ class TestReplay:
 
 
 class TestPurge:
-    async def test_one(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_purge_removes_every_key_of_the_job(self, queue: Queue, store: redis.Redis) -> None:
         await die(queue, "d", "e", deduplication=None)
         await queue.jobs.handle("d").log("line")
         await queue.dead_letters.purge("d")
@@ -293,7 +293,9 @@ class TestPurge:
         last: Any = store.xrevrange("bull:q:events", count=1)
         assert last[0][1] == {"event": "removed", "jobId": "d", "prev": "failed"}
 
-    async def test_all_that_fit(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_purge_all_removes_matching_jobs(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(dead_letters, "STEP", 10)
         await die(queue, *(f"d{n:02}" for n in range(25)), tags={"t": "1"})
         await die(queue, *(f"e{n:02}" for n in range(25)))

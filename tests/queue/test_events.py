@@ -43,7 +43,7 @@ class TestReading:
         assert seen[-1].prev == "active"
         assert [event.timestamp for event in seen] == sorted(event.timestamp for event in seen)
 
-    async def test_only_what_comes_after_it_was_made_ready(self, queue: Queue) -> None:
+    async def test_reader_sees_only_events_after_it_was_opened(self, queue: Queue) -> None:
         await queue.add("before")
         async with queue.events() as events:
             job = await queue.add("after")
@@ -94,7 +94,7 @@ class TestReading:
         async with queue.events() as events:
             assert await events.read(block=0.01) == []
 
-    async def test_whatever_a_peer_wrote(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_unexpected_entries_of_peers_are_read(self, queue: Queue, store: redis.Redis) -> None:
         async with queue.events() as events:
             store.xadd("bull:q:events", {"event": "progress", "jobId": "1", "data": "not json"})
             store.xadd("bull:q:events", {"event": "unheard-of", "x": "y"})

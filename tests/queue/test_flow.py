@@ -309,6 +309,6 @@ class TestSync:
             assert not first.release_deduplication()
 
     @pytest.mark.parametrize("name", ["__init__", "add", "after", "on_failure", "tree"])
-    def test_the_face_is_the_same(self, name: str) -> None:
+    def test_sync_signatures_equal_the_async_ones(self, name: str) -> None:
         ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (sync.Flow, Flow))
         assert list(ours.parameters) == list(theirs.parameters)

@@ -147,7 +147,7 @@ class TestResult:
         await queue.add_many([("n", number) for number in range(600)], delay=60)
         assert await job.result(timeout=20) == "old"
 
-    async def test_what_a_peer_wrote(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_result_of_a_peer_that_is_no_json_is_text(self, queue: Queue, store: redis.Redis) -> None:
         job = await queue.add("n")
         store.lrem("bull:q:wait", 1, job.id)
         store.hset(f"bull:q:{job.id}", mapping={"returnvalue": "undefined", "finishedOn": "5"})

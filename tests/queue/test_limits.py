@@ -19,7 +19,7 @@ from tests.conftest import MakeQueue
 from tests.signals import eventually
 
 
-async def test_what_is_set_is_read_and_removed(queue: Queue, store: redis.Redis) -> None:
+async def test_queue_limits_are_set_read_and_removed(queue: Queue, store: redis.Redis) -> None:
     limits = queue.limits
     assert (await limits.concurrency(), await limits.rate(), await limits.wait_ms()) == (None, None, 0)
     await limits.set_concurrency(3)
@@ -175,7 +175,7 @@ class TestRateLimited:
             await eventually_limited(queue)
         assert await job.state() == "active"
 
-    def test_says_for_how_long(self) -> None:
+    def test_rate_limited_has_its_duration(self) -> None:
         assert RateLimited("1m").after_ms == 60_000
         assert str(RateLimited(2)) == "rate limited for 2000 ms"
         with pytest.raises(ValidationError, match="after"):

@@ -269,7 +269,7 @@ class TestTimes:
         assert ended.completed_at is not None
         assert ended.updated_at == ended.completed_at >= running.started_at
 
-    async def test_each_is_that_of_its_event(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_each_time_is_that_of_its_event(self, queue: Queue, store: redis.Redis) -> None:
         times: list[datetime | None] = []
 
         def now() -> float:
@@ -298,7 +298,7 @@ class TestTimes:
         known = [one for one in times if one is not None]
         assert known == times == sorted(known)
 
-    async def test_a_time_that_is_none(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_time_out_of_range_is_1970(self, queue: Queue, store: redis.Redis) -> None:
         job = await queue.add("a")
         store.hset(f"bull:q:{job.id}", "timestamp", 10**30)
         assert (await job.get()).created_at.year == 1970

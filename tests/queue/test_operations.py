@@ -101,7 +101,7 @@ class TestBadArguments:
             await queue.jobs.handle("a").clear_logs(keep)
 
 
-class TestThem:
+class TestOperations:
     async def test_clean_by_age(self, queue: Queue) -> None:
         await fail(queue, 3)
         assert await queue.jobs.clean("failed", grace="1h") == 0
@@ -206,7 +206,7 @@ class TestThem:
         assert {key: store.dump(key) for key in store.scan_iter()} == before
 
     @pytest.mark.parametrize("job_id", ["repeat:daily:1700000000000", "de:a:b", "ox:a:b"])
-    async def test_a_job_keeps_its_parts_whatever_its_id_begins_with(
+    async def test_job_whose_id_looks_like_a_key_keeps_its_parts(
         self, queue: Queue, store: redis.Redis, job_id: str
     ) -> None:
         store.hset(f"bull:q:{job_id}", mapping={"name": "n", "timestamp": 1, "opts": "{}"})
@@ -293,7 +293,7 @@ class TestWithoutAwait:
         ours, theirs = (inspect.signature(attrgetter(name)(queue)) for queue in queues)
         assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
-    def test_all_of_them(self, url: str, store: redis.Redis) -> None:
+    def test_every_operation_works_without_await(self, url: str, store: redis.Redis) -> None:
         with sync.Queue("q", url=url) as queue:
             queue.add_many([("n", None, {"priority": number % 3}) for number in range(6)])
             assert queue.jobs.counts_per_priority(iter([0, 1])) == {0: 2, 1: 2}

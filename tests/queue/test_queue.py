@@ -114,7 +114,7 @@ class TestAddMany:
             await queue.add_many([("n", 1), ("n", float("nan"))])
         assert store.dbsize() == 0
 
-    async def test_none(self, queue: Queue) -> None:
+    async def test_empty_list_adds_nothing(self, queue: Queue) -> None:
         assert await queue.add_many([]) == []
 
 
@@ -128,7 +128,7 @@ class TestSharedCalls:
         waiting = await queue.jobs.list("waiting", limit=200, oldest=True)
         assert [job.data for job in waiting[1:]] == list(range(100))
 
-    async def test_a_wrong_one_does_not_touch_the_others(self, queue: Queue) -> None:
+    async def test_invalid_add_does_not_affect_the_others(self, queue: Queue) -> None:
         bad = [queue.add("n", float("inf")), queue.add(""), queue.add("n", attempts=0)]
         answers = await asyncio.gather(queue.add("n"), *bad, queue.add("n"), return_exceptions=True)
         assert [isinstance(answer, ValidationError) for answer in answers] == [False, True, True, True, False]

@@ -200,7 +200,7 @@ class TestUpsert:
         assert json.loads(desk.store.hget(f"bull:q:{first}", "data")) == {"new": 1}  # type: ignore[arg-type]
         assert desk.waiting() == [first]
 
-    async def test_another_schedule_holds_from_now_on(self, desk: Desk) -> None:
+    async def test_changed_schedule_applies_at_once(self, desk: Desk) -> None:
         await desk.upsert(Schedule(every=24 * HOUR, offset=HOUR))
         assert await desk.upsert(Schedule(every=60_000)) == f"repeat:s:{NOW}"
         assert (

@@ -52,7 +52,9 @@ def names(jobs: list[ClaimedJob]) -> Counter[str]:
 
 
 class TestSettings:
-    async def test_what_is_set_is_read_and_removed(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_type_and_key_limits_are_set_read_and_removed(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
         limits = queue.limits
         assert (await limits.type_limits(), await limits.key_limit()) == ({}, None)
         await limits.set_type_limit("a", concurrent=2)
@@ -186,7 +188,7 @@ class TestConcurrent:
         assert await handles[3].state() == "delayed"
         assert await queue.limits.type_usage("slow") == Usage(0, 0, 0)
 
-    async def test_held_back_it_is_ready_in_formal_terms(self, queue: Queue) -> None:
+    async def test_held_back_job_is_formally_ready(self, queue: Queue) -> None:
         """Whatever becomes of it, its history has no move that the model does not know."""
         await queue.limits.set_type_limit("slow", concurrent=1)
         running, promoted, cancelled, last = await queue.add_many(
@@ -262,9 +264,7 @@ class TestConcurrent:
 
 
 class TestPerMinute:
-    async def test_so_many_start_in_a_window_and_the_next_ones_in_the_next(
-        self, queue: Queue, store: redis.Redis
-    ) -> None:
+    async def test_starts_per_minute_are_bounded(self, queue: Queue, store: redis.Redis) -> None:
         await queue.limits.set_type_limit("mail", per_minute=3)
         await queue.add_many([("mail", n) for n in range(8)] + [("other", 0)])
         jobs = await claim(queue, 20)

@@ -302,7 +302,7 @@ def test_rows_become_jobs_of_a_type(spark: SparkSession, url: str, store: redis.
     assert (record["payload"], record["priority"], record["ox"]["name"]) == ({"user": "ada"}, 9, "welcome")
 
 
-def test_what_the_protocol_cannot_express_is_refused_before_anything_is_written(
+def test_options_unknown_to_bridge_are_refused_before_any_write(
     spark: SparkSession, url: str, store: redis.Redis
 ) -> None:
     rows = spark.createDataFrame([("ada", "1h")], "user string, lifetime string")
@@ -351,9 +351,7 @@ def test_a_reader_that_does_not_renew_is_forgotten(address: ServerAddress, store
     assert 0 < cast(Any, store.pttl(f"{NAMESPACE}:ox:reading:email")) <= 7 * 86_400_000
 
 
-async def test_a_row_that_waits_for_nobody_is_refused_and_the_others_are_not(
-    url: str, store: redis.Redis
-) -> None:
+async def test_row_with_a_missing_dependency_is_refused_alone(url: str, store: redis.Redis) -> None:
     """A task that fails because of it would be tried again, and fail again."""
     table = pa.table({"job_id": [str(uuid.uuid4()) for _ in range(2)], "after": [["nobody"], []]})
     address, aim = ServerAddress(url=url, namespace="bridge"), Aim("email", None, "email", None)

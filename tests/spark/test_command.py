@@ -133,7 +133,7 @@ def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) ->
         (("erase", "--correlation-id", ""), "correlation_id must be text of 1 to 256 printable characters"),
     ],
 )
-def test_what_is_written_wrongly_is_told_at_once(
+def test_bad_arguments_are_refused_at_once(
     shell: Shell, emit: Emit, words: tuple[str, ...], message: str
 ) -> None:
     emit("mail", *life("1"))

@@ -100,7 +100,7 @@ def locked() -> Iterator[ValkeyServer]:
 
 
 class TestWrongPassword:
-    def test_nobody_is_let_in_and_the_password_is_never_shown(
+    def test_access_is_denied_without_showing_the_password(
         self,
         spark: SparkSession,
         locked: ValkeyServer,
@@ -151,7 +151,7 @@ class TestWrongPassword:
         assert WRONG not in done.stdout + done.stderr
 
 
-def test_a_server_that_is_away_is_said_to_be_and_found_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_unreachable_server_is_named_and_ingest_resumes(spark: SparkSession, tmp_path: Path) -> None:
     with ValkeyServer(appendonly=True) as server:
         write(server.client(), 10)
         plan = Plan(tmp_path / "lake", ServerAddress(url=server.url), QueueSelection(("q",)), samples=False)
@@ -168,9 +168,7 @@ def test_a_server_that_is_away_is_said_to_be_and_found_again(spark: SparkSession
         assert ordinals(pipeline) == list(range(1, 21))
 
 
-def test_what_nobody_knows_is_kept_and_never_fatal(
-    pipeline: Pipeline, emit: Emit, store: redis.Redis
-) -> None:
+def test_unknown_events_are_kept(pipeline: Pipeline, emit: Emit, store: redis.Redis) -> None:
     emit(
         "q",
         {"event": "added", "jobId": "1", "name": "n"},
@@ -324,18 +322,18 @@ class TestWords:
         assert type(made) is LakeError
         assert str(made) == "the checkpoint cannot be read: move it away"
 
-    def test_any_other_error_of_ours_stays_one(self) -> None:
+    def test_other_oxcart_errors_stay_oxcart_errors(self) -> None:
         made = unwrapped(
             RuntimeError("x\noxcart.model.errors.ValidationError: option must be one of a"), Path("x")
         )
         assert type(made) is OxcartError
 
-    def test_a_process_that_came_too_late_is_said_to_be_one(self) -> None:
+    def test_late_python_worker_raises_worker_late(self) -> None:
         text = "[STREAM_FAILED] org.apache.spark.SparkException: Python worker failed to connect back."
         made = unwrapped(RuntimeError(text), Path("x"))
         assert isinstance(made, WorkerLate)
         assert str(made).endswith("run it again: nothing is lost")
 
-    def test_what_is_not_ours_is_left_alone(self) -> None:
+    def test_other_errors_are_left_alone(self) -> None:
         error = RuntimeError("something else")
         assert unwrapped(error, Path("x")) is error

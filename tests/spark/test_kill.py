@@ -112,7 +112,7 @@ def versions(lake: Path) -> int:
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("delta", [False, True], ids=["lake", "delta"])
-def test_bronze_equals_the_stream_whatever_is_killed(
+def test_bronze_equals_the_stream_after_kills(
     delta: bool, store: redis.Redis, url: str, tmp_path: Path
 ) -> None:
     deltalake = pytest.importorskip("deltalake") if delta else None

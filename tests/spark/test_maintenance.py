@@ -34,7 +34,9 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 
 @long
-async def test_all_four_as_jobs(make_queue: MakeQueue, lake: Lake, tmp_path: Path) -> None:
+async def test_every_maintenance_task_runs_as_a_job(
+    make_queue: MakeQueue, lake: Lake, tmp_path: Path
+) -> None:
     queue = maintenance.register(make_queue("upkeep"))
     page = tmp_path / "report.html"
     where = str(lake.root)
@@ -56,7 +58,7 @@ async def test_all_four_as_jobs(make_queue: MakeQueue, lake: Lake, tmp_path: Pat
     assert f"Version {after.number} of the lake" in page.read_text()
 
 
-async def test_what_is_written_wrongly_fails_for_good(make_queue: MakeQueue, tmp_path: Path) -> None:
+async def test_bad_arguments_fail_for_good(make_queue: MakeQueue, tmp_path: Path) -> None:
     queue = maintenance.register(make_queue("upkeep"))
     async with Worker(queue).running():
         job = await queue.add("rebuild", {"lake": str(tmp_path), "first": "yesterday"})

@@ -38,7 +38,7 @@ def test_java_home_is_taken_first(tmp_path: Path) -> None:
     assert (java.version, java.home, java.how) == (21, None, "JAVA_HOME")
 
 
-def test_the_path_is_taken_where_java_home_is_too_old_and_spark_is_told(tmp_path: Path) -> None:
+def test_java_on_the_path_replaces_a_java_home_too_old(tmp_path: Path) -> None:
     on_path = fake_java(tmp_path / "system")
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
     java = find_java(environ, version_of=versions(home=8, system=17), bundled=nothing)

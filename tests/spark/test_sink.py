@@ -118,7 +118,7 @@ def test_refused_rows_fail_the_write_or_go_to_the_quarantine(
         ("k string, i interval day", {"key": "k", "queue": "q", "name": "n"}, "cast it to a text"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_anything_is(
+def test_invalid_rows_are_refused_before_any_write(
     spark: SparkSession, url: str, store: redis.Redis, schema: str, options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(Exception, match=words):

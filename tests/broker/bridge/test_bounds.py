@@ -156,7 +156,7 @@ async def test_neither_an_end_nor_a_claim_reads_a_long_list_to_its_end(desk: Des
     assert desk.store.scard("bridge:ox:listed") == 3000
 
 
-def test_what_is_known_of_lanes_does_not_grow_for_ever(desk: Desk) -> None:
+def test_lane_match_cache_is_bounded(desk: Desk) -> None:
     broker = desk.broker(abilities=Abilities("w1", capabilities="gpu"))
     for n in range(3 * MOST_JUDGED):
         broker._judge([f"server=w{n}".encode()])

@@ -81,7 +81,7 @@ def test_options_have_their_places() -> None:
     assert "ox" not in record
 
 
-def test_what_the_document_has_no_field_for_is_kept_beside() -> None:
+def test_options_without_a_document_field_are_stored_under_ox() -> None:
     record = written(None, name="welcome", timeout="30s", correlation_id="c1")
     assert record["type"] == "email"
     assert record["ox"] == {"name": "welcome", "timeout": 30_000, "corr": "c1"}
@@ -133,7 +133,7 @@ def test_a_priority_is_from_1_to_10(priority: int) -> None:
         ({"remove_on_complete": 100}, "retention_by_count"),
     ],
 )
-def test_what_has_no_place_is_refused(given: dict[str, Any], feature: str) -> None:
+def test_unsupported_options_are_refused(given: dict[str, Any], feature: str) -> None:
     with pytest.raises(NotSupported) as refused:
         written(**given)
     assert refused.value.feature == feature
@@ -244,6 +244,8 @@ def test_delays_grow_as_the_document_defines() -> None:
         ({"stack": [], "mode": "all"}, Abilities("w"), True),
     ],
 )
-def test_who_may_run_it(target: dict[str, Any], able: Abilities, may: bool) -> None:
+def test_target_decides_which_worker_may_run_a_job(
+    target: dict[str, Any], able: Abilities, may: bool
+) -> None:
     record = records.read_record(json.dumps({"type": "t", "target": target}).encode())
     assert records.matches(record.lane, able) is may

@@ -31,7 +31,7 @@ async def off_loop(work: Any, *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
-def test_it_is_small_and_knows_nothing_of_ours() -> None:
+def test_reference_model_is_small_and_independent_of_oxcart() -> None:
     text = Path(__file__).with_name("document.py").read_text()
     assert len(text.splitlines()) < 200
     assert "oxcart" not in text

@@ -97,7 +97,7 @@ async def test_a_snooze_after_a_failed_attempt_is_a_retry(desk: Desk) -> None:
     assert last(desk, job.id)["state"] == "retrying"
 
 
-async def test_a_new_job_has_its_handler_and_what_hangs_on_it(desk: Desk) -> None:
+async def test_added_event_carries_name_tags_and_correlation_id(desk: Desk) -> None:
     await read_from_now_on(desk)
     broker = desk.broker()
     options = DEFAULTS["bridge"].replace(tags={"tenant": "acme"}, correlation_id="c")

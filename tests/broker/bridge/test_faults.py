@@ -329,7 +329,7 @@ async def test_the_index_does_not_grow_with_what_others_take(desk: Desk) -> None
     assert not desk.store.exists("bridge:ox:lanes:video")
 
 
-async def test_what_is_forgotten_by_mistake_is_found_again(desk: Desk) -> None:
+async def test_job_dropped_from_the_index_is_found_again(desk: Desk) -> None:
     job_id = await desk.add()
     await desk.broker()._sweeper._forget([job_id.encode()])
     assert [job.id for job in await desk.claim()] == [job_id]

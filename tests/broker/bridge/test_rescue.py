@@ -108,7 +108,7 @@ async def test_a_job_that_loses_its_workers_too_often_is_a_dead_letter(
     assert desk.result(job_id)["error"]["name"] == "WorkerLost"
 
 
-async def test_what_is_in_a_list_or_has_ended_stays(desk: Desk, client: TypeScriptClient) -> None:
+async def test_rescue_leaves_listed_and_ended_jobs_alone(desk: Desk, client: TypeScriptClient) -> None:
     await desk.active()
     await desk.add(delay="1h")
     await desk.add(after=[await desk.add(job_type="video")])

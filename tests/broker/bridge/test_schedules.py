@@ -118,7 +118,7 @@ async def test_one_leads_and_an_old_term_is_refused(desk: Desk) -> None:
     ("missed", "expected"),
     [("skip", [0]), ("once", [-5, 0]), ("all", [-5, -4, -3, -2, -1, 0])],
 )
-async def test_what_becomes_of_missed_firings(desk: Desk, missed: str, expected: list[int]) -> None:
+async def test_missed_firings_follow_the_missed_policy(desk: Desk, missed: str, expected: list[int]) -> None:
     job_id = await schedule(desk, missed=missed)
     due = next_of(desk, job_id)
     now = desk.clock.now = due + 5 * HOUR + 1000
@@ -220,7 +220,7 @@ async def test_looking_and_removing(desk: Desk) -> None:
     assert [key for key in desk.store.scan_iter() if job_id in key] == []
 
 
-async def test_what_cannot_be(desk: Desk) -> None:
+async def test_invalid_schedules_are_refused_before_any_write(desk: Desk) -> None:
     store = desk.broker().schedules
     with pytest.raises(ValidationError, match="missed"):
         await schedule(desk, missed="later")

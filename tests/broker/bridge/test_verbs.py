@@ -155,7 +155,7 @@ async def test_a_retry_waits_in_delayed(desk: Desk) -> None:
     assert again.attempts_made == 1
 
 
-async def test_what_was_no_attempt_does_not_count(desk: Desk) -> None:
+async def test_returned_and_snoozed_runs_use_no_attempt(desk: Desk) -> None:
     job = await desk.active()
     await desk.end(job, "w")
     assert desk.record(job.id)["attempts"] == 0
@@ -344,7 +344,7 @@ async def test_the_monitoring_list(desk: Desk) -> None:
     assert seen.concurrent == {"email": 1, "video": 0}
 
 
-async def test_what_bridge_has_no_place_for(desk: Desk) -> None:
+async def test_bridge_broker_has_no_unsupported_parts(desk: Desk) -> None:
     broker = desk.broker()
     for part in (
         "deduplication",
@@ -394,7 +394,7 @@ async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
         '{"type":"email","\\u0061ttempts":0}',
     ],
 )
-async def test_runs_are_counted_whatever_stands_in_the_record(desk: Desk, record: str) -> None:
+async def test_attempts_are_counted_despite_invalid_records(desk: Desk, record: str) -> None:
     """Else a job that always fails would be tried for ever, or one that nobody can count would never run."""
     desk.store.set("bridge:jobs:data:f1", record)
     desk.store.rpush("bridge:jobs:waiting", "f1")

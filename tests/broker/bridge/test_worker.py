@@ -139,7 +139,7 @@ async def test_both_protocols_share_a_worker(make_queue: MakeQueue) -> None:
             )
 
 
-async def test_what_is_held_at_shutdown_goes_back_unused(emails: Queue, store: Any) -> None:
+async def test_shutdown_returns_running_jobs_without_using_an_attempt(emails: Queue, store: Any) -> None:
     begun = asyncio.Event()
 
     async def handle(job: RunningJob) -> None:
@@ -194,7 +194,7 @@ async def test_a_worker_takes_what_it_can_do_and_can_learn_more(emails: Queue) -
         await gpu.result(timeout=20)
 
 
-async def test_the_sync_face(url: str) -> None:
+async def test_sync_queue_adds_to_a_namespace(url: str) -> None:
     def work() -> str:
         queue = SyncQueue("email", url=url, protocol="bridge", namespace="bridge")
         job = queue.add("email", {"to": "ada"})
@@ -220,7 +220,7 @@ async def test_the_sync_face(url: str) -> None:
         (lambda queue: queue.jobs.handle("x").logs(), "logs"),
     ],
 )
-async def test_what_has_no_place_is_refused_before_anything_is_written(
+async def test_unsupported_features_are_refused_before_any_write(
     emails: Queue, store: Any, asked: Callable[[Queue], Any], feature: str
 ) -> None:
     with pytest.raises(NotSupported) as refused:
@@ -229,7 +229,7 @@ async def test_what_has_no_place_is_refused_before_anything_is_written(
     assert list(store.scan_iter()) == []
 
 
-async def test_what_bullmq_has_no_place_for(make_queue: MakeQueue, store: Any) -> None:
+async def test_bridge_options_are_refused_on_bullmq(make_queue: MakeQueue, store: Any) -> None:
     queue = make_queue("q")
     for options in (
         {"rate_limit": {"max_concurrent": 1}},

@@ -150,7 +150,7 @@ class TestClaim:
         assert [job.id for job in await q.claim(9)] == ["c", "d", "e"]
         assert await q.claim(9) == []
 
-    async def test_what_a_claim_writes(self, q: Q, store: redis.Redis) -> None:
+    async def test_claim_writes_lock_worker_and_start_time(self, q: Q, store: redis.Redis) -> None:
         await q.add("a")
         (job,) = await q.claim(1, worker="w1", lock_ms=5000)
         assert (job.token, job.starts, job.started_ms) == ("t1", 1, q.clock.now)
@@ -301,7 +301,7 @@ class TestFinish:
         assert await q.end(job) == -9
         assert store.get("bull:q:a:lock") == job.token, "the lease is still held"
 
-    async def test_a_refused_one_does_not_touch_the_others(self, q: Q, store: redis.Redis) -> None:
+    async def test_refused_outcome_does_not_affect_the_others(self, q: Q, store: redis.Redis) -> None:
         for job_id in "abcd":
             await q.add(job_id)
         jobs = await q.claim(4)
@@ -361,7 +361,7 @@ class TestLeases:
         assert await q.broker.extend([Lease("a", job.token, job.starts)], 60_000) == ["a"]
         assert store.get("bull:q:a:lock") == "other"
 
-    async def test_each_for_itself(self, q: Q) -> None:
+    async def test_leases_are_renewed_independently(self, q: Q) -> None:
         for job_id in "ab":
             await q.add(job_id)
         one, two = await q.claim(2)
@@ -392,7 +392,7 @@ class TestRecovery:
         assert (await q.broker.recover(max_stalled=1, interval_ms=30_000)).ran
         assert not (await q.broker.recover(max_stalled=1, interval_ms=30_000)).ran
 
-    async def test_too_often(self, q: Q, store: redis.Redis) -> None:
+    async def test_job_that_stalls_too_often_fails(self, q: Q, store: redis.Redis) -> None:
         await q.add("a")
         for _ in range(2):
             await q.claim()
@@ -431,7 +431,7 @@ class TestPromote:
             "delayed",
         ]
 
-    async def test_a_bounded_number(self, q: Q) -> None:
+    async def test_promote_moves_a_bounded_number_of_jobs(self, q: Q) -> None:
         for number in range(5):
             await q.add(f"j{number}", delay=1)
         q.clock.now += 1000
@@ -600,7 +600,7 @@ class TestRepeatable:
         return _as_text(answer)
 
     @pytest.mark.parametrize(("verb", "args"), CALLS, ids=[row[0] for row in CALLS])
-    async def test_twice(
+    async def test_repeated_call_changes_nothing_more(
         self, q: Q, store: redis.Redis, whole: Callable[[], Any], verb: str, args: tuple[Any, ...]
     ) -> None:
         await self.prepare(q)

@@ -115,7 +115,7 @@ class TestClean:
         assert store.lrange(f"bull:q:{state}", 0, -1) == stay[::-1]
         assert lost(store) == set(stay)
 
-    async def test_a_limit_goes_on_behind_young_jobs(self, q: Q, store: redis.Redis) -> None:
+    async def test_limit_skips_young_jobs(self, q: Q, store: redis.Redis) -> None:
         await add(q, *names(4, "y"), timestamp=q.clock.now + LATER)
         await add(q, *names(4), timestamp=q.clock.now - LATER)
         assert await q.broker.bulk.clean(["wait"], q.clock.now, limit=2) == 2
@@ -170,7 +170,7 @@ class TestClean:
         assert await q.broker.bulk.clean(["completed"], 5) == 1
         assert not store.exists("bull:q:wait", "bull:q:completed")
 
-    async def test_what_is_no_job_stops_none_of_the_others(self, q: Q, store: redis.Redis) -> None:
+    async def test_clean_skips_entries_that_are_no_jobs(self, q: Q, store: redis.Redis) -> None:
         await add(q, "a1")
         store.rpush("bull:q:wait", "strange")
         store.set("bull:q:strange", "text")
@@ -372,7 +372,7 @@ class TestObliterate:
         await q.broker.bulk.obliterate(progress=on_progress)
         assert not store.exists("bull:q:meta", "bull:q:wait", "bull:q:paused")
 
-    async def test_what_is_no_job_goes_too(self, q: Q, store: redis.Redis) -> None:
+    async def test_obliterate_removes_entries_that_are_no_jobs(self, q: Q, store: redis.Redis) -> None:
         await add(q, *names(5))
         store.rpush("bull:q:wait", "strange", "j001")
         store.set("bull:q:strange", "text")
@@ -460,14 +460,14 @@ class TestRetryAll:
 
 @pytest.mark.usefixtures("small_steps")
 class TestPromoteAll:
-    async def test_all_by_their_priority(self, q: Q, store: redis.Redis) -> None:
+    async def test_promote_all_respects_priorities(self, q: Q, store: redis.Redis) -> None:
         await add(q, *names(5), delay=60)
         await add(q, *names(4, "p"), delay=30, priority=2)
         assert await q.broker.bulk.promote_all() == 9
         assert [job.id for job in await q.claim(9)] == names(5) + names(4, "p")
         assert store.hget("bull:q:j000", "delay") == "0"
 
-    async def test_only_those_due_soon(self, q: Q, store: redis.Redis) -> None:
+    async def test_promote_all_may_take_only_jobs_due_soon(self, q: Q, store: redis.Redis) -> None:
         await add(q, *names(5), delay=60)
         await add(q, *names(4, "p"), delay=30)
         assert await q.broker.bulk.promote_all(until_ms=q.clock.now + 30_000) == 4
@@ -490,7 +490,7 @@ class TestOrphans:
         store.lrem("bull:q:wait", 0, "a2")
         store.zrem("bull:q:completed", "e1")
 
-    async def test_go_with_all_they_have(self, q: Q, store: redis.Redis) -> None:
+    async def test_orphans_are_removed_with_their_keys(self, q: Q, store: redis.Redis) -> None:
         await self.lose(q, store)
         assert sorted(await q.broker.rescue.remove_orphans(dry_run=True)) == ["a2", "e1"]
         assert lost(store) == {"a1", "a2", "a3", "e1"}
@@ -518,7 +518,7 @@ class TestRepeats:
     )
 
     @pytest.mark.parametrize(("verb", "args"), CALLS, ids=[f"{verb}-{args[0]}" for verb, args in CALLS])
-    async def test_twice(
+    async def test_repeated_call_changes_nothing_more(
         self, q: Q, store: redis.Redis, whole: Callable[[], Any], verb: str, args: tuple[Any, ...]
     ) -> None:
         if verb == "obliterate":

@@ -187,7 +187,7 @@ class TestWire:
         assert json.loads(fields[b"opts"])["backoff"]["type"] in ("fixed", "exponential")
         assert b"ox:backoff" in fields
 
-    def test_what_the_wire_holds_exactly_needs_no_field_of_ours(self) -> None:
+    def test_default_job_has_no_ox_fields(self) -> None:
         assert set(stored("n", None)[1]) == {b"name", b"data", b"opts", b"timestamp", b"delay", b"priority"}
 
     def test_equal_options_are_encoded_once(self) -> None:

@@ -29,7 +29,7 @@ class TestCountsPerPriority:
         monkeypatch.setattr(bulk, "PRIORITIES", 1)
         assert await q.broker.bulk.counts_per_priority() == found
 
-    async def test_those_asked_for(self, q: Q) -> None:
+    async def test_only_requested_priorities_are_counted(self, q: Q) -> None:
         await self.fill(q)
         assert await q.broker.bulk.counts_per_priority([7, 0, 5]) == {7: 3, 0: 2, 5: 0}
         await q.broker.pause()
@@ -80,7 +80,7 @@ class TestMetrics:
         await q.broker.finish([late, q.outcome(job)], Ask(0, metrics=5))
         assert (await q.broker.metrics.series("completed")).count == 1
 
-    async def test_something_else_under_its_name_costs_no_job(self, q: Q, store: redis.Redis) -> None:
+    async def test_metrics_key_of_another_type_costs_no_job(self, q: Q, store: redis.Redis) -> None:
         store.set("bull:q:metrics:completed", "text")
         job = await q.active()
         codes, _ = await q.broker.finish([q.outcome(job)], Ask(0, metrics=5))
@@ -122,7 +122,7 @@ class TestLogs:
         await q.broker.logs.clear("a")
         assert await q.broker.logs.read("a") == []
 
-    async def test_of_no_job(self, q: Q) -> None:
+    async def test_clear_of_a_missing_job_raises(self, q: Q) -> None:
         with pytest.raises(JobNotFound):
             await q.broker.logs.clear("none")
 
@@ -144,7 +144,7 @@ class TestPages:
         found = await q.broker.page("wait", 0, 9, oldest=True)
         assert [(job.id, len(job.data)) for job in found] == [(f"j{n}", 700_000) for n in range(4)]
 
-    async def test_what_is_no_job_is_left_out_wherever_it_is(self, q: Q, store: redis.Redis) -> None:
+    async def test_pages_skip_entries_that_are_no_jobs(self, q: Q, store: redis.Redis) -> None:
         ids = names(300)
         await add(q, *ids)
         store.set("bull:q:strange", "text")

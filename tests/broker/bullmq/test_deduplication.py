@@ -144,9 +144,7 @@ class TestWithATime:
 
 
 class TestReplace:
-    async def test_the_last_one_counts_while_the_owner_is_delayed(
-        self, windows: Windows, store: redis.Redis
-    ) -> None:
+    async def test_last_add_replaces_a_delayed_owner(self, windows: Windows, store: redis.Redis) -> None:
         rule = {"ttl": 60, "replace": True}
         await windows.add("a", rule, delay=30)
         assert await windows.add("b", {**rule, "ttl": 600}, delay=30) == Added("b", True)
@@ -211,7 +209,7 @@ class TestKeepLast:
         await windows.add("b", rule)
         assert windows.rest == -1
 
-    async def test_what_was_kept_goes_with_its_owner(self, windows: Windows, store: redis.Redis) -> None:
+    async def test_removing_the_owner_drops_the_kept_job(self, windows: Windows, store: redis.Redis) -> None:
         await windows.add("a", RULE)
         await windows.broker.claim(Ask())
         await windows.add("b", RULE)
@@ -245,7 +243,7 @@ class TestRelease:
         assert await windows.broker.deduplication.release("d", "b") is False
         assert await windows.broker.deduplication.release("d", "a") is True
 
-    async def test_what_was_kept_still_becomes_a_job(self, windows: Windows) -> None:
+    async def test_kept_job_is_added_after_a_release(self, windows: Windows) -> None:
         await windows.add("a", {"keep_last_if_active": True})
         (job,) = (await windows.broker.claim(Ask())).jobs
         await windows.add("b", {"keep_last_if_active": True})

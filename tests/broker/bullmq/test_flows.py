@@ -182,7 +182,7 @@ class TestAdding:
 
 
 class TestChildrenOfARunningJob:
-    async def test_and_waiting_for_them(self, two: Two, store: redis.Redis) -> None:
+    async def test_running_job_can_add_children_and_wait_for_them(self, two: Two, store: redis.Redis) -> None:
         await two.add(tree("top"))
         job = await two.claim()
         added = await two.q.flows.add_children("top", [tree("a"), tree("b", tree("c"))], token=job.token)
@@ -388,7 +388,9 @@ class TestRemoving:
         assert ("stray" in names) == paused
 
     @pytest.mark.parametrize("place", [0, 1, 2500, 4998, 4999])
-    async def test_one_anywhere_in_a_list(self, two: Two, store: redis.Redis, place: int) -> None:
+    async def test_job_is_removed_from_any_place_of_a_list(
+        self, two: Two, store: redis.Redis, place: int
+    ) -> None:
         ids = [f"j{n}" for n in range(5000)]
         await two.q.add([two.q.encode("n", None, JobOptions.build(job_id=one)) for one in ids])
         await two.q.remove_job(ids[place])
@@ -411,7 +413,7 @@ class TestRemoving:
         await two.q.remove_job("top", children=True)
         assert keys() == {"bull:q:events", "bull:q:id"}
 
-    async def test_more_generations_than_anybody_makes(self, two: Two, store: redis.Redis) -> None:
+    async def test_removal_handles_very_deep_trees(self, two: Two, store: redis.Redis) -> None:
         await two.add(tree("top"))
         with store.pipeline() as pipe:
             for n in range(1500):
@@ -424,7 +426,7 @@ class TestRemoving:
         assert store.exists("bull:q:x1499", "bull:q:top") == 2
 
 
-class TestAParentThatCannotBeTold:
+class TestUnreachableParent:
     """Refused at every end, the child would come back through the stalled check and run for ever."""
 
     @pytest.mark.parametrize("kind", ["c", "f"])
@@ -432,7 +434,7 @@ class TestAParentThatCannotBeTold:
     @pytest.mark.parametrize(
         "fault", ["no json", "json of another kind", "a set that is none", "a queue that is none"]
     )
-    async def test_its_child_ends(
+    async def test_child_of_an_unreachable_parent_finishes(
         self, two: Two, store: redis.Redis, kind: str, keep: str, fault: str
     ) -> None:
         await two.add(tree("top", tree("a"), queue="p"))

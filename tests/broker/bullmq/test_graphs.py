@@ -66,7 +66,7 @@ def hidden(store: redis.Redis) -> set[str]:
 
 
 class TestAdding:
-    async def test_what_one_call_leaves(self, two: Graphs, store: redis.Redis) -> None:
+    async def test_add_writes_gates_and_dependencies(self, two: Graphs, store: redis.Redis) -> None:
         added = await two.graph(node("a"), node("b", after(0), queue="p"))
         assert [(one.id, one.created) for one in added] == [("a", True), ("b", True)]
         assert await two.state("a") == "waiting"
@@ -191,7 +191,7 @@ class TestPropagation:
         await two.run("x")
         assert await two.state("c") == "waiting"
 
-    async def test_what_has_ended_already_counts_at_the_add(self, two: Graphs) -> None:
+    async def test_ended_dependencies_count_at_the_add(self, two: Graphs) -> None:
         await two.graph(node("good"), node("bad", attempts=1))
         await two.run("good", value=b"7")
         await two.run("bad", "f")

@@ -36,7 +36,9 @@ class TestIds:
         assert set(store.hkeys("bull:q:ox:ids")) == {"kept"}
 
     @pytest.mark.parametrize("retention", ["0::", "1::"])
-    async def test_what_is_not_kept_at_its_end(self, q: Mesh, store: redis.Redis, retention: str) -> None:
+    async def test_ids_follow_the_retention_of_their_jobs(
+        self, q: Mesh, store: redis.Redis, retention: str
+    ) -> None:
         await q.put(GPU, "a", "b")
         for job in (await q.choose(2, GPU)).jobs:
             outcome = Outcome(
@@ -53,7 +55,7 @@ class TestIds:
         await q.at(EU).remove_job("a")
         assert store.hgetall("bull:q:ox:ids") == {"a": GPU}
 
-    async def test_what_peers_remove_is_swept(self, q: Mesh, store: redis.Redis) -> None:
+    async def test_sweep_drops_ids_of_jobs_that_peers_removed(self, q: Mesh, store: redis.Redis) -> None:
         await q.put(GPU, *(f"j{i}" for i in range(1000)))
         for i in range(0, 1000, 2):
             store.delete(f"bull:q@{GPU}:j{i}")
@@ -146,7 +148,7 @@ class TestTend:
         for _, seen in noted:
             assert abs(seen - server_ms(store)) < 60_000
 
-    async def test_a_worker_that_takes_no_jobs_back_keeps_none_out_that_does(self, q: Mesh) -> None:
+    async def test_tending_without_recovery_does_not_block_tending_with_it(self, q: Mesh) -> None:
         tend = partial(q.broker.lanes.tend, guard_ms=LONG)
         assert (await tend(recovers=False)).ran
         assert not (await tend(recovers=False)).ran

@@ -129,7 +129,7 @@ class TestChoice:
         assert (ids(claimed), claimed.lane, claimed.more) == (["b0", "b1"], 0, False)
         assert ids(await q.choose(10, "base", GPU)) == ["g0", "g1"]
 
-    async def test_no_other_is_looked_at_where_the_first_has_enough_without_priority(self, q: Mesh) -> None:
+    async def test_first_lane_with_enough_unprioritized_jobs_ends_the_choice(self, q: Mesh) -> None:
         await q.put(GPU, "g0", "g1", "g2", "g3", "g4")
         await q.put(GPU, "g9", priority=9)
         await q.put("base", "b0")
@@ -199,7 +199,7 @@ class TestChoice:
 
 
 class TestBase:
-    async def test_its_pause_holds_for_lanes(self, q: Mesh, store: redis.Redis) -> None:
+    async def test_queue_pause_holds_for_lanes(self, q: Mesh, store: redis.Redis) -> None:
         await q.put(GPU, "a")
         store.delete(f"bull:q@{GPU}:marker")
         await q.broker.pause()
@@ -235,7 +235,7 @@ class TestBase:
         claimed = await q.choose(1, GPU, "base")
         assert (ids(claimed), claimed.empty) == (["b"], [(0, 0)])
 
-    async def test_its_concurrency_is_that_of_all_together(self, q: Mesh) -> None:
+    async def test_queue_concurrency_covers_all_lanes(self, q: Mesh) -> None:
         await q.broker.limits.set_concurrency(3)
         await q.put(GPU, "g0", "g1")
         await q.put(EU, "e0", "e1")
@@ -250,7 +250,7 @@ class TestBase:
         assert ids(claimed) == ["g1"]
         assert (await q.at(EU).claim(Ask(1))).closed
 
-    async def test_its_rate_is_that_of_all_together(self, q: Mesh, store: redis.Redis) -> None:
+    async def test_queue_rate_covers_all_lanes(self, q: Mesh, store: redis.Redis) -> None:
         await q.broker.limits.set_rate(2, 60_000)
         await q.put(GPU, "g0", "g1")
         await q.put("base", "b0", "b1")
@@ -269,9 +269,7 @@ class TestBase:
         await q.at(GPU).finish([held])
         assert (await q.broker.claim(Ask(1))).limited_ms > 0
 
-    async def test_its_limits_per_type_and_key_are_those_of_all_together(
-        self, q: Mesh, store: redis.Redis
-    ) -> None:
+    async def test_type_and_key_limits_cover_all_lanes(self, q: Mesh, store: redis.Redis) -> None:
         await q.broker.limits.set_bucket("t", "n", 2, 0)
         await q.put(GPU, "g0", "g1")
         await q.put(EU, "e0", "e1")
@@ -303,9 +301,7 @@ class TestBase:
         assert (await q.choose(1, BIG)).jobs == []
         assert await q.broker.limits.usage("k:tenant") == (1, 1, 0)
 
-    async def test_a_lane_that_takes_no_job_loses_none_of_those_let_in(
-        self, q: Mesh, store: redis.Redis
-    ) -> None:
+    async def test_broken_lane_loses_no_job_that_a_limit_let_in(self, q: Mesh, store: redis.Redis) -> None:
         await q.broker.limits.set_bucket("t", "n", 1, 0)
         await q.put(EU, "e0")
         first = await q.choose(1, EU)

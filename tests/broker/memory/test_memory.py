@@ -297,7 +297,7 @@ async def test_a_failure_keeps_its_category_and_stack() -> None:
     assert "KeyError" in failed.value.stacktrace[0]
 
 
-async def test_what_needs_a_server_is_refused() -> None:
+async def test_memory_broker_refuses_server_commands() -> None:
     queue = Queue("q", broker=MemoryServer())
     with pytest.raises(OxcartError, match="no server"):
         await queue._core.broker.caller.command("PING")

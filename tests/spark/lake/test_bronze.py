@@ -74,7 +74,7 @@ def test_no_rows_are_no_file(tmp_path: Path) -> None:
     assert list(file_rows(files)) == []
 
 
-def test_what_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
 
     def rows() -> Iterator[Any]:

@@ -82,7 +82,7 @@ def test_two_that_append_both_succeed(lake: Lake) -> None:
     assert rows(lake) == [1, 2]
 
 
-def test_of_two_that_replace_a_part_one_says_why(lake: Lake) -> None:
+def test_second_replacement_of_a_part_is_a_conflict(lake: Lake) -> None:
     lake.publish(Change("add", add=[put(lake, [1])]))
     base = lake.head()
     part = frozenset({("t", DAY, "q")})
@@ -138,7 +138,7 @@ class Shared(Lake):
 
 
 @pytest.mark.parametrize("looks", range(1, 5))
-def test_a_version_is_what_was_asked_for_whatever_another_thread_reads(lake: Lake, looks: int) -> None:
+def test_version_lookup_is_safe_beside_other_threads(lake: Lake, looks: int) -> None:
     for number in (1, 2):
         lake.publish(Change("ingest", add=[put(lake, [number])], marks={"n": number}))
     shared = Shared(lake.root)
@@ -295,7 +295,7 @@ def test_a_lake_that_cannot_grow_says_what_to_do_and_loses_nothing(lake: Lake) -
     assert [name for name in os.listdir(lake.root / "_versions") if name.startswith(".")] == []
 
 
-def test_a_manifest_that_cannot_be_read_is_said_to_be_one(lake: Lake) -> None:
+def test_unreadable_manifest_raises_lake_error(lake: Lake) -> None:
     lake.publish(Change("add"))
     (lake.root / "_versions" / lakes.manifest_name(1)).write_text("{")
     with pytest.raises(LakeError, match=r"cannot be read .*restore it from a backup"):

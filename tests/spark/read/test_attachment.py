@@ -72,7 +72,7 @@ def test_a_reader_that_does_not_renew_is_forgotten(address: ServerAddress, store
     assert set(readers(address, "q")) == {"here"}
 
 
-def test_bounds_are_told(address: ServerAddress) -> None:
+def test_keep_below_the_minimum_is_refused(address: ServerAddress) -> None:
     with pytest.raises(ValidationError, match="keep must be at least 1000, got 10"):
         attach(address, "q", "main", keep=10)
 
@@ -87,7 +87,7 @@ async def test_our_scripts_set_again_what_a_node_constructor_set_back(
     assert meta(store)["opts.maxLenEvents"] == "50000"
 
 
-async def test_an_attachment_that_is_over_is_not_asserted(
+async def test_expired_attachment_is_not_restored(
     queue: Queue, address: ServerAddress, store: redis.Redis
 ) -> None:
     await queue.add("n")
@@ -208,7 +208,7 @@ async def test_an_attempt_that_a_limit_ended_is_recorded(
     assert all(int(actual["began"]) <= int(actual["ended"]) for _, actual in records(store))
 
 
-async def test_what_users_hang_on_a_job_is_recorded_at_the_add_and_with_every_end(
+async def test_tags_and_correlation_are_recorded_at_the_add_and_every_end(
     queue: Queue, address: ServerAddress, store: redis.Redis
 ) -> None:
     await queue.add("n", job_id="before", tags={"a": "1"}, correlation_id="c0")

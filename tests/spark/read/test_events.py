@@ -113,7 +113,7 @@ def test_every_field_is_kept(emit: Emit, drain: Drain, store: redis.Redis) -> No
     assert [row["raw"] for row in rows[:8]] == [None] * 8
 
 
-def test_what_was_trimmed_between_runs_is_a_gap_of_the_exact_size(
+def test_entries_trimmed_between_runs_are_a_gap_of_the_exact_size(
     emit: Emit, drain: Drain, store: redis.Redis
 ) -> None:
     ids = emit("q", *many(100))
@@ -127,9 +127,7 @@ def test_what_was_trimmed_between_runs_is_a_gap_of_the_exact_size(
     assert columns_of(rows[1:], "kind", "ordinal") == [("entry", n) for n in range(351, 401)]
 
 
-def test_what_was_gone_before_the_first_run_is_a_gap_too(
-    emit: Emit, drain: Drain, store: redis.Redis
-) -> None:
+def test_entries_trimmed_before_the_first_run_are_a_gap(emit: Emit, drain: Drain, store: redis.Redis) -> None:
     emit("q", *many(100))
     store.xtrim("bull:q:events", maxlen=10, approximate=False)
     rows = drain().rows
@@ -147,7 +145,7 @@ def test_a_stream_trimmed_to_nothing_is_a_gap(emit: Emit, drain: Drain, store: r
     assert columns_of(drain().rows, "kind", "ordinal") == [("entry", 18)]
 
 
-def test_a_stream_made_anew_is_said_to_be_one(emit: Emit, drain: Drain, store: redis.Redis) -> None:
+def test_recreated_stream_is_reported(emit: Emit, drain: Drain, store: redis.Redis) -> None:
     emit("q", *many(10))
     drain()
     store.delete("bull:q:events", "bull:q:meta")
@@ -210,10 +208,10 @@ class TestErrors:
         with pytest.raises(Exception, match=r"cannot reach 127\.0\.0\.1:1.*run this again: nothing is lost"):
             drain(url="redis://127.0.0.1:1/0")
 
-    def test_a_slip_of_the_pen_is_told(self, drain: Drain) -> None:
+    def test_misspelt_option_is_refused(self, drain: Drain) -> None:
         with pytest.raises(Exception, match="option must be one of"):
             drain(maxRows="5")
 
-    def test_a_stream_of_jobs_is_told_what_to_add(self, spark: SparkSession, url: str) -> None:
+    def test_streaming_read_of_jobs_is_refused(self, spark: SparkSession, url: str) -> None:
         reader = spark.readStream.format("oxcart").option("queue", "q").option("url", url)
         assert "a stream has events" in failure(reader)

@@ -41,7 +41,7 @@ def test_ids_are_ordered_by_number_not_by_text() -> None:
         pytest.param(facts(0, 0, "", "0-0", ""), False, 0, id="no stream at all"),
     ],
 )
-def test_what_is_missed(seen: StreamFacts, recreated: bool, missed: int) -> None:
+def test_missed_entries_are_counted(seen: StreamFacts, recreated: bool, missed: int) -> None:
     assert is_recreated(AT, seen) is recreated
     at = settle(AT, seen)
     assert at.life == (2 if recreated else 1)

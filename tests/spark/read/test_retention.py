@@ -151,7 +151,7 @@ async def test_a_call_of_ours_raises_the_limit_again_before_anything_is_lost(
 
 
 @pytest.mark.parametrize("attached", [True, False], ids=["attached", "unattached"])
-async def test_a_queue_that_was_obliterated_and_made_anew_is_said_to_be_one(
+async def test_obliterated_and_recreated_queue_is_reported(
     attached: bool, node: NodeDriver, spark: SparkSession, url: str, store: redis.Redis, tmp_path: Path
 ) -> None:
     address = ServerAddress(url=url)

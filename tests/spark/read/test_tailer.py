@@ -90,7 +90,7 @@ def test_lengths_are_sampled_every_minute_also_when_nothing_happens(
     assert samples == [3, 3, 3]
 
 
-def test_queues_are_attached_and_a_reset_is_set_right_and_said(
+def test_reset_attachment_is_restored_and_logged(
     tailer: Tailer, emit: Emit, store: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     emit("q", *many(1))
@@ -118,7 +118,7 @@ def test_a_queue_that_comes_later_is_attached_with_the_next_pass(
     assert store.hget("bull:q:meta", "opts.maxLenEvents") == "50000"
 
 
-def test_what_is_lost_is_a_gap_in_the_spool(
+def test_trimmed_entries_are_a_gap_in_the_spool(
     tailer: Tailer, spool: Spool, emit: Emit, store: redis.Redis
 ) -> None:
     emit("q", *many(10))
@@ -137,7 +137,7 @@ def test_rows_before_a_position_are_left_out(tailer: Tailer, spool: Spool, emit:
     assert [row["ordinal"] for row in found] == [8, 9, 10]
 
 
-def test_what_was_read_is_forgotten_but_the_last_segment(tailer: Tailer, spool: Spool, emit: Emit) -> None:
+def test_forget_keeps_the_last_segment(tailer: Tailer, spool: Spool, emit: Emit) -> None:
     for number in range(3):
         emit("q", *many(2, number))
         tailer.step()
