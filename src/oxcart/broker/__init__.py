@@ -1,1 +1,1 @@
-"""How jobs are stored and moved."""
+"""Stores jobs and moves them between states."""

@@ -1,4 +1,4 @@
-"""Keeps the embedded server's data folder private: payloads of jobs stand in its files."""
+"""Keeps the embedded server's data folder private: its files contain the payloads of jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oxcart.broker._hold import EmbeddedServerError
 
-#: What keeper and server put into the folder.
+#: The files that keeper and server write into the folder.
 _OURS = (
     ".gitignore",
     "appendonlydir",
@@ -44,7 +44,7 @@ def check(folder: Path) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Makes the folder, or tightens one that is there: only its user may read what is in it.
+    """Makes the folder, or tightens an existing one: only its user may read its contents.
 
     A folder that holds files of others keeps its own mode; the data in it is tightened.
 

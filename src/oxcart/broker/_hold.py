@@ -26,11 +26,11 @@ _SOCKET_PATH_LIMIT = 100  # bytes, as the keeper's
 _FIRST_WORD_LIMIT = 5.0  # seconds; a keeper greets at once
 _SILENCE_LIMIT = 10.0  # seconds; a busy keeper sends a sign of life every second
 
-#: What a forked child must let go of: a copy of a connection looks like a user, or like a living keeper.
+#: Connections that a forked child must close: a copy looks like a user, or like a living keeper.
 _not_for_children: set[socket.socket | int] = set()
 
-#: Held while a keeper is started, and for a moment by every fork: a child that is forked meanwhile would have
-#: the pipe whose end `Popen` waits for, and the start would last as long as that child.
+#: Locked while a keeper is started, and briefly by every fork. A child forked meanwhile would inherit the
+#: pipe whose end `Popen` waits for, and the start would last as long as that child.
 _spawning = threading.RLock()
 
 
@@ -85,7 +85,7 @@ class Hold:
         return self._location
 
     def leave(self, wait: float) -> None:
-        """Let go; with a time to wait (seconds), stop the server now if we are its last user."""
+        """Disconnect; with a time to wait (seconds), stop the server now if we are its last user."""
         if wait > 0:
             with contextlib.suppress(HoldLost):
                 self._send({"op": "leave"})
@@ -128,7 +128,7 @@ class Hold:
             self._location = None
 
     def _hear(self, limit: float) -> list[dict[str, Any]]:
-        """Return the keeper's messages within the limit; HoldLost when it has hung up, or is no keeper."""
+        """Return the keeper's messages within the limit; HoldLost if it has hung up, or is no keeper."""
         self._link.settimeout(limit)
         try:
             data = self._link.recv(65536)
@@ -144,7 +144,7 @@ class Hold:
         except ValueError:
             messages = [None]
         if not all(isinstance(message, dict) for message in messages):
-            raise HoldLost("what answers there is not its keeper")
+            raise HoldLost("the process that answers there is not its keeper")
         return messages
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -205,7 +205,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def ask_status(folder: Path) -> dict[str, Any] | None:
-    """Ask the folder's keeper how it is, without becoming a user; None when there is none."""
+    """Ask the folder's keeper for its status, without becoming a user; None when there is none."""
     called = _call(folder)
     if called is None:
         return None

@@ -1,10 +1,10 @@
 """The process that owns the Valkey of one data folder.
 
-It is run by file path and uses nothing but the standard library, so that it starts in a few milliseconds:
+It is run by file path and uses only the standard library, so that it starts in a few milliseconds:
 
     python -I -S _keeper.py FOLDER SERVER_BINARY HOLD_FD
 
-A user of the folder holds a connection to the keeper, over `keeper.sock` or, where that path is too long
+A user of the folder has a connection to the keeper, over `keeper.sock` or, if that path is too long
 for a socket, over loopback. The kernel closes it however the user ends, so the open connections are the
 users. The process that starts a keeper passes it one end of a socket pair, HOLD_FD, and is its first user.
 
@@ -92,7 +92,7 @@ class User:
         return lines
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Send a message; a user that does not read misses it and delays no other."""
+        """Send a message; a user that does not read misses it and does not delay the others."""
         with contextlib.suppress(OSError):
             self.link.send(json.dumps(message).encode() + b"\n")
 
@@ -172,11 +172,11 @@ class Server:
         return self._ask("PING") == b"+PONG"
 
     def wish_fsync(self, wish: str) -> None:
-        """Record a user's wish for `appendfsync`; the strictest holds for all."""
+        """Record a user's wish for `appendfsync`; the strictest applies to all."""
         self._fsync = max(self._fsync, wish, key=_FSYNC.index)
 
     def apply_fsync(self) -> None:
-        """Bring the running server to the strictest wish."""
+        """Apply the strictest wish to the running server."""
         if self._fsync not in ("", self._running_fsync) and self._ask(
             "CONFIG", "SET", "appendfsync", self._fsync
         ):
@@ -194,7 +194,7 @@ class Server:
         self.bury()
 
     def bury(self) -> None:
-        """Clear away what a dead server may have left: a child that rewrites the file, the watcher."""
+        """Clean up after a dead server: a child that rewrites the file, and the watcher."""
         if self._child is not None:
             with contextlib.suppress(OSError):
                 os.killpg(self._child.pid, signal.SIGKILL)
@@ -263,7 +263,7 @@ class Keeper:
     # Before the server
 
     def _take_lock(self) -> bool:
-        """Wait for the folder's lock; False when the user who wanted it has gone meanwhile."""
+        """Wait for the folder's lock; False if the user that needed it has gone meanwhile."""
         self._lock = os.open("keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
         began = time.monotonic()
         while self._any_joined() and not self._stop_wanted:
@@ -286,7 +286,7 @@ class Keeper:
         return False
 
     def _listen(self) -> None:
-        """Open the door for users; where the folder can have no socket, on loopback."""
+        """Open the socket for users; on loopback if the folder cannot have a socket."""
         for name in ("keeper.sock", "valkey.sock", "server.json"):
             with contextlib.suppress(OSError):
                 os.unlink(name)
@@ -375,8 +375,8 @@ class Keeper:
             self._server.bury()
             _log(f"the server (pid {self._server.pid}) has ended by itself")
             self._failed_starts = 0 if self._ready else self._failed_starts + 1
-            # One that ends with a reason has read something that it cannot use, and would again; unless the
-            # reason is that someone else has its port.
+            # A server that ends with a reason has read something unusable, and would again. The exception is
+            # a port that another process uses.
             hopeful = self._was_ready or self._server.was_killed() or not self._server.on_path
             if self._failed_starts > (_RESTARTS if hopeful else 0):
                 raise KeeperError(f"the server does not start; keeper.log ends with:\n{_log_tail()}")
@@ -428,7 +428,7 @@ class Keeper:
                 self._drop(user)
 
     def _obey(self, user: User, line: bytes) -> bool:
-        """Do what a user asks; False when its connection can be closed."""
+        """Handle a user's request; False if its connection can be closed."""
         try:
             message = json.loads(line)
             op, token = message["op"], str(message.get("token"))
@@ -557,7 +557,7 @@ def main() -> NoReturn:
     # A second fork: the user that starts us does not have to wait for our end.
     if os.fork():
         os._exit(0)
-    os.umask(0o077)  # the server inherits it: payloads stand in the files that it writes
+    os.umask(0o077)  # the server inherits it: the files that it writes contain payloads
     _bound_log()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # the server inherits it, and needs one per connection

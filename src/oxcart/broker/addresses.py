@@ -1,7 +1,7 @@
-"""Which addresses a webhook may be sent to: public ones, and what the operator allows besides.
+"""Decides which addresses a webhook may be sent to: public ones, and those that the operator allows.
 
 A callback URL comes from the producer of a job; it must not make a worker connect to its neighbours. A
-name is resolved once, all its addresses are checked, and the connection is made to one of those that were.
+name is resolved once, all its addresses are checked, and the connection goes to one of the checked ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
-#: What is not public, from IANA's registries of special addresses. Named here, because what the standard
-#: library calls global differs between versions of Python.
+#: Networks that are not public, from IANA's registries of special addresses. They are listed here because the
+#: standard library's notion of global differs between versions of Python.
 _SPECIAL_4 = tuple(
     map(
         ipaddress.IPv4Network,
@@ -42,9 +42,9 @@ _SPECIAL_4 = tuple(
         ),
     )
 )
-#: Outside of it no address of version 6 is public: ::1, fc00::/7, fe80::/10, fec0::/10, ff00::/8 and others.
+#: No address of version 6 outside it is public: ::1, fc00::/7, fe80::/10, fec0::/10, ff00::/8 and others.
 _UNICAST_6 = ipaddress.IPv6Network("2000::/3")
-#: Within it these are not, or lead to addresses of version 4 through tunnels that no receiver needs.
+#: Networks inside it that are not public, or tunnel to addresses of version 4, which no receiver needs.
 _SPECIAL_6 = tuple(
     map(
         ipaddress.IPv6Network,
@@ -58,7 +58,7 @@ _SPECIAL_6 = tuple(
 )
 #: NAT64: the last 32 bits are an address of version 4.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-#: ISATAP: what stands before an address of version 4 in the last 64 bits.
+#: ISATAP: the bits before an address of version 4 in the last 64 bits.
 _ISATAP = (0x00005EFE, 0x02005EFE)
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
 _LOCAL_ENDS = (".localhost", ".local", ".internal", ".localdomain")
@@ -69,7 +69,7 @@ class AddressBlocked(OxcartError):
 
     Attributes:
         host: The host in question.
-        address: Its address, where it was resolved.
+        address: Its address, if it was resolved.
     """
 
     def __init__(self, host: str, address: str) -> None:
@@ -132,13 +132,13 @@ def check_submitted(url: str, allow: Sequence[Network] = ()) -> None:
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of a host, by the system's resolver."""
+    """Returns the addresses of a host, by the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 async def choose_address(host: str, port: int, allow: Sequence[Network], ask: Resolve = resolve) -> str:
-    """An address of a host to connect to; all of them are checked, so that none can be smuggled in.
+    """Returns an address of a host to connect to; checks all of them, so that none can be smuggled in.
 
     Raises:
         AddressBlocked: One of them is refused.
@@ -154,7 +154,7 @@ async def choose_address(host: str, port: int, allow: Sequence[Network], ask: Re
 
 
 def _literal(host: str) -> str | None:
-    """The address that a host is by itself, in whatever form: 127.0.0.1, 2130706433, 0x7f.1, ::1."""
+    """Returns the address that a host is in any literal form: 127.0.0.1, 2130706433, 0x7f.1, ::1."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -175,7 +175,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _inside(address: Address) -> list[Address]:
-    """An address, or those of version 4 that it leads to."""
+    """Returns an address, or the addresses of version 4 that it leads to."""
     if isinstance(address, ipaddress.IPv6Address):
         last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if address.ipv4_mapped is not None or address in _NAT64:

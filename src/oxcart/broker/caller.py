@@ -1,13 +1,13 @@
-"""Repeats calls until they are answered, and makes that safe.
+"""Repeats calls until the server answers, and makes that safe.
 
-A lost answer does not say whether the call was applied. So every call that changes something carries
-(slot, number): the script remembers its last answer per slot, and the same number gives the same answer
-and does nothing. A slot has one call under way at a time; a caller has as many slots as it has calls in
-flight. These remembered answers are the caller's journal: one key per slot, which a clean close deletes.
+A lost answer does not show whether the call was applied. So every call that changes something carries
+(slot, number): the script stores its last answer per slot, and the same number returns the same answer
+and does nothing. A slot has one call in flight at a time; a caller has as many slots as it has calls in
+flight. These stored answers are the caller's journal: one key per slot, which a clean close deletes.
 
-Connection losses are repeated here, with the pauses of ``Reconnect``, and so are refusals that pass with time
-(the server loads its data, a failover is going on, too few replicas listen). Where memory or disk are full,
-only patient calls are repeated. All else is a typed error.
+Connection losses are repeated here, with the pauses of ``Reconnect``, and so are temporary refusals
+(the server loads its data, fails over, or has too few replicas). If memory or disk are full, only patient
+calls are repeated. Every other refusal is a typed error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FORGET = 1.0
 #: Journal keys that one command deletes.
 FORGET_KEYS = 500
 
-#: How servers say inside of a script that the user may not do something; the second is Redis before 7.
+#: How servers report inside a script that the user lacks a right; the second is Redis before 7.
 _DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 
 
@@ -67,7 +67,7 @@ class _Tried:
     """The attempts of one call so far.
 
     Attributes:
-        is_out: The attempt that is under way has been sent.
+        is_out: The current attempt has been sent.
         is_lost: An earlier attempt was sent and never answered.
         is_applied: The master applied an earlier attempt, but too few replicas confirmed it.
         error: Why the last attempt failed.
@@ -80,7 +80,7 @@ class _Tried:
         self.error: BrokerUnavailable | ReplyError | None = None
 
     def failed(self, error: BrokerUnavailable | ReplyError) -> None:
-        """Notes how an attempt ended; a refusal means that the server did not apply it."""
+        """Records how an attempt ended; a refusal means that the server did not apply it."""
         self.is_out = False
         self.is_lost = self.is_lost or isinstance(error, AnswerLost)
         self.error = error
@@ -111,13 +111,13 @@ class Caller:
     Args:
         server: Where to connect.
         slot: The cluster slot, or None on a single server.
-        client_id: Names this caller's memory on the server; unique.
+        client_id: Names this caller's journal on the server; unique.
         journal: Returns the journal key of a slot, from the key that a script is called with and the slot's
             name. Without it a close leaves the keys to expire.
         reconnect: The pauses between attempts.
-        holding: Tells whether leases or outcomes are held, which shortens the pauses.
-        on_script: Told the verb and seconds of every answered script call.
-        on_reconnect: Told of every attempt to reach a lost server.
+        holding: Returns whether the worker has leases or outcomes, which shortens the pauses.
+        on_script: Receives the verb and seconds of every answered script call.
+        on_reconnect: Called before every attempt to reach a lost server.
     """
 
     def __init__(
@@ -154,17 +154,17 @@ class Caller:
         return self._server.place(self._slot)
 
     async def close(self) -> None:
-        """Deletes the caller's journal where nothing can need it any more, and closes the link."""
+        """Deletes the caller's journal as far as no call can need it, and closes the link."""
         try:
             await self.forget()
         finally:
             await self.link.close()
 
     async def forget(self) -> None:
-        """Deletes the journal keys of slots whose calls were all answered over the connection that stands.
+        """Deletes the journal keys of slots whose calls were all answered over the present connection.
 
-        A call that was sent over a connection that died may still arrive late: its slot's key refuses it, and
-        stays until it expires. So does the key of a call that was given up or is under way.
+        A call that was sent over a lost connection may still arrive late: its slot's key refuses it, and
+        stays until it expires. So does the key of a call that was given up or is in flight.
         """
         if self._journal is None or not self.link.is_connected:
             return
@@ -172,7 +172,7 @@ class Caller:
         done = {(key, slot) for key, slot in self._written if slot in answered}
         keys = [self._journal(key, f"{self.client_id}:{slot}") for key, slot in done]
         self._written -= done
-        # Sent in one go: a slot that is taken again meanwhile writes its key after this has deleted it.
+        # Sent at once: a slot that is used again meanwhile writes its key after this has deleted it.
         steps = [("DEL", *keys[at : at + FORGET_KEYS]) for at in range(0, len(keys), FORGET_KEYS)]
         with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(FORGET):
@@ -187,7 +187,7 @@ class Caller:
         timeout: float | None = None,
         replicated: bool = False,
     ) -> Any:
-        """Runs a script that changes something, exactly once however often it must be sent.
+        """Runs a script that changes something, exactly once however often it is sent.
 
         Args:
             script: The script.
@@ -212,7 +212,7 @@ class Caller:
         numbered = (name, taken[1], *args)
         journal = self._journal(key, name) if replicated and self._journal is not None else None
         answer = await self._run(script, key, numbered, patient, timeout, taken[0], journal)
-        # Only an answered call frees its slot: one that was given up may still reach the server.
+        # Only an answered call frees its slot: a call that was given up may still reach the server.
         self._free.append(taken)
         self._written.add((key, taken[0]))
         return answer
@@ -262,8 +262,8 @@ class Caller:
     ) -> Any:
         packed = pack((b"EVALSHA", script.sha, 1, key, *args))
         started = time.perf_counter()
-        # A silent server is given up after the caller's time where that is shorter than the link's. Else the
-        # link judges: a large job on a slow line, whose bytes still move, has all of the caller's time.
+        # A silent server is given up after the caller's timeout if that is shorter than the link's. Otherwise
+        # the link decides: a large job on a slow line, whose bytes still move, has all of the caller's time.
         limit = timeout if timeout is not None and timeout < CALL_TIMEOUT else None
 
         async def send(tried: _Tried) -> Any:
@@ -278,7 +278,7 @@ class Caller:
             except ReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
-            # Compiled by a call of its own: with the first run it would hold the server for the sum of both.
+            # Compiled by a separate call: with the first run it would block the server for the sum of both.
             await link.call_packed(pack((b"EVAL", script.text, 0)), limit)
             whole = pack((b"EVAL", script.text, 1, key, *args))
             if journal is not None:
@@ -311,7 +311,7 @@ class Caller:
             raise confirmed
         if isinstance(confirmed, ReplyError) or confirmed < REPLICAS:
             tried.is_applied = True
-            if link.guard is not None:  # most likely another process is master by now
+            if link.guard is not None:  # most likely another process is now the master
                 await link.guard.confirm(link)
             if isinstance(confirmed, ReplyError):
                 raise ReplyError(f"NOREPLICAS the server broke off the wait for replicas: {confirmed}")
@@ -340,7 +340,7 @@ class Caller:
         self, send: Callable[[_Tried], Any], tried: _Tried, verb: str, patient: bool, slot: int | None
     ) -> Any:
         link = self.link
-        try:  # the way of nearly every call, without the cost of a loop
+        try:  # the path of nearly every call, without the cost of a loop
             answer = await send(tried)
             if link.guard is not None and link.guard.doubts(link):
                 await link.guard.confirm(link)
@@ -390,20 +390,20 @@ class Caller:
             return answer
 
     def _judge(self, error: Exception, verb: str, patient: bool, attempt: int) -> float:
-        """Seconds to wait before the call is repeated; raises what no repeat can mend."""
+        """Returns the seconds to wait before the call is repeated; raises errors that no repeat can fix."""
         if isinstance(error, LinkClosed):
             raise error
         if isinstance(error, BrokerUnavailable):
             self.waits_for_slot = False
             self._server.forget_slots()
             if attempt == 1 and isinstance(error, AnswerLost):
-                return 0.0  # most often the connection alone was cut: knock again at once
+                return 0.0  # usually only the connection was cut: try again at once
             return self.reconnect.pause(attempt, holding=self.holding())
         assert isinstance(error, ReplyError)
         code = error.code
         self.waits_for_slot = code in _OF_SLOT
         if code in ("MOVED", "ASK"):
-            # A slot on its way is asked for at its new home; its old one answers MOVED soon.
+            # A moving slot is requested at its new node; its old node will soon answer MOVED.
             host, _, port = str(error).split(" ")[2].rpartition(":")
             if host in ("", "?"):  # the node that was asked, at another port
                 host = self.link.endpoint.host if self.link.endpoint else "127.0.0.1"
@@ -418,12 +418,12 @@ class Caller:
 
 
 def _is_demoted(refusal: ReplyError) -> bool:
-    """Whether a server refuses `WAIT` because it became a replica, before the command or during it."""
+    """Returns whether a server refuses `WAIT` because it became a replica, before or during the command."""
     return refusal.code == "UNBLOCKED" or "replica instances" in str(refusal)
 
 
 def script_error(verb: str, text: str) -> AccessDenied | CrossSlotError | ScriptError:
-    """The typed error for a server's refusal."""
+    """Returns the typed error for a server's refusal."""
     if "CROSSSLOT" in text or "non local key" in text or "same slot" in text:
         hint = "a queue on a cluster needs a redis+cluster:// URL, and jobs of one flow a shared hash tag"
         return CrossSlotError(f"{verb}: {text} ({hint})")

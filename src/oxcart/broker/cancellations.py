@@ -1,7 +1,7 @@
-"""Requests to cancel running jobs, as the worker that runs them receives them.
+"""Requests to cancel running jobs, as their worker receives them.
 
-A client that cancels a running job leaves a note in the inbox of the worker that has it, and in the job. The
-worker blocks on its inbox. A note that was popped and lost with its connection still stands in the job.
+A client that cancels a running job leaves a note in the inbox of its worker, and in the job. The
+worker blocks on its inbox. A note that was popped and lost with its connection is still in the job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CancelRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         id: The job.
-        starts: The fencing number of the attempt that is meant.
+        starts: The fencing number of the attempt to cancel.
         reason: Why.
         force: Whether the job has ended already, so that the result of its handler will be refused.
     """
@@ -76,7 +76,7 @@ class CancellationInbox:
 async def read_requests(
     broker: ServedBroker, attempts: Sequence[tuple[ServedBroker, str, int]]
 ) -> list[CancelRequest]:
-    """Reads from jobs themselves which attempts are to be cancelled.
+    """Reads from the jobs which attempts to cancel.
 
     Args:
         broker: Reads; on the connection of a queue.

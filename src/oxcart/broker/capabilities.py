@@ -1,4 +1,4 @@
-"""What each protocol can express, and what to use instead of a feature that it lacks.
+"""Lists what each protocol can express, and what to use instead of a feature that it lacks.
 
 A feature that a protocol lacks is not imitated: peers that share its keys would not know of it. A broker has
 a part for each optional feature that has verbs (``oxcart.broker.port.parts``). The others are options of
@@ -23,8 +23,8 @@ class Feature(NamedTuple):
 
     Attributes:
         words: What it is, in the words of the error and of docs/bridge.md.
-        lacking: What to use instead, by each protocol that lacks it; empty where there is no alternative.
-        part: The broker's part that has its verbs; empty where it is an option or a trait.
+        lacking: What to use instead, by each protocol that lacks it; empty if there is no alternative.
+        part: The broker's part that has its verbs; empty if it is an option or a trait.
     """
 
     words: str
@@ -191,7 +191,7 @@ class Capabilities(NamedTuple):
             raise NotSupported(self.protocol, feature, words, lacking[self.protocol])
 
     def part(self, part: Part | None, feature: str) -> Part:
-        """Returns a part of a broker that must be there: ``capabilities.part(broker.flows, "flows")``.
+        """Returns a required part of a broker: ``capabilities.part(broker.flows, "flows")``.
 
         Raises:
             NotSupported: It is None, because the protocol lacks the feature.

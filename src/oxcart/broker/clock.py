@@ -1,7 +1,7 @@
 """The server's time, as a client knows it.
 
-Scripts judge by the server's clock what is due, expired or stalled (docs/decisions/62), so a client whose
-clock is wrong does no harm. A client that must judge itself, when to ask again for example, uses this
+Scripts decide by the server's clock what is due, expired or stalled (docs/decisions/62), so a client whose
+clock is wrong does no harm. A client that must decide itself, for example when to ask again, uses this
 estimate: every answer that carries the server's time bounds the difference between both clocks.
 """
 
@@ -32,7 +32,7 @@ class ServerClock:
     it shows this machine's wall clock.
 
     Args:
-        given: A clock that replaces the server's, for tests: scripts then judge by the times that it gives.
+        given: A clock that replaces the server's, for tests: scripts then use its times.
     """
 
     def __init__(self, given: Callable[[], int] | None = None) -> None:
@@ -47,7 +47,7 @@ class ServerClock:
 
     @property
     def argument(self) -> int | str:
-        """The time as an argument of a script: empty for the server's, or the one that is given."""
+        """The time as an argument of a script: empty for the server's, else that of the replacing clock."""
         return "" if self._given is None else self._given()
 
     def learn(self, sent_ms: int, server_ms: int) -> None:
@@ -67,7 +67,7 @@ class ServerClock:
 
     @property
     def skew_ms(self) -> int:
-        """How far this machine's wall clock is ahead of the server's, in ms; negative where it is behind."""
+        """How far this machine's wall clock is ahead of the server's, in ms; negative if it is behind."""
         return now_ms() - monotonic_ms() - self._ahead
 
     @property

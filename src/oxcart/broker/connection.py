@@ -1,6 +1,6 @@
-"""The server that a queue is on: a URL, or the embedded Valkey; and its master right now.
+"""The server of a queue: a URL, or the embedded Valkey; and its present master.
 
-``Server`` answers one question, ``endpoint(slot)``, anew for every connection: the address of the process
+``Server`` answers one question, ``endpoint(slot)``, again for every connection: the address of the process
 that owns a slot at this moment. It starts the embedded server if that is necessary. ``masters`` asks
 Sentinels and clusters. The reconnect policy is here too.
 """
@@ -20,8 +20,8 @@ from oxcart.broker.location import Location, location_from_env
 from oxcart.broker.masters import Masters
 from oxcart.model.errors import ValidationError
 
-#: While an outage is young no pause is longer than this many seconds; with the pauses of `Reconnect` so many
-#: attempts take more than ten seconds.
+#: Longest pause in seconds while an outage is young; with the pauses of `Reconnect` so many attempts take
+#: more than ten seconds.
 YOUNG_PAUSE = 4.0
 YOUNG_ATTEMPTS = 8
 
@@ -36,7 +36,7 @@ class Reconnect:
         idle: The longest pause otherwise. In the first ten seconds no pause is longer than four, so that an
             idle client is back within five seconds after a short outage.
         jitter: Each pause varies by this part, so that a fleet does not reconnect in step.
-        attempts: Give up after so many, or never.
+        attempts: Give up after so many; None never gives up.
     """
 
     initial: float = 0.1
@@ -58,7 +58,7 @@ class Server:
     """A server, a Sentinel group, a cluster or the embedded Valkey.
 
     Args:
-        url: Its address; without one ``OXCART_URL``, and without that the embedded server.
+        url: Its address; by default ``OXCART_URL``, and without that the embedded server.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
     """
 
@@ -120,7 +120,7 @@ class Server:
         """The address to connect to now.
 
         Raises:
-            BrokerUnavailable: No Sentinel or node could be asked.
+            BrokerUnavailable: No Sentinel or node answered.
         """
         if self._embedded is not None:
             return self._plain(await self._embedded.ensure_async())
@@ -155,7 +155,7 @@ class Server:
         return replace(location, hosts=tuple(hosts)).url
 
     async def master_slots(self) -> list[int | None]:
-        """A slot of each master: what to connect to in order to see every key.
+        """Returns a slot of each master: the connections that together see every key.
 
         Raises:
             BrokerUnavailable: No node of the cluster answered.
@@ -175,7 +175,7 @@ class Server:
             self._masters.forget()
 
     def release(self) -> None:
-        """Lets go of the embedded server, if this is one."""
+        """Releases the embedded server, if this is one."""
         if self._embedded is not None:
             self._embedded.release()
 

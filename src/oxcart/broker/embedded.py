@@ -2,7 +2,7 @@
 
 A keeper process (`_keeper.py`) owns one Valkey per data folder. The first process that opens the folder
 starts it, others join it, and when the last one has gone, by whatever signal, it shuts down. The data stays
-in the folder and is there again at the next start.
+in the folder, and the next start loads it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["Embedded", "EmbeddedServerError", "binary_path", "data_folder", "sta
 AppendFsync = Literal["always", "everysec", "no"]
 
 _ROOT_MARKS = ("pyproject.toml", ".git", "setup.py", "package.json")
-_JOIN_LIMIT = 60.0  # seconds without a keeper; one that is there and says that it is busy may take longer
+_JOIN_LIMIT = 60.0  # seconds without a keeper; a keeper that reports that it is busy may take longer
 _STARTS = 3  # keepers to start for one call before we give up
 
 
 class Embedded:
     """The embedded server of one folder, as seen by this process.
 
-    Handles on the same folder share one attachment per process. The server is started or joined by the
-    first `ensure()` and let go by the last handle's `release()`, or by the end of the process, however it
+    Handles on the same folder share one attachment per process. The first `ensure()` starts or joins the
+    server. The last handle's `release()` releases it, or the end of the process, however it
     ends.
 
     Args:
@@ -61,7 +61,7 @@ class Embedded:
         return self._attachment.glance(None) is not None
 
     def ensure(self) -> Location:
-        """Make sure that the server runs and that we are its user; return where it is.
+        """Make sure that the server runs and that we are its user; return its location.
 
         Cheap when all is well. Call it before every connect and reconnect: after a fork, or after the keeper
         was killed, it joins or starts a server on the same data, perhaps at another address.
@@ -72,12 +72,12 @@ class Embedded:
         return self._attachment.ensure(self, self._appendfsync)
 
     async def ensure_async(self) -> Location:
-        """Do as `ensure`, without holding up the event loop."""
+        """Do as `ensure`, without blocking the event loop."""
         location = self._attachment.glance(self)
         return await asyncio.to_thread(self.ensure) if location is None else location
 
     def release(self, wait: float = 0.0) -> None:
-        """Let go of the server. Without other users it stops half a second later.
+        """Release the server. Without other users it stops half a second later.
 
         Args:
             wait: With a time in seconds, stop it at once if no other process uses it, and wait that long for
@@ -90,9 +90,9 @@ class Embedded:
 
 
 def data_folder(start: Path | None = None) -> Path:
-    """Return the data folder that holds for a place; it need not exist yet.
+    """Return the data folder for a place; it need not exist yet.
 
-    That is `OXCART_HOME`, else `.oxcart` in the nearest project root above, else `.oxcart` right there. A
+    That is `OXCART_HOME`, else `.oxcart` in the nearest project root above, else `.oxcart` in the place. A
     project root has a `pyproject.toml`, `.git`, `setup.py` or `package.json`.
 
     Args:
@@ -151,7 +151,7 @@ def binary_path() -> Path:
 
 
 class _Attachment:
-    """What this process has of one folder's server: at most one hold, shared by its handles."""
+    """This process's use of one folder's server: at most one hold, shared by its handles."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -175,7 +175,7 @@ class _Attachment:
                     self._hold = self._take(appendfsync)
                 except HoldLost as lost:
                     self.let_go()
-                    # A keeper may be killed while we wait for it; one that always ends has a reason.
+                    # A keeper may be killed while we wait for it; a keeper that always ends has a reason.
                     if self._starts >= _STARTS or time.monotonic() > end:
                         reason = f"cannot be reached: {lost}; see keeper.log there"
                         raise EmbeddedServerError(f"the embedded server in {self._folder} {reason}") from lost
@@ -185,7 +185,7 @@ class _Attachment:
                     raise
 
     def glance(self, handle: Embedded | None) -> Location | None:
-        """Return the location if the server is there, without waiting for anything."""
+        """Return the location if the server is up, without waiting."""
         if self._pid != os.getpid() or not self._lock.acquire(blocking=False):
             return None
         try:
@@ -208,7 +208,7 @@ class _Attachment:
             self._hold = None
 
     def forget(self) -> None:
-        """Start anew in a forked child; the parent's hold stays the parent's."""
+        """Reset in a forked child; the parent keeps its hold."""
         self._hold = None
         self._lock = threading.Lock()
         self._pid = os.getpid()

@@ -1,10 +1,10 @@
-"""Reads for a copy of a queue's history elsewhere: event streams, job records, and attached readers.
+"""Reads event streams, job records and attached readers, for a copy of a queue's history elsewhere.
 
 A queue has one or two streams. An entry's ordinal is its number since the stream was made, from 1. The server
 does not keep it, but counts the entries ever added and those kept. The difference is the ordinal of the last
 entry gone, so a reader that keeps an ordinal beside an id knows how many entries it missed.
 
-`oxcart.broker.bullmq.export` and `oxcart.broker.bridge.export` know where each protocol keeps these things.
+`oxcart.broker.bullmq.export` and `oxcart.broker.bridge.export` know the keys of each protocol.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Entry = tuple[bytes, list[bytes]]
 
 
 class StreamFacts(msgspec.Struct, frozen=True):
-    """What the server knows of a stream at one moment.
+    """The facts of a stream at one moment.
 
     Attributes:
         added: Entries ever added since the stream was made.
         kept: Entries still there.
         first: The id of the first one kept; empty for none.
         last: The last id ever given.
-        deleted: The highest id that was deleted by hand; ``0-0`` for none.
-        mark: The mark that tells this stream from an earlier one of the same key; may be empty.
+        deleted: The highest id that was deleted explicitly; ``0-0`` for none.
+        mark: The mark that distinguishes this stream from an earlier one of the same key; may be empty.
     """
 
     added: int = 0
@@ -93,7 +93,7 @@ class Attached(msgspec.Struct, frozen=True):
 
 
 class JobIds(msgspec.Struct, frozen=True):
-    """Ids of jobs; of one queue and state where the protocol lists them so, else both are empty."""
+    """Ids of jobs; with their queue and state if the protocol lists them so, else both are empty."""
 
     queue: str
     state: str
@@ -104,10 +104,10 @@ class StoredJob(msgspec.Struct, frozen=True):
     """A job's record with its JSON left as text, exactly as it is stored.
 
     Attributes:
-        state: Where the job is, in the words that both protocols share; None where it is in no list.
+        state: The job's state, in the words that both protocols share; None if it is in no list.
         formal_state: The same in the words of the model.
-        created_ms: When it was added; None where the record does not say.
-        stalls: How often a worker lost it; None where the protocol does not count.
+        created_ms: When it was added; None if the record does not contain it.
+        stalls: How often a worker lost it; None if the protocol does not count.
     """
 
     id: str
@@ -162,7 +162,7 @@ class Export(ABC):
         for caller in self._callers.values():
             await caller.close()
 
-    # -- what a protocol says
+    # -- per protocol
 
     @abstractmethod
     def _slot(self, queue: str) -> int:
@@ -208,8 +208,8 @@ class Export(ABC):
 
         Args:
             queues: The queues, by the names of their streams.
-            states: Only jobs in these states, where the protocol can tell.
-            ended_from: Only jobs that ended at this time or later, in ms, where the protocol can tell.
+            states: Only jobs in these states, if the protocol knows them.
+            ended_from: Only jobs that ended at this time or later, in ms, if the protocol knows it.
             ended_to: Only jobs that ended by this time.
         """
 
@@ -217,7 +217,7 @@ class Export(ABC):
     async def jobs(self, queue: str, state: str, ids: Sequence[str]) -> list[StoredJob]:
         """Reads jobs that `job_ids` listed, in one round trip; jobs that are gone are left out."""
 
-    # -- the same for both
+    # -- common to both
 
     async def counts(self, queue: str) -> dict[str, int]:
         """Returns how many jobs of a queue are in each state."""
@@ -231,7 +231,7 @@ class Export(ABC):
         Args:
             queue: The queue.
             suffix: Which of its streams.
-            after: The id that the run begins after.
+            after: The id after which the run begins.
             through: The last id that it may reach.
             most: How many entries at most; 0 returns the facts alone.
         """
@@ -278,7 +278,7 @@ class Export(ABC):
     async def attach(
         self, queue: str, reader: str, term_ms: int, keep: int, now: int | str, mark: str
     ) -> Attached | None:
-        """Attaches a reader to a queue, or renews it; None where there is no such queue.
+        """Attaches a reader to a queue, or renews it; returns None if there is no such queue.
 
         Args:
             queue: The queue.

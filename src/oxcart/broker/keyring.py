@@ -2,14 +2,14 @@
 
 A sealed value is a JSON object that every peer can carry and none can read. Its envelope is versioned:
 ``{"$sealed": {"v": 2, "for": "payload", "key": "<id>", "check": "<hex>", "nonce": "<base64>", "data":
-"<base64>"}}``. What the value belongs to (``Bond``) is authenticated with it: a value of another job, queue,
-prefix or purpose does not open. ``check`` is derived from the key, and tells another key of the same id from
-an altered value.
+"<base64>"}}``. Its context (``Bond``) is authenticated with it: a value of another job, queue,
+prefix or purpose does not open. ``check`` is derived from the key, and distinguishes another key of the same
+id from an altered value.
 
 Version 1 bound the queue's name alone; only a ring with ``migrating=True`` opens it.
 
-To change the key, give the ring the new one beside the old one and make it the current one: new values are
-sealed with it, old ones still open. ``oxcart keys rotate`` re-seals what is stored; then drop the old key.
+To change the key, pass the ring the new one beside the old one and make it the current one: new values are
+sealed with it, old ones still open. ``oxcart keys rotate`` re-seals stored values; then drop the old key.
 
 Needs the package ``cryptography`` (``pip install 'oxcart[encryption]'``).
 """
@@ -33,7 +33,7 @@ __all__ = ["SEALED", "Bond", "DecryptionError", "KeyRing", "Purpose", "SealError
 #: How a sealed value begins on the wire.
 SEALED = b'{"$sealed":'
 
-#: What a sealed value is; ``schedule`` is the payload that all runs of a schedule share.
+#: The kinds of sealed values; ``schedule`` is the payload that all runs of a schedule share.
 Purpose = Literal["payload", "checkpoint", "result", "progress", "schedule"]
 
 VERSION, _FIRST_VERSION = 2, 1
@@ -43,14 +43,14 @@ _json = msgspec.json.Encoder()
 
 
 class Bond(msgspec.Struct, frozen=True):
-    """What a sealed value belongs to.
+    """The context that a sealed value is bound to.
 
     Attributes:
         protocol: ``bullmq`` or ``bridge``.
         prefix: The queue's prefix, or its namespace.
-        queue: The queue; of a lane the queue that the lane belongs to.
+        queue: The queue; for a lane its base queue.
         job_id: The job, or for the purpose ``schedule`` the schedule.
-        purpose: What the value is.
+        purpose: The kind of the value.
     """
 
     protocol: str
@@ -83,13 +83,13 @@ _envelope = msgspec.json.Decoder(_Envelope)
 
 
 class KeyRing:
-    """The keys of a queue's values, and which values they seal.
+    """The keys of a queue's values, and the kinds of values they seal.
 
-    Payloads and checkpoints are always sealed. A value in plaintext, where a sealed one belongs, is refused.
+    Payloads and checkpoints are always sealed. A plaintext value in the place of a sealed one is refused.
 
     Args:
         keys: Keys by their ids; a key is 32 bytes, or their base64.
-        current: The id of the key that seals; may be left out where there is one.
+        current: The id of the key that seals; optional if there is only one.
         results: Whether results are sealed too.
         progress: Whether progress is sealed too.
         migrating: Whether to read plaintext and version 1 as well, while a queue is moved to this version.
@@ -97,7 +97,7 @@ class KeyRing:
         nonce: Makes the nonce of a value; passed in so that tests can set it.
 
     Raises:
-        ValidationError: A key or an id is not what it must be.
+        ValidationError: A key or an id is malformed.
         MissingExtra: The package ``cryptography`` is not installed.
 
     Example:
@@ -157,10 +157,10 @@ class KeyRing:
         progress: bool = False,
         migrating: bool = False,
     ) -> KeyRing | None:
-        """The keys in an environment variable, ``id:base64`` with commas between; the first one seals.
+        """Reads keys from an environment variable, ``id:base64`` with commas between; the first one seals.
 
         Returns:
-            None where the variable is not set.
+            None if the variable is not set.
         """
         text = os.environ.get(variable, "").strip()
         if not text:
@@ -175,7 +175,7 @@ class KeyRing:
 
     @staticmethod
     def generate() -> str:
-        """A new key, as base64."""
+        """Returns a new key, as base64."""
         return base64.b64encode(os.urandom(_KEY_BYTES)).decode()
 
     def seal(self, body: bytes, bond: Bond) -> bytes:
@@ -193,7 +193,7 @@ class KeyRing:
         return _json.encode({"$sealed": letter})
 
     def open(self, raw: bytes, bond: Bond) -> bytes:
-        """The JSON in an envelope.
+        """Returns the JSON in an envelope.
 
         Raises:
             SealError: It was altered, or sealed for something else.
@@ -223,18 +223,18 @@ class KeyRing:
         return _decrypt(cipher, letter, bond.authenticated(), bond)
 
     def is_current(self, raw: bytes) -> bool:
-        """Whether an envelope is of this version and sealed with the current key."""
+        """Returns whether an envelope is of this version and sealed with the current key."""
         letter = _read(raw)
         return (letter.v, letter.key, letter.check) == (VERSION, self.current, self._checks[self.current])
 
 
 def purpose_of(raw: bytes) -> str:
-    """Returns what an envelope says that it holds; empty where it does not say."""
+    """Returns the purpose that an envelope names; empty if it names none."""
     return _read(raw).purpose
 
 
 def sealed_as(raw: bytes) -> str:
-    """Returns the same, and an empty text for an envelope that cannot be read."""
+    """Returns the same, and empty text for an unreadable envelope."""
     try:
         return purpose_of(raw)
     except DecryptionError:

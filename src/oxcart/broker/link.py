@@ -1,9 +1,9 @@
-"""One connection to a server: calls go out as they come, answers come back in order.
+"""One connection to a server: it sends calls as they come, and answers arrive in order.
 
 A link is thin on purpose. redis-py's client costs 260 µs per call on the machine where a link costs
-170 µs (``benchmarks/link.py``), and a link can carry many calls at once on one connection, which is what
-group commit needs. What redis-py does well (finding masters and slots, reading URLs, blocking clients for
-tools) is still its work.
+170 µs (``benchmarks/link.py``), and a link can carry many calls at once on one connection, which
+group commit needs. redis-py still finds masters and slots, reads URLs, and provides blocking clients for
+tools.
 
 A link connects when first called, and again after a loss; it never repeats a call by itself, because only
 the caller knows whether a repeat is safe. A call in flight when the connection is lost ends in
@@ -32,7 +32,7 @@ from oxcart.model.errors import AccessDenied, BrokerUnavailable, CrossSlotError
 
 Argument = bytes | str | int | float
 
-#: Answers to a greeting that no second attempt will change.
+#: Replies to a greeting that no second attempt will change.
 DENIALS = frozenset({"WRONGPASS", "NOAUTH", "NOPERM"})
 
 CALL_TIMEOUT = 10.0
@@ -44,16 +44,16 @@ HANDSHAKE = 0.5
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:
-    """A command in wire form."""
+    """Returns a command in wire form."""
     try:
         packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
-    except UnicodeEncodeError:  # an id that a peer wrote and that is no text goes back as it came
+    except UnicodeEncodeError:  # an id that a peer wrote and that is no text goes back unchanged
         raw = (part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part for part in command)
         packed = hiredis.pack_command(tuple(raw))  # type: ignore[arg-type]
     return packed
 
 
-#: What Redis before 7 writes before the refusal that ended a script.
+#: The text that Redis before 7 puts before the refusal that ended a script.
 _WRAPPING = re.compile(r"^ERR Error running script .*user_script: ?\d+: -?(?=[A-Z]{3,} )", re.DOTALL)
 
 
@@ -79,7 +79,7 @@ class LinkClosed(BrokerUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one server process listens, and how to be let in."""
+    """The address of one server process, and the credentials for it."""
 
     host: str = "127.0.0.1"
     port: int = 6379
@@ -88,11 +88,11 @@ class Endpoint:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
-    #: Whether it must be a server of its own: a node of a cluster is refused.
+    #: Whether it must be a single server: a node of a cluster is refused.
     alone: bool = False
-    #: Whether it must be a master: Sentinels and nodes may name one that was replaced.
+    #: Whether it must be a master: Sentinels and nodes may name a master that was replaced.
     master: bool = False
-    #: Its id as a node of a cluster, where known.
+    #: Its id as a node of a cluster, if known.
     node: str = ""
 
     @property
@@ -108,14 +108,14 @@ class Guard(Protocol):
         """Follows a link no longer."""
 
     def doubts(self, link: Link) -> bool:
-        """Returns whether an answer that has just come may be that of a master which was replaced."""
+        """Returns whether an answer that has just arrived may come from a replaced master."""
 
     async def confirm(self, link: Link) -> None:
         """Raises ``AnswerLost`` unless the endpoint that answered is still the master."""
 
 
 class _Wire(asyncio.Protocol):
-    """The bytes of a link: feeds the parser, hands each answer to the oldest waiting call."""
+    """The bytes of a link: feeds the parser, and passes each answer to the oldest waiting call."""
 
     def __init__(
         self, lost: Callable[[BaseException | None], None], late: Callable[[], None] | None = None
@@ -133,7 +133,7 @@ class _Wire(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         #: The timer of the oldest call; None while no call waits.
         self.watch: asyncio.TimerHandle | None = None
-        #: Why it ended; a call that comes later will never be answered.
+        #: Why it ended; a later call will never be answered.
         self.ended: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -177,7 +177,7 @@ class Link:
         blocks: Whether commands block on this link, so that a late answer means nothing.
 
     Attributes:
-        guard: Follows the master that the link leads to; None where it cannot change.
+        guard: Follows the master that the link leads to; None if it cannot change.
         late: The endpoint of a late answer that no Sentinel or node has confirmed yet.
     """
 
@@ -248,7 +248,7 @@ class Link:
         return await self._send(wire, packed, timeout)
 
     async def pipeline(self, commands: Sequence[bytes], timeout: float | None = None) -> list[Any]:
-        """Sends packed commands in one go. An error stands in the result in the command's place."""
+        """Sends packed commands at once. The result has an error in the place of its command."""
         wire = self._wire or await self.connect()
         futures = [self._expect(wire, timeout) for _ in commands]
         if wire.ended is None:
@@ -292,7 +292,7 @@ class Link:
             self.guard.release(self)
 
     def drop(self, why: str) -> None:
-        """Cuts the connection now, also one that is being made; the next call makes a new one."""
+        """Cuts the connection now, even while it is being made; the next call makes a new one."""
         wires, self._wire, self._opening = (self._wire, self._opening), None, None
         for wire in wires:
             if wire is not None:
@@ -349,7 +349,7 @@ class Link:
                 dialling.cancel()
 
     async def _check_plain(self) -> None:
-        """Raises a typed error where a server that ended a plain connection speaks TLS."""
+        """Raises a typed error if a server that ended a plain connection speaks TLS."""
         at = self.endpoint
         if at is None or at.path or at.tls or at.master or not await speaks_tls(at.host, at.port):
             return
@@ -385,10 +385,10 @@ class Link:
             raise
 
     async def _check_kind(self, wire: _Wire, at: Endpoint) -> None:
-        """Refuses a node of a cluster before anything is written: keys without hash tags would be anywhere.
+        """Refuses a node of a cluster before any write: keys without hash tags would be spread over it.
 
-        And worse: a script that names keys of two slots in one command breaks all scripts of a Valkey 9 node.
-        Refuses a replica too where a master was asked for: it would be read from, and be behind.
+        Worse, a script that names keys of two slots in one command breaks all scripts of a Valkey 9 node.
+        Also refuses a replica if a master is required: reads from it would be stale.
         """
         try:
             hello = await self._send(wire, pack(("HELLO", 2)), CONNECT_TIMEOUT)

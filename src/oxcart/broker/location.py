@@ -1,4 +1,4 @@
-"""Where the server is: a URL, read and checked.
+"""Reads and checks the URL of a server.
 
 Nothing here connects. A `Location` shows its passwords neither in `repr` nor in `str` nor in an error.
 """
@@ -41,7 +41,7 @@ _UNIX_PATH_BYTES = 107
 
 @dataclass(frozen=True)
 class Location:
-    """One server, one cluster, or the Sentinels that know the server.
+    """One server, one cluster, or a group of Sentinels.
 
     Attributes:
         kind: How to connect.
@@ -136,7 +136,7 @@ def location_from_env(environ: Mapping[str, str] | None = None) -> Location | No
 
 
 class _Reader:
-    """One URL being taken apart. No error may carry a piece of it that can hold a password."""
+    """Parses one URL. No error may contain a piece of it that can hold a password."""
 
     def __init__(self, url: str) -> None:
         if not isinstance(url, str):

@@ -1,13 +1,14 @@
 """Finds the process that is master now, from the Sentinels or from the slot map of a cluster.
 
-All links of an event loop to one location share a `Masters`. What one of them learns holds for all: a link to
-a process that is no longer the master is dropped, also an idle one. Its calls are repeated at the new master.
+All links of an event loop to one location share a `Masters`. What one of them learns applies to all: a link
+to a process that is no longer the master is dropped, also an idle one. Its calls are repeated at the new
+master.
 
-- Sentinels are asked once a second while a link is open. A master that hung, was replaced and woke goes on
-  answering for ten seconds, until a Sentinel demotes it.
+- Sentinels are asked once a second while a link is open. A master that hung, was replaced and woke
+  still answers for ten seconds, until a Sentinel demotes it.
 - The nodes of a cluster are asked while a call hangs. A node that wakes learns at once that it was replaced,
   but first it answers the calls that waited in its sockets.
-- A late answer is trusted only after the Sentinels, or other nodes, confirmed the master once more.
+- A late answer is trusted only after the Sentinels, or other nodes, have confirmed the master again.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oxcart.broker")
 
-#: Seconds that one Sentinel or node has to answer. Less than a link has to connect in all, so that a silent
-#: one does not hide the others.
+#: Seconds that one Sentinel or node has to answer. Shorter than the time that a link has to connect, so that
+#: a silent one does not hide the others.
 ASK_TIMEOUT = 1.5
 #: Seconds that the others have once one has answered.
 GRACE = 0.2
@@ -46,7 +47,7 @@ Address = tuple[str, int]
 
 
 class Owner(NamedTuple):
-    """The owner of a range of slots; `node` is its id, empty where it is unknown."""
+    """The owner of a range of slots; `node` is its id, empty if it is unknown."""
 
     first: int
     last: int
@@ -79,14 +80,14 @@ class Masters:
         self._base = Endpoint()
         self._slots: list[Owner] = []
         self._last_slots: list[Owner] = []  # also after `forget`
-        self._said: list[Statement] = []
+        self._statements: list[Statement] = []
         self._turn = 0
         #: The nodes of a cluster that its nodes named.
         self.nodes: tuple[Address, ...] = ()
         self._links: WeakKeyDictionary[Link, int] = WeakKeyDictionary()  # and the slots that they follow
         self._witnesses: dict[Address, Link] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: When the last look that has ended began; where it failed, when it ended.
+        #: When the last completed check began; if it failed, when it ended.
         self._seen_at = 0.0
         self._hung_at = -DOUBT
         self._looking: asyncio.Task[None] | None = None
@@ -103,7 +104,7 @@ class Masters:
             shared[location] = cls(location)
         return shared[location]
 
-    # -- who owns a slot
+    # -- owners of slots
 
     async def find(self, base: Endpoint, slot: int | None) -> Endpoint:
         """Asks for the master of a slot.
@@ -126,7 +127,7 @@ class Masters:
                 if found is None and not self._links:  # else no link would end the connections to witnesses
                     self._rest()
         if found is None:
-            names = ", ".join(f"{one.witness[0]}:{one.witness[1]}" for one in self._said)
+            names = ", ".join(f"{one.witness[0]}:{one.witness[1]}" for one in self._statements)
             if self._is_cluster:
                 raise BrokerUnavailable(f"no node of the cluster returned its slots: {names} knows no {slot}")
             master = self._location.sentinel_master
@@ -172,8 +173,8 @@ class Masters:
     def doubts(self, link: Link) -> bool:
         """Returns whether an answer that has just come may be that of a master which was replaced.
 
-        It may if the answer is late, or if another link's call has hung just before. Behind Sentinels it also
-        may if a busy event loop kept the masters from being watched.
+        It may if the answer is late, or if another link's call hung just before. Behind Sentinels it also
+        may if a busy event loop delayed the checks of the masters.
         """
         if link.late is not None:
             return True
@@ -183,11 +184,11 @@ class Masters:
     async def confirm(self, link: Link) -> None:
         """Asks whether the endpoint that answered is still the master; drops the link if it is not.
 
-        If no Sentinel or node answers, a late answer does not count, and the answer to its repeat does: else
-        a master would be of no use while all Sentinels are away.
+        If no Sentinel or node answers, a late answer does not count, but the answer to its repeat does:
+        otherwise a master would be unusable while all Sentinels are away.
 
         Raises:
-            AnswerLost: It is not, or the answer was late and no Sentinel or node could be asked.
+            AnswerLost: It is not, or the answer was late and no Sentinel or node answered.
         """
         at, was_late, slot = link.late or link.endpoint, link.late is not None, self._links.get(link, 0)
         if at is None:
@@ -240,10 +241,10 @@ class Masters:
             self._rest()
 
     async def _look_after(self, since: float) -> None:
-        """Waits for a look that began after a time (of the event loop)."""
+        """Waits for a check that began after a time (of the event loop)."""
         while self._looked_at < since:
             looking = self._looking
-            # Never one that is done: to await it would not let its callback run, which clears it.
+            # Never a task that is done: awaiting it would not run its callback, which clears it.
             await asyncio.shield(self._start_look() if looking is None or looking.done() else looking)
 
     async def _look(self) -> None:
@@ -252,7 +253,7 @@ class Masters:
         try:
             await self._ask_all()
         except (BrokerUnavailable, AccessDenied):
-            self._seen_at = loop.time()  # to ask again with every answer would stop the work
+            self._seen_at = loop.time()  # asking again with every answer would stop the work
             raise
         replaced: Counter[str] = Counter()
         for link, slot in list(self._links.items()):
@@ -267,10 +268,10 @@ class Masters:
     # -- the answers of Sentinels and nodes
 
     def _choose(self, slot: int) -> Owner | None:
-        """The owner of a slot by the newest answer: of another node before its own, a new owner first."""
+        """Returns the newest named owner of a slot: others before its own, new owners first."""
         known = self.owner(slot)
         best: tuple[int, Owner, list[Owner]] | None = None
-        for witness, owners, _ in self._said:
+        for witness, owners, _ in self._statements:
             if (owner := _owner(owners, slot)) is not None:
                 at = (owner.host, owner.port)
                 rank = 2 * (at != witness) + (at != known)
@@ -283,8 +284,8 @@ class Masters:
         return best[1]
 
     def _is_replaced(self, at: Endpoint, slot: int) -> bool:
-        """Whether a node names another owner of the slot; the answer of that owner alone does not count."""
-        for witness, owners, _ in self._said:
+        """Returns whether a node names another owner of the slot; that owner's own answer does not count."""
+        for witness, owners, _ in self._statements:
             owner = _owner(owners, slot)
             if owner is None or witness == (owner.host, owner.port):
                 continue
@@ -294,23 +295,23 @@ class Masters:
         return False
 
     def _is_confirmed(self, at: Endpoint, slot: int) -> bool:
-        """Whether a node other than the endpoint named an owner; a single node needs no witness."""
-        named = (witness for witness, owners, _ in self._said if _owner(owners, slot) is not None)
+        """Returns whether a node other than the endpoint named an owner; a single node needs no witness."""
+        named = (witness for witness, owners, _ in self._statements if _owner(owners, slot) is not None)
         return any(witness != (at.host, at.port) for witness in named) or len(self.nodes) == 1
 
     async def _ask_all(self) -> None:
-        """Asks Sentinels or nodes at once; the silent ones have a moment more once one has answered.
+        """Asks Sentinels or nodes at once; silent ones get a short grace after the first answer.
 
         Raises:
             AccessDenied: None answered, and one does not let us in.
             BrokerUnavailable: None answered.
         """
-        hosts, said = self._hosts(), list[Statement]()
+        hosts, statements = self._hosts(), list[Statement]()
         failures: list[Exception] = []
         step = WITNESSES if self._is_cluster else len(hosts)
         for first in range(0, len(hosts), step):
-            said = await self._ask_some(hosts[first : first + step], failures)
-            if said:
+            statements = await self._ask_some(hosts[first : first + step], failures)
+            if statements:
                 break
         else:
             denials = [error for error in failures if isinstance(error, AccessDenied)]
@@ -323,16 +324,16 @@ class Masters:
             )
             raise BrokerUnavailable(f"{what}: " + "; ".join(map(str, failures)))
         if self._is_cluster:
-            self.nodes = tuple(dict.fromkeys(node for one in said for node in one.nodes))
-        elif len({owner for one in said for owner in one.owners}) > 1:
-            said = [await self._newest(said)]
-        self._said = said
+            self.nodes = tuple(dict.fromkeys(node for one in statements for node in one.nodes))
+        elif len({owner for one in statements for owner in one.owners}) > 1:
+            statements = [await self._newest(statements)]
+        self._statements = statements
 
     async def _ask_some(self, hosts: Sequence[Address], failures: list[Exception]) -> list[Statement]:
         loop = asyncio.get_running_loop()
         asking = {loop.create_task(self._ask(host)): host for host in hosts}
         pending, end = set(asking), loop.time() + ASK_TIMEOUT
-        said: list[Statement] = []
+        statements: list[Statement] = []
         try:
             while pending and loop.time() < end:
                 done, pending = await asyncio.wait(
@@ -340,7 +341,7 @@ class Masters:
                 )
                 for task in done:
                     try:
-                        said.append(task.result())
+                        statements.append(task.result())
                         end = min(end, loop.time() + GRACE)
                     except (BrokerUnavailable, ReplyError, AccessDenied) as error:
                         failures.append(error)
@@ -351,7 +352,7 @@ class Masters:
                 failures.append(BrokerUnavailable(f"{host[0]}:{host[1]}: no answer within {ASK_TIMEOUT} s"))
                 if (link := self._witnesses.pop(host, None)) is not None:
                     link.shut()
-        return said
+        return statements
 
     async def _ask(self, host: Address) -> Statement:
         if not self._is_cluster:
@@ -366,10 +367,10 @@ class Masters:
             owners.append(Owner(int(first), int(last), *places[0], node))
         return Statement(host, owners, tuple(known))
 
-    async def _newest(self, said: Sequence[Statement]) -> Statement:
-        """The answer of the Sentinel that knows the newest failover, where they differ."""
-        newest, best = -1, said[0]
-        for one in said:
+    async def _newest(self, statements: Sequence[Statement]) -> Statement:
+        """Returns the answer of the Sentinel that knows the newest failover, if they differ."""
+        newest, best = -1, statements[0]
+        for one in statements:
             with contextlib.suppress(BrokerUnavailable, ReplyError, AccessDenied):
                 flat = await self._call(
                     one.witness, "SENTINEL", "MASTER", self._location.sentinel_master or ""
@@ -399,7 +400,7 @@ class Masters:
             raise
 
     def _hosts(self) -> list[Address]:
-        """The Sentinels, or the nodes of the cluster: those of the URL, and those that nodes named since.
+        """Returns the Sentinels, or the nodes of the cluster: those of the URL, and those named since.
 
         Nodes take turns; one at which a call hangs is asked last.
         """
@@ -425,5 +426,5 @@ def _owner(owners: list[Owner], slot: int) -> Owner | None:
 
 
 def _named(host: bytes | None) -> str:
-    """The host that a node names; empty where it means the host that was asked."""
+    """Returns the host that a node names; empty if it means the host that was asked."""
     return "" if host is None or host == b"?" else host.decode()

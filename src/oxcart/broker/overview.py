@@ -1,7 +1,7 @@
-"""How many jobs the queues of a server have in each state, some queues at a time.
+"""Counts the jobs of a server's queues in each state, some queues at a time.
 
-One pipeline counts many queues, and a page is not kept once it was yielded: a server with 100 000 queues
-costs no more memory than one with a hundred.
+One pipeline counts many queues, and a page is dropped once it was yielded: a server with 100 000 queues
+needs no more memory than one with a hundred.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oxcart.model.errors import BrokerError
 CHUNK = 100
 #: Queues of one page, sorted.
 PAGE = 500
-#: Seconds after which a page is yielded, though it is not full.
+#: Seconds after which a page is yielded even if it is not full.
 PATIENCE = 0.5
 
 #: Commands that count one queue: a length per state, its lanes, its settings, and whether these exist.
@@ -37,7 +37,7 @@ class QueueRow(msgspec.Struct, frozen=True):
         queue: Its name.
         counts: How many jobs of it and of its lanes are in each state of the wire.
         paused: Whether it is paused.
-        version: The library that wrote its settings, where it left its name.
+        version: The library that wrote its settings, if it left its name.
     """
 
     queue: str
@@ -117,7 +117,7 @@ class _Counting:
             if not self._server.is_cluster:
                 raise
         rows = []
-        for name in names:  # a slot may have moved since the scan: each queue finds its own way
+        for name in names:  # a slot may have moved since the scan: each queue is located again
             broker = BullMQBroker(self._server, name, prefix=self._prefix, reconnect=self._reconnect)
             try:
                 rows += await self._count(broker.caller, [name])

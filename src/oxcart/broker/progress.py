@@ -1,4 +1,4 @@
-"""How an operation on many jobs reports its progress, on any protocol."""
+"""Reports the progress of an operation on many jobs, on any protocol."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     Attributes:
         step: What it works on now, for example ``delayed``.
-        done: How many jobs it has dealt with; how many keys it has seen, where it goes through all keys.
-        total: How many there were about when it began.
+        done: How many jobs it has processed; how many keys it has seen, if it scans all keys.
+        total: About how many there were when it began.
         suspects: How many jobs may be lost so far, where it looks for these.
     """
 
@@ -31,7 +31,7 @@ def silent(_: Progress) -> None:
 
 
 def after(done: int, progress: OnProgress) -> OnProgress:
-    """Returns a report of one part of an operation that adds what earlier parts have done."""
+    """Returns a callback for one part of an operation that adds the progress of earlier parts."""
     if not done or progress is silent:
         return progress
     return lambda at: progress(Progress(at.step, at.done + done, at.total + done))

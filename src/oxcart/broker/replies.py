@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def text(raw: bytes) -> str:
-    """Returns a key or an id; bytes that are no UTF-8 become escapes and go back as they came."""
+    """Returns a key or an id; bytes that are no UTF-8 become escapes, which encode to the same bytes."""
     return raw.decode("utf-8", "surrogateescape")
 
 

@@ -1,8 +1,8 @@
 """Re-seals the stored values of a queue under the current key of its ring, in bounded steps.
 
 The walk goes over keys, not over states: a job that moves meanwhile keeps its key, so none is missed. A value
-is replaced only while it is still what was read, so workers and producers may run beside it. What is sealed
-with the current key is left alone: the walk may be repeated, and continues where an earlier one stopped.
+is replaced only if it is unchanged since it was read, so workers and producers may run meanwhile. A value
+under the current key is left alone: the walk may be repeated, and continues where an earlier one stopped.
 
 Events in the stream are not re-sealed: the stream drops them as it ages.
 """
@@ -19,16 +19,16 @@ from oxcart.model.errors import DecryptionError, OxcartError
 
 #: Bytes and values that one call writes at most.
 WRITE_BYTES, WRITE = 1_048_576, 50
-#: The reason of plaintext that the ring does not seal without migration.
+#: The reason for plaintext that the ring does not seal without migration.
 PLAINTEXT = "in plaintext: seal it with --migrate"
 
 
 class Resealed(msgspec.Struct):
-    """What a walk over a queue's sealed values found and did.
+    """The result of a walk over a queue's sealed values.
 
     Attributes:
-        resealed: Values that are now sealed with the current key; with a dry run, those that would be.
-        current: Values that were already.
+        resealed: Values that are now sealed with the current key; in a dry run, values that would be.
+        current: Values that already were.
         changed: Values that another client changed between reading and writing; another walk finds them.
         unopened: Values that stay as they are, counted by the reason.
     """
@@ -81,7 +81,7 @@ async def _write(stored: SealedValues, batch: list[tuple[StoredValue, bytes]], d
 
 
 def _judge(value: StoredValue, ring: KeyRing, done: Resealed) -> bytes | None:
-    """Returns the value under the current key; None where it stays as it is."""
+    """Returns the value under the current key; None if it stays as it is."""
     try:
         if value.raw.startswith(SEALED):
             if ring.is_current(value.raw):

@@ -1,11 +1,11 @@
-"""The Lua scripts of a protocol's ``lua/``, with their shared parts put in and their SHA known.
+"""Reads the Lua scripts of a protocol's ``lua/``, with their shared parts and their SHA.
 
-A script names the parts it stands on in a line ``-- include: base gate``; parts are put in before the
-script's own text, in that order, without unused functions: a server makes all functions of a script anew
-for every call. A part may name others in such a line, which they take; those that protocols share are in
-``broker/lua/``. For the same reason what a call seldom needs can be named in a second line,
-``-- include when needed: parent``: its functions are made when the first of them is asked for, as
-``seldom().child_failed(…)``. Scripts run by SHA; a server that does not know one is sent the text.
+A script names its parts in a line ``-- include: base gate``. They are inserted before the script's own text,
+in that order, without unused functions: a server creates all functions of a script again for every call. A
+part may name others in such a line. ``broker/lua/`` has the parts that protocols share. A second line,
+``-- include when needed: parent``, names parts that a call seldom needs. Their functions are created at the
+first use, as ``seldom().child_failed(…)``. Scripts run by SHA; a server that does not know one receives the
+text.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _HEAD = (
 _TAIL = "    end)()\n  end\n  return seldom_made\nend\n"
 #: Parts that every protocol may name.
 _SHARED = files(__package__) / "lua"
-#: Every script begins so. Whenever a script makes something new, Lua's collector sweeps some of what calls
-#: before it left: by default all of it within one or two long calls. A quarter of the pace makes that many
-#: short pieces. The setting is the server's own and stays: scripts of others gain by it as well. What waits
-#: to be swept takes a few MB at most. Called without a key it does nothing: the server has compiled it then.
+#: The beginning of every script. Whenever a script allocates, Lua's collector sweeps some garbage of earlier
+#: calls: by default all of it within one or two long calls. A quarter of the pace makes that many short
+#: pieces. The setting is the server's own and stays, so scripts of others benefit too. The unswept garbage
+#: is a few MB at most. A call without a key only makes the server compile the script.
 _FIRST = 'collectgarbage("setstepmul", 50)\nif not KEYS[1] then return end\n'
 _COMMENT = re.compile(r"^\s*--.*$")
-#: Where a part declares something: a function, one or several values, or the body of a function named before.
+#: A declaration in a part: a function, one or several values, or the body of a function declared before.
 _DECLARED = re.compile(r"^(?:local function|local|function) ([\w, ]+)", re.MULTILINE)
 
 
@@ -53,9 +53,9 @@ def _lean(text: str) -> str:
 
 
 def _needed(parts: str, text: str, known: str = "") -> str:
-    """What a text needs of some parts, directly or through each other, without what is known already.
+    """Returns the declarations of some parts that a text needs, directly or not, but for known ones.
 
-    Nothing is used before it is declared, so one look at each declaration from the last to the first will do.
+    Nothing is used before it is declared, so one pass from the last declaration to the first suffices.
     """
     starts = [found.start() for found in _DECLARED.finditer(parts)]
     needed = ""
@@ -70,7 +70,7 @@ def _needed(parts: str, text: str, known: str = "") -> str:
 
 
 def _part(folder: Traversable, name: str) -> str:
-    """The text of a part: the protocol's own, or one that all share."""
+    """Returns the text of a part: the protocol's own, or a shared one."""
     own = folder / "parts" / f"{name}.lua"
     text = (own if own.is_file() else _SHARED / f"{name}.lua").read_text("utf-8")
     return _INCLUDE.sub(lambda line: "\n".join(_part(folder, one) for one in line[1].split()), text)
@@ -102,6 +102,6 @@ def read(package: str, verb: str) -> Script:
 
 
 def verbs_of(package: str) -> list[str]:
-    """The verbs of all scripts of a package."""
+    """Returns the verbs of all scripts of a package."""
     folder = files(package) / "lua"
     return sorted(item.name.removesuffix(".lua") for item in folder.iterdir() if item.name.endswith(".lua"))

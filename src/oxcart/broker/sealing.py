@@ -1,6 +1,6 @@
 """Seals the values of one queue's jobs when they are written, and opens them when they are read.
 
-A broker has a ``Sealer`` where its queue has keys. Each value is bound to its protocol, prefix, queue, job id
+A broker has a ``Sealer`` if its queue has keys. Each value is bound to its protocol, prefix, queue, job id
 and purpose. Ids of single jobs are made before the write, so a payload is bound to its job. The runs of a
 schedule get their ids from the server: they share a payload that is bound to the schedule.
 """
@@ -27,7 +27,7 @@ class Sealer:
         ring: The queue's keys.
         protocol: ``bullmq`` or ``bridge``.
         prefix: The queue's prefix, or its namespace.
-        queue: The queue; of a lane the queue that the lane belongs to.
+        queue: The queue; for a lane its base queue.
     """
 
     __slots__ = ("_protocol", "prefix", "queue", "ring")
@@ -40,19 +40,19 @@ class Sealer:
 
     @classmethod
     def of(cls, ring: KeyRing | None, protocol: str, prefix: str, queue: str) -> Sealer | None:
-        """The sealer of a queue; None where it has no keys."""
+        """Returns the sealer of a queue; None if it has no keys."""
         return None if ring is None else cls(ring, protocol, prefix, queue)
 
     def beside(self, prefix: str, queue: str) -> Sealer:
-        """The sealer of another queue with the same keys."""
+        """Returns the sealer of another queue with the same keys."""
         return Sealer(self.ring, self._protocol, prefix, queue)
 
     def seals(self, purpose: Purpose) -> bool:
-        """Whether values of this kind are sealed in this queue."""
+        """Returns whether this queue seals values of this kind."""
         return purpose in self.ring.required
 
     def seal(self, purpose: Purpose, job_id: str, body: bytes) -> bytes:
-        """Seals a value, as JSON, where the queue seals values of this kind."""
+        """Seals a value, as JSON, if the queue seals values of this kind."""
         if purpose not in self.ring.required:
             return body
         return self.ring.seal(body, self.bond(purpose, job_id))
@@ -82,7 +82,7 @@ class Sealer:
         return self.ring.open(raw, self.bond(purpose, job_id))
 
     def open_event(self, job_id: str, fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """The fields of an event with its sealed values opened; what does not open stays as it is."""
+        """Returns the fields of an event with sealed values opened; others stay sealed."""
         opened = dict(fields)
         sealed: dict[bytes, Purpose] = {b"returnvalue": "result"}
         if fields.get(b"event") == b"progress":
@@ -97,13 +97,13 @@ class Sealer:
         return opened
 
     def seal_result(self, outcome: Outcome) -> Outcome:
-        """An outcome whose result is sealed; others stay as they are."""
+        """Returns an outcome with a sealed result; an outcome without a result is returned as it is."""
         if outcome.kind != OutcomeKind.COMPLETED:
             return outcome
         return msgspec.structs.replace(outcome, value=self.seal("result", outcome.id, outcome.value))
 
     def bond(self, purpose: Purpose, job_id: str) -> Bond:
-        """What a value of this queue is bound to."""
+        """Returns the context to which a value of this queue is bound."""
         return Bond(self._protocol, self.prefix, self.queue, job_id, purpose)
 
 
@@ -125,7 +125,7 @@ def open_value(
 
 
 def data_of(held: bytes) -> bytes:
-    """Returns the data in the result or progress of a job of Bridge, as JSON; empty where it has none."""
+    """Returns the data in the result or progress of a job of Bridge, as JSON; empty if it has none."""
     try:
         return bytes(msgspec.json.decode(held, type=dict[str, msgspec.Raw]).get("data", b""))
     except (msgspec.MsgspecError, UnicodeError):

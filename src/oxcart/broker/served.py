@@ -1,4 +1,4 @@
-"""What the brokers of both protocols have in common: one queue on one connection, and the server's clock."""
+"""The common part of both protocols' brokers: one queue on one connection, and the server's clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCAN = 1000
 
 
 class Connected:
-    """A queue's connection and what does not depend on the protocol.
+    """A queue's connection and everything that does not depend on the protocol.
 
     Attributes:
         server: The server that the queue is on.
@@ -137,7 +137,7 @@ class Connected:
         return CancellationInbox(brokers)
 
     async def cancel_requests(self, attempts: Sequence[tuple[ServedBroker, str, int]]) -> list[CancelRequest]:
-        """Reads from jobs themselves which attempts are to be cancelled."""
+        """Reads from the jobs which attempts to cancel."""
         return await read_requests(cast("ServedBroker", self), attempts)
 
     @property
@@ -146,7 +146,7 @@ class Connected:
         raise NotImplementedError
 
     def serve(self, abilities: Abilities) -> None:
-        """Sets what the worker that claims with this broker can do; a lane's name shows it on BullMQ."""
+        """Sets the abilities of the worker that claims with this broker; BullMQ selects lanes by them."""
 
     async def workers(self) -> list[WorkerRecord]:
         """Returns the workers that live and may take jobs of the queue."""
@@ -157,7 +157,7 @@ class Connected:
         return bool(await self.caller.command("EXISTS", self.keys.lanes()))
 
     async def take_watch(self, worker_id: str, life_ms: int) -> bool:
-        """Makes a worker the one that watches the queue, unless another one is.
+        """Makes a worker the one that watches the queue, unless another one does.
 
         Args:
             worker_id: The worker.

@@ -1,4 +1,4 @@
-"""Reads single values as any client may have stored them: what makes no sense reads as a default."""
+"""Reads single values as any client may have stored them: a malformed value reads as a default."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reason_of(text: str | None) -> str | None:
 
 
 def json_of(raw: bytes | None, default: Any = None) -> Any:
-    """Returns what JSON holds; the text itself if it is no JSON."""
+    """Returns the value of JSON; the text itself if it is no JSON."""
     if raw is None:
         return default
     try:

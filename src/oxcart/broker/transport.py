@@ -1,4 +1,4 @@
-"""Finds out what a port speaks, so that a URL of the wrong scheme raises an error that names the right one.
+"""Probes the protocol of a port, so that a URL of the wrong scheme raises an error that names the right one.
 
 A plain server waits in silence for the rest of a TLS greeting, and a TLS server ends a plain connection.
 Neither reports what is wrong.

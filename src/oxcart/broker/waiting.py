@@ -1,4 +1,4 @@
-"""Blocking waits on sorted sets: the markers of queues, and whatever else wakes a worker."""
+"""Blocking waits on sorted sets: the markers of queues, and other keys that wake a worker."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class BlockingPop:
         await self._link.close()
 
     async def _call(self, *args: Argument, timeout: float | None = None) -> Any:
-        # After a failure most often the slot moved, or the server is no longer the master: look for it again.
+        # After a failure the slot has usually moved, or the server is no longer the master: resolve it again.
         try:
             return await self._link.call(*args, timeout=timeout)
         except ReplyError as error:
@@ -123,7 +123,7 @@ class MarkerWait:
         return self._pop.connections_made
 
     async def connect(self) -> None:
-        """Makes the connections that do not stand."""
+        """Makes the connections that are missing."""
         for one in (self._pop, *self._names):
             await one.connect()
 

@@ -28,7 +28,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: The worker's id.
-        server: What ``Target(server=…)`` names the worker by: its name, unless its abilities name another.
+        server: The name that ``Target(server=…)`` matches: its name, unless its abilities set another.
         name: Its name, as peers see it.
         stack: The stacks that it runs on.
         region: The regions that it is in.
@@ -82,7 +82,7 @@ class WorkerRegistry(Protocol):
 
     Attributes:
         by_name: Whether a worker is known by its name, in one entry for all queues with the same base key.
-            Jobs of a worker without an entry count as lost then, so it must register before it claims.
+            Jobs of a worker without an entry then count as lost, so it must register before it claims.
     """
 
     by_name: bool
@@ -101,7 +101,7 @@ class WorkerRegistry(Protocol):
         """Removes a worker that has stopped."""
 
     async def everyone(self) -> list[WorkerRecord]:
-        """Returns all registered workers, by their ids, also those that are gone."""
+        """Returns all registered workers, by their ids, including those that are gone."""
 
     async def living(self) -> list[WorkerRecord]:
         """Returns the workers that live and may take jobs of the queue, by their ids."""

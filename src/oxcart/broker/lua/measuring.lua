@@ -1,13 +1,14 @@
--- Measures a stream where it lies.
+-- Measures a stream on the server.
 
--- The facts of a stream and of one stride of it: behind an id, up to another, so many entries at most (0 for none).
--- Returns what both protocols' stride.lua answer; `life` is the mark of the stream's generation, or false.
+-- Returns the reply of both protocols' stride.lua: the facts of a stream, and of one stride. The stride begins behind
+-- an id, reaches up to another, and has a bounded number of entries (0 for none). `life` is the mark of the stream's
+-- generation, or false.
 local function measure_stride(key, life, after, upto, most)
   local facts = { length = 0, ["entries-added"] = 0, ["last-generated-id"] = "0-0", ["max-deleted-entry-id"] = "0-0" }
-  local told = redis.pcall("XINFO", "STREAM", key)
-  if not told.err then
-    for i = 1, #told, 2 do
-      facts[told[i]] = told[i + 1]
+  local info = redis.pcall("XINFO", "STREAM", key)
+  if not info.err then
+    for i = 1, #info, 2 do
+      facts[info[i]] = info[i + 1]
     end
   end
   local first, found = facts["first-entry"], {}

@@ -1,17 +1,17 @@
--- The memory that makes a call repeatable, and the probes with which a script begins.
+-- The journal that makes a call repeatable, and the probes with which a script begins.
 --
--- ARGV[1], ARGV[2] are always (slot, number) of the call. Stands on `P`, the beginning of all keys, and `call`.
+-- ARGV[1], ARGV[2] are always (slot, number) of the call. Needs `P`, the prefix of all keys, and `call`.
 
--- How long an answer is remembered for a caller that lost the reply, in seconds.
+-- For how many seconds a reply is kept for a caller that lost it.
 local MEMORY = "600"
 
 local slot_key = ARGV[1] ~= "" and (P .. "ox:call:" .. ARGV[1]) or nil
 
--- A key that is never there. While a slot moves to another node of a cluster key by key, a script fails at
--- the first key that is missing here, in mid-work; asked for this one it fails before it began.
+-- A key that never exists. While a slot of a cluster moves to another node key by key, a script fails half-way at
+-- the first key that is missing here. Reading this key first makes it fail before any write.
 local NEVER = P .. "ox:call"
 
--- Ends the script with an error of the server's form. Before Redis 7 that takes a text (broker/link.py).
+-- Ends the script with an error in the server's form. Before Redis 7 that takes a text (broker/link.py).
 local function refuse(text)
   error(redis.REDIS_VERSION_NUM and { err = text } or text)
 end
@@ -25,8 +25,8 @@ local function asked_of_slot(...)
   return answer
 end
 
--- What this very call answered before, or nil. A call older than the last one of its slot was given up by
--- its caller and came late through a connection already dead: it must not be applied any more.
+-- Returns the journaled reply of this call, or nil. The caller gave up a call that is older than the last one of its
+-- slot; it arrived late through a dead connection and must not be applied.
 local function recalled()
   if slot_key then
     local kept = asked_of_slot("GET", slot_key)
@@ -44,10 +44,10 @@ local function recalled()
   return nil
 end
 
--- The same, and a look whether the script can run at all.
--- The first write command of a script must be a command that the server refuses when it is out of memory, so
--- that a script runs whole or not at all: SETRANGE with nothing to write is that probe. A script whose first
--- write is of that kind anyway declares it.
+-- The same, and checks whether the script can run at all.
+-- The first write of a script must be a command that the server refuses when it is out of memory, so that a script
+-- runs completely or not at all. SETRANGE with nothing to write is that probe. A script whose first write is already
+-- of that kind declares it.
 local function remembered(probes_itself)
   local answer = recalled()
   if answer then

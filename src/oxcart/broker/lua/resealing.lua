@@ -1,6 +1,7 @@
 -- Replaces values that another client may change at the same time.
 
--- Replaces a hash field ("h") or a string ("s") that still holds what was read. Returns whether it does now.
+-- Replaces a hash field ("h") or a string ("s") if it still holds the value that was read. Returns 1
+-- if it now holds the new one, else 0.
 local function swap(kind, key, field, old, new)
   local held
   if kind == "h" then

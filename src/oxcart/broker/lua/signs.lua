@@ -1,7 +1,8 @@
--- The sign of a queue's workers. `ox:alive` expires after as many ms as its value: after that silence the
--- server, or every worker, counts as having been away. Of workers with leases of different lengths the shortest rules.
+-- The sign of life of a queue's workers. `ox:alive` expires after as many ms as its value: after that silence the
+-- server, or every worker, counts as having been away. Among leases of different lengths the
+-- shortest counts.
 
--- Prolongs the sign, without new memory; returns its ms, or nil where it has run out.
+-- Extends the sign without new memory; returns its ms, or nil if it has expired.
 local function prolong_sign(prefix, silence)
   local known = tonumber(call("GET", prefix .. "ox:alive") or nil)
   if not known then

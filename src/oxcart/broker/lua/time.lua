@@ -1,4 +1,4 @@
--- The time by which a call judges what is due, expired or stalled (docs/decisions/62): the server's, read once.
+-- The time by which a call decides what is due, expired or stalled (docs/decisions/62): the server's, read once.
 
 local known_ms
 
@@ -10,12 +10,12 @@ local function server_ms()
     if #micros < 6 then
       micros = string.rep("0", 6 - #micros) .. micros
     end
-    known_ms = now[1] .. string.sub(micros, 1, 3) -- text alone: to format a number costs as much as the TIME
+    known_ms = now[1] .. string.sub(micros, 1, 3) -- text only: formatting a number costs as much as the TIME
   end
   return known_ms
 end
 
--- The time that the caller passes, which only tests do, else the server's; as text.
+-- Returns the time that the caller passes, which only tests do, else the server's; as text.
 local function time_of(given)
   return given ~= "" and given or server_ms()
 end

@@ -3,14 +3,14 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many jobs, then per job:
 --          id, record, facts (MessagePack), time at which it is due, or "+" and its delay, or 0, "L" for the head of the
---          list or "", the fields of its event (MessagePack), where in its record the time of its creation is to
---          stand or "", how many jobs it waits for, their ids
--- Returns  per job 1, or 0 where a job of this id exists, or the id of a job that it is to wait for and that is none;
+--          list or "", the fields of its event (MessagePack), offset in its record at which to write the time of its
+--          creation or "", how many jobs it waits for, their ids
+-- Returns  per job 1, or 0 if a job of this id exists, or the id of a dependency that does not exist;
 --          last the server's time
 -- Events   `added`, and `waiting`, `delayed` or `waiting-children` per job
--- Keeps    a job waits for jobs that are there, so for none that comes after it: there are no rings of them;
---          a job is in one of waiting, delayed and pending, and its status names it
---          the index holds few jobs that other clients have ended, though no worker of ours serves the namespace
+-- Keeps    a job waits only for existing jobs, so for none that comes after it: there are no cycles;
+--          a job is in one of waiting, delayed and pending, and its status names it;
+--          the index holds few jobs that other clients have ended, even if no worker of ours serves the namespace
 -- include: base lanes
 -- include when needed: leaving forgetting
 
@@ -46,7 +46,7 @@ for i = 1, tonumber(ARGV[4]) do
     local facts = cmsgpack.unpack(packed)
     call("HSET", P .. "ox:facts", id, packed)
     note_type(facts[1])
-    tell_added(facts[1], id, ARGV[at + 5])
+    emit_added(facts[1], id, ARGV[at + 5])
     local unmet = {}
     for n = 1, depends do
       local other = ARGV[at + 7 + n]
@@ -58,15 +58,15 @@ for i = 1, tonumber(ARGV[4]) do
       call("SET", P .. "jobs:status:" .. id, "waiting")
       make_pending(id, unmet, now)
       call("HSET", P .. "ox:job:" .. id, "depends", cmsgpack.pack(unmet), "due", due)
-      tell(facts[1], "waiting-children", id)
+      emit(facts[1], "waiting-children", id)
     elseif tonumber(due) > 0 then
       call("SET", P .. "jobs:status:" .. id, "delayed")
       call("ZADD", P .. "jobs:delayed", due, id)
       call("ZADD", P .. "ox:marker:" .. facts[1], due, "1")
-      tell(facts[1], "delayed", id, "delay", due)
+      emit(facts[1], "delayed", id, "delay", due)
     else
       make_ready(id, facts, front == "L")
-      tell(facts[1], "waiting", id)
+      emit(facts[1], "waiting", id)
     end
     answer[i] = 1
   else
@@ -77,7 +77,7 @@ end
 local known = call("HLEN", P .. "ox:facts") - SLACK
 if known > 0
   and known > call("LLEN", WAITING) + call("ZCARD", P .. "jobs:delayed") + call("ZCARD", P .. "ox:pending") then
-  -- A producer that may not use one of its commands adds all the same.
+  -- A producer without the right to one of its commands still adds.
   pcall(seldom().heal_index, 10 + 2 * tonumber(ARGV[4]), tonumber(server_ms()))
 end
 answer[#answer + 1] = tonumber(server_ms())

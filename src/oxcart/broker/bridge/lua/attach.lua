@@ -1,10 +1,10 @@
--- Lets a pipeline read the events of a type: more are kept, with more fields for each run, until a time that it renews.
+-- Attaches a pipeline to the events of a type: until its deadline more are kept, with more fields for each run.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 "", 2 "", 3 type, 4 the reader's name, 5 for how many ms, 6 how many events to keep at least,
 --          7 now or "" (time.lua), 8 a mark for the stream's generation, used if it has none
--- Returns  { events kept now, what was kept before this call, the mark of the stream's generation }
--- Keeps    what readers asked for is one hash, which goes by itself when the last of them has not renewed
+-- Returns  { events kept now, events kept before this call, the mark of the stream's generation }
+-- Keeps    one hash holds the wishes of all readers, and expires when the last of them has not renewed
 -- include: base readers
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

@@ -1,12 +1,12 @@
--- Cancels jobs: what waits ends at once, what runs is asked to end or, by force, ends here and now.
+-- Cancels jobs: waiting jobs end at once; running jobs are asked to end or, by force, end at once.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 type, 5 reason, 6 the reason as JSON,
 --          7 the result as JSON, 8 "1" by force, then per job: id, the id as JSON
--- Returns  per job 1 it has ended, 2 its worker was asked, -1 no such job, -3 it has ended before, -8 it is a schedule,
+-- Returns  per job 1 it has ended, 2 its worker was asked, -1 no such job, -3 it had ended before, -8 it is a schedule,
 --          -14 a worker of another client runs it, which cannot be asked
 -- Events   `failed` per job that ended
--- Keeps    what a worker still reports of a job that ended by force is refused: its lock is gone
+-- Keeps    reports of a worker about a job that ended by force are refused: its lock is gone
 -- include: base lanes leaving
 
 local kept = remembered()
@@ -15,18 +15,18 @@ if kept then
 end
 local now, job_type, reason, force = time_of(ARGV[3]), ARGV[4], ARGV[5], ARGV[8] == "1"
 local OVER = { completed = true, dead = true, failed = true }
--- A request to a worker waits for so many seconds to be read.
+-- Seconds after which an unread request to a worker expires.
 local WAITS = 86400
 
 local function settle(id, prev)
-  local run = { told_of_run(id, job_type, "failed", now, "cancelled", "", reason) }
+  local run = { fields_of_run(id, job_type, "failed", now, "cancelled", "", reason) }
   unlist_job(id, facts_of(id))
   call("HDEL", P .. "ox:job:" .. id, "depends", "due", "foreign", "ended")
   call("HSET", P .. "ox:job:" .. id, "failedReason", reason, "ox:category", "cancelled", "finishedOn", now)
   call("SET", P .. "jobs:result:" .. id, timed(ARGV[7], id, now), "EX", 86400)
   call("SET", P .. "jobs:status:" .. id, "failed")
   call("INCR", P .. "metrics:jobs:failed")
-  tell(job_type, "failed", id, "failedReason", reason, "prev", prev, "state", "cancelled",
+  emit(job_type, "failed", id, "failedReason", reason, "prev", prev, "state", "cancelled",
     unpack(prev == "active" and run or {}))
   if not keep_for(id, 86400) then
     note_end(id, job_type, "cancelled", now)
@@ -34,7 +34,7 @@ local function settle(id, prev)
   return 1
 end
 
--- Asks a worker of ours; false where another client's worker holds the job.
+-- Asks a worker of ours; returns false if another client's worker has the lease.
 local function ask(id, id_json, holder)
   local run = call("HMGET", P .. "ox:job:" .. id, "ats", "pb", "client")
   if not run[3] or run[2] ~= holder then
@@ -56,7 +56,7 @@ local function cancel_running(id, id_json)
   elseif holder and not asked then
     return -14
   end
-  call("HSET", P .. "ox:job:" .. id, "ox:cancel", reason) -- also for a worker that takes the job later
+  call("HSET", P .. "ox:job:" .. id, "ox:cancel", reason) -- also for a worker that claims the job later
   return 2
 end
 
@@ -73,7 +73,7 @@ local function cancel(id, id_json)
   elseif call("ZREM", P .. "jobs:delayed", id) == 1 then
     return settle(id, "delayed")
   elseif call("ZREM", P .. "ox:pending", id) == 1 then
-    unqueue(id) -- another client's stands in the list as well
+    unqueue(id) -- another client's job is in the list as well
     return settle(id, "waiting-children")
   end
   unqueue(id)

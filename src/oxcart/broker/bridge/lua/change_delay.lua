@@ -16,5 +16,5 @@ end
 local due = string.format("%.0f", time_of(ARGV[5]) + ARGV[6])
 call("ZADD", P .. "jobs:delayed", due, id)
 call("ZADD", P .. "ox:marker:" .. ARGV[4], due, "1")
-tell(ARGV[4], "delayed", id, "delay", due)
+emit(ARGV[4], "delayed", id, "delay", due)
 return 1

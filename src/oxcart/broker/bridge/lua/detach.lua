@@ -1,4 +1,4 @@
--- Ends a pipeline's reading of a type's events. With the last reader everything becomes as it was before the first.
+-- Detaches a pipeline from a type's events. When the last reader leaves, the state from before the first is restored.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 "", 2 "", 3 type, 4 the reader's name, 5 now or "" (time.lua)

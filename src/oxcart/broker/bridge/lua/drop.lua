@@ -1,10 +1,10 @@
--- Takes entries out of the list whose jobs have completed or are gone. Two recoveries at once, ours and another
--- client's, put a job there twice; a client that removes a job may leave its entry.
+-- Removes list entries whose jobs have completed or are gone. Two recoveries at once, ours and another
+-- client's, insert a job twice; a client that removes a job may leave its entry.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, then the ids
--- Returns  the ids that stay: schedules, which run again and again, and jobs that wait by now
--- Keeps    a job that has completed does not run again because of an entry that was left over
+-- Returns  the ids that stay: schedules, which run again and again, and jobs that now wait
+-- Keeps    a completed job does not run again because of a leftover entry
 -- include: base lanes
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

@@ -1,10 +1,10 @@
--- Renews leases, and with them the heartbeat of their worker: a handler may hold the worker's process.
+-- Renews leases, and with them the heartbeat of their worker: a handler may block the worker's process.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 lock ms, then per lease: id, worker id, starts or ""
 -- Returns  the ids that were refused
--- Keeps    a lease that ran out comes back only while the job is active and was not started by another; a
---          server without memory still renews, or it would be full of dead workers when it has some again
+-- Keeps    an expired lease is revived only while the job is active and no other worker started it; a
+--          server without memory still renews, otherwise all workers would look dead when it has memory again
 -- include: base
 
 remembered(true)
@@ -18,7 +18,7 @@ for at = 5, #ARGV, 3 do
   if ours and holder == worker then
     call("PEXPIRE", lock, ARGV[4])
   elseif ours and not holder and call("SISMEMBER", P .. "jobs:active", id) == 1 then
-    redis.pcall("SET", lock, worker, "PX", ARGV[4]) -- where that takes too much memory, the next time
+    redis.pcall("SET", lock, worker, "PX", ARGV[4]) -- if that takes too much memory, the next renewal does it
   else
     refused[#refused + 1] = id
     worker = nil

@@ -1,16 +1,16 @@
--- Ends attempts, and claims into the freed slots.
+-- Finishes attempts, and claims into the freed slots.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 … as claim.lua, then how many outcomes, and each as MessagePack:
---          { kind, id, worker id, starts or "", at or "" for the time of the call, result, reason, stack, category, code, delay, counts,
---            front, seconds to keep, other facts (MessagePack) or "", its formal state or "",
---            the newest stack or "", why it is a dead letter though attempts are left or "" }
+--          { kind, id, worker id, starts or "", at or "" for the time of the call, result, reason, stack, category,
+--            code, delay, counts, front, seconds to keep, other facts (MessagePack) or "", its formal state or "",
+--            the newest stack or "", why it is a dead letter although attempts are left or "" }
 --          kind: c completed, f failed for good, x failed without being a dead letter (cancelled),
---          r retry now, d delay, w give back, l give back and hold the type
--- Returns  as claim.lua, with a code per outcome first: 1, -1 no such job, -2 the lease ran out,
---          -3 not active, -6 another worker has the lease; awaited are ended jobs for which others wait
+--          r retry now, d delay, w return, l return and hold the type
+-- Returns  as claim.lua, with a code per outcome first: 1, -1 no such job, -2 the lease has expired,
+--          -3 not active, -6 another worker has the lease; awaited are ended jobs that have dependents
 -- Events   `completed`, `failed`, `delayed` or `waiting` per outcome, and those of claim.lua
--- Keeps    every end of a job frees its slot; a run that does not count is taken off the record
+-- Keeps    every end of a job frees its slot; a run that does not count is removed from the record
 -- include: base lanes leaving counting claiming
 
 local asked, at = read_asked(3)
@@ -67,14 +67,14 @@ local function note_failure(id, o)
   end
 end
 
-local function told(o, outcome, reason)
-  return told_of_run(o[2], asked.type, outcome, o[5], o[9], o[10], reason, o[17])
+local function run_fields(o, outcome, reason)
+  return fields_of_run(o[2], asked.type, outcome, o[5], o[9], o[10], reason, o[17])
 end
 
 local pending = call("ZCARD", P .. "ox:pending")
 local end_as = {}
 
--- A schedule that ran itself counts the runs of its next firing from the beginning.
+-- A schedule that ran under its own id starts the count of runs again for its next firing.
 local ALL_RUNS = 1e9
 
 function end_as.c(id, o, facts)
@@ -83,21 +83,21 @@ function end_as.c(id, o, facts)
   call("HSET", P .. "ox:job:" .. id, "finishedOn", o[5])
   call("HDEL", P .. "ox:job:" .. id, "failedReason")
   call("INCR", P .. "metrics:jobs:processed")
-  tell(asked.type, "completed", id, "returnvalue", o[7], "prev", "active", told(o, "completed"))
+  emit(asked.type, "completed", id, "returnvalue", o[7], "prev", "active", run_fields(o, "completed"))
   if keep_for(id, o[14]) then
     uncount(id, facts, ALL_RUNS)
   end
   if o[14] > 0 then
     note_end(id, asked.type, "completed", o[5])
   elseif pending > 0 and call("EXISTS", P .. "jobs:data:" .. id) == 0 then
-    call("SET", P .. "jobs:status:" .. id, "completed", "EX", 86400) -- others may wait for it
+    call("SET", P .. "jobs:status:" .. id, "completed", "EX", 86400) -- others may depend on it
   end
 end
 
 function end_as.f(id, o)
   note_failure(id, o)
   call("HSET", P .. "ox:job:" .. id, "finishedOn", o[5])
-  bury(id, asked.type, o[6], o[5], o[7], o[16], told(o, "failed"))
+  bury(id, asked.type, o[6], o[5], o[7], o[16], run_fields(o, "failed"))
   if o[14] == 0 then
     keep_for(id, 0)
     call("LREM", P .. "jobs:deadletter", 1, id)
@@ -111,7 +111,7 @@ function end_as.x(id, o)
   call("SET", P .. "jobs:result:" .. id, timed(o[6], id, o[5]), "EX", 86400)
   call("SET", P .. "jobs:status:" .. id, "failed")
   call("INCR", P .. "metrics:jobs:failed")
-  tell(asked.type, "failed", id, "failedReason", o[7], "prev", "active", "state", o[16], told(o, "failed"))
+  emit(asked.type, "failed", id, "failedReason", o[7], "prev", "active", "state", o[16], run_fields(o, "failed"))
   keep_for(id, o[14])
   if o[14] > 0 then
     note_end(id, asked.type, "cancelled", o[5])
@@ -122,10 +122,10 @@ function end_as.r(id, o, facts)
   note_failure(id, o)
   make_ready(id, facts, o[13])
   note_ready(id, o[5])
-  tell(asked.type, "waiting", id, "prev", "active", told(o, "retried", o[7]))
+  emit(asked.type, "waiting", id, "prev", "active", run_fields(o, "retried", o[7]))
 end
 
--- Counts a start that ended without being an attempt: workers may bound starts without an end.
+-- Counts a start that ended without being an attempt: workers may bound such starts.
 local function excuse(id)
   redis.pcall("HINCRBY", P .. "ox:job:" .. id, "ox:excused", 1)
 end
@@ -141,15 +141,15 @@ function end_as.d(id, o, facts)
   call("SET", P .. "jobs:status:" .. id, "delayed")
   call("ZADD", P .. "jobs:delayed", due, id)
   call("ZADD", P .. "ox:marker:" .. asked.type, due, "1")
-  tell(asked.type, "delayed", id, "delay", due, "state", runs > 0 and "retrying" or "delayed",
-    told(o, o[12] and "retried" or "snoozed", o[7]))
+  emit(asked.type, "delayed", id, "delay", due, "state", runs > 0 and "retrying" or "delayed",
+    run_fields(o, o[12] and "retried" or "snoozed", o[7]))
 end
 
 function end_as.w(id, o, facts)
   uncount(id, facts, 1)
   make_ready(id, facts, true)
   note_ready(id, o[5])
-  tell(asked.type, "waiting", id, "prev", "active", told(o, "given_back"))
+  emit(asked.type, "waiting", id, "prev", "active", run_fields(o, "given_back"))
 end
 
 function end_as.l(id, o, facts)

@@ -1,13 +1,13 @@
--- Fires schedules: each due time becomes a job, and the schedule moves on in the same step.
+-- Fires schedules: each due time becomes a job, and the same step advances the schedule.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 its term, 5 now or "" (time.lua), then each schedule as MessagePack:
 --          { id, the due time that was read, the next one or "", "beside", "skip" or "queue",
 --            { { job id, record, facts, the fields of its event (both MessagePack), the rule that made it (JSON, up
 --                to the number of the run) } … } }
--- Returns  how many jobs were made; -1 where the scheduler leads no more
+-- Returns  how many jobs were made; -1 if the scheduler no longer leads
 -- Events   `added`, and `waiting` or `waiting-children` per job
--- Keeps    a due time fires once: a second caller finds the schedule moved on; none fires before its time
+-- Keeps    a due time fires once: a second caller finds the schedule advanced; none fires before its time
 -- include: base lanes
 
 local kept = remembered()
@@ -18,7 +18,7 @@ if call("GET", P .. "scheduler:lock") ~= ARGV[3] or call("GET", P .. "ox:term") 
   return -1
 end
 
--- Whether a firing may begin: "now", "after" the last one, or not at all.
+-- Returns whether a firing may begin: "now", "after" the last one, or not at all.
 local function begins(id, overlap)
   local last = call("HGET", P .. "ox:schedule:" .. id, "last")
   if overlap == "beside" or not last then
@@ -50,15 +50,15 @@ for at = 6, #ARGV do
         call("HSET", P .. "ox:facts", job[1], job[3])
         call("HSET", P .. "ox:schedule:" .. id, "last", job[1])
         local run = call("HINCRBY", P .. "ox:schedule:" .. id, "fired", 1)
-        tell_added(facts[1], job[1], job[4], job[5] .. run .. "}")
+        emit_added(facts[1], job[1], job[4], job[5] .. run .. "}")
         if when == "now" then
           make_ready(job[1], facts, false)
-          tell(facts[1], "waiting", job[1])
+          emit(facts[1], "waiting", job[1])
         else
           call("SET", P .. "jobs:status:" .. job[1], "waiting")
           make_pending(job[1], { last }, now)
           call("HSET", P .. "ox:job:" .. job[1], "depends", cmsgpack.pack({ last }), "ended", "1")
-          tell(facts[1], "waiting-children", job[1])
+          emit(facts[1], "waiting-children", job[1])
         end
         made = made + 1
       elseif not when then

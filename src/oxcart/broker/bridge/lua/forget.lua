@@ -1,9 +1,9 @@
--- Takes jobs out of the side index that are in the list no more: other clients have taken or ended them.
+-- Removes jobs from the side index that are no longer in the list: other clients have claimed or ended them.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, then the ids
--- Returns  how many were there
--- Keeps    what we wrote down of a job's runs goes with the job (forgetting.lua)
+-- Returns  how many were in the index
+-- Keeps    our record of a job's runs is removed with the job (forgetting.lua)
 -- include: base lanes leaving forgetting
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

@@ -1,28 +1,28 @@
--- Puts jobs of other clients into the side index, after the caller has read their records.
+-- Adds jobs of other clients to the side index, after the caller has read their records.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many lanes, per lane and priority: its first facts
---          (MessagePack), how many jobs, and per job id, facts and the fields of its event (MessagePack), "" where it
+--          (MessagePack), how many jobs, and per job id, facts and the fields of its event (MessagePack), "" if it
 --          ran before;
 --          then, for each job that waits for others: id, facts, the fields of its event, their ids (MessagePack)
 -- Returns  how many are ready
 -- Events   `added`, and `waiting` or `waiting-children` per job, while a pipeline reads
--- Keeps    an id is in one lane at most; an id that left the list meanwhile is noticed when it is claimed
+-- Keeps    an id is in one lane at most; a claim notices an id that left the list meanwhile
 -- include: base lanes
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
 
-local function tell_found(job_type, id, told, place)
+local function emit_found(job_type, id, fields, place)
   if not is_read(job_type) then
     return
   end
-  if told ~= "" then
-    tell_added(job_type, id, told)
+  if fields ~= "" then
+    emit_added(job_type, id, fields)
   end
   if place == "waiting" then
-    tell(job_type, "waiting", id)
+    emit(job_type, "waiting", id)
   else
-    tell(job_type, "waiting-children", id)
+    emit(job_type, "waiting-children", id)
   end
 end
 
@@ -43,7 +43,7 @@ for _ = 1, tonumber(ARGV[4]) do
       new[#new + 1] = ids[i]
       facts[2 * #new - 1], facts[2 * #new] = ids[i], ARGV[at + 3 * i - 2]
       scores[2 * #new - 1], scores[2 * #new] = first + i, ids[i]
-      tell_found(lane[1], ids[i], ARGV[at + 3 * i - 1], "waiting")
+      emit_found(lane[1], ids[i], ARGV[at + 3 * i - 1], "waiting")
     end
   end
   at = at + 3 * count
@@ -69,13 +69,13 @@ for each = at, #ARGV, 4 do
     end
     if #unmet == 0 then
       list_job(id, cmsgpack.unpack(ARGV[each + 1]), false)
-      tell_found(job_type, id, ARGV[each + 2], "waiting")
+      emit_found(job_type, id, ARGV[each + 2], "waiting")
       ready = ready + 1
     else
       call("SADD", P .. "ox:listed", id)
       make_pending(id, unmet, time_of(ARGV[3]))
       call("HSET", P .. "ox:job:" .. id, "depends", cmsgpack.pack(unmet), "foreign", "1")
-      tell_found(job_type, id, ARGV[each + 2], "waiting-children")
+      emit_found(job_type, id, ARGV[each + 2], "waiting-children")
     end
   end
 end

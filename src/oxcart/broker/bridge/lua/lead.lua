@@ -1,9 +1,9 @@
--- Makes a scheduler the leader of its namespace, or keeps it so.
+-- Makes a scheduler the leader of its namespace, or renews its leadership.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 ms for which it leads, "" to lead no more
--- Returns  the number of its term, or 0 where another leads
--- Keeps    every new leader has a new term; what one of an old term asks for is refused (fire.lua)
+-- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 ms for which it leads, "" to resign
+-- Returns  the number of its term, or 0 if another leads
+-- Keeps    every new leader has a new term; calls of an old term are refused (fire.lua)
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

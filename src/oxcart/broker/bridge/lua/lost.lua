@@ -1,14 +1,14 @@
--- Finds active jobs whose worker is gone: the lock ran out, or its worker's last heartbeat is too old.
+-- Finds active jobs whose worker is gone: the lock expired, or its worker's last heartbeat is too old.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 ms that one check is alone, 4 cursor, "" to begin, 5 how many,
---          6 ms without a sign of a worker after which the server counts as having been away, "" to leave that out,
---          7 ms that workers need then to renew
--- Returns  { cursor, ids that are lost, ids that no worker of ours holds }; the cursor is "0" at the end, and
---          "busy" with the ms to wait in place of the ids where another check runs
+-- ARGV     1 slot, 2 number of the call, 3 ms for which no other check may begin, 4 cursor, "" to begin, 5 how many,
+--          6 ms without a sign of life after which the server counts as having been away, "" to skip that,
+--          7 ms that workers then need to renew
+-- Returns  { cursor, ids that are lost, ids that no worker of ours has leased }; the cursor is "0" at the end, or
+--          "busy" if another check runs, followed by the ms to wait instead of the ids
 -- Keeps    after an outage no job is lost before every healthy worker has had the time to renew;
---          a job of another client must be seen so twice, a second apart: that client may be about to end it;
---          by the server's clock, because the two that look may have different ones
+--          a job of another client must be found so twice, a second apart: that client may be about to end it;
+--          uses the server's clock, because the two checks may come from machines with different clocks
 -- include: base holders outage
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

@@ -1,9 +1,9 @@
--- Notes jobs that other clients have ended and that our index never knew.
+-- Records jobs that other clients have ended and that our index never contained.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, then per job: id, type
--- Returns  how many were noted
--- Keeps    the record of a completed job goes with its result
+-- Returns  how many were recorded
+-- Keeps    the record of a completed job is removed with its result
 -- include: base lanes leaving forgetting
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

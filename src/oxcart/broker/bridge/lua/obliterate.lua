@@ -1,4 +1,4 @@
--- Removes what a job type leaves when its jobs and schedules are gone, its pause included.
+-- Removes the remaining keys of a job type without jobs and schedules, its pause included.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 type

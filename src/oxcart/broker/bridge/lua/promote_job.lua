@@ -1,4 +1,4 @@
--- Lets delayed jobs run now.
+-- Promotes delayed jobs now.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 type, then per job: id, its facts
@@ -22,7 +22,7 @@ for at = 4, #ARGV, 2 do
     call("HSET", P .. "ox:facts", id, packed)
     make_ready(id, cmsgpack.unpack(packed), false)
     note_ready(id, server_ms())
-    tell(ARGV[3], "waiting", id, "prev", "delayed")
+    emit(ARGV[3], "waiting", id, "prev", "delayed")
   end
   codes[#codes + 1] = code
 end

@@ -1,7 +1,7 @@
--- Adds an event of the application's own to a type's stream.
+-- Adds an application event to a type's stream.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 type, 4 about how many events to keep or "" for what the type keeps,
+-- ARGV     1 slot, 2 number of the call, 3 type, 4 about how many events to keep or "" for the type's own number,
 --          5 name, then fields and values
 -- Returns  the event's id
 -- Events   the event of this name

@@ -1,8 +1,8 @@
--- Removes a schedule; jobs that it made go on.
+-- Removes a schedule; jobs that it made stay.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 id
--- Returns  1, or 0 where there was none
+-- Returns  1, or 0 if there was none
 -- include: base
 
 local kept = remembered()

@@ -1,10 +1,10 @@
 -- Removes jobs with all their keys.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 type, 4 "1" to remove jobs that workers hold as well, then the ids
--- Returns  per job 1, 0 a worker holds it, -1 no such job
+-- ARGV     1 slot, 2 number of the call, 3 type, 4 "1" to remove leased jobs as well, then the ids
+-- Returns  per job 1, 0 it is leased, -1 no such job
 -- Events   `removed` per job
--- Keeps    a schedule whose own id was run, as the document's scheduler does: its run goes, and it stays
+-- Keeps    a schedule whose own id was run, as the specification's scheduler does: its run is removed, and it stays
 -- include: base lanes leaving
 
 local kept = remembered()
@@ -40,7 +40,7 @@ local function remove(id)
   else
     call("DEL", P .. "jobs:data:" .. id, P .. "jobs:status:" .. id)
   end
-  tell(ARGV[3], "removed", id)
+  emit(ARGV[3], "removed", id)
   return 1
 end
 

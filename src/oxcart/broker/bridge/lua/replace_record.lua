@@ -2,9 +2,9 @@
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 the record as it was read, 5 the new one,
---          6 where the number of attempts stands in it
+--          6 offset of the number of attempts in it
 -- Returns  1, -1 no such job, 0 it was changed meanwhile
--- Keeps    a job that waits stays in its lane, also if its record asks for another one
+-- Keeps    a waiting job stays in its lane, even if its new record has another target
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

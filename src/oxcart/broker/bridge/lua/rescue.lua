@@ -1,10 +1,10 @@
--- Brings back jobs that are in no list: no worker would ever run them.
+-- Puts back jobs that are in no list: no worker would ever run them.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 "1" to change nothing, then per job: id, type, when it is due or 0
--- Returns  per job 1 it waits, or waits for its time; 2 or more it ran when it was lost: it is in `active`, for the
---          recovery to take back, and 1 less is how often that happened within a day; 0 it is in a list;
---          -1 no such job, -2 a worker holds it, -3 it has ended
+-- Returns  per job 1 it waits now, or is delayed; 2 or more it was running when it was lost: it is in `active`, where
+--          the recovery finds it, and 1 less is how often that happened within a day; 0 it is in a list;
+--          -1 no such job, -2 it is leased, -3 it has ended
 -- Events   `waiting` or `delayed` per job
 -- Keeps    a job is in one of waiting, active, delayed, cron, pending and dead letters
 -- include: base lanes
@@ -32,7 +32,7 @@ local function place(id, status)
 end
 
 local function bring_back(id, job_type, due, status)
-  unlist_job(id, facts_of(id)) -- the next pass over the list finds it
+  unlist_job(id, facts_of(id)) -- the next scan of the list finds it
   if status == "active" then
     call("SADD", P .. "jobs:active", id)
     local key = P .. "ox:rescued:" .. id
@@ -42,12 +42,12 @@ local function bring_back(id, job_type, due, status)
   elseif due > now then
     call("SET", P .. "jobs:status:" .. id, "delayed")
     call("ZADD", P .. "jobs:delayed", string.format("%.0f", due), id)
-    tell(job_type, "delayed", id, "delay", string.format("%.0f", due))
+    emit(job_type, "delayed", id, "delay", string.format("%.0f", due))
   else
     call("LPUSH", WAITING, id)
     call("SET", P .. "jobs:status:" .. id, "waiting")
     call("ZADD", P .. "ox:marker:" .. job_type, 0, "0")
-    tell(job_type, "waiting", id)
+    emit(job_type, "waiting", id)
   end
   return 1
 end

@@ -1,11 +1,11 @@
--- Lets jobs that have ended run again.
+-- Lets ended jobs run again.
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 type, 4 "L" for the head of the list or "", then per job: id, its facts,
---          its record with the attempts counted anew or ""
+--          its record with the attempts reset or ""
 -- Returns  per job 1, -1 no such job, -3 it has not ended
 -- Events   `waiting` per job
--- Keeps    it leaves the dead letters; nothing of it goes away by itself any more
+-- Keeps    it leaves the dead letters; none of its keys expires any more
 -- include: base lanes
 
 local kept = remembered()
@@ -41,7 +41,7 @@ local function retry(id, packed, record)
   call("HSET", P .. "ox:facts", id, packed)
   make_ready(id, cmsgpack.unpack(packed), ARGV[4] == "L")
   note_ready(id, server_ms())
-  tell(ARGV[3], "waiting", id, "prev", status == "dead" and "failed" or status)
+  emit(ARGV[3], "waiting", id, "prev", status == "dead" and "failed" or status)
   return 1
 end
 

@@ -1,7 +1,7 @@
--- Saves the checkpoint of a running job, for the worker that has its lease.
+-- Stores the checkpoint of a running job, for the worker that has its lease.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 id, 4 worker id, 5 what to save
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 worker id, 5 the checkpoint
 -- Returns  1, -1 no such job, -2 there is no lease, -6 another worker has it
 -- include: base
 

@@ -1,9 +1,9 @@
--- Makes a schedule, or changes the one of this id.
+-- Creates a schedule, or changes the one of this id.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 id, 4 record, 5 when it fires next, 6 what its times follow from
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 record, 5 when it fires next, 6 the rule that determines its times
 -- Returns  when it fires next
--- Keeps    the same schedule again leaves the next firing its time
+-- Keeps    setting the same schedule again does not move its next firing
 -- include: base
 
 asked_of_slot("SETRANGE", NEVER, 0, "")

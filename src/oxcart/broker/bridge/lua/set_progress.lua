@@ -14,5 +14,5 @@ if call("EXISTS", P .. "jobs:data:" .. ARGV[3]) == 0 then
   return -1
 end
 call("SET", P .. "jobs:progress:" .. ARGV[3], ARGV[5])
-tell(ARGV[4], "progress", ARGV[3], "data", ARGV[5])
+emit(ARGV[4], "progress", ARGV[3], "data", ARGV[5])
 return remember({ 1 })[1]

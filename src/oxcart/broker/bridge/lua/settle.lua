@@ -1,12 +1,12 @@
 -- Releases jobs whose dependencies have all completed: the dependents of one job, or all, page by page.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 from which of the pending jobs on, "" to begin,
---          5 how many to look at, 6 the job that has ended, "" to look at all
--- Returns  { how many were let through, how many were looked at }; where many wait, nothing while the last look
---          at all of them is not long ago
+-- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 first of the pending jobs to check, "" to begin,
+--          5 how many to check, 6 the job that has ended, "" to check all
+-- Returns  { how many were released, how many were checked }; with many pending jobs, nothing if the last check
+--          of all of them was recent
 -- Events   `waiting` or `delayed` per job
--- Keeps    a dependency that was seen completed stays so, though its keys go after a day
+-- Keeps    a dependency that was seen completed stays so, although its keys expire after a day
 -- include: base lanes
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
@@ -21,14 +21,14 @@ if ARGV[6] ~= "" then
     end
   end
 else
-  -- All workers look. Together they look at ten jobs in a ms at most: that is a twentieth of the server's time.
+  -- All workers check. Together they check at most ten jobs in a ms: that is a twentieth of the server's time.
   local all, guard, now = call("ZCARD", P .. "ox:pending"), P .. "ox:settling", server_ms()
   local pause = math.max(1000, math.floor(all / 10))
   if ARGV[4] == "" and all > most and not call("SET", guard, now, "NX", "PX", pause) then
     if (tonumber(call("GET", guard)) or 0) <= tonumber(now) then
       return { 0, 0 }
     end
-    call("SET", guard, now, "PX", pause) -- set in the future: the server's clock was set back
+    call("SET", guard, now, "PX", pause) -- it was set in the future: the server's clock was set back
   end
   ids = call("ZRANGE", P .. "ox:pending", from, from + most - 1)
   looked = #ids
@@ -41,7 +41,7 @@ for _, id in ipairs(ids) do
   local depends = known[1] and cmsgpack.unpack(known[1]) or {}
   for _, other in ipairs(depends) do
     local status = call("GET", P .. "jobs:status:" .. other)
-    -- A firing that was queued behind another waits for its end, however that was.
+    -- A firing that was queued behind another waits for its end, whatever the outcome.
     local over = known[4] and status ~= "waiting" and status ~= "delayed" and status ~= "active"
     if status ~= "completed" and not over then
       unmet[#unmet + 1] = other
@@ -65,7 +65,7 @@ for _, id in ipairs(ids) do
     if known[3] then
       if facts then
         list_job(id, facts, false)
-        tell(facts[1], "waiting", id, "prev", "waiting-children")
+        emit(facts[1], "waiting", id, "prev", "waiting-children")
       else
         call("SREM", P .. "ox:listed", id) -- the scan finds it
       end
@@ -74,13 +74,13 @@ for _, id in ipairs(ids) do
       call("ZADD", P .. "jobs:delayed", known[2], id)
       call("HSET", job, "ox:moved", time_of(ARGV[3]))
       if facts then
-        tell(facts[1], "delayed", id, "delay", known[2])
+        emit(facts[1], "delayed", id, "delay", known[2])
       end
     else
       make_ready(id, facts, false)
       note_ready(id, time_of(ARGV[3]))
       if facts then
-        tell(facts[1], "waiting", id, "prev", "waiting-children")
+        emit(facts[1], "waiting", id, "prev", "waiting-children")
       end
     end
   end

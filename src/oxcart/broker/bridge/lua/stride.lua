@@ -1,11 +1,11 @@
--- Measures one stride of a type's events where they lie, so that a reader can plan without fetching them.
+-- Measures one stride of a type's events on the server, so that a reader can plan without fetching them.
 --
 -- KEYS[1]  waiting
--- ARGV     1 "", 2 "", 3 type, 4 the id that the stride begins after, 5 the last id it may reach ("+" for any),
---          6 how many entries at most (0 asks for the facts alone)
--- Returns  { entries ever added, entries kept, first id kept or "", last id ever given, highest id deleted by
---          hand, mark of the stream's generation or "", entries in the stride, id of the last of them or "" }; the
---          first two are 0 where there is no stream
+-- ARGV     1 "", 2 "", 3 type, 4 the id after which the stride begins, 5 the last id it may reach ("+" for any),
+--          6 how many entries at most (0 requests only the facts)
+-- Returns  { entries ever added, entries kept, first id kept or "", last id ever given, highest id deleted
+--          explicitly, mark of the stream's generation or "", entries in the stride, id of the last of them or "" };
+--          the first two are 0 if there is no stream
 -- include: base measuring
 
 local life = call("HGET", P .. "ox:reading:" .. ARGV[3], "life")

@@ -2,26 +2,27 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call
---          3 how many jobs, 4 how many of them are tied to a parent or a deduplication window, and of a lane "@" and
---          its name behind that; then for each:
+--          3 how many jobs
+--          4 how many of them are tied to a parent or a deduplication window; for a lane followed by "@" and its name
+--          then for each job:
 --          id, name, data, opts, timestamp or "" (time.lua), delay, priority, flags, number of further hash fields, and
---          these as field, value. Flags: "" or "L" for last-in-first-out; "I" and ms for a job with an idempotency key
---          (in the field `ox:idem`), which keeps doubles out for so long; those of a tied job begin with "T"
---          (parts/adding.lua). An empty id stands for the next number of the queue's counter
+--          these as field, value. An empty id asks for the next number of the queue's counter.
+--          Flags: "" or "L" for last-in-first-out. "I" and ms for a job with an idempotency key (in the field
+--          `ox:idem`), which keeps duplicates out for that time. Flags of a tied job begin with "T" (parts/adding.lua)
 -- Returns  a list with one code per job: 1 added, 0 the id exists already (nothing changed), -5 its parent
 --          does not exist, -7 the id belongs to another parent, -13 it is above its
 --          parent, { id } the job that owns its deduplication
 --          window, { id, 1 } the job that owns its idempotency key, { id, 2 } added under the number that the
---          queue gave it, or an error text where the server refused that job alone; last the server's time
+--          queue gave it, or an error text if the server refused that job alone; last the server's time
 -- Events   per job `added` and then `waiting` or `delayed`; `duplicated` for an id that exists; `debounced`
 --          and `deduplicated` for a job that a window kept out
 -- Keeps    the counter `id` grows by one per job, as peers expect, although most ids come from the caller
 -- include: base gate insert store
 -- include when needed: insert parent removal window adding keyed lanes
 
--- Most calls add one job with nothing special about it: then all of this is straight on, with as few commands as
--- there can be. The id's place in the list comes first, as the one write that is refused when the server is out of
--- memory or the list is none.
+-- Most calls add one plain job. This fast path needs the fewest commands possible.
+-- The push onto the list comes first: it is the one write that the server refuses when it is out of memory or the key
+-- has another type.
 if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and ARGV[11] == "0" and ARGV[12] == ""
   and ARGV[13] == "0" then
   local kept = recalled()
@@ -30,7 +31,7 @@ if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and A
   end
   local id, key, events = ARGV[5], P .. ARGV[5], P .. "events"
   local gate = asked_of_slot("EXISTS", key, NEVER) == 0 and read_gate(P)
-  if gate and not gate.base then -- where there are lanes, the id may be in one of them
+  if gate and not gate.base then -- with lanes, the id may be in one of them
     call("LPUSH", gate.target, id)
     local fine, fault = pcall(function()
       call("INCR", P .. "id")
@@ -42,7 +43,7 @@ if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and A
       return remember({ 1, tonumber(server_ms()) })
     end
     call("LREM", gate.target, 1, id)
-    call("DEL", key) -- else a later add of this id would take it for added
+    call("DEL", key) -- else a later add of this id would find it and report a duplicate
     return remember({ type(fault) == "table" and fault.err or tostring(fault), tonumber(server_ms()) })
   end
 end
@@ -59,14 +60,14 @@ if answer then
 end
 
 if lane then
-  -- The first write: refused when the server is out of memory.
+  -- The first write: the server refuses it when it is out of memory.
   seldom().enter_lane(string.sub(P, 1, -(#lane + 3)) .. ":", lane)
 end
 local gate = read_gate(P)
-call("LLEN", gate.target) -- a list that is none refuses the call here, before anything is written
+call("LLEN", gate.target) -- a key of another type refuses the call here, before any write
 local number = 0
 if plain > 0 then
-  number = call("INCRBY", P .. "id", plain) - plain -- refused when the server is out of memory
+  number = call("INCRBY", P .. "id", plain) - plain -- the server refuses this when it is out of memory
 end
 local events = P .. "events"
 local limit = plain > 0 and max_events(P)
@@ -74,8 +75,7 @@ local head, tail = {}, {}
 local wake, later, stored = false, false, false
 local codes = {}
 
--- Whether ids must be looked for one by one: mostly none of many is there yet. Those that are made here are
--- remembered instead.
+-- Whether each id must be looked up: usually none of many exists yet. Ids made here are remembered instead.
 local look, made = true, {}
 if plain == count and count > 1 and count <= 5000 then
   local keys, at = {}, 5
@@ -145,8 +145,8 @@ local function add_one(at, id, last)
   return 1
 end
 
--- What all jobs so far need is done before a tied one: it may let a parent through, whose place is behind
--- theirs, or take a delayed job away.
+-- Writes all pending plain jobs before a tied job. The tied job may release a parent, which belongs behind them, or
+-- remove a delayed job.
 local function push(command, ids)
   for from = 1, #ids, 5000 do
     call(command, gate.target, unpack(ids, from, math.min(from + 4999, #ids)))
@@ -189,7 +189,7 @@ for i = 1, count do
   codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
   if not ok and stored then
     made[id] = nil
-    call("DEL", P .. id) -- else a later add of this id would take it for added
+    call("DEL", P .. id) -- else a later add of this id would find it and report a duplicate
   end
   at = at + 9 + 2 * tonumber(ARGV[at + 8])
 end

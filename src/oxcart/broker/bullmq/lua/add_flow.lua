@@ -1,9 +1,9 @@
--- Adds trees of jobs, over several queues of one slot: all of it or nothing.
+-- Adds trees of jobs, over several queues of one slot: all of them or none.
 --
 -- KEYS[1]  meta of the queue of the first job
 -- ARGV     1 slot, 2 number of the call
---          3 key of the job that all trees become children of, or "", 4 the lease under which that job runs,
---          or "" not to ask for one
+--          3 key of the job whose children all trees become, or "", 4 the lease under which that job runs,
+--          or "" to skip the lease check
 --          5 how many queues, and the prefix of each
 --          then how many jobs, each id once, parents before their children; for each: number of its queue, and
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
@@ -14,7 +14,7 @@
 --          parent is gone, { -7, id } a job of this id belongs to another living parent,
 --          { -13, id } or is above its new one
 -- Events   per job `added`, and `waiting`, `delayed` or `waiting-children`; `duplicated` for an id that exists
--- Keeps    a parent is let through only when all of the tree is in, also if all its children have completed
+-- Keeps    a parent is released only when the whole tree is stored, even if all its children have completed
 -- include: base gate insert store parent removal window adding
 
 local answer = remembered()
@@ -63,7 +63,7 @@ if refused then
   return remember(refused)
 end
 
--- The first may be kept out by a window, and nothing happens to the others then.
+-- A window may keep the first job out; then no other job is added.
 local function count_others()
   local counts = {}
   for i = 2, #jobs do
@@ -78,7 +78,7 @@ end
 
 local codes, later = {}, {}
 for i, job in ipairs(jobs) do
-  job.has_parent = true -- parents come first, and the one of all trees was looked at
+  job.has_parent = true -- parents come first, and the common parent was checked above
   local code = add_tied(job.prefix, gates[job.prefix], job, later)
   if type(code) == "table" then
     return remember({ 0, code[1] }) -- only the first can have a window: nothing else was added

@@ -1,4 +1,4 @@
--- Adds jobs that wait for others, new or existing, over several queues of one slot: all of them or nothing.
+-- Adds jobs that wait for others, new or existing, over several queues of one slot: all of them or none.
 --
 -- KEYS[1]  meta of the queue of the first job
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua)
@@ -11,8 +11,8 @@
 -- Returns  { 1, codes }: one code per job, 1 added, 0 a job of this id existed and is left as it is; or nothing was
 --          written and { -15, key } there is no such job to wait for, { -16, id } the chain behind it is too long
 -- Events   per job `added`, and `waiting`, `delayed` or `waiting-children`; `duplicated` for an id that exists; then
---          those of jobs whose dependencies have ended already
--- Keeps    a job is let through only when all its dependencies are known, and at most once
+--          those of jobs whose dependencies have already ended
+-- Keeps    a job is released only when all its dependencies are known, and at most once
 -- include: base gate insert store attempts parent removal window adding failing gates
 
 local answer = remembered()
@@ -38,13 +38,13 @@ for at = from + 1, from + 5 * tonumber(ARGV[from]), 5 do
   job.edges[#job.edges + 1] = edge
 end
 
--- What a job inherits from its dependency: a place behind it, and its priority if that is higher.
+-- Applies what a job inherits from its dependency: a place behind it, and its priority if that is higher.
 local function inherit(job, priority, depth)
   job.priority = math.min(job.priority, priority)
   job.depth = math.max(job.depth, depth + 1)
 end
 
--- What is known of jobs that exist, by their keys: { priority, depth }, or false for none; and how they have ended.
+-- Existing jobs by key: { priority, depth }, or false if there is no such job; and how they ended.
 local known_jobs, known_ends = {}, {}
 
 local function look_at(key)

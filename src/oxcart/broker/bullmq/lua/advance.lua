@@ -4,12 +4,12 @@
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many; then for each:
 --          kind, schedule, claimed job's id, time of the next run ("" by interval), its options, its data,
 --          and for a repeatable job its id ("" otherwise)
---          kind is "s" for a scheduler, "r" for a repeatable job of the time before schedulers
--- Returns  per item the id of the run that was made, "" where there was nothing to do, "@" and a time where that
---          time is taken by a run that was made before (ask again with a later one), or "!" and an error text
+--          kind is "s" for a scheduler, "r" for a repeatable job (older than schedulers)
+-- Returns  per item the id of the new run, or "" if there was nothing to do, or "@" and a time if an earlier run
+--          has that time (call again with a later one), or "!" and an error text
 -- Events   `added` and then `waiting` or `delayed`; `duplicated` where the next run exists already
--- Keeps    exactly one client makes the next run: only the claimed job that is the present run may, and making
---          it moves the schedule on
+-- Keeps    exactly one client makes the next run: the claimed job must be the present run, and making the next one
+--          advances the schedule
 -- include: base gate insert store scheduling
 
 local answer = remembered()
@@ -18,7 +18,7 @@ if answer then
 end
 local now = tonumber(time_of(ARGV[3]))
 
--- Fields of ours in the record belong to every run.
+-- Our own fields of the record are copied to every run.
 local function further_of(record)
   local found = {}
   local fields = call("HGETALL", record)
@@ -54,7 +54,7 @@ local function advance(at)
     end
     call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*", "event", "duplicated", "jobId", id)
     if place_of(id) then
-      call("ZADD", P .. "repeat", whole(when), scheduler) -- it will be claimed, and is the next run
+      call("ZADD", P .. "repeat", whole(when), scheduler) -- a worker will claim it: it is the next run
       return ""
     elseif not every then
       return "@" .. whole(when)
@@ -72,7 +72,7 @@ local function advance(at)
   return id
 end
 
--- A repeatable job: its schedule is its key, and the next run's id is the caller's to know.
+-- A repeatable job: its key identifies the schedule, and the caller computes the next run's id.
 local function advance_repeatable(at)
   local key, when, id = ARGV[at + 1], ARGV[at + 3], ARGV[at + 6]
   if not call("ZSCORE", P .. "repeat", key) or call("EXISTS", P .. id) == 1 then
@@ -80,7 +80,7 @@ local function advance_repeatable(at)
   end
   call("ZADD", P .. "repeat", when, key)
   local opts = cjson.decode(ARGV[at + 4])
-  opts.repeatJobKey, opts.delay = nil, math.max(1, tonumber(when) - now) -- the call may have come late
+  opts.repeatJobKey, opts.delay = nil, math.max(1, tonumber(when) - now) -- the call may be late
   local name = call("HGET", P .. ARGV[at + 2], "name")
   local priority = tonumber(opts.priority) or 0
   call("INCR", P .. "id")

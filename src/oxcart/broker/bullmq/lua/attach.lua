@@ -1,12 +1,12 @@
--- Lets a pipeline read a queue: more events are kept, and attempts are recorded, until a time that it renews.
+-- Attaches a pipeline to a queue: until the reader's deadline more events are kept and attempts are recorded.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 the reader's name, 4 for how many ms, 5 how many events to keep at least,
 --          6 now or "" (time.lua),
 --          7 a mark for the stream's generation, used if it has none
--- Returns  { events kept now, what was set before this call, the mark of the stream's generation }; an empty list
---          where there is no such queue
--- Keeps    `opts.maxLenEvents` is never lowered here. What it was before the first reader stands in `ox:was`.
+-- Returns  { events kept now, the setting before this call, the mark of the stream's generation }; an empty list
+--          if there is no such queue
+-- Keeps    `opts.maxLenEvents` is never lowered here. `ox:was` holds its value from before the first reader.
 -- include: base
 
 remembered()

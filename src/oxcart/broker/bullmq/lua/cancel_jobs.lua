@@ -1,14 +1,14 @@
--- Cancels the jobs of one state that a filter chooses: a step of it.
+-- Cancels the jobs of one state that match a filter: one step.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 state: wait, paused, active, prioritized, delayed or waiting-children
---          4 how many jobs to look at, 5 how many to pass over, which earlier steps left
+--          4 how many jobs to look at, 5 how many to skip, which earlier steps left
 --          6 the filter as JSON (parts/filter.lua), 7 now or "" (time.lua), 8 reason, 9 "1" for force
---          10 "1" to choose only, 11 how many may be cancelled in this step
--- Returns  { how many jobs were left where they are, 1 while there may be more, how many cancelled, how many asked,
---          how many refused because a peer's worker runs them, ids that were chosen... }
+--          10 "1" to select only, 11 how many may be cancelled in this step
+-- Returns  { how many jobs were left in place, 1 while there may be more, how many cancelled, how many asked,
+--          how many refused because a peer's worker runs them, ids that were selected... }
 -- Events   as cancel
--- Keeps    as cancel. A state is gone through from its newest end: workers take from the other, so none is passed over
+-- Keeps    as cancel. A step walks a state from its newest end: workers take from the other end, so no job is missed
 -- include: base gate insert store attempts parent removal deduplication history cancelling filter
 
 local answer = remembered()
@@ -37,7 +37,7 @@ local function take(i, id)
     end
     return code == 1
   end
-  -- Marked by its place, and taken out together with the others of this step: a search per job would be slow.
+  -- Marked in place, and removed together with the others of this step: one search per job would be slow.
   call("LSET", key, left + i - 1, GONE)
   if not pcall(cancel_one, id, now, reason, force, "waiting") and not call("ZSCORE", P .. "failed", id) then
     call("LSET", key, left + i - 1, id)

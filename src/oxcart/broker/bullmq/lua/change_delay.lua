@@ -1,4 +1,4 @@
--- Gives a delayed job another delay, counted from now.
+-- Changes the delay of a delayed job, counted from now.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 delay ms, 5 now or "" (time.lua)
@@ -14,7 +14,7 @@ local id, delay, now = ARGV[3], tonumber(ARGV[4]), tonumber(time_of(ARGV[5]))
 if call("EXISTS", P .. id) == 0 then
   return -1
 end
--- The job's own old place counts when the new one is sought, as with peers.
+-- The job's old place counts when the new score is computed, as with peers.
 local score, due = delayed_score(P, now, delay)
 if call("ZREM", P .. "delayed", id) == 0 then
   return -3

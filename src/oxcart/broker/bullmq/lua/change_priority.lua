@@ -1,4 +1,4 @@
--- Gives a waiting job another priority; for a job in another state it counts from its next wait on.
+-- Changes the priority of a waiting job; in any other state it applies from the job's next wait on.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 priority, 5 "L" to put it in front of its equals

@@ -2,19 +2,19 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call
---          3 now or "" (time.lua), 4 how many, and where there is a choice of lanes their names (parts/lanes.lua),
+--          3 now or "" (time.lua), 4 how many, followed by the names of the lanes to choose from (parts/lanes.lua)
 --          5 token, 6 lock ms, 7 worker name or "",
 --          8 limiter max or "", 9 limiter duration or "", 10 payload bytes after which to stop,
---          11 microseconds of the server's time after which to stop, or "": eight jobs are claimed in any case
+--          11 microseconds of server time after which to stop, or ""; at least eight jobs are claimed in any case
 -- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated, now }: jobs is a flat list of id and
 --          fields as they were before the claim (the caller adds one to `ats` and sets `processedOn` to now), in
---          MessagePack, because each string of an answer costs the server three times as much;
---          repeated is 1, or 2 where the claim stopped for the time it took;
---          limited and due in ms, 0 for none; active is the length of the active list. Where there was a choice,
---          behind them which lane it was, and unless it was the first without a look at the others whether it has more,
---          and the lanes without jobs with their next due times
--- Events   `waiting` per delayed job whose time had come, `active` per claimed job, `delayed` per job that is held
---          back by the limit of its type or key
+--          MessagePack, because each string of a reply costs the server three times as much;
+--          repeated is 1, or 2 if the claim stopped because of its time limit;
+--          limited and due in ms, 0 for none; active is the length of the active list. With a choice of lanes
+--          the number of the chosen lane follows. If the script looked at more than the first lane, then also whether
+--          that lane has more jobs, and the empty lanes with their next due times
+-- Events   `waiting` per promoted job, `active` per claimed job, `delayed` per job that the limit of its type or key
+--          holds back
 -- Keeps    a claimed id is in `active` and has a lock; wait is served before prioritized; the marker is
 --          set again after a claim, so that wake-ups chain from worker to worker
 -- include: base gate insert claiming

@@ -1,14 +1,14 @@
--- Finds dead letters, lets them run again, or removes them: a step of it.
+-- Lists, replays or purges dead letters: one step.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 what is done: "list", "replay" or "purge"
---          4 how many failed jobs to look at, 5 how many to pass over, which earlier steps left
---          6 the filter as JSON (parts/filter.lua), 7 last time of their end in ms, 8 how many may be chosen
---          9 "1" to count their attempts from the beginning, 10 "1" to go from the newest
+-- ARGV     1 slot, 2 number of the call, 3 the action: "list", "replay" or "purge"
+--          4 how many failed jobs to look at, 5 how many to skip, which earlier steps left
+--          6 the filter as JSON (parts/filter.lua), 7 latest end in ms, 8 how many may be selected
+--          9 "1" to reset their attempts, 10 "1" to begin with the newest
 --          then ids, to look at these instead
--- Returns  { how many were left where they are, 1 while there may be more, how many were dealt with, chosen ids... }
+-- Returns  { how many were left in place, 1 while there may be more, how many were changed, selected ids... }
 -- Events   `waiting` per replayed job, `removed` per purged one
--- Keeps    a replayed child is a dependency of its parent again; a parent that waited for a purged one goes on
+-- Keeps    a replayed child is a dependency of its parent again; purging a child releases a parent that waited for it
 -- include: base gate insert removal failing retrying filter dead
 
 local answer = remembered()
@@ -57,7 +57,7 @@ for _, id in ipairs(ids) do
   local key, fine, gone = P .. id, true, false
   if is_dead(key) and is_chosen(filter, key) and call("ZSCORE", P .. "failed", id) then
     chosen[#chosen + 1] = id
-    fine, gone = pcall(acts[doing], id) -- one whose parent is in another slot stays, and stops no other
+    fine, gone = pcall(acts[doing], id) -- a job whose parent is in another slot stays, and does not stop the others
   end
   if fine and gone then
     done = done + 1

@@ -1,4 +1,4 @@
--- Ends a pipeline's reading of a queue. With the last reader everything becomes as it was before the first.
+-- Detaches a pipeline from a queue. When the last reader leaves, the settings from before the first are restored.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 the reader's name, 4 now or "" (time.lua)

@@ -1,8 +1,8 @@
--- Notes a lane that a peer has made.
+-- Registers a lane that a peer has created.
 --
 -- KEYS[1]  meta of the base queue
 -- ARGV     1 "", 2 "", 3 the lane
--- Returns  1 where it was not known, else 0
+-- Returns  1 if it was new, else 0
 -- include: base lanes
 
 remembered()

@@ -13,9 +13,9 @@ local refused, held = {}, {}
 for at = 4, #ARGV, 3 do
   local id, token, starts = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local key = P .. id
-  local holder = redis.pcall("GET", key .. ":lock") -- a table where the key is no string: not our token
+  local holder = redis.pcall("GET", key .. ":lock") -- a table if the key is no string: not our token
   if holder == token then
-    -- Takes no memory, so a server that is full still renews.
+    -- Needs no memory, so a full server still renews.
     call("PEXPIRE", key .. ":lock", ARGV[3])
     held[#held + 1] = id
   elseif not holder and starts ~= "" and peek(key, "ats") == starts and call("LPOS", P .. "active", id) then

@@ -1,17 +1,17 @@
 -- Finds jobs in the lanes of a queue.
 --
 -- KEYS[1]  meta of the base queue
--- ARGV     1 "", 2 "" (only reads), 3 how many ids, then these, then the lanes to look through; none for all that there
---          are, behind the notes of custom ids
--- Returns  per id the lane that has it, or "", or 0 where there are too many lanes to look through in this call: then
+-- ARGV     1 "", 2 "" (only reads), 3 how many ids, then these, then the lanes to search; none for all lanes, after
+--          the notes of custom ids
+-- Returns  per id the lane that has it, or "", or 0 if there are too many lanes to search in this call: then
 --          the caller names them, some at a time
--- Keeps    a call looks for a bounded number of keys; a caller that names lanes bounds them itself
+-- Keeps    a call looks up a bounded number of keys; a caller that names lanes bounds them itself
 -- include: base lanes
 
 local MOST = 1000
 local last = 3 + tonumber(ARGV[3])
 
--- The first of some lanes that has a job of this id, or "".
+-- Returns the first of some lanes that has a job of this id, or "".
 local function find(id, lanes)
   for from = 1, #lanes, 500 do
     local to = math.min(from + 499, #lanes)

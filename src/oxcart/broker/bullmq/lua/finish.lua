@@ -1,32 +1,32 @@
--- Ends attempts, and claims new jobs into the freed slots.
+-- Finishes attempts, and claims new jobs into the freed slots.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3-11 as in claim (4 may be 0: claim nothing)
---          12 how many attempts end here; then groups of attempts that have most in common:
+--          12 how many attempts finish here; then groups of attempts that share most arguments:
 --          kind, how many, token, time or "" for that of the call, and for each attempt
 --          id, starts ("" or the `ats` of the claim), and by kind
 --          c completed  value
---          f failed     reason, stacktrace ("" to leave it), attempts allowed, category or "", why it is a dead letter though
---                       attempts are left, or ""
+--          f failed     reason, stacktrace ("" to leave it), attempts allowed, category or "", why it is a dead letter
+--                       although attempts are left, or ""
 --          r retry now  reason, stacktrace
 --          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
---          w give back  (nothing)
+--          w return     (nothing)
 --          h wait for its children  (nothing)
---          l give back  how many ms the queue is held: its rate limit lets no job start
---          Behind the time stands what else a group shares: of c and f the retention, "" to keep all, or
---          "count:age:limit" with empty parts for what is not asked; of r "L" or ""; of the others "". Last of
---          what it shares, of c and f: how many attempts had ended before, or "" to look, which is asked for
---          where the claimed record shows that more depends on the end.
---          Behind them for how many minutes to keep counts of ended jobs, or ""; then, for each that
+--          l return     for how many ms the queue is held: its rate limit permits no start
+--          The time is followed by what else a group shares. For c and f that is the retention: "" to keep all, or
+--          "count:age:limit" with empty parts for no bound. For r it is "L" or ""; for the others "". Then for c and f:
+--          how many attempts had ended before, or "" to read that. A caller passes "" if the claimed record shows that
+--          more depends on the end.
+--          After the groups for how many minutes to keep counts of ended jobs, or ""; then, for each attempt that
 --          failed: number of the item, category, code (for a pipeline).
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated, now } as claim; one code per item: 1, 2 as 1
 --          but its parent could not be notified, 0 it has no children to wait for (nothing changed), or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of another worker,
 --          -9 a child failed, or an error text where the server refused that item alone
 -- Events   `completed`; `failed`, `retries-exhausted`; `waiting`; `delayed`; `waiting-children`; then those of claim;
---          `drained` when nothing is left to do
--- Keeps    an item that is refused changes nothing for its neighbours. A lease that ran out may still end
---          its attempt while the job is active and no other worker started it (same `ats`).
+--          `drained` when no work is left
+-- Keeps    a refused item changes nothing for its neighbours. An expired lease may still finish its attempt while
+--          the job is active and no other worker started it (same `ats`).
 -- include: base gate insert claiming attempts
 -- include when needed: insert store parent removal deduplication metrics history failing gates limiting lanes
 
@@ -49,15 +49,15 @@ local finished, trimmed, purge = 0, false, 1000
 local gated, TELL = false, 250
 local sizes = { c = 3, f = 7, r = 4, d = 6, w = 2, h = 2, l = 3 }
 
--- The keys of the jobs and of their locks, in order: each costs something to make.
+-- The keys of the jobs and of their locks, in order: building each has a cost.
 local ids, key_of, lock_of = {}, {}, {}
--- Where the `:dependencies` and `:unsuccessful` of completed jobs would be.
+-- The `:dependencies` and `:unsuccessful` keys of completed jobs.
 local family = {}
 
 -- For how many minutes to keep counts of ended jobs, or nil.
 local minutes
 
--- Category and code of failed attempts for a pipeline, by their number.
+-- Category and code of failed attempts for a pipeline, by item number.
 local categories, failure_codes = {}, {}
 
 local function read_items()
@@ -84,19 +84,19 @@ local function read_items()
   end
 end
 
--- What all items need alike is read before them and written behind them, in one command instead of one
--- per item: the leases, and the places of finished jobs.
+-- Data that all items need is read before them and written after them, in one command instead of one per item: the
+-- leases, and the places of finished jobs.
 local holders = {}
 local released, released_ids, released_locks = {}, {}, {}
 local places = { completed = {}, failed = {} }
 
--- Whether any job that completes here might have children: nearly always none has.
+-- Whether any job that completes here might have children: usually none has.
 local children
--- Whether all jobs are there: nearly always they are. A single one is asked itself.
+-- Whether all jobs exist: usually they do. A single job is checked by itself.
 local all_there
 
 local function read_leases()
-  -- Sets that are none refuse the call here, before anything is written.
+  -- Keys of another type refuse the call here, before anything is written.
   call("ZCARD", P .. "completed")
   call("ZCARD", P .. "failed")
   if count > 0 then
@@ -130,9 +130,9 @@ local function write_releases()
   end
 end
 
--- Jobs mostly end in the order in which they were claimed, and so stand side by side in `active`: then they
--- are taken out together, before anything looks at the list again. Otherwise each one costs a search and a
--- command. `run_end` is the place of the first; nil where they are taken out one by one.
+-- Jobs mostly end in the order in which they were claimed, and so are neighbours in `active`: then they
+-- are removed together, before anything reads the list again. Otherwise each one costs a search and a
+-- command. `run_end` is the index of the first; nil if they are removed one by one.
 local run_end
 local left, leaving = {}, 0
 
@@ -140,7 +140,7 @@ local function find_run()
   if count < 4 then
     return
   end
-  -- Not far from the tail, because all that stands behind the run is written anew.
+  -- Not far from the tail, because everything behind the run is written again.
   local place = call("LPOS", active_key, ids[1], "RANK", -1, "MAXLEN", 4 * count)
   if not place or place < count - 1 then
     return
@@ -154,7 +154,7 @@ local function find_run()
   run_end = place
 end
 
--- Cuts the list off before the run, and puts back behind it what stays: of the run, and of those before it.
+-- Cuts the list off before the run, and appends what stays: of the run, and of the entries before it.
 local function write_active()
   if leaving == 0 then
     return
@@ -183,7 +183,7 @@ local function write_active()
 end
 unwritten.active = write_active
 
--- In a long list a search from the wrong end is slow. The list is ordered by start: what started before
+-- In a long list a search from the wrong end is slow. The list is ordered by start: a job that started before
 -- the middle of the list's age is nearer to the tail.
 local middle
 local function from_end(key)
@@ -212,7 +212,7 @@ local function read_parent(job, key)
 end
 
 -- A parent in another slot of a cluster, or one that cannot be read, cannot be notified. Its child ends all
--- the same: refused at every end, it would run again and again. Its hash has the reason.
+-- the same: if each end were refused, it would run again and again. Its hash stores the reason.
 local function find_parent(job, key)
   local ok, fault = pcall(read_parent, job, key)
   if not ok then
@@ -221,14 +221,14 @@ local function find_parent(job, key)
   end
 end
 
--- The id that has left `active` and is not yet elsewhere: what fails in between puts it back.
+-- The id that has left `active` and is not yet elsewhere: a failure in between puts it back.
 local between
 
--- Those that leave `active`, where the queue has limits per type or key.
+-- The jobs that leave `active`, if the queue has limits per type or key.
 local leavers = LIMITED and {}
 
--- Common beginning of every item. Returns the job's attributes, or a code below zero. The order of the
--- checks is the peers': what a refused call has already changed by then is the same.
+-- Common beginning of every item. Returns the job's attributes, or a code below zero. The checks come in the
+-- peers' order, so a refused call has changed the same things by then.
 local function leave(index, kind, id, token, starts, fields, earlier)
   local key = key_of[index]
   local job
@@ -249,7 +249,7 @@ local function leave(index, kind, id, token, starts, fields, earlier)
     return -6
   end
   if released[id] then
-    write_active() -- the same job twice: by now it is not active any more
+    write_active() -- the same job twice: it is no longer active
   end
   if not holder then
     local started = job[4] or call("HGET", key, "ats")
@@ -261,7 +261,7 @@ local function leave(index, kind, id, token, starts, fields, earlier)
     find_parent(job, key)
   end
   if ATTACHED then
-    job.told = read_attempt(key)
+    job.facts = read_attempt(key)
   end
   if LIMITED then
     leavers[#leavers + 1] = { id, call("HMGET", key, "name", "ox:limit"), kind == "w" }
@@ -285,12 +285,12 @@ local function leave(index, kind, id, token, starts, fields, earlier)
   return job
 end
 
--- Attempts that had ended before.
+-- Returns how many attempts had ended before.
 local function ended_of(job)
   return attempts_made(job[3], job[10])
 end
 
--- Keeps finished jobs within what was asked for; at most `purge` removals in one call.
+-- Applies the retention to finished jobs; at most `purge` removals in one call.
 local function retain(set, wanted, time)
   write_places()
   local most, age, limit = string.match(wanted, "^([^:]*):([^:]*):([^:]*)$")
@@ -323,10 +323,10 @@ local function drained()
   end
 end
 
--- Why a job is a dead letter that no worker could decode.
+-- Why a job that no worker could decode is a dead letter.
 local UNDECODABLE = "undecodable"
 
--- The end of a job: `field` holds `value`, the job goes to `set` unless it is not to be kept.
+-- Ends a job: `field` holds `value`, and the job goes to `set` unless it is not kept.
 local function settle_job(job, key, id, time, set, field, value, wanted, category, code, dead)
   if not trimmed then
     trimmed = true
@@ -334,7 +334,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   end
   if job[2] then
     seldom().close_window(P, job[2], id, tonumber(time))
-    children = true -- a kept job may have become the child of one that ends further down
+    children = true -- a kept job may have become the child of a later item
   end
   local parent_key = job[1]
   if parent_key and parent_key ~= "" then
@@ -361,7 +361,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   if wanted ~= "" and string.sub(wanted, 1, 2) == "0:" then
     if gated and set == "failed" then
       call("HSET", key, "atm", ended, "ox:category", category or "", unpack(dead ~= "" and { "ox:dead", dead } or {}))
-      seldom().tell_gate(parent_key, seldom().failed_as(key))
+      seldom().mark_gate_failed(parent_key, seldom().failed_as(key))
     end
     seldom().delete_data(key)
     between = nil
@@ -397,7 +397,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
       call("HDEL", key, "defa")
     end
     if job[10] and dead ~= UNDECODABLE then
-      call("HDEL", key, "attemptsMade") -- `atm` counts on from it
+      call("HDEL", key, "attemptsMade") -- `atm` continues its count
     end
     if job.untold then
       call("HSET", key, "ox:untold", job.untold)
@@ -414,7 +414,7 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
   return ended
 end
 
--- Kept by jobs with a history: how the attempt ended, and the formal state that followed.
+-- For jobs with a history: records how the attempt ended, and the formal state that followed.
 local function noted_end(job, index, outcome, to, why, time, reason, stacks)
   return seldom().history_of(job[5], { job[4], job[7], job[8], job[9] }, outcome, to, why, time, reason, stacks,
     categories[index], failure_codes[index])
@@ -438,19 +438,19 @@ function kinds.c(index, at, id, token, starts, time, retention, earlier)
     job.more = noted_end(job, index, "completed", "completed", "the handler succeeded", time)
   end
   settle_job(job, key_of[index], id, time, "completed", "returnvalue", ARGV[at], retention)
-  if job.told then
-    record_attempt(job.told, job.ended_by, id, "completed", time)
+  if job.facts then
+    record_attempt(job.facts, job.ended_by, id, "completed", time)
   end
   return end_of_item(job)
 end
 
--- The other ends, made when the first of them is met.
+-- The other kinds, built when the first of them is needed.
 local function make_other_kinds()
   local function priority_of(id)
     return tonumber(call("HGET", P .. id, "priority")) or 0
   end
 
-  -- The formal state in which a failed job ends, and why.
+  -- Returns the formal state in which a failed job ends, and why.
   local function failed_into(exhausted, category, dead)
     if category == "cancelled" then
       return "cancelled", "the job was cancelled"
@@ -470,7 +470,7 @@ local function make_other_kinds()
     end
   end
 
-  -- Counts a start that ended without being an attempt: workers may bound starts without an end.
+  -- Counts a start that ended without being an attempt: workers may bound such starts.
   local function excuse(key)
     redis.pcall("HINCRBY", key, "ox:excused", 1)
   end
@@ -485,7 +485,7 @@ local function make_other_kinds()
       return job
     end
     local to, why
-    if job[5] or job.told then
+    if job[5] or job.facts then
       to, why = failed_into(ended_of(job) + 1 >= tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4])
     end
     if job[5] then
@@ -496,7 +496,7 @@ local function make_other_kinds()
     if ended >= tonumber(ARGV[at + 2]) then
       call("XADD", events, "*", "event", "retries-exhausted", "jobId", id, "attemptsMade", ended)
     end
-    record_attempt(job.told, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
+    record_attempt(job.facts, job.ended_by, id, "failed", time, ARGV[at], ARGV[at + 1], ARGV[at + 3],
       failure_codes[index], to)
     return end_of_item(job)
   end
@@ -512,7 +512,7 @@ local function make_other_kinds()
     seldom().insert_waiting(P, read_gate(P), id, priority_of(id), front == "L")
     local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
       "event", "waiting", "jobId", id, "prev", "active")
-    record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
+    record_attempt(job.facts, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
       failure_codes[index])
     note(job, index, "retried", "scheduled", "an immediate retry", time, ARGV[at], ARGV[at + 1])
     return 1
@@ -536,13 +536,13 @@ local function make_other_kinds()
     local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
     seldom().wake_later(P)
     if ARGV[at + 3] == "1" then
-      local again = ended_of(job) > 0 -- the attempts made decide what a place among the delayed means
+      local again = ended_of(job) > 0 -- the number of attempts decides what being delayed means
       local to = again and "retrying" or "delayed"
-      record_attempt(job.told, entry, id, "snoozed", time, ARGV[at], ARGV[at + 1], categories[index],
+      record_attempt(job.facts, entry, id, "snoozed", time, ARGV[at], ARGV[at + 1], categories[index],
         failure_codes[index], to)
       note(job, index, "snoozed", to, "the handler snoozed the job", time, ARGV[at])
     else
-      record_attempt(job.told, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
+      record_attempt(job.facts, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
         failure_codes[index])
       note(job, index, "retried", "retrying", "the handler failed for now, attempts are left", time, ARGV[at],
         ARGV[at + 1])
@@ -558,7 +558,7 @@ local function make_other_kinds()
     seldom().insert_front(P, read_gate(P), id, priority_of(id))
     local entry = call("XADD", events, "MAXLEN", "~", max_events(P), "*",
       "event", "waiting", "jobId", id, "prev", "active")
-    record_attempt(job.told, entry, id, "given_back", time)
+    record_attempt(job.facts, entry, id, "given_back", time)
     note(job, index, "given_back", "scheduled", "the worker gave the job back", time)
     return 1
   end
@@ -584,7 +584,7 @@ local function make_other_kinds()
     return 1
   end
 
-  -- The reason to give the job back concerns the whole queue, whichever worker has the job by now.
+  -- The reason to return the job concerns the whole queue, whichever worker has the job by now.
   function kinds.l(index, at, id, token, starts, time)
     call("SET", read_gate(P).limiter or P .. "limiter", string.format("%.0f", HELD), "PX", ARGV[at])
     local code = kinds.w(index, at, id, token, starts, time)
@@ -612,7 +612,7 @@ while index < count do
     index = index + 1
     local ok, code = pcall(finish, index, at + 2, ARGV[at], token, ARGV[at + 1], time, shared, earlier)
     codes[index] = ok and code or (type(code) == "table" and code.err or tostring(code))
-    -- What is put back has no lease: the stalled check gives it to another worker.
+    -- A job that is put back has no lease: the stalled check recovers it.
     if not ok and between then
       write_active()
       if seldom().put_back(P, between) then

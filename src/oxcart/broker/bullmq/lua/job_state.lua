@@ -1,9 +1,9 @@
--- Tells the state of jobs.
+-- Reads the state of jobs.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", then ids
 -- Returns  one state per id, in the words of peers: completed, failed, delayed, prioritized, active,
---          waiting (also while the queue is paused), waiting-children, unknown; "elsewhere" where it may be in one
+--          waiting (also while the queue is paused), waiting-children, unknown; "elsewhere" if it may be in one
 --          of the queue's lanes
 -- include: base
 

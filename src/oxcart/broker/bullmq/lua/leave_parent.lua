@@ -1,4 +1,4 @@
--- Breaks the tie between a child and its parent: the parent waits for it no more, and the child knows of none.
+-- Detaches a child from its parent: the parent no longer waits for it, and the child forgets the parent.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id of the child

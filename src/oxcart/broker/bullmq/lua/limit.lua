@@ -1,10 +1,10 @@
--- Sets or takes away the limit of a job type, or that of every key.
+-- Sets or removes the limit of a job type, or the limit of every key.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 "t" or "k", 4 the type or "", 5 how many at once, 6 how many per minute (0 for any number;
---          both 0 take the limit away), 7 now or "" (time.lua)
+-- ARGV     1 "", 2 "", 3 "t" or "k", 4 the type or "", 5 how many at once, 6 how many per minute (0 for unlimited;
+--          both 0 remove the limit), 7 now or "" (time.lua)
 -- Returns  1
--- Keeps    jobs that run already count. Buckets with jobs held back are looked at next
+-- Keeps    jobs that already run count. Buckets that hold jobs back are checked next
 -- include: base gate insert limiting lanes
 
 remembered()
@@ -23,7 +23,7 @@ else
 end
 call("HSET", KEYS[1], "ox:limits", cjson.encode(rules))
 
--- The jobs in `active` have the places.
+-- The jobs in `active` occupy the places.
 call("ZREMRANGEBYLEX", PLACES, "[" .. first, "(" .. last)
 if rule[1] > 0 then
   local prefixes = { P }

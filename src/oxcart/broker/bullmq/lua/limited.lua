@@ -1,9 +1,9 @@
--- How long the rate limit lets no job start.
+-- Returns how long the rate limit blocks the next start.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "" (only reads), 3 the limit of a worker, or ""
--- Returns  ms, 0 for not at all. The queue's own limit comes first; where there is none of either, only a
---          queue that is held is limited.
+-- Returns  ms, 0 if it does not. The queue's own limit comes first. Without any limit only a queue that is held
+--          blocks.
 -- include: base gate
 
 local max = tonumber(call("HGET", P .. "meta", "max") or ARGV[3]) or HELD

@@ -1,11 +1,11 @@
--- Reads jobs with the places that they have.
+-- Reads jobs together with their states.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", then ids
--- Returns  for each id its place, in the words of peers or "unknown", and its fields (none where there is no job);
---          "elsewhere" where it may be in one of the queue's lanes
--- Keeps    looks through `active` alone, and only for a job that was started: the ready list may be long, and where
---          a job is that is in no set, not active and not ended follows
+-- Returns  for each id its state, in the words of peers or "unknown", and its fields (none if there is no job);
+--          "elsewhere" if it may be in one of the queue's lanes
+-- Keeps    searches only `active`, and only for a job that was started. The ready list may be long; a job that is
+--          in no set, not active and not ended must be in it
 -- include: base
 
 local sets = { "completed", "failed", "delayed", "prioritized", "waiting-children" }

@@ -2,9 +2,9 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 how many schedulers to remove at most
--- Returns  { 0 nothing is left, 1 there are more schedulers, 2 jobs have come meanwhile, -1 not paused;
+-- Returns  { 0 nothing is left, 1 there are more schedulers, 2 jobs were added meanwhile, -1 not paused;
 --          how many schedulers were removed }
--- Keeps    a queue that holds a job, or that workers may take jobs from, is not touched
+-- Keeps    a queue that holds a job, or that is not paused, is not touched
 -- include: base
 
 local answer = remembered()

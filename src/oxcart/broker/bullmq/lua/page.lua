@@ -3,11 +3,11 @@
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 state (wait, paused, active, prioritized, delayed, waiting-children, completed,
 --          failed), 4 first, 5 last (inclusive, from 0), 6 "1" oldest first; or 3 "ids", then ids
--- Returns  a flat list of id and fields; an id without a job has an empty list, and one for which this call had
---          no time left has 0 instead: the caller asks for it again, by its id
+-- Returns  a flat list of id and fields; an id without a job has an empty list. An id that this call had
+--          no time for has 0 instead: the caller requests it again by its id
 -- include: base
 
--- What one call reads at most: about 2 ms of the server's time.
+-- The most that one call reads: about 2 ms of server time.
 local JOBS, BYTES = 100, 1048576
 
 local state, first, last, oldest = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == "1"
@@ -15,7 +15,7 @@ local ids
 if state == "ids" then
   ids = { unpack(ARGV, 4) }
 elseif state == "wait" or state == "paused" or state == "active" then
-  -- lists hold the newest at the head
+  -- lists hold the newest job at the head
   if oldest then
     local turned = call("LRANGE", P .. state, -(last + 1), -(first + 1))
     ids = {}

@@ -1,4 +1,4 @@
--- Pauses the queue: no worker takes a job until it is resumed.
+-- Pauses the queue: no worker claims a job until it is resumed.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call

@@ -1,9 +1,9 @@
--- Counts waiting jobs by priority: a step of it.
+-- Counts waiting jobs by priority: one step.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 the first priority to look for, 4 how many priorities at most
--- Returns  { the priority to go on from or -1, then priority and count in turn }; 0 is in no sorted set
--- Keeps    priorities that no job has cost nothing: from one that is there the next is found by its score
+-- Returns  { the priority to continue from or -1, then priority and count in turn }; priority 0 is in no sorted set
+-- Keeps    priorities without jobs cost nothing: the next priority is found by its score
 -- include: base insert
 
 local from, most = tonumber(ARGV[3]), tonumber(ARGV[4])

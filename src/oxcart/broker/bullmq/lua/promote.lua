@@ -1,11 +1,10 @@
--- The tick: lets due jobs wait for a worker, looks at limits that may have room again, and brings `wait` and
--- `paused` in order.
+-- The tick: promotes due jobs, checks limits that may have room again, and merges `wait` and `paused`.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 the time up to which jobs are due, or "" (time.lua), 4 how many at most, 5 the time to write
---          down, where that is not 3, or "" for the server's
--- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime is over or 0,
---          the time by which the call judged, bounds in `meta` that make no sense or stop the queue, or "" }
+-- ARGV     1 "", 2 "", 3 the time up to which jobs are due, or "" (time.lua), 4 how many at most, 5 the time to
+--          record if that is not 3, or "" for the server's
+-- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime expires or 0,
+--          the time that the call used, bounds in `meta` that make no sense or stop the queue, or "" }
 -- Events   `waiting` per job
 -- include: base gate insert
 -- include when needed: insert limiting
@@ -18,10 +17,10 @@ end
 local now = tonumber(time_of(ARGV[3]))
 local moved = promote_due(P, gate, now, tonumber(ARGV[4]), nil, ARGV[5] and time_of(ARGV[5]))
 if gate.limits and seldom().open_due(gate, now, 50) then
-  moved = tonumber(ARGV[4]) -- there may be more: the caller comes again
+  moved = tonumber(ARGV[4]) -- there may be more: the caller calls again
 end
 if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioritized") > 0 then
-  -- a resume by an older peer leaves ready jobs without a marker, and so does a give-back by priority
+  -- a resume by an older peer leaves ready jobs without a marker, and so does returning a job with a priority
   wake_now(P, gate)
 end
 local due = next_due(P)

@@ -1,4 +1,4 @@
--- Lets one delayed job run now.
+-- Promotes one delayed job now.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id

@@ -1,7 +1,7 @@
--- Adds an event of the application's own to the queue's stream.
+-- Adds an application event to the queue's stream.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 about how many events to keep or "" for what the queue keeps,
+-- ARGV     1 slot, 2 number of the call, 3 about how many events to keep or "" for the queue's own number,
 --          4 name, then fields and values
 -- Returns  the event's id
 -- Events   the given one

@@ -1,22 +1,22 @@
--- One step of the stalled check: active jobs without a lease go back to the front of the ready list.
+-- One step of the stalled check: active jobs without a lease return to the front of the ready list.
 --
--- A cycle looks at every id that was active at the last cycle and has not renewed its lease since, and
--- then notes which are active now, for the next cycle. A cycle over few jobs is one step. Where many are
--- active it takes steps of a bounded time: it walks the list from its old end, where what is lost is found
--- without a search, then looks at those suspects that it did not meet there.
+-- A cycle checks every id that was active at the last cycle and has not renewed its lease since. Then it notes the
+-- active jobs for the next cycle. A cycle over few jobs is one step. With many active jobs it takes steps of a bounded
+-- time: it walks the list from its old end, where lost jobs are found without a search. Then it checks the suspects
+-- that it did not find there.
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 phase: "start", "walk", "check" or "note", 4 now or "" (time.lua), 5 most stalls allowed,
 --          6 ms between cycles, 7 step size, 8 cursor ("walk" and "note"), 9 ms without a sign of life after which
 --          the server counts as having been away, "" to leave that out, 10 ms that workers need then to renew
--- Returns  { next phase ("" when the cycle is over, "busy" when another worker made one within the
---          interval), next cursor (for "busy" the ms until the next cycle, for "" the same where it comes before the
---          interval is over), recovered ids... }
+-- Returns  { next phase ("" at the end of the cycle, "busy" if another worker made one within the
+--          interval), next cursor (for "busy" the ms until the next cycle; for "" the same if it comes before the
+--          interval ends), recovered ids... }
 -- Events   per recovered job `waiting` and `stalled`
--- Keeps    a job stalled more often than allowed is marked with `defa`; the worker that takes it next
---          fails it. One that belongs to a repeating schedule is never failed for this. So is one marked whose
---          worker was asked to cancel it. After an outage a cycle only notes what is active, and the next one comes
---          when every healthy worker has had the time to renew.
+-- Keeps    a job stalled more often than allowed is marked with `defa`; the worker that claims it next
+--          fails it. A run of a schedule is never failed for this. A job whose worker was asked to cancel it is marked
+--          as well. After an outage a cycle only notes the active jobs, and the next cycle comes when every healthy
+--          worker has had the time to renew.
 -- include: base gate insert history outage
 -- include when needed: insert limiting
 
@@ -35,7 +35,7 @@ if phase == "start" then
   if not call("SET", guard, now, "PX", interval, "NX") then
     local left, set_at = call("PTTL", guard), tonumber(call("GET", guard))
     -- After the server's clock was set back, a guard lasts longer by that step: it was set in the future, or it lasts
-    -- longer than the interval of any worker. One that never ends guards nothing either.
+    -- longer than the interval of any worker. A guard without expiry does not count either.
     local longest = math.max(interval, grace_of(P)) -- a check after an outage waits
     local is_past = left < 0 or (left > longest and ((set_at or 0) > tonumber(now) or left > 10 * longest))
     if not is_past then
@@ -50,13 +50,12 @@ end
 
 local answer = { "", 0 }
 
--- What a step may still cost, in entries of a list that are searched: about 0.7 ms in all. To take an id out
--- of a list means to search it, to bring a job back costs as much as a search of 450 entries, and to ask whether
--- one is lost as much as one of 15.
+-- The budget of a step, in list entries that it may search: about 0.7 ms in all. Taking an id out of a list means a
+-- search. Recovering a job costs as much as searching 450 entries, and checking whether one is lost as much as 15.
 local budget = 10000
 local BRING_BACK, LOOK = 450, 15
 
--- The id that has left `active` and is not yet elsewhere: what fails in between puts it back.
+-- The id that has left `active` and is not yet elsewhere: a failure in between puts it back.
 local between
 
 local function recover(id)
@@ -79,7 +78,7 @@ local function recover(id)
     return -- the job is gone: its id was all that was left
   end
   local stalls = redis.pcall("HINCRBY", key, "stc", 1)
-  if type(stalls) ~= "number" then -- no number: counted from here
+  if type(stalls) ~= "number" then -- no number: the count starts again
     call("HSET", key, "stc", 1)
     stalls = 1
   end
@@ -88,7 +87,7 @@ local function recover(id)
   if stalls > tonumber(ARGV[5]) and not repeats then
     call("HSET", key, "defa", "job stalled more than allowable limit")
   end
-  if known[3] then -- its worker was asked to end it and is lost: the next worker that claims it ends it
+  if known[3] then -- its worker was asked to end it and is lost: the worker that claims it next ends it
     call("HSET", key, "defa", known[3])
   end
   call("HSET", key, "ox:ready", time_of(ARGV[4]))
@@ -127,11 +126,11 @@ local function try_to_recover(id)
   between = nil
 end
 
--- Ids that a walk looks at together.
+-- Ids that a walk checks together.
 local STRIDE = 50
 
 if phase == "walk" then
-  local behind = tonumber(ARGV[8]) -- so many stay where they are, nearer to the end
+  local behind = tonumber(ARGV[8]) -- this many stay where they are, nearer to the end
   local over = false
   while budget > 0 and not over do
     local ids = call("LRANGE", active_key, -(behind + STRIDE), -(behind + 1))

@@ -1,14 +1,14 @@
--- A worker's heartbeat: writes its record, and forgets workers that have not been heard of.
+-- A worker's heartbeat: stores its record, and drops workers without a recent heartbeat.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 the worker, 4 its record or "" where it ends, 5 for how many ms its heartbeat counts,
+-- ARGV     1 "", 2 "", 3 the worker, 4 its record or "" when it ends, 5 for how many ms its heartbeat counts,
 --          6 "1" to wake it for new lanes, "2" for every add to a lane, else ""
 -- Returns  1
--- Keeps    goes by the server's clock: one worker whose clock is ahead would forget all others
+-- Keeps    uses the server's clock: one worker whose clock is ahead would drop all others
 -- include: base
 
 remembered()
-local now, worker, life, told = server_ms(), ARGV[3], ARGV[5], ARGV[6]
+local now, worker, life, wakes_for = server_ms(), ARGV[3], ARGV[5], ARGV[6]
 local record = P .. "ox:worker:" .. worker
 
 local function listed(set, is_in)
@@ -24,8 +24,8 @@ end
 
 local lives = ARGV[4] ~= ""
 listed("ox:workers", lives)
-listed("ox:listeners", lives and told ~= "")
-listed("ox:crowded", lives and told == "2")
+listed("ox:listeners", lives and wakes_for ~= "")
+listed("ox:crowded", lives and wakes_for == "2")
 if lives then
   call("SET", record, ARGV[4], "PX", life)
 else

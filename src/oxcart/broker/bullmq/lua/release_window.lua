@@ -1,4 +1,4 @@
--- Closes a deduplication window: the next add of its name is a job.
+-- Closes a deduplication window: the next add of its name makes a job.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 name, 4 id of the job that must own it, or "" for any

@@ -1,8 +1,8 @@
--- Removes a job and its data, from whatever state it is in.
+-- Removes a job and its data in any state.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 id, 4 "1" to remove its children as well, "U" to remove only those
---          below it that have not ended: what is leased stays, with all below it, and so does what has failed
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 "1" to remove its children as well, "U" to remove only those jobs
+--          below it that have not ended: leased jobs and all below them stay, and so do failed jobs
 -- Returns  1 removed, 0 it (or a child) is leased, -1 no such job, -8 the current iteration of a
 --          scheduler, -12 too many generations or jobs below it
 -- Events   `removed` per job
@@ -15,7 +15,7 @@ end
 
 local only_unprocessed = ARGV[4] == "U"
 
--- A job that waited for others may have these beside its children; they are jobs in their own right.
+-- A job with dependencies may have these keys beside its children; they are jobs of their own.
 local function own_children(key, found)
   if not peek(key, "ox:depth") then
     return found
@@ -47,9 +47,9 @@ local function children_of(key)
   return own_children(key, found)
 end
 
--- The jobs below a job, each with its children as they were before anything was removed. Jobs can be made
--- their own ancestors by any client that writes to their hashes, so each is visited once. A tree that is too large for
--- one call is refused before anything is written: each of its jobs may have to be searched for in a list.
+-- Collects the jobs below a job, each with its children before anything was removed. Any client that writes to job
+-- hashes can make a job its own ancestor, so each is visited once. A tree that is too large for one call is refused
+-- before anything is written: each of its jobs may have to be searched for in a list.
 local DEEPEST, MOST = 1000, 2000
 local families, known = {}, 0
 
@@ -90,17 +90,16 @@ local function leased(key, deep)
   return false
 end
 
--- A list can only be searched by walking through it, which takes milliseconds where it is long. Jobs that are
--- removed alone are mostly old or young, and so near one of its ends; parents that are let through on the way are
--- at its tail. The jobs of a tree stand side by side, where they were added together: then the first one shows
--- where the others are. Each is marked in its place, so that no place changes, and all that is marked goes in one
--- walk at the end.
+-- Searching a list means walking through it, which takes milliseconds if it is long. Jobs that are removed alone are
+-- mostly old or young, and so near one of its ends; parents that are released on the way are at its tail. Jobs of a
+-- tree are neighbours if they were added together: then the first one shows where the others are. Each is marked in
+-- place, so that no index changes, and one walk at the end removes all marks.
 local GONE = "ox:gone"
 local NEAR = 1000
 local alone = ARGV[4] == ""
 local places, marked, farthest = {}, {}, {}
 
--- The place of an id that is not near the tail.
+-- Returns the index of an id that is not near the tail.
 local function find_in(list, id)
   local place = call("LPOS", list, id)
   if place then
@@ -115,7 +114,7 @@ end
 
 local function take_from(list, id)
   local place = places[list] and places[list][id]
-  -- Lists may have been merged meanwhile, because the queue is paused.
+  -- The lists may have been merged meanwhile, because the queue is paused.
   if not place or call("LINDEX", list, place) ~= id then
     if call("LPOS", list, id, "RANK", -1, "MAXLEN", NEAR) then
       return call("LREM", list, -1, id) == 1
@@ -137,7 +136,7 @@ local function drop_marked()
   for list, count in pairs(marked) do
     local from_head = farthest[list] < call("LLEN", list) / 2
     local left = count - call("LREM", list, from_head and count or -count, GONE)
-    -- Those that a merge has moved are in the other list.
+    -- Ids that a merge has moved are in the other list.
     local state = left > 0 and string.match(list, "[^:]*$")
     if state == "wait" or state == "paused" then
       call("LREM", string.sub(list, 1, -#state - 1) .. (state == "wait" and "paused" or "wait"), 0, GONE)
@@ -145,7 +144,7 @@ local function drop_marked()
   end
 end
 
--- Takes the id out of the state that holds it, and names that state as peers do in the event.
+-- Removes the id from the state that holds it, and returns the name that peers use for that state in the event.
 local function take_out(prefix, id)
   for _, state in ipairs({ "completed", "waiting-children", "delayed", "failed", "prioritized" }) do
     if call("ZREM", prefix .. state, id) == 1 then
@@ -198,7 +197,7 @@ if only_unprocessed then
   if not survey(key, 1) then
     return -12
   end
-  removed[key] = true -- also where it is its own descendant
+  removed[key] = true -- also if it is its own descendant
   for _, child in ipairs(families[key]) do
     remove(child, key)
   end

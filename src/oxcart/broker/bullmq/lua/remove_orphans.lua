@@ -1,10 +1,10 @@
 -- Removes jobs that are in none of the queue's lists and sets.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 "1" to only look, then ids
--- Returns  one code per id: 1 removed (or an orphan, when only looking), 0 it is in a state, -1 no job of this id,
+-- ARGV     1 slot, 2 number of the call, 3 "1" to only check, then ids
+-- Returns  one code per id: 1 removed (or an orphan, when only checking), 0 it is in a state, -1 no job of this id,
 --          -2 leased, so its worker may still finish it
--- Keeps    a job that is in any state is left alone: looking and removing are one step
+-- Keeps    a job that is in any state is left alone: check and removal are one step
 -- include: base gate insert removal sweeping states
 
 local answer = remembered()

@@ -1,4 +1,4 @@
--- Removes a schedule, and its next run where that still waits for its time.
+-- Removes a schedule, and its next run if that is still delayed.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id

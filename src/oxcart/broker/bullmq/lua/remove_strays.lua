@@ -1,14 +1,14 @@
--- Removes keys of a queue that belong to no job any more: a step of obliterate.
+-- Removes keys of a queue that no longer belong to a job: one step of obliterate.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 the caller whose journal stays, then the ends of keys, each behind the queue's prefix
+-- ARGV     1 "", 2 "", 3 the caller whose journal stays, then key suffixes, each behind the queue's prefix
 -- Returns  how many keys were removed
--- Keeps    what a job or a scheduler of the queue still has, the keys that `obliterate` itself removes, and the keys
+-- Keeps    keys that a job or a scheduler of the queue still has, keys that `obliterate` itself removes, and keys
 --          of another queue whose prefix begins with this queue's name
 -- include: base gate insert removal sweeping states
 
 remembered()
--- Finding an id in a list takes a walk: longer lists than this are left to the next round.
+-- Finding an id in a list takes a walk: lists longer than this are left to the next round.
 local WALK = 2000
 
 local KEPT, PARTS = {}, {}
@@ -29,7 +29,7 @@ local function begins(name, with)
   return string.sub(name, 1, #with) == with
 end
 
--- A queue `r` with the prefix `bull:q` has keys that begin as those of the queue `q` with the prefix `bull` do.
+-- A queue `r` with the prefix `bull:q` has keys that begin like those of the queue `q` with the prefix `bull`.
 local function is_of_another_queue(name)
   local at = string.find(name, ":", 1, true)
   while at do
@@ -50,7 +50,7 @@ local function is_job(name)
   return job[1] and job[2] and job[3]
 end
 
--- Whether the key holds the id of a job that is there.
+-- Returns whether the key holds the id of an existing job.
 local function names_a_job(name)
   local id = redis.pcall("GET", P .. name)
   return type(id) == "string" and call("EXISTS", P .. id) == 1
@@ -59,7 +59,7 @@ end
 local function is_stray(name)
   local id, part = string.match(name, "^(.*):([^:]*)$")
   if id and PARTS[part] and is_job(id) then
-    return false -- whatever its id begins with: that of a run begins with "repeat:"
+    return false -- whatever its id begins with: the id of a run begins with "repeat:"
   elseif begins(name, "ox:call:") then
     return not begins(name, "ox:call:" .. ARGV[3] .. ":")
   elseif begins(name, "ox:idem:") or begins(name, "de:") then

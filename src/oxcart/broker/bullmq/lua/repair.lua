@@ -1,13 +1,13 @@
--- Looks after jobs that wait for others without a gate between them: a step of it.
+-- Repairs jobs that wait for others without a gate between them: one step.
 --
--- A gate can be lost: its hidden queue was emptied, or a peer took it away with the job that it stood for. Whoever
--- waits behind it would wait for ever.
+-- A gate can be lost: its hidden queue was emptied, or a peer removed it together with its job. Without a repair its
+-- dependents would wait for ever.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 from which of the waiting jobs on to look, 5 at how many
--- Returns  { how many dependencies were mended, from where on to look next, 0 at the end }
--- Events   those of jobs that are let through or end
--- Keeps    what has a gate is left alone. Of a job with many dependencies some are looked at, by chance
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 index of the first waiting job to check, 5 how many to check
+-- Returns  { how many dependencies were repaired, the next index, 0 at the end }
+-- Events   those of jobs that are released or end
+-- Keeps    a dependency with a gate is left alone. Of a job with many dependencies a random sample is checked
 -- include: base gate insert store attempts parent removal failing gates
 
 remembered()
@@ -15,7 +15,7 @@ local SOME, ROOM = 20, 250
 local now, from, step = tonumber(time_of(ARGV[3])), tonumber(ARGV[4]), tonumber(ARGV[5])
 local known_gates = call("SMEMBERS", P .. "ox:gates")
 
--- A job's queue by its key: its id may hold colons, the names of queues do not.
+-- Returns a job's queue from its key: an id may contain colons, names of queues do not.
 local function place_of(key)
   for _, hidden in ipairs(known_gates) do
     local prefix = string.sub(hidden .. ":", 1, -1 - #HIDDEN) .. ":"
@@ -47,7 +47,7 @@ local mended = 0
 local ids = call("ZRANGE", P .. "waiting-children", from, from + step - 1)
 for _, id in ipairs(ids) do
   local key = P .. id
-  if peek(key, "ox:depth") and not peek(key, "ats") then -- once started, it waits for children if for anything
+  if peek(key, "ox:depth") and not peek(key, "ats") then -- a job that has started can only wait for children
     for _, of in ipairs(call("SRANDMEMBER", key .. ":dependencies", SOME)) do
       local fine, many = pcall(mend, key, of)
       mended = mended + (fine and many or 0)

@@ -1,12 +1,12 @@
--- Puts jobs back that are in none of the queue's lists and sets, as a peer's rename can leave them.
+-- Puts back jobs that are in none of the queue's lists and sets, as a peer's rename can leave them.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 "1" to only look, then ids, newest job first
--- Returns  one code per id: 1 put back (or lost, when only looking), 0 not lost, -1 no job of this id,
+-- ARGV     1 slot, 2 number of the call, 3 "1" to only check, then ids, newest job first
+-- Returns  one code per id: 1 put back (or lost, when only checking), 0 not lost, -1 no job of this id,
 --          -2 leased, so its worker may still finish it, -3 it has ended
 -- Events   `waiting` per job that was put back
--- Keeps    a job that is in any state is left alone: looking and putting back are one step. Lost jobs are
---          older than those that wait, so they go to the front, or to the front of their priority
+-- Keeps    a job that is in any state is left alone: check and insert are one step. Lost jobs are
+--          older than waiting ones, so they go to the front, or to the front of their priority
 -- include: base gate insert states
 
 local answer = remembered()

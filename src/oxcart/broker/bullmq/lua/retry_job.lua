@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 state it is in ("failed" or "completed"),
---          5 "L" for last-in-first-out, 6 "1" to count its attempts from the beginning, "S" its starts, "1S" both,
+--          5 "L" for last-in-first-out, 6 "1" to reset its attempts, "S" its starts, "1S" both,
 --          7 now or "" (time.lua)
 -- Returns  1, or -1 no such job, -3 not in that state
 -- Events   `waiting`

@@ -1,12 +1,12 @@
--- Lets finished jobs run again, by the time of their end: a step of it.
+-- Lets finished jobs run again, selected by the time of their end: one step.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 state ("failed" or "completed"), 4 first and 5 last time in ms,
---          6 how many at most, 7 how many to pass over, which earlier steps could not move,
---          8 "1" to count their attempts from the beginning, 9 now or "" (time.lua)
+--          6 how many at most, 7 how many to skip, which earlier steps could not move,
+--          8 "1" to reset their attempts, 9 now or "" (time.lua)
 -- Returns  { how many will run again, how many could not be moved, 1 while there may be more }
 -- Events   `waiting` per job
--- Keeps    the same state as as many single retries, oldest end first; an id that leads to no job is dropped
+-- Keeps    the same result as that many single retries, oldest end first; an id without a job is dropped
 -- include: base gate insert failing retrying
 
 local answer = remembered()

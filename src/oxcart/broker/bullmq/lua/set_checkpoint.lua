@@ -1,9 +1,9 @@
--- Saves how far the handler of a running job has come.
+-- Stores the checkpoint of a running job.
 --
 -- KEYS[1]  meta
--- ARGV     1 "", 2 "", 3 id, 4 token, 5 what to save
+-- ARGV     1 "", 2 "", 3 id, 4 token, 5 the checkpoint
 -- Returns  1, or -1 no such job, -2 no lease, -6 lease of another worker
--- Keeps    only the worker that holds the job saves anything; to save the same again does no harm
+-- Keeps    only the worker with the lease can store one; storing the same again is harmless
 -- include: base
 
 remembered()

@@ -1,20 +1,20 @@
--- Removes jobs of one state: a step of clean, drain and obliterate.
+-- Removes jobs of one state: one step of clean, drain and obliterate.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call
 --          3 state: wait, paused, active, prioritized, delayed, waiting-children, completed or failed
 --          4 time in ms: only jobs from before it, "" for all
 --          5 how many jobs to look at
---          6 how many jobs to pass over, which earlier steps looked at and left
---          7 "1" to remove also what is leased, and the next runs of schedulers
+--          6 how many jobs to skip, which earlier steps left
+--          7 "1" to remove also leased jobs and the next runs of schedulers
 --          8 how many jobs earlier steps removed without an event, "" to write no event
---          9 how many jobs may be removed, "" for all; no fewer than are looked at
+--          9 how many jobs may be removed, "" for all; at least as many as are looked at
 --          10 "1" to return the ids of removed jobs
 -- Returns  { how many were removed, how many were left, 1 while there may be more, 1 when an event was written,
 --          the ids of removed jobs, if argument 10 is set }
--- Events   `cleaned`, for every 10 000 jobs and at the end, when asked for
--- Keeps    the order of what is left. A list is worked off from its oldest end, and within a step at that end from
---          its newest, as peers do: that is the order in which parents are let through
+-- Events   `cleaned`, for every 10 000 jobs and at the end, if requested
+-- Keeps    the order of the remaining jobs. Steps go through a list from its oldest end, and within a step from the
+--          newest job, as peers do: parents are released in that order
 -- include: base gate insert removal sweeping
 
 local answer = remembered()
@@ -41,7 +41,7 @@ else
   ids = call("ZRANGE", key, left, left + step - 1)
 end
 
--- When a job was last touched: not at all where nothing is known of it, and then it is old.
+-- Returns when a job was last touched. A job without any time counts as old.
 local function is_old(job)
   if not cutoff or has_ended then
     return true
@@ -77,16 +77,16 @@ local function sweep_one(id)
   return true
 end
 
--- Behind so many jobs that are left at the end of a list, what is removed is marked by its place first, and a
--- place is found by walking there: then a step removes few.
+-- Beyond this many remaining jobs at the end of a list, removed jobs are first marked in place. Each mark needs a walk
+-- to its index, so a step then removes few.
 local SHALLOW, FEW = 1000, 50
 local deep = is_list and left > SHALLOW
 
 local gone, kept, places = {}, {}, {}
 local function look(i)
   local id = ids[i]
-  -- One whose parent is in another slot, or that is no job at all, stays and stops none of the others. Where
-  -- everything goes, it goes too, as far as it can be reached.
+  -- An entry whose parent is in another slot, or that is no job at all, stays and does not stop the others. If the
+  -- whole state goes, it goes too, as far as it can be reached.
   local fine, removed = pcall(sweep_one, id)
   if not fine and all then
     removed = pcall(sweep_data, P .. id)

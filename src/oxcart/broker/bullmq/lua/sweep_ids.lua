@@ -1,7 +1,7 @@
--- Drops notes of custom ids whose jobs are gone: a step of it. Peers remove jobs without a word.
+-- Drops notes of custom ids whose jobs are gone: one step. Peers remove jobs without dropping the notes.
 --
 -- KEYS[1]  meta of the base queue
--- ARGV     1 "", 2 "", 3 the cursor, "0" at the beginning, 4 at how many notes to look, about
+-- ARGV     1 "", 2 "", 3 the cursor, "0" at the beginning, 4 about how many notes to check
 -- Returns  { the next cursor, "0" at the end; how many notes were dropped }
 -- include: base lanes
 

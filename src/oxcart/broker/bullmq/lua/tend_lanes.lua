@@ -1,16 +1,17 @@
--- The tick of a queue's lanes: lets due jobs through, sets markers that are missing, keeps the sets of lanes true, and
--- removes lanes in which nothing has been for a while.
+-- The tick of a queue's lanes: promotes due jobs, sets missing markers, corrects the sets of lanes, and removes lanes
+-- that have been empty for a while.
 --
 -- KEYS[1]  meta of the base queue
--- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 the first lane to look at, or "" to begin, 5 how many,
---          6 for how many ms no other worker may begin, 7 after how many ms an empty lane goes, 8 "1" if this worker also recovers stalled jobs,
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 the first lane to check, or "" to begin, 5 how many,
+--          6 for how many ms no other worker may begin, 7 ms after which an empty lane is removed,
+--          8 "1" if this worker also recovers stalled jobs,
 --          9 ms without a sign of life after which the server counts as having been away, or ""
--- Returns  { the next lane to look at, or -1 at the end, or -2 where another worker did it just now; lanes whose jobs'
---          lifetimes are over; lanes whose jobs wait for others; lanes that are busy }
--- Events   `waiting` per job whose time has come
+-- Returns  { the next lane to check, or -1 at the end, or -2 if another worker did it just now; lanes with expired
+--          jobs; lanes with jobs that wait for others; busy lanes }
+-- Events   `waiting` per promoted job
 -- Keeps    a lane is removed only if it holds no job, no schedule and no settings, and no pipeline reads it; by the
---          server's clock, as it was noted. A call lets so many jobs through and no more: then it ends early, and the
---          next one goes on from there. A worker that takes no jobs back does not keep one out that does
+--          server's clock. A call promotes a bounded number of jobs: then it ends early, and the next call continues
+--          there. A worker that does not recover jobs does not keep out one that does
 -- include: base gate insert lanes outage
 
 local now, first, step = tonumber(time_of(ARGV[3])), tonumber(ARGV[4]) or 0, tonumber(ARGV[5])
@@ -27,10 +28,10 @@ if ARGV[4] == "" and not call("SET", guard, guarded, "NX", "PX", ARGV[6]) then
   call("SET", guard, guarded, "PX", ARGV[6])
 end
 local idle = tonumber(seen_now) - tonumber(ARGV[7])
--- A lane that is noted anew moves behind all others, and in one tick not twice.
+-- A lane that is registered again moves behind all others, but not twice in one tick.
 local old = math.min(idle, tonumber(seen_now) - 10000)
 local over, gated, busy, woken = {}, {}, {}, {}
--- How many jobs one lane lets through at a tick, and all lanes in one call.
+-- Most jobs that one lane promotes at a tick, and all lanes in one call.
 local LANE, CALL = 50, 50
 local let_through, moved = 0, 0
 local ready_key, busy_key = P .. "ox:lanes:ready", P .. "ox:lanes:busy"
@@ -58,7 +59,7 @@ local function forget(lane, prefix)
   return true
 end
 
--- Returns whether the lane is still there.
+-- Returns whether the lane still exists.
 local function tend(lane, seen)
   local prefix = lane_prefix(P, lane)
   local live = call("EXISTS", prefix .. "wait", prefix .. "paused", prefix .. "prioritized", prefix .. "active",
@@ -79,7 +80,7 @@ local function tend(lane, seen)
   if call("HGET", prefix .. "meta", "ox:lanes") ~= P then
     call("HSET", prefix .. "meta", "ox:lanes", P)
   end
-  if call("EXISTS", prefix .. "ox:gates", prefix .. "waiting-children") > 0 then -- also where a gate was lost
+  if call("EXISTS", prefix .. "ox:gates", prefix .. "waiting-children") > 0 then -- also if a gate was lost
     gated[#gated + 1] = lane
   end
   if live == 0 then
@@ -113,7 +114,7 @@ end
 local lanes = call("ZRANGE", P .. "ox:lanes", first, first + step - 1, "WITHSCORES")
 local gone, looked = 0, 0
 for i = 1, #lanes, 2 do
-  -- A lane that cannot be read stops none of the others.
+  -- A lane that cannot be read does not stop the others.
   local fine, stays = pcall(tend, lanes[i], tonumber(lanes[i + 1]))
   if fine and not stays then
     gone = gone + 1
@@ -124,8 +125,8 @@ for i = 1, #lanes, 2 do
   end
 end
 if looked > gone and call("HGET", P .. "meta", "ox:lanes") ~= "+" then
-  call("HSET", P .. "meta", "ox:lanes", "+") -- a peer that obliterated the base queue took it away
+  call("HSET", P .. "meta", "ox:lanes", "+") -- a peer that obliterated the base queue removed it
 end
-tell_of_lanes(P, woken)
+wake_for_lanes(P, woken)
 local is_end = looked == #lanes / 2 and looked < step
 return { is_end and -1 or first + looked - gone - moved, over, gated, busy }

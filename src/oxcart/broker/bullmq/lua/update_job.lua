@@ -1,7 +1,7 @@
--- Changes what users hang on a job, as long as it has not ended: fields of ours, and its priority.
+-- Changes our fields and the priority of a job that has not ended.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3 id, 4 priority or "", then fields as name, value; "" takes one away
+-- ARGV     1 slot, 2 number of the call, 3 id, 4 priority or "", then fields as name, value; "" removes one
 -- Returns  1, or -1 no such job, -3 it has ended
 -- include: base gate insert priority
 

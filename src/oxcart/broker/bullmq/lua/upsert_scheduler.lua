@@ -1,13 +1,13 @@
--- Makes a schedule, or changes one, and makes its next run.
+-- Creates or changes a schedule, and makes its next run.
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 id, 5 name, 6 data, 7 template options, 8 options of the run,
 --          9 time of the run ("" by interval), 10 interval, 11 offset, 12 start, 13 end, 14 limit, 15 zone,
---          16 pattern ("" for what is not asked), then our further fields of every run, as field and value
+--          16 pattern ("" for what is not set), then our further fields of every run, as field and value
 -- Returns  { id of the run, its delay }, or -10 a job of that id exists already, -11 too many slots are taken
 -- Events   `added` and then `waiting` or `delayed`
--- Keeps    a run that still waits is replaced, and keeps its time unless the schedule itself has changed:
---          the same schedule again, as every start of a service sends it, neither loses nor repeats a run.
+-- Keeps    a run that still waits is replaced, and keeps its time unless the schedule itself has changed. Sending
+--          the same schedule again, as every start of a service does, neither loses nor repeats a run.
 --          A refused call has changed nothing.
 -- include: base gate insert store removal scheduling
 

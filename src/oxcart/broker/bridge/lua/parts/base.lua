@@ -1,7 +1,7 @@
--- The ground every script stands on: the namespace's key prefix, and the memory that makes a call repeatable.
+-- What every script needs: the namespace's key prefix, and the journal that makes a call repeatable.
 --
--- KEYS[1] is always the waiting list, `<namespace>:jobs:waiting`. Every other key of the namespace is made
--- from its prefix, so all keys a script touches are in the slot of KEYS[1].
+-- KEYS[1] is always the waiting list, `<namespace>:jobs:waiting`. Every other key of the namespace begins
+-- with its prefix, so all keys a script touches are in the slot of KEYS[1].
 -- ARGV[1], ARGV[2] are always (slot, number) of the call: an empty slot means that the call need not be
 -- repeatable.
 
@@ -13,7 +13,7 @@ local WAITING = KEYS[1]
 
 -- include: time
 
--- How many events of a type a pipeline wants to be kept, or false while none reads it; asked once per call.
+-- Returns how many events of a type a pipeline wants to keep, or false while none reads it; read once per call.
 local read_types = {}
 local function is_read(job_type)
   if read_types[job_type] == nil then
@@ -22,13 +22,13 @@ local function is_read(job_type)
   return read_types[job_type]
 end
 
--- The events of a type go to a stream of ours; the document has none.
-local function tell(job_type, event, id, ...)
+-- Events of a type go to a stream of ours; the specification defines none.
+local function emit(job_type, event, id, ...)
   local most = is_read(job_type) or "10000"
   call("XADD", P .. "ox:events:" .. job_type, "MAXLEN", "~", most, "*", "event", event, "jobId", id, ...)
 end
 
--- What was learned of a job: { type, lane, priority, max concurrent, max per minute, position }, or nil.
+-- Returns the facts of a job: { type, lane, priority, max concurrent, max per minute, position }, or nil.
 local function facts_of(id)
   local packed = call("HGET", P .. "ox:facts", id)
   return packed and cmsgpack.unpack(packed) or nil

@@ -1,21 +1,21 @@
--- How jobs come into the hands of a worker, and how the list is looked through for jobs of other clients.
+-- Claims jobs for a worker, and scans the list for jobs of other clients.
 
--- Candidates that turn out not to be there, or to be locked, per call at most.
+-- Most candidates per call that prove to be missing or locked.
 local MOST_MISSES = 50
--- Entries of the list that a call goes through for jobs in its midst; 20 000 take the server half a ms. The
+-- Entries of the list that a call searches for jobs in its middle; 20 000 take the server half a ms. The
 -- first such job is taken in any case.
 local MOST_GONE_THROUGH = 20000
--- Lanes that a starving worker receives at most.
+-- Most lanes that a starving worker receives.
 local MOST_LANES = 200
--- Jobs that a claim lets through whose time has come, and that it puts back into their lanes, at most.
+-- Most due jobs that a claim promotes, and most jobs that it puts back into their lanes.
 local MOST_DUE = 25
 local MOST_RELISTED = 25
--- Where the attempts stand in a record that is to be read anew.
+-- Offset of the attempts in a record that must be read again.
 local UNREAD = -2
--- How far behind the head of the list an entry is looked for nearby, and how far to both sides.
+-- From which depth in the list an entry is searched nearby, and how far to both sides.
 local FAR = 5000
 local NEARBY = 250
--- A pass over an unchanged list is repeated after so many ms.
+-- Ms after which a scan of an unchanged list is repeated.
 local PASS_AGAIN = 1000
 
 local function read_asked(at)
@@ -23,7 +23,7 @@ local function read_asked(at)
     now = tonumber(time_of(ARGV[at])), count = tonumber(ARGV[at + 1]), worker = ARGV[at + 2],
     lock = ARGV[at + 3], type = ARGV[at + 4], bytes = tonumber(ARGV[at + 5]), step = tonumber(ARGV[at + 6]),
     lanes = {},
-    client = string.match(ARGV[1], "^[^:]*"), -- where the worker hears of jobs that are to be cancelled
+    client = string.match(ARGV[1], "^[^:]*"), -- where the worker receives requests to cancel jobs
   }
   local lanes = tonumber(ARGV[at + 7])
   for i = 1, lanes do
@@ -32,8 +32,8 @@ local function read_asked(at)
   return asked, at + 8 + lanes
 end
 
--- Where an entry of the list is now that was at this place, or -1. In a long list it is looked for nearby before
--- all that is in front of it is gone through.
+-- Returns the present index of a list entry that had this index, or -1. In a long list it is searched nearby before
+-- everything in front of it.
 local function place_near(id, place)
   if place > FAR then
     local from = place - NEARBY
@@ -46,9 +46,9 @@ local function place_near(id, place)
   return call("LPOS", WAITING, id, "MAXLEN", place + 1000) or -1
 end
 
--- Looks at the next entries of the list for ids that stand in no lane. The pass is shared by all workers of
--- the namespace and goes on where the last call stopped, so that the list is seen once however long it is.
--- Returns the ids that no worker has read yet, and whether the pass goes on.
+-- Scans the next entries of the list for ids that are in no lane. All workers of the namespace share the scan, and it
+-- continues where the last call stopped, so that a list of any length is read once.
+-- Returns the ids that no worker has read yet, and whether the scan continues.
 local function scan(asked)
   local key = P .. "ox:scan"
   local length = call("LLEN", WAITING)
@@ -66,7 +66,7 @@ local function scan(asked)
     at = 0
     call("HSET", key, "head", head, "tail", tail)
   elseif at > 0 and call("LINDEX", WAITING, at - 1) ~= state[2] then
-    -- Entries before it went or came: go on behind the last one that was seen, or begin anew without it.
+    -- Entries before it were removed or added: continue behind the last known one, or begin again without it.
     at = place_near(state[2], at - 1) + 1
   end
   local ids = call("LRANGE", WAITING, at, at + asked.step - 1)
@@ -115,7 +115,7 @@ local function head_of(asked, lane)
   return nil
 end
 
--- Whether a limit of its type keeps a job back: nil, "closed" or the ms until the minute is over.
+-- Returns whether a limit of its type holds a job back: nil, "closed" or the ms until the minute ends.
 local function held_back(facts)
   if facts[4] > 0 then
     local running = tonumber(call("GET", P .. "ratelimit:concurrent:" .. facts[1]) or 0) or 0
@@ -137,8 +137,8 @@ local function held_back(facts)
   return nil
 end
 
--- What was learned of a job holds no more: the scan brings it to be read anew, where it is in the list at all.
--- A job that has run stays known, so that what is written down of its runs goes when it does (forget.lua).
+-- Drops the known facts of a job: the scan returns it to be read again, if it is in the list at all. A job that has
+-- run stays known, so that the record of its runs is removed with it (forget.lua).
 local function unlearn(id, facts)
   if call("EXISTS", P .. "ox:job:" .. id) == 1 then
     facts[6] = UNREAD
@@ -148,7 +148,7 @@ local function unlearn(id, facts)
   end
 end
 
--- Gives one job to the worker. Returns the job, or nil and whether its place in the lane is to go.
+-- Claims one job for the worker. Returns the job, or nil and whether to remove its place in the lane.
 local function take(asked, id, facts, orphans)
   local raw = record_of(id)
   if not raw then
@@ -167,13 +167,13 @@ local function take(asked, id, facts, orphans)
     return nil
   end
   if not unqueue(id) then
-    call("DEL", P .. "jobs:lock:" .. id) -- another client has it, or had
+    call("DEL", P .. "jobs:lock:" .. id) -- another client has it, or had it
     unlearn(id, facts)
     return nil
   end
   call("SET", P .. "jobs:data:" .. id, counted_raw)
   if facts[6] < 0 and facts[6] ~= WHOLE then
-    facts[6] = 12 -- where the number stands now
+    facts[6] = 12 -- the present offset of the number
     call("HSET", P .. "ox:facts", id, cmsgpack.pack(facts))
   end
   call("SADD", P .. "jobs:active", id)
@@ -183,7 +183,7 @@ local function take(asked, id, facts, orphans)
     call("EXPIRE", P .. "ratelimit:minute:" .. facts[1], 60)
   end
   local starts = redis.pcall("HINCRBY", P .. "ox:job:" .. id, "ats", 1)
-  if type(starts) ~= "number" or starts < 1 or starts > 2 ^ 53 then -- no count: counted from here
+  if type(starts) ~= "number" or starts < 1 or starts > 2 ^ 53 then -- no count: the count starts here
     if type(starts) == "table" and string.find(starts.err, "WRONGTYPE", 1, true) then
       call("DEL", P .. "ox:job:" .. id)
     end
@@ -194,11 +194,11 @@ local function take(asked, id, facts, orphans)
     "client", asked.client)
   call("HSET", P .. "ox:held", id, facts[1])
   call("SADD", P .. "ox:active:" .. facts[1], id)
-  tell(facts[1], "active", id, "prev", "waiting")
+  emit(facts[1], "active", id, "prev", "waiting")
   if starts == 1 then
     return { id, starts, counted_raw, {} }
   end
-  call("PERSIST", P .. "ox:job:" .. id) -- others may let a job run again that had ended
+  call("PERSIST", P .. "ox:job:" .. id) -- other clients may let an ended job run again
   return { id, starts, counted_raw, call("HGETALL", P .. "ox:job:" .. id) }
 end
 
@@ -245,7 +245,7 @@ local function claim_jobs(asked)
         heads[best] = nil
       else
         local job = facts and take(asked, id, facts, answer.orphans)
-        unlist_job(id, { asked.type, asked.lanes[best] }) -- where it stands, whatever its facts say by now
+        unlist_job(id, { asked.type, asked.lanes[best] }) -- where it is, whatever its facts are by now
         heads[best] = head_of(asked, asked.lanes[best])
         if job then
           answer.jobs[#answer.jobs + 1] = job
@@ -258,7 +258,7 @@ local function claim_jobs(asked)
     end
     local is_cut = #answer.jobs >= asked.count or gone_through >= MOST_GONE_THROUGH
     if is_cut and next(heads) then
-      answer.limited, answer.closed = 0, 0 -- a limit that keeps one lane back does not concern the others
+      answer.limited, answer.closed = 0, 0 -- a limit that holds one lane back does not concern the others
       answer.more = 1
       call("ZADD", P .. "ox:marker:" .. asked.type, 0, "0") -- there is more: wake the next worker
     elseif #answer.jobs < asked.count then
@@ -277,9 +277,9 @@ local function claim_jobs(asked)
   return answer
 end
 
--- The answer of a script that claims; jobs as MessagePack, because each string of an answer costs the server
+-- Builds the reply of a script that claims; jobs as MessagePack, because each string of a reply costs the server
 -- three times as much.
-local function tell_claim(codes, answer, asked, repeated)
+local function build_reply(codes, answer, asked, repeated)
   return {
     codes, cmsgpack.pack(answer.jobs), answer.limited, answer.due, answer.closed,
     tonumber(call("GET", P .. "ratelimit:concurrent:" .. asked.type) or 0) or 0, answer.orphans, repeated,
@@ -287,10 +287,10 @@ local function tell_claim(codes, answer, asked, repeated)
   }
 end
 
--- What is remembered of a call: codes, and which jobs it took. A repeat reads them anew.
+-- Builds the journaled reply of a call: codes, and the claimed jobs. A repeated call reads them again.
 local function answer_claim(codes, answer, asked)
   remember({ codes, answer.taken or {}, asked.now })
-  return tell_claim(codes, answer, asked, 0)
+  return build_reply(codes, answer, asked, 0)
 end
 
 local function repeat_claim(kept, asked)
@@ -303,5 +303,5 @@ local function repeat_claim(kept, asked)
       answer.jobs[#answer.jobs + 1] = { id, call("HGET", P .. "ox:job:" .. id, "ats"), raw, run }
     end
   end
-  return tell_claim(kept[1], answer, asked, 1)
+  return build_reply(kept[1], answer, asked, 1)
 end

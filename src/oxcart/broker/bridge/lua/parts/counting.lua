@@ -1,7 +1,7 @@
--- How often a job was started, in its record.
+-- Counts the starts of a job in its record.
 
--- A record with one run more, or nil where the number is not where it was seen; the record was rewritten
--- since. Never decoded: see the module codec.
+-- Returns a record with one run more, or nil if the number is not at its known offset: then the record was rewritten.
+-- Never decoded: see the module codec.
 local WHOLE = -3 -- of an unreadable record: it stays as it is
 
 local function counted(raw, position, by)

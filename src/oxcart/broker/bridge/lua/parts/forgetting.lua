@@ -1,8 +1,8 @@
--- How jobs leave the side index that other clients have taken, ended or removed.
+-- Removes jobs from the side index that other clients have claimed, ended or removed.
 
 local OVER = { completed = "completed", dead = "failed", failed = "cancelled" }
 
--- Notes a job that another client has ended. Its record goes with its result, as ours do; a dead letter stays.
+-- Records a job that another client has ended. Its record is removed with its result, as ours are; a dead letter stays.
 local function note_foreign_end(id, job_type, status, now)
   local key = P .. "ox:ended:" .. OVER[status] .. ":" .. job_type
   local result = P .. "jobs:result:" .. id
@@ -20,8 +20,8 @@ local function note_foreign_end(id, job_type, status, now)
   return 1
 end
 
--- What we wrote down of a job's runs goes with the job; until then its facts stay, by which it is found. Nothing is
--- lost by it: an id that is in the list after all is found by the next pass.
+-- Our record of a job's runs is removed with the job; until then its facts stay, because they lead to it. Nothing is
+-- lost by that: the next scan finds an id that is still in the list.
 local function forget_job(id, now)
   local facts, status = facts_of(id), call("GET", P .. "jobs:status:" .. id)
   local runs = P .. "ox:job:" .. id
@@ -42,11 +42,11 @@ local function forget_job(id, now)
   end
 end
 
--- Looks at some jobs of the index by chance, and forgets jobs that other clients have ended or removed.
+-- Checks a random sample of the index, and removes jobs that other clients have ended or removed.
 local function heal_index(some, now)
   for _, id in ipairs(call("HRANDFIELD", P .. "ox:facts", some)) do
     local over = OVER[call("GET", P .. "jobs:status:" .. id)] or call("EXISTS", P .. "jobs:data:" .. id) == 0
-      or call("EXISTS", P .. "jobs:result:" .. id) == 1 -- of a client that keeps no status
+      or call("EXISTS", P .. "jobs:result:" .. id) == 1 -- of a client that stores no status
     if over and call("HEXISTS", P .. "ox:held", id) == 0 then
       forget_job(id, now)
     end

@@ -1,14 +1,14 @@
--- The side index: jobs of the waiting list once more, by type, target, priority and turn.
+-- The side index: jobs of the waiting list again, by type, target, priority and order.
 --
--- The list is the truth and is shared with clients that know nothing of the index. So an id in a lane may be
--- gone from the list (another client took it: noticed when it is claimed), and an id of the list may be in
--- no lane (another client put it there: found by the scan of claim.lua).
+-- The list is the truth, and clients that share it know nothing of the index. So an id in a lane may be gone from the
+-- list (another client took it: the claim notices), and an id of the list may be in no lane (another client
+-- inserted it: the scan of claim.lua finds it).
 
 local function lane_key(job_type, lane)
   return P .. "ox:lane:" .. #job_type .. ":" .. job_type .. ":" .. lane
 end
 
--- The job types of the namespace are known by name, each noted once per call.
+-- Registers a job type of the namespace by name, once per call.
 local known_types = {}
 local function note_type(job_type)
   if not known_types[job_type] then
@@ -17,18 +17,18 @@ local function note_type(job_type)
   end
 end
 
--- Tells of a new job: its handler's name, and while a pipeline reads, all that its record has for it and the rule by
--- which a schedule made it, as JSON.
-local function tell_added(job_type, id, packed, rule)
-  local told = cmsgpack.unpack(packed)
+-- Emits the event of a new job with its handler's name. While a pipeline reads, the event also has the record's
+-- fields for it, and the rule by which a schedule made it, as JSON.
+local function emit_added(job_type, id, packed, rule)
+  local fields = cmsgpack.unpack(packed)
   if is_read(job_type) then
     if rule then
-      told[#told + 1] = "rule"
-      told[#told + 1] = rule
+      fields[#fields + 1] = "rule"
+      fields[#fields + 1] = rule
     end
-    tell(job_type, "added", id, "outcome", "added", unpack(told))
+    emit(job_type, "added", id, "outcome", "added", unpack(fields))
   else
-    tell(job_type, "added", id, told[1], told[2])
+    emit(job_type, "added", id, fields[1], fields[2])
   end
 end
 
@@ -43,7 +43,7 @@ local function list_job(id, facts, front)
   call("ZADD", P .. "ox:marker:" .. facts[1], 0, "0")
 end
 
--- Takes a job out of its lane; the list is not touched.
+-- Removes a job from its lane, not from the list.
 local function unlist_job(id, facts)
   call("SREM", P .. "ox:listed", id)
   if facts then
@@ -55,8 +55,8 @@ local function unlist_job(id, facts)
   end
 end
 
--- The record of a job, or false; false as well where its key holds no text: an id in the list may lead anywhere, and
--- an entry without a readable record must not stop its neighbours.
+-- Returns the record of a job, or false, also if its key holds no text. An id in the list may name any key, and an
+-- unreadable entry must not stop its neighbours.
 local function record_of(id)
   local raw = redis.pcall("GET", P .. "jobs:data:" .. id)
   if type(raw) ~= "table" then
@@ -67,14 +67,14 @@ local function record_of(id)
   return false
 end
 
--- In a longer list an id is looked for near both ends before all of it is gone through.
+-- In a list longer than this, an id is searched near both ends before the whole list.
 local LONG = 2000
 local NEAR = 1000
 
--- Entries of the list that this call has gone through for jobs far from both ends, some of them for nothing.
+-- Entries of the list that this call has searched for jobs far from both ends.
 local gone_through = 0
 
--- Takes a job out of the list; returns whether it was there.
+-- Removes a job from the list; returns whether it was there.
 local function unqueue(id)
   local from, length = 1, call("LLEN", WAITING)
   if length > LONG and not call("LPOS", WAITING, id, "MAXLEN", NEAR) then
@@ -87,7 +87,7 @@ local function unqueue(id)
   return call("LREM", WAITING, from, id) == 1
 end
 
--- Makes a job ready: into the list, as the document defines (priority 7 and above to the head), and its lane.
+-- Makes a job ready: into the list, as the specification defines (priority 7 and above to the head), and its lane.
 local function make_ready(id, facts, front)
   local high = front or (facts and facts[3] >= 7)
   call(high and "LPUSH" or "RPUSH", WAITING, id)
@@ -97,13 +97,13 @@ local function make_ready(id, facts, front)
   end
 end
 
--- Notes when a job became ready that was not so before.
+-- Stores when a job became ready.
 local function note_ready(id, now)
   call("HSET", P .. "ox:job:" .. id, "ox:ready", now)
 end
 
--- Lets a job wait until others have completed. Each of them lists its dependents, so that its end need not
--- look at all that wait; for a day, after which a slower look finds them (settle.lua).
+-- Makes a job wait until others have completed. Each of them lists its dependents for a day, so that its end need not
+-- search all waiting jobs; after that a slower search finds them (settle.lua).
 local function make_pending(id, unmet, now)
   call("ZADD", P .. "ox:pending", now, id)
   for _, other in ipairs(unmet) do
@@ -112,8 +112,8 @@ local function make_pending(id, unmet, now)
   end
 end
 
--- Promotes jobs whose time has come, at most so many; returns how many. Ids of other clients that no worker has
--- read yet go to the list alone, and the scan finds them there.
+-- Promotes at most `most` due jobs; returns how many. Ids of other clients that no worker has read yet go only to the
+-- list, and the scan finds them there.
 local function promote_due(now, most)
   local due = call("ZRANGEBYSCORE", P .. "jobs:delayed", "-inf", now, "LIMIT", 0, most)
   for _, id in ipairs(due) do
@@ -122,13 +122,13 @@ local function promote_due(now, most)
     make_ready(id, facts, false)
     if facts then
       note_ready(id, now)
-      tell(facts[1], "waiting", id, "prev", "delayed")
+      emit(facts[1], "waiting", id, "prev", "delayed")
     end
   end
   return #due
 end
 
--- When the next delayed job is due, or 0; others write infinity for never.
+-- Returns when the next delayed job is due, or 0; other clients write infinity for never.
 local function next_due()
   local first = call("ZRANGE", P .. "jobs:delayed", 0, 0, "WITHSCORES")
   local due = math.ceil(tonumber(first[2] or 0))

@@ -1,6 +1,6 @@
--- How a job leaves the hands of a worker.
+-- Removes a job from `active`.
 
--- A counter never goes below nothing: a reset by an operator must not lift a limit.
+-- A counter never goes below zero: a reset by an operator must not lift a limit.
 local function give_slot_back(job_type)
   local key = P .. "ratelimit:concurrent:" .. job_type
   if call("DECR", key) < 0 then
@@ -8,19 +8,18 @@ local function give_slot_back(job_type)
   end
 end
 
--- No longer active: the lock, the place in the set and the slot of its type go back.
+-- Releases the lock, the place in the set and the slot of the job's type.
 local function leave(id, job_type)
   call("DEL", P .. "jobs:lock:" .. id)
   local held = call("HDEL", P .. "ox:held", id)
-  -- Another client may have removed a job of ours from the set, without giving the slot back.
+  -- Another client may have removed a job of ours from the set, without releasing the slot.
   if call("SREM", P .. "jobs:active", id) + held > 0 then
     give_slot_back(job_type)
   end
   call("SREM", P .. "ox:active:" .. job_type, id)
 end
 
--- Records an ended job for lists; those of a day ago are dropped, as their keys are, but for dead
--- letters, which stay.
+-- Records an ended job for listings. Entries older than a day are dropped, as their keys are; dead letters stay.
 local function note_end(id, job_type, state, now)
   local key = P .. "ox:ended:" .. state .. ":" .. job_type
   call("ZADD", key, now, id)
@@ -29,8 +28,8 @@ local function note_end(id, job_type, state, now)
   end
 end
 
--- All keys of a job that ended stay as long as its result, then they go together; 0 removes them now.
--- A schedule whose own id was pushed and run, as the document's scheduler does, stays a schedule: returns
+-- All keys of an ended job stay as long as its result, then they expire together; 0 removes them now.
+-- A schedule whose own id was pushed and run, as the specification's scheduler does, stays a schedule: returns
 -- whether it is one.
 local function keep_for(id, seconds)
   if call("ZSCORE", P .. "jobs:cron", id) then
@@ -49,15 +48,15 @@ local function keep_for(id, seconds)
   return false
 end
 
--- A result that is JSON, and behind it when the last run ended and how long it took.
+-- Appends to a JSON result when the last run ended and how long it took.
 local function timed(result, id, now)
   local began = tonumber(call("HGET", P .. "ox:job:" .. id, "processedOn") or now) or tonumber(now)
   local took = math.max(0, tonumber(now) - began)
   return string.sub(result, 1, -2) .. string.format(',"completedAt":%.0f,"processingTime":%.0f}', now, took)
 end
 
--- What a pipeline that reads wants to know of an ended run and events do not carry: fields behind those of the event.
-local function told_of_run(id, job_type, outcome, now, category, code, reason, stack)
+-- Returns additional event fields of an ended run for a pipeline that reads.
+local function fields_of_run(id, job_type, outcome, now, category, code, reason, stack)
   if not is_read(job_type) then
     return
   end
@@ -78,7 +77,7 @@ local function told_of_run(id, job_type, outcome, now, category, code, reason, s
   return unpack(fields)
 end
 
--- To the dead letters: for good, until an operator replays or removes it. Its result goes after a day, its
+-- Makes the job a dead letter, until an operator replays or removes it. Its result expires after a day; its
 -- record stays as long as the list names it.
 local function bury(id, job_type, result, now, reason, state, ...)
   call("SET", P .. "jobs:result:" .. id, timed(result, id, now), "EX", 86400)
@@ -87,5 +86,5 @@ local function bury(id, job_type, result, now, reason, state, ...)
   call("HDEL", P .. "ox:facts", id)
   call("INCR", P .. "metrics:jobs:failed")
   note_end(id, job_type, "failed", now)
-  tell(job_type, "failed", id, "failedReason", reason, "prev", "active", "state", state, ...)
+  emit(job_type, "failed", id, "failedReason", reason, "prev", "active", "state", state, ...)
 end

@@ -1,9 +1,9 @@
--- What keeps a check from taking jobs of healthy workers after an outage. `ox:away` counts the checks in a row that have
--- found no sign of a worker.
+-- Keeps a check from recovering jobs of healthy workers after an outage. `ox:away` counts the checks in a row that
+-- found no sign of life.
 -- include: signs
 
--- Whether a check has to wait until workers have renewed, for there was no sign of a worker and jobs are active. Twice in a
--- row and no more: workers that come only now and then would never check.
+-- Returns whether a check must wait until workers have renewed: no sign of life was found and jobs are active. At most
+-- twice in a row: workers that run only now and then would otherwise never check.
 local function must_wait(silence)
   if prolong_sign(P, silence) then
     return false

@@ -1,7 +1,7 @@
 -- The readers of a type's events.
 
--- Forgets those whose time is over, and all of it with the last; it goes by itself when that one's time is over.
--- Returns how many are left.
+-- Drops readers whose deadline has passed, and the hash with the last of them; otherwise it expires at the latest
+-- deadline. Returns how many are left.
 local function live_readers(key, now)
   local flat, left, last = call("HGETALL", key), 0, 0
   for i = 1, #flat, 2 do

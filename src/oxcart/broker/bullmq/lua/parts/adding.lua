@@ -1,9 +1,10 @@
--- Adding one job that is tied to others: to a parent, to a deduplication window, or to children it waits for.
+-- Adds one job that is tied to others: to a parent, to a deduplication window, or to children it waits for.
 --
 -- A job is a table: `id`, `name`, `data`, `opts`, `timestamp`, `delay`, `priority`, `extras` (a flat list of
 -- further fields and values; `parentKey` and `parent` are among them for a child), `lifo`, `window` (its
--- options say which) and `waits` (for children that are added next). A caller that adds many and has looked already
--- passes `exists` (whether a job of this id does), `has_parent` (it does) and `counted` (by the queue's `id`).
+-- options name it) and `waits` (for children that are added next). A caller that adds many jobs passes what it has
+-- already checked: `exists` (a job of this id exists), `has_parent` (the parent exists) and `counted` (in the
+-- counter `id`).
 
 -- Reads the job whose arguments begin at `at`: id, name, data, opts, timestamp, delay, priority, flags,
 -- number of further fields, and these. Flags: T tied, L last-in-first-out, D has a window, P waits for
@@ -31,8 +32,8 @@ local function read_tied(at)
   return job, at + 9 + 2 * further
 end
 
--- Why a job that exists cannot be the parent's child: -7 it belongs to another parent that still exists, -13 it
--- is above that parent, so each would wait for the other. nil where it can.
+-- Returns why an existing job cannot become the parent's child, or nil: -7 it belongs to another parent that still
+-- exists, -13 it is above that parent, so each would wait for the other.
 local GENERATIONS = 100
 local function is_taken(prefix, job)
   local key = prefix .. job.id
@@ -59,8 +60,8 @@ local function is_taken(prefix, job)
   return nil
 end
 
--- A job of this id exists: it becomes the parent's child. One that has completed is a value at once; the
--- parent is then let through, or noted in `later` by a caller that adds more children to it.
+-- Makes an existing job the parent's child. A completed job becomes a value at once. That may release the parent: at
+-- once, or through `later` if the caller adds more children to it.
 local function adopt(prefix, job, later)
   local key = prefix .. job.id
   local taken = is_taken(prefix, job)
@@ -85,7 +86,7 @@ local function adopt(prefix, job, later)
   return 0
 end
 
--- Returns 1 added, 0 the id exists, -5 no parent, -7 or -13 it cannot be the parent's child, or { owner } where
+-- Returns 1 added, 0 the id exists, -5 no parent, -7 or -13 it cannot be the parent's child, or { owner } if
 -- a deduplication window kept it out.
 local function add_tied(prefix, gate, job, later)
   if job.parent_key and not job.has_parent and call("EXISTS", job.parent_key) == 0 then

@@ -1,10 +1,10 @@
--- What a pipeline wants to know of an ended attempt and no event carries: one record in the stream `ox:attempts`,
--- under the id of the event that ended the attempt. A job that ends without one has one too. Only while a pipeline is
--- attached; else nothing is written. Records of a queue stand in the order of its events.
+-- Records ended attempts for a pipeline: one record in the stream `ox:attempts`, with what no event carries.
+-- The record has the id of the event that ended the attempt. A job that ends without an attempt gets a record too.
+-- Nothing is written unless a pipeline is attached. Records of a queue are in the order of its events.
 
--- Read with it: the rules per type and key, where there are any (parts/limiting.lua).
+-- Read with it: the rules per type and key, if there are any (parts/limiting.lua).
 local ATTACHED, LIMITED, LIMITED_AT = attached_and_limits(P)
--- A stack longer than this is cut at its beginning: what failed is at its end.
+-- A longer stack loses its beginning: the failure is at its end.
 local LONGEST_STACK = 4000
 local LONGEST_REASON = 1000
 
@@ -15,21 +15,21 @@ local function rule_of(opts)
   return type(rule) == "table" and cjson.encode(rule) or nil
 end
 
--- Reads what a record needs, before the job may be deleted. `unrun` is the prefix of a job's queue, perhaps another
--- one, where the job ends while no worker runs it.
+-- Reads the fields of a record, before the job may be deleted. `unrun` is given if the job ends while no worker runs
+-- it: the prefix of the job's queue, perhaps another one.
 local function read_attempt(key, unrun)
   local prefix = unrun or P
   if not is_attached(prefix) then
     return nil
   end
-  local told = call("HMGET", key, "name", "processedOn", "pb", "ats", "parent", "ox:corr", "ox:tags")
+  local facts = call("HMGET", key, "name", "processedOn", "pb", "ats", "parent", "ox:corr", "ox:tags")
   if string.sub(key, #prefix + 1, #prefix + 7) == "repeat:" then
-    told[8] = rule_of(call("HGET", key, "opts"))
+    facts[8] = rule_of(call("HGET", key, "opts"))
   end
   if unrun then
-    told[2], told[3], told[4] = false, false, false -- those of an attempt before
+    facts[2], facts[3], facts[4] = false, false, false -- those of the previous attempt
   end
-  return told
+  return facts
 end
 
 local function newest_stack(text)
@@ -38,10 +38,10 @@ local function newest_stack(text)
   return type(newest) == "string" and string.sub(newest, -LONGEST_STACK) or nil
 end
 
--- An error here must not touch the attempt, which has ended: it costs the record alone. `state` is the formal one,
--- which the event lacks; `prefix` is that of another queue than this call's.
-local function record_attempt(told, entry_id, id, outcome, time, reason, stack, category, code, state, prefix)
-  if not told then
+-- An error here must not affect the attempt, which has ended: only the record is lost. `state` is the formal state,
+-- which the event lacks; `prefix` is that of a queue other than this call's.
+local function record_attempt(facts, entry_id, id, outcome, time, reason, stack, category, code, state, prefix)
+  if not facts then
     return
   end
   local fields = { "event", outcome, "jobId", id, "ended", time }
@@ -51,16 +51,16 @@ local function record_attempt(told, entry_id, id, outcome, time, reason, stack, 
       fields[#fields + 1] = value
     end
   end
-  add("name", told[1])
-  add("began", told[2])
-  add("worker", told[3])
-  add("starts", told[4])
-  if told[5] and not string.find(told[5], '~gates"', 1, true) then -- those who wait for a job are not its parent
-    add("parent", told[5])
+  add("name", facts[1])
+  add("began", facts[2])
+  add("worker", facts[3])
+  add("starts", facts[4])
+  if facts[5] and not string.find(facts[5], '~gates"', 1, true) then -- the gate of its dependents is not its parent
+    add("parent", facts[5])
   end
-  add("corr", told[6])
-  add("tags", told[7])
-  add("rule", told[8])
+  add("corr", facts[6])
+  add("tags", facts[7])
+  add("rule", facts[8])
   add("state", state)
   add("failedReason", reason and string.sub(reason, 1, LONGEST_REASON))
   add("category", category)

@@ -1,6 +1,6 @@
--- The ground every script stands on: the queue's key prefix, and the memory that makes a call repeatable.
+-- What every script needs: the queue's key prefix, and the journal that makes a call repeatable.
 --
--- KEYS[1] is always the queue's meta key. Every other key of the queue is made from its prefix, so all
+-- KEYS[1] is always the queue's meta key. Every other key of the queue begins with its prefix, so all
 -- keys a script touches are in the slot of KEYS[1].
 -- ARGV[1], ARGV[2] are always (slot, number) of the call: an empty slot means that the call need not be
 -- repeatable.
@@ -10,8 +10,8 @@ local P = string.sub(KEYS[1], 1, -5)
 
 -- include: memory
 
--- One field of a hash, or nil; nil as well where the key is no hash: an id in a list may lead anywhere, and
--- a key without a readable value must not stop the work on its neighbours.
+-- Returns one field of a hash, or nil, also if the key is no hash. An id in a list may name any key, and an
+-- unreadable one must not stop the work on its neighbours.
 local function peek(key, field)
   local value = redis.pcall("HGET", key, field)
   return type(value) == "string" and value or nil
@@ -19,7 +19,7 @@ end
 
 -- include: time
 
--- A stored count, 0 for none; nil where it is no whole number that Lua counts exactly.
+-- Returns a stored count, 0 if there is none, or nil if it is no whole number that Lua counts exactly.
 local function count_of(text)
   if not text or text == "" or text == "0" then
     return 0
@@ -27,13 +27,13 @@ local function count_of(text)
   return #text <= 15 and not string.find(text, "%D") and tonumber(text) or nil
 end
 
--- Attempts that have ended: the larger of `atm` and of the `attemptsMade` that older peers count in.
+-- Returns how many attempts have ended: the larger of `atm` and `attemptsMade`, the counter of older peers.
 local function attempts_made(ended, legacy)
   local count = count_of(ended) or 0
   return legacy and math.max(count, count_of(legacy) or 0) or count
 end
 
--- Counts an attempt that has ended. `atm` goes on from what an older peer counted; what is no count stays as it is.
+-- Counts an ended attempt. `atm` continues the count of an older peer; a value that is no count stays as it is.
 local function count_attempt(key, ended, legacy)
   if not count_of(ended) then
     return
@@ -45,18 +45,17 @@ local function count_attempt(key, ended, legacy)
   end
 end
 
--- Whether the time until which a pipeline reads the queue is still to come. Asks the clock only where there is
--- such a time.
+-- Returns whether a pipeline's deadline is in the future. Reads the clock only if there is a deadline.
 local function is_ahead(till)
   till = tonumber(till or nil)
   return till ~= nil and till > tonumber(server_ms())
 end
 
--- The queue that was asked about last, and whether a pipeline reads it.
+-- The queue that was checked last, and whether a pipeline reads it.
 local asked_of, attached
 
--- Whether a pipeline reads the queue, the queue's limits per type and key, and the beginning of the keys where they are
--- kept: of a lane those of the queue that it belongs to.
+-- Returns whether a pipeline reads the queue, the queue's limits per type and key, and the key prefix under which they
+-- are stored. For a lane that is the prefix of its base queue.
 local function attached_and_limits(prefix)
   local meta = call("HMGET", prefix .. "meta", "ox:until", "ox:limits", "ox:lanes")
   asked_of, attached = prefix, is_ahead(meta[1])
@@ -74,11 +73,11 @@ local function is_attached(prefix)
   return attached
 end
 
--- A pipeline wants more events kept than peers do, and every constructor of a Node queue sets the number back:
--- where it was, it is set again.
+-- A pipeline needs more events than peers keep, and every constructor of a Node queue resets the number:
+-- this restores it.
 local function asserted(prefix, kept, keep, till)
-  if kept == "" or (kept ~= "10000" and kept and not count_of(kept)) then -- that is the default of every peer
-    return nil -- no length: it is written anew
+  if kept == "" or (kept ~= "10000" and kept and not count_of(kept)) then -- the default of every peer
+    return nil -- no length: write it again
   end
   if keep and kept and tonumber(kept) < (count_of(keep) or 0) and is_ahead(till) then
     call("HSET", prefix .. "meta", "opts.maxLenEvents", keep)
@@ -87,7 +86,7 @@ local function asserted(prefix, kept, keep, till)
   return kept
 end
 
--- The approximate length the event stream is kept at; written down where no peer did so yet.
+-- Returns the approximate length at which the event stream is kept; stores the default if no peer did so yet.
 local known_max_events = {}
 local function max_events(prefix)
   local kept = known_max_events[prefix]
@@ -107,7 +106,7 @@ local function trim_events()
   call("XTRIM", P .. "events", "MAXLEN", "~", max_events(P))
 end
 
--- A job's transitions with one more, without the oldest where there are too many: then it begins with "+".
+-- Appends to a job's transitions and drops the oldest if there are too many: then the text begins with "+".
 -- Kept only for jobs that have the field `ox:history`; the words are the model's (model/state.py).
 local function noted(lines, time, from, to, worker, why)
   worker = worker or ""
@@ -115,7 +114,7 @@ local function noted(lines, time, from, to, worker, why)
     worker = string.gsub(worker, "%c", " ")
   end
   lines = table.concat({ lines .. time, from, to, worker, why }, "\t") .. "\n"
-  if #lines > 1500 then -- no 50 lines are shorter
+  if #lines > 1500 then -- 50 lines are never shorter
     local _, many = string.gsub(lines, "\n", "")
     if many > 50 then
       lines = "+" .. string.sub(lines, string.find(lines, "\n", 1, true) + 1)
@@ -124,8 +123,8 @@ local function noted(lines, time, from, to, worker, why)
   return lines
 end
 
--- Whether a job in `delayed` is there because a limit holds it back (parts/limiting.lua): it is ready, in formal terms.
--- It was ready before, and has no delay of its own.
+-- Returns whether a job is in `delayed` because a limit holds it back (parts/limiting.lua). Formally it is ready:
+-- it was ready before, and has no delay of its own.
 local function is_held_back(key, history, delay)
   if delay ~= "0" then
     return false
@@ -136,8 +135,8 @@ local function is_held_back(key, history, delay)
   return string.find(history, "\tscheduled\t[^\t]*\t[^\t]*\n$") ~= nil
 end
 
--- The id of a job from its full key is what stands behind the last colon; the rest, colon included, is
--- the prefix of its queue.
+-- Splits a job's full key: its id is the text behind the last colon; the rest, colon included, is the prefix of its
+-- queue.
 local function split_key(job_key)
   local id = string.match(job_key, "([^:]*)$")
   return string.sub(job_key, 1, #job_key - #id), id

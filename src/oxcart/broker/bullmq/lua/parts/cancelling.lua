@@ -1,19 +1,19 @@
--- Ending a job as cancelled: on the wire a failed one, whose field `ox:category` has the reason. A job whose lifetime
--- is over ends in the same way, as a dead letter.
+-- Ends a job as cancelled. On the wire it is a failed job whose field `ox:category` holds the reason. A job whose
+-- lifetime has expired ends in the same way, as a dead letter.
 --
--- A job that does not run is ended here and now. A running one is either asked to end (its worker is notified, if it is
--- one of ours) or, by force, ended here and now as well: its lease is taken, so that whatever its worker still
--- reports is refused. Stands on base, gate, insert, store, parent, removal, deduplication, history and attempts.
+-- A job that does not run ends at once. A running job is either asked to end (its worker is notified, if it is one of
+-- ours) or ended by force. Force deletes its lease, so the server refuses whatever its worker still reports.
+-- Needs base, gate, insert, store, parent, removal, deduplication, history and attempts.
 
--- A request to a worker of ours waits so many ms to be read.
+-- Ms after which an unread request to a worker of ours expires.
 local TOLD = "86400000"
 
--- What such an end is: its category, why it is a dead letter (or nil), and the reason of the transition.
+-- How such a job ends: its category, why it is a dead letter (or nil), and the reason of the transition.
 local as = { category = "cancelled", state = "cancelled", why = "the job was cancelled" }
 
 local FORMAL = { waiting = "scheduled", prioritized = "scheduled", delayed = "delayed", ["waiting-children"] = "pending" }
 
--- Writes down the end of a job that keeps a history.
+-- Records the end of a job that keeps a history.
 local function note_settled(key, id, from, stamp, reason)
   local known = call("HMGET", key, "ox:history", "atm", "delay", "attemptsMade")
   if not known[1] then
@@ -32,7 +32,7 @@ local function note_settled(key, id, from, stamp, reason)
   call("HSET", key, "ox:history", noted(known[1], stamp, left, as.state, "", as.why))
 end
 
--- What the end of a child will change in its parent, read before anything is written; nil for no parent. Also
+-- Reads what the end of a child will change in its parent, before anything is written; nil for no parent. Also
 -- returns why the parent cannot be notified, if it cannot: its child ends all the same.
 local function parent_of(key)
   local fine, found = pcall(function()
@@ -51,22 +51,22 @@ local function parent_of(key)
   return nil, type(found) == "table" and found.err or tostring(found)
 end
 
--- Whether a failed job of these options is not to be kept at all.
+-- Returns whether the job's options discard failed jobs.
 local function is_not_kept(key)
   local fine, opts = pcall(cjson.decode, peek(key, "opts") or "")
   local kept = fine and type(opts) == "table" and opts.removeOnFail
   return kept == true or kept == 0 or (type(kept) == "table" and kept.count == 0)
 end
 
--- The end itself; the job is in no list any more.
+-- Ends a job that was already taken out of its list.
 local function settle_cancelled(key, id, from, now, reason)
   local parent, untold = parent_of(key)
   local stamp = string.format("%.0f", now)
   local window = call("HGET", key, "deid")
   local removed = is_not_kept(key)
-  local told = from ~= "active" and read_attempt(key, P) or nil
+  local facts = from ~= "active" and read_attempt(key, P) or nil
   if from == "waiting-children" and call("HEXISTS", key, "ox:depth") == 1 and not call("HGET", key, "ats") then
-    call("DEL", key .. ":dependencies") -- a replay means to run the job
+    call("DEL", key .. ":dependencies") -- a replay runs the job again
   end
   if not removed then
     call("ZADD", P .. "failed", stamp, id)
@@ -89,7 +89,7 @@ local function settle_cancelled(key, id, from, now, reason)
   if removed then
     local parent_key = peek(key, "parentKey")
     if parent_key and string.find(parent_key, "~gates:", 1, true) and call("EXISTS", parent_key) == 1 then
-      call("HSET", parent_key, "ox:ended", as.state) -- all that is left to tell those that wait for it
+      call("HSET", parent_key, "ox:ended", as.state) -- what its dependents need to know
     end
     delete_data(key)
     if parent and parent_key and parent_key ~= "" then
@@ -98,17 +98,17 @@ local function settle_cancelled(key, id, from, now, reason)
   end
   local entry = call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*",
     "event", "failed", "jobId", id, "failedReason", reason, "prev", from)
-  record_attempt(told, entry, id, "failed", stamp, reason, nil, as.category, nil, as.state)
+  record_attempt(facts, entry, id, "failed", stamp, reason, nil, as.category, nil, as.state)
   return entry
 end
 
 -- Notifies the worker that has a lease of this token; false if it is none of ours and cannot be notified.
-local function tell_worker(id, token, starts, reason, force)
+local function notify_worker(id, token, starts, reason, force)
   local client = string.match(token, "^(%x+):%d+$")
   if not client or #client ~= 16 then
     return false
   end
-  -- Workers hear of jobs in lanes where they hear of those of the base queue.
+  -- Workers hear requests for jobs in lanes where they receive those for the base queue.
   local base = call("HGET", P .. "meta", "ox:lanes")
   local place = (base and base ~= "+" and base or P) .. "ox:cancel:" .. client
   call("ZADD", place, 0, cjson.encode({ id = id, starts = tonumber(starts) or 0, reason = reason, force = force }))
@@ -119,14 +119,14 @@ end
 local function cancel_running(key, id, now, reason, force)
   local token, starts = call("GET", key .. ":lock"), call("HGET", key, "ats")
   if not force then
-    if token and not tell_worker(id, token, starts, reason, false) then
+    if token and not notify_worker(id, token, starts, reason, false) then
       return -14
     end
-    -- Also for the next worker that claims the job, should this one be lost.
+    -- Also for the next worker that claims the job, if this one is lost.
     call("HSET", key, "ox:cancel", reason)
     return 2
   end
-  local told = read_attempt(key)
+  local facts = read_attempt(key)
   if call("LREM", P .. "active", -1, id) == 0 then
     return -3
   end
@@ -134,10 +134,10 @@ local function cancel_running(key, id, now, reason, force)
   call("SREM", P .. "stalled", id)
   count_attempt(key, unpack(call("HMGET", key, "atm", "attemptsMade"), 1, 2))
   if token then
-    tell_worker(id, token, starts, reason, true)
+    notify_worker(id, token, starts, reason, true)
   end
   local entry = settle_cancelled(key, id, "active", now, reason)
-  record_attempt(told, entry, id, "failed", string.format("%.0f", now), reason, nil, as.category, nil, as.state)
+  record_attempt(facts, entry, id, "failed", string.format("%.0f", now), reason, nil, as.category, nil, as.state)
   wake_now(P, read_gate(P)) -- there is room for another
   return 1
 end
@@ -149,9 +149,8 @@ local function is_coming_run(key, id)
   return at and id == "repeat:" .. scheduler .. ":" .. at
 end
 
--- Returns 1 cancelled, 2 its worker is asked, -1 no such job, -3 it has ended, -8 it is the next run of a schedule,
--- -14 its worker is none of ours and can only be overruled by force. `taken` names the list that it was taken out
--- of already.
+-- Returns 1 cancelled, 2 its worker was asked, -1 no such job, -3 it has ended, -8 it is the next run of a schedule,
+-- -14 its worker is none of ours, so only force can end it. `taken` names the list that it was already taken out of.
 local function cancel_one(id, now, reason, force, taken)
   local key = P .. id
   if taken then

@@ -1,19 +1,19 @@
--- Handing ready jobs to a worker.
+-- Claims ready jobs for a worker.
 
--- At most this many due jobs are let through per call, so that a call stays short; few where plenty is ready.
+-- Most due jobs that one call promotes, so that a call stays short; fewer if plenty is ready.
 local PROMOTE, PROMOTE_FEW = 25, 10
 
--- At most this many jobs are claimed, and as many ids that lead to no job passed over, per call.
+-- Most jobs that one call claims, and most ids without a job that it skips.
 local MOST = 1000
 
 -- Claimed jobs take this many times as long to write as to read.
 local WRITING = 2
 
--- Whether the server can give several keys a value and an expiry in one command (Valkey 9.1, Redis 8.4).
+-- Whether the server can set several keys with an expiry in one command (Valkey 9.1, Redis 8.4).
 local LEASES_AT_ONCE = (redis.VALKEY_VERSION_NUM or 0) >= 0x090100
   or (not redis.VALKEY_VERSION_NUM and (redis.REDIS_VERSION_NUM or 0) >= 0x080400)
 
--- Leases claimed jobs, given by their keys. A user who may not use the newer command leases them one by one.
+-- Leases claimed jobs by their keys. A user without the right to the newer command leases them one by one.
 local function lease(keys, token, lock)
   local many = #keys
   if LEASES_AT_ONCE and many > 1 then
@@ -34,8 +34,8 @@ local function lease(keys, token, lock)
   end
 end
 
--- A job as it was read before the claim: a flat list of fields and values, or nil where the id leads to
--- nothing readable. Also returns its starts so far (as text, where that is no count), the size of its payload, and its history where it has one.
+-- Reads a job before the claim. Returns a flat list of fields and values, or nil if the id names nothing readable.
+-- Also returns its starts so far (as text if that is no count), the size of its payload, and its history if it has one.
 local function read_job(key)
   local fields = redis.pcall("HGETALL", key)
   if fields.err then
@@ -59,15 +59,15 @@ local function read_job(key)
   return fields, starts, size, history
 end
 
--- Claims up to `asked.count` jobs. `limiting` makes what judges jobs by their type and key (parts/limiting.lua);
--- it is called where the queue has such limits. Returns a table:
+-- Claims up to `asked.count` jobs. `limiting` builds the check by type and key (parts/limiting.lua); it is called
+-- only if the queue has such limits. Returns a table:
 --   jobs    flat list of id, fields (as before the claim)
---   orphans ids that stood in a list but have no job; they are dropped
---   limited ms until the rate limit lets the next job through, or 0
+--   orphans ids in a list without a job; they are dropped
+--   limited ms until the rate limit permits the next job, or 0
 --   closed  the queue is paused, or at its concurrency now
---   active  how many are active now, where some were claimed
---   due     ms time of the next delayed job where nothing more is ready; now, where many are due; or nil
---   early   the call took as long as it may, and there may be more
+--   active  how many are active now, if some were claimed
+--   due     ms time of the next delayed job if nothing more is ready; now, if many are due; or nil
+--   early   the call reached its time limit, and there may be more
 local function claim_jobs(asked, limiting)
   local answer = { jobs = {}, orphans = {}, limited = 0, starts = {}, lane = asked.lane }
   local now, count = asked.now, math.min(asked.count, MOST)
@@ -127,7 +127,7 @@ local function claim_jobs(asked, limiting)
       return
     end
     local last = #taken + 1
-    -- What is no count stays as it is: the worker quarantines the job.
+    -- A value that is no count stays as it is: the worker quarantines the job.
     taken[last], keys[last], all_starts[last] = id, key, type(starts) == "number" and starts + 1 or starts
     if history then
       histories[last] = history
@@ -174,7 +174,7 @@ local function claim_jobs(asked, limiting)
     end
   end
 
-  -- First into `active`, then out of where they waited: what fails on the way must not lose them.
+  -- First into `active`, then out of the waiting list: a failure in between must not lose them.
   if limits then
     limits.write()
   end
@@ -197,7 +197,7 @@ local function claim_jobs(asked, limiting)
         call("PEXPIRE", limiter, span)
       end
     end
-    if gate.limiter and active == #taken then -- else the lane is known to be busy
+    if gate.limiter and active == #taken then -- else the lane is already marked as busy
       call("SADD", gate.base .. "ox:lanes:busy", string.sub(P, #gate.base + 1, -2))
     end
     lease(keys, asked.token, asked.lock)
@@ -231,9 +231,8 @@ local function claim_jobs(asked, limiting)
   return answer
 end
 
--- The answer to a repeated claim: the same jobs, as far as they are still ours. `claim` holds id and
--- starts of each. A lease that ran out meanwhile is revived while the job is still active and no worker
--- else started it.
+-- Answers a repeated claim: the same jobs, as far as they are still ours. `claim` holds id and starts of each. An
+-- expired lease is revived if the job is still active and no other worker started it.
 local function reread_claim(claim, token, lock)
   local jobs = {}
   for i = 1, #claim, 2 do
@@ -256,11 +255,11 @@ local function reread_claim(claim, token, lock)
 end
 
 local function read_asked(at)
-  local spell = rawget(_G, "os") and tonumber(ARGV[at + 8]) -- older servers have no clock of their own time
+  local spell = rawget(_G, "os") and tonumber(ARGV[at + 8]) -- older servers have no CPU clock
   local stamp = time_of(ARGV[at])
   return {
-    began = spell and os.clock(), spell = spell and spell / 1000000, -- of the server's own time, in seconds
-    stamp = stamp, -- the same as a number costs more at each write
+    began = spell and os.clock(), spell = spell and spell / 1000000, -- in seconds of server time
+    stamp = stamp, -- a number would cost more at each write
     now = tonumber(stamp), count = tonumber(ARGV[at + 1]), token = ARGV[at + 2], lock = ARGV[at + 3],
     worker = ARGV[at + 4] ~= "" and ARGV[at + 4] or nil,
     limit_max = ARGV[at + 5] ~= "" and ARGV[at + 5] or nil,
@@ -269,9 +268,9 @@ local function read_asked(at)
   }
 end
 
--- Where there is a choice of lanes (parts/lanes.lua): whether the claim goes to the first of them, and needs no look at
--- the others. So it is where the first has as many jobs without priority as are wanted: nothing comes before those,
--- and of equals it is the first that is taken. From then on `P` is that lane.
+-- With a choice of lanes (parts/lanes.lua): returns whether the claim may take the first lane without a look at the
+-- others. It may if that lane has enough jobs without priority: nothing comes before those, and among equals the
+-- first lane wins. From then on `P` is that lane.
 local function goes_to_first(asked)
   local count, own, first = string.match(ARGV[4], "^(%d+)@([^@]*)@([^@]*)")
   local prefix = P
@@ -287,11 +286,12 @@ local function goes_to_first(asked)
   return true
 end
 
--- What goes to the caller, and what is remembered in case the caller asks again: of claimed jobs only
--- ids and starts, because their payloads can be read again.
--- Of a choice of lanes behind the rest: the number of the lane it took (0 for none); and where more than the first were
--- looked at, 1 where that lane has more though fewer than asked for were claimed, and a flat list of lanes that have
--- nothing: number, ms time of the next delayed job or 0. Remembered is also the beginning of the lane's keys.
+-- Returns the reply for the caller, and the reply for the journal in case the caller repeats the call. The journal
+-- keeps only ids and starts of claimed jobs, because their payloads can be read again.
+-- With a choice of lanes the reply ends with the number of the lane it took (0 for none). If the script looked at more
+-- than the first lane, two values follow. The first is 1 if that lane has more jobs though fewer than requested were
+-- claimed. The second is a flat list of empty lanes: number, ms time of the next delayed job or 0. The journal also
+-- keeps the key prefix of the lane.
 local function answer_claim(codes, claim, now)
   local kept = {}
   for i = 1, (claim.count or 0) do

@@ -1,5 +1,5 @@
--- Failed jobs are dead letters if they used up their attempts, or ended for another reason than their own failure
--- (`ox:dead`). A job that failed for good, or was cancelled, is none. Stands on failing.
+-- Decides whether a failed job is a dead letter: it used up its attempts, or ended for a reason other than its own
+-- failure (`ox:dead`). A job that failed for good, or was cancelled, is none. Needs failing.
 
 local function is_dead(key)
   local known = redis.pcall("HMGET", key, "ox:category", "ox:dead", "atm", "stc", "opts", "attemptsMade")

@@ -1,7 +1,6 @@
--- What the end of a job means for the deduplication window that it owns.
+-- Closes or hands on the deduplication window of a job that ends.
 
--- The fields of a kept add, its options, and what an add of ours had beyond a peer's. Fails where they make no
--- job.
+-- Returns the fields of a kept add, its options, and our additional fields. Fails if they make no job.
 local function read_kept(kept_key)
   local kept = call("HMGET", kept_key, "name", "data", "opts", "pk", "pd", "pdk", "rjk", "jid", "ox:fields")
   local opts = cjson.decode(kept[3])
@@ -12,9 +11,9 @@ local function read_kept(kept_key)
   return kept, opts, extras
 end
 
--- A peer's add that came while the owner was active and asked to keep the last one is stored under
--- `dn:<name>`; the owner's end makes it a job. Only then the window is handed on to it. A record that makes no
--- job is left as it is: the owner must not be kept by it.
+-- An add of a peer that came while the owner was active, with keepLastIfActive, is stored under `dn:<name>`. When the
+-- owner ends, it becomes a job, and only then gets the window. A record that makes no job is left as it is: it must not
+-- keep the owner from ending.
 local function requeue_kept(prefix, name, now)
   local kept_key = prefix .. "dn:" .. name
   if call("EXISTS", kept_key) == 0 then
@@ -61,8 +60,8 @@ local function requeue_kept(prefix, name, now)
   call("DEL", kept_key)
 end
 
--- A window without a time limit closes with its owner; one with a limit runs on, and so does what is no window
--- but has its name.
+-- A window without a time limit closes with its owner. A window with a limit stays open, and a key of this name that
+-- is no window stays too.
 local function close_window(prefix, name, id, now)
   local key = prefix .. "de:" .. name
   local left = call("PTTL", key)

@@ -1,8 +1,8 @@
--- How a failed job reads in formal terms (model/state.py).
+-- Returns the formal state of a failed job (model/state.py).
 --
 -- Decided from fields of its hash: ox:category, ox:dead, atm, stc, opts and attemptsMade. A job that failed for good
--- or was cancelled is no dead letter; a job that used up its attempts is, and one that ended for another reason than
--- its own failure.
+-- or was cancelled is no dead letter. A job that used up its attempts, or ended for a reason other than its own
+-- failure, is one.
 
 local function formal_failure(category, dead, ended, stalls, text, legacy)
   if category == "cancelled" then

@@ -1,10 +1,10 @@
--- Choosing jobs by what they are: a filter is a JSON object, and what it does not name does not matter.
+-- Selects jobs by a filter: a JSON object. A key that it lacks matches every job.
 --
 -- names       list: the job's name is one of them
 -- categories  list: `ox:category` is one of them
 -- tags        object: the job has all of these tags with these values
 -- correlation text: `ox:corr` is this
--- since, before  ms: the time in the field that the caller names
+-- since, before  ms: the time in the field that the caller passes
 
 local FILTERED = { "name", "ox:category", "ox:tags", "ox:corr" }
 
@@ -30,7 +30,7 @@ local function has_tags(wanted, text)
   return true
 end
 
--- `time_field` is the hash field by which `since` and `before` count.
+-- `time_field` is the hash field that `since` and `before` compare.
 local function read_filter(text, time_field)
   local filter = text ~= "" and cjson.decode(text) or {}
   filter.time_field = time_field

@@ -4,7 +4,7 @@
 -- version 6 never use `paused`, so both lists can hold jobs; `settle` restores "at most one of them is
 -- non-empty" by merging, and renames only onto an absent key.
 
--- The rate limit's counter of a queue that holds all jobs back: above every limit.
+-- The rate limit's counter while a queue holds all jobs back: above every limit.
 local HELD = 9007199254740991
 
 -- Moves at most `most` ids from one list into the other. The list whose oldest job (the tail) is older
@@ -34,7 +34,7 @@ local function merge_lists(prefix, from, to, most)
   end
 end
 
--- Brings the two lists in order for the queue's present pause state; returns whether there was something to do.
+-- Orders the two lists for the queue's present pause state; returns whether it changed anything.
 local function settle(prefix, paused)
   local from = prefix .. (paused and "wait" or "paused")
   if call("EXISTS", from) == 1 then
@@ -44,11 +44,11 @@ local function settle(prefix, paused)
   return false
 end
 
--- `active`: writes what a script holds back; called before a script counts the list.
+-- `active`: writes pending changes of a script; called before a script counts the list.
 local unwritten = {}
 
--- How many jobs a queue and its lanes have active but for this script's own queue, and whether that is one of them:
--- no script changes `active` of another queue, so a script that reads many gates counts once.
+-- Returns how many jobs a queue and its lanes have active without this script's own queue, and whether that is one of
+-- them. No script changes `active` of another queue, so a script that reads many gates counts once.
 local counted = {}
 local function active_elsewhere(base)
   local known = counted[base]
@@ -71,8 +71,8 @@ local function active_elsewhere(base)
   return known[2], known[3]
 end
 
--- A bound in `meta`, or nil. What is no number of at least `least` bounds nothing, rather than
--- stopping every call. `gate.odd` names it: the tick returns that, and a worker logs it.
+-- Returns a bound in `meta`, or nil. A value that is no number of at least `least` bounds nothing, because otherwise
+-- it would stop every call. `gate.odd` names it: the tick returns that, and a worker logs it.
 local function bound_of(gate, field, text, least)
   local number = text and tonumber(text)
   if number and number >= least and number < 2 ^ 53 then
@@ -89,10 +89,10 @@ end
 
 -- Returns a table: `paused`, `closed` (paused or at its concurrency), `target` (list for ready jobs),
 -- `max`, `duration` (queue-wide rate limit), `room` (how many more may be active, nil without a bound), `limits`
--- (the rules per type and key, where there are any), `odd` (bounds in `meta` that make no sense, for the log).
--- Of a lane, and of a queue that has lanes, also `base` (the beginning of the keys of the queue that the lanes belong
--- to), and of a lane `limiter` (the key of that queue's rate) and `shut` (that queue is closed): its pause,
--- concurrency, rate and rules hold for all of them together.
+-- (the rules per type and key, if there are any), `odd` (bounds in `meta` that make no sense, for the log).
+-- For a lane, and for a queue with lanes, also `base` (the key prefix of the base queue). For a lane also `limiter`
+-- (the key of the base queue's rate) and `shut` (the base queue is closed). Pause, concurrency, rate and rules of the
+-- base queue apply to all its lanes together.
 local function read_gate(prefix)
   local meta = call("HMGET", prefix .. "meta", "paused", "concurrency", "max", "duration", "opts.maxLenEvents",
     "ox:keep", "ox:until", "ox:limits", "ox:lanes")

@@ -1,14 +1,14 @@
 -- Dependencies: jobs that wait for others, and the gates between them (docs/decisions/42).
 --
 -- A gate is a job of the hidden queue `<queue>~gates`, one per job that others wait for. It is that job's parent, with
--- the policy to go on whatever its child did, so every client that ends the job opens the gate, a peer included. The
--- fields `d:<key>` of its hash are the jobs that wait behind it: `a` for AFTER, `y` for AFTER_ANY. Each of these waits
--- in `waiting-children`, and its `:dependencies` name what it still waits for.
--- Stands on base, gate, insert, attempts, parent, removal and failing.
+-- the policy to continue whatever its child did. So every client that ends the job opens the gate, a peer included.
+-- The fields `d:<key>` of its hash are the dependents: `a` for AFTER, `y` for AFTER_ANY. Each dependent waits in
+-- `waiting-children`, and its `:dependencies` name what it still waits for.
+-- Needs base, gate, insert, attempts, parent, removal and failing.
 
 local HIDDEN = "~gates:"
 
--- The keys of a queue's gates begin with this.
+-- The key prefix of a queue's gates.
 local function hidden_of(prefix)
   return string.sub(prefix, 1, -2) .. HIDDEN
 end
@@ -18,21 +18,21 @@ local function gate_id(id)
   return (string.gsub(id, "[:%%]", { [":"] = "%3A", ["%"] = "%25" }))
 end
 
--- How a failed job reads in formal terms.
+-- Returns the formal state of a failed job.
 local function failed_as(key)
   return formal_failure(unpack(call("HMGET", key, "ox:category", "ox:dead", "atm", "stc", "opts",
     "attemptsMade")))
 end
 
--- A failed job that is not kept leaves only its reason with its gate: so the failure is recorded at the gate.
-local function tell_gate(gate, state)
+-- A failed job that is not kept leaves only its reason with its gate, so the failure is recorded at the gate.
+local function mark_gate_failed(gate, state)
   if gate and string.find(gate, HIDDEN, 1, true) and call("EXISTS", gate) == 1 then
     call("HSET", gate, "ox:ended", state)
   end
 end
 
--- How a job has ended, and its result or the reason; nil while it has not. One that is gone was removed, unless its
--- gate or another parent of it knows better.
+-- Returns how a job has ended, and its result or the reason; nil while it has not. A missing job counts as removed,
+-- unless its gate or another parent of it has its outcome.
 local function ended_as(prefix, id, gate)
   local key = prefix .. id
   if call("ZSCORE", prefix .. "completed", id) then
@@ -65,10 +65,10 @@ local EFFECTS = {
   removed = { category = "cancelled", state = "cancelled", why = "a dependency was cancelled", words = "was removed" },
 }
 
--- The reason of a job that ended with its dependency: which one, and why that one ended, without the end of a long
--- story. Down a chain the first cause is passed on as it is.
+-- Builds the reason of a job that ends with its dependency: which one, and why that one ended, cut to a bound. A chain
+-- passes the first cause on unchanged.
 local LONGEST_STORY = 1000
-local function said_of(of, outcome, reason)
+local function describe_cause(of, outcome, reason)
   if string.sub(reason, 1, 11) == "dependency " then
     return reason
   end
@@ -79,14 +79,14 @@ local function said_of(of, outcome, reason)
   return "dependency " .. of .. " " .. words .. (reason ~= "" and ": " .. reason or "")
 end
 
--- Ends a job that cannot run any more because of what became of a dependency.
+-- Ends a job that cannot run because of the outcome of a dependency.
 local function fail_dependent(key, outcome, of, reason, now)
   local prefix, id = split_key(key)
   if call("ZREM", prefix .. "waiting-children", id) == 0 then
     return
   end
-  local effect, stamp, told = EFFECTS[outcome], string.format("%.0f", now), read_attempt(key, prefix)
-  local said = said_of(of, outcome, reason)
+  local effect, stamp, facts = EFFECTS[outcome], string.format("%.0f", now), read_attempt(key, prefix)
+  local cause = describe_cause(of, outcome, reason)
   local known = call("HMGET", key, "opts", "ox:history", "parent", "parentKey", "ox:lifetime")
   if known[5] then
     call("ZREM", prefix .. "ox:expiring", id)
@@ -94,11 +94,11 @@ local function fail_dependent(key, outcome, of, reason, now)
   local readable, opts = pcall(cjson.decode, known[1] or "")
   local kept = readable and type(opts) == "table" and opts.removeOnFail
   local removed = kept == true or kept == 0 or (type(kept) == "table" and kept.count == 0)
-  call("DEL", key .. ":dependencies") -- a replay means to run the job
+  call("DEL", key .. ":dependencies") -- a replay runs the job again
   if not removed then
     call("HSET", key .. ":failed", of, reason)
     call("ZADD", prefix .. "failed", stamp, id)
-    call("HSET", key, "failedReason", said, "finishedOn", stamp, "ox:category", effect.category)
+    call("HSET", key, "failedReason", cause, "finishedOn", stamp, "ox:category", effect.category)
     if effect.dead then
       call("HSET", key, "ox:dead", "dependency")
     end
@@ -109,22 +109,22 @@ local function fail_dependent(key, outcome, of, reason, now)
   if known[3] then
     local fine, parent = pcall(cjson.decode, known[3])
     if fine then
-      child_failed(parent, key, said, now)
+      child_failed(parent, key, cause, now)
     end
   end
   if removed then
-    tell_gate(known[4], effect.state)
+    mark_gate_failed(known[4], effect.state)
     delete_data(key)
   end
   local entry = call("XADD", prefix .. "events", "MAXLEN", "~", max_events(prefix), "*",
-    "event", "failed", "jobId", id, "failedReason", said, "prev", "waiting-children")
-  record_attempt(told, entry, id, "failed", stamp, said, nil, effect.category, nil, effect.state, prefix)
+    "event", "failed", "jobId", id, "failedReason", cause, "prev", "waiting-children")
+  record_attempt(facts, entry, id, "failed", stamp, cause, nil, effect.category, nil, effect.state, prefix)
 end
 
 -- Applies the end of a dependency to a job that waits for it. May be repeated.
 local function meet(key, kind, of, outcome, value, now)
   if kind == "a" and outcome ~= "completed" then
-    if call("SISMEMBER", key .. ":dependencies", of) == 1 then -- else it ended before, and may live again
+    if call("SISMEMBER", key .. ":dependencies", of) == 1 then -- else it ended before, and may have been replayed
       fail_dependent(key, outcome, of, value, now)
     end
     return
@@ -133,7 +133,7 @@ local function meet(key, kind, of, outcome, value, now)
   if kind == "y" then
     local others = call("HGET", key, "ox:any")
     if not others then
-      return -- another one came first
+      return -- another dependency came first
     end
     others = cjson.decode(others)
     for i = 1, #others, 1000 do
@@ -151,7 +151,7 @@ local function meet(key, kind, of, outcome, value, now)
   release_if_childless(prefix, id, now)
 end
 
--- Gates that this call has met or made, and hidden queues that it has noted with a queue.
+-- Gates that this call has found or made, and hidden queues that it has registered with a queue.
 local met, noted_with = {}, {}
 
 -- Registers a hidden queue with the queue whose workers settle its gates.
@@ -162,7 +162,7 @@ local function note_hidden(prefix, hidden)
   end
 end
 
--- Lets a job wait behind the gate of another one of this slot, which is made where there is none yet.
+-- Puts a job behind the gate of another job of this slot; makes the gate if there is none yet.
 local function attach(prefix, id, key, kind, now)
   local hidden, name = hidden_of(prefix), gate_id(id)
   local gate, of = hidden .. name, prefix .. id
@@ -194,7 +194,7 @@ local function drop_gate(hidden, name)
   delete_data(hidden .. name)
 end
 
--- Tells those behind a gate that was let through, as many as there is room for. Returns how many.
+-- Releases the dependents behind an opened gate, at most `room` of them. Returns how many.
 local function settle_gate(hidden, name, now, room)
   local gate = hidden .. name
   local known = call("HMGET", gate, "ox:of", "ox:ended")
@@ -215,43 +215,43 @@ local function settle_gate(hidden, name, now, room)
   if outcome == "failed" and known[2] then
     outcome = known[2]
   end
-  local cursor, told = "0", 0
+  local cursor, released = "0", 0
   repeat
     local found = call("HSCAN", gate, cursor, "MATCH", "d:*", "COUNT", 100)
     cursor = found[1]
     for i = 1, #found[2], 2 do
-      if told < room then
+      if released < room then
         local key = string.sub(found[2][i], 3)
-        pcall(meet, key, found[2][i + 1], of, outcome, value, now) -- what fails here is left to the repair
+        pcall(meet, key, found[2][i + 1], of, outcome, value, now) -- the repair retries what fails here
         call("HDEL", gate, found[2][i])
-        told = told + 1
+        released = released + 1
       end
     end
-  until cursor == "0" or told >= room
-  if told < room then
+  until cursor == "0" or released >= room
+  if released < room then
     drop_gate(hidden, name)
   end
-  return told
+  return released
 end
 
--- Settles what this call let through, and what that lets through, within some room; workers do the rest.
+-- Settles the gates that this call opened, and those that these open, within `room`; workers do the rest.
 local function settle_opened(now, room)
-  local at, told, hidden_ones = 1, 0, {}
-  while at <= #opened and told < room do
+  local at, released, hidden_ones = 1, 0, {}
+  while at <= #opened and released < room do
     hidden_ones[opened[at][1]] = true
-    told = told + settle_gate(opened[at][1], opened[at][2], now, room - told)
+    released = released + settle_gate(opened[at][1], opened[at][2], now, room - released)
     at = at + 1
   end
   for hidden in pairs(hidden_ones) do
     if call("EXISTS", hidden .. "wait") == 0 then
-      call("DEL", hidden .. "marker", hidden .. "events") -- no worker need wake up for what is done
+      call("DEL", hidden .. "marker", hidden .. "events") -- the work is done, so no worker need wake up
     end
   end
-  return told
+  return released
 end
 
--- Opens gates whose job has ended without them: it has another parent, or a client removed it.
--- `names` are gates that wait.
+-- Opens gates whose job ended without opening them: it has another parent, or a client removed it.
+-- `names` are waiting gates.
 local function open_ended(hidden, names)
   local prefix = string.sub(hidden, 1, -1 - #HIDDEN) .. ":"
   for _, name in ipairs(names) do
@@ -259,7 +259,7 @@ local function open_ended(hidden, names)
     local of = peek(gate, "ox:of")
     if not of or ended_as(prefix, of, gate) then
       if call("ZREM", hidden .. "waiting-children", name) == 1 then
-        call("RPUSH", hidden .. "wait", name) -- so that what there is no room for is not lost
+        call("RPUSH", hidden .. "wait", name) -- so that gates beyond `room` are not lost
         opened[#opened + 1] = { hidden, name }
       end
     end

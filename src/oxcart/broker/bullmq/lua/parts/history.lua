@@ -1,12 +1,12 @@
--- The end of an attempt in the words of the model, for jobs that keep a history (field `ox:history`).
+-- Records the end of an attempt in the words of the model, for jobs that keep a history (field `ox:history`).
 --
 -- `ox:attempts` holds a line per ended attempt, newest last: a JSON list of the number of its start, began, ended,
 -- worker, outcome, category, code, message, stack.
 
--- Kept of a message and of a stack: the end of it, where the failure is.
+-- Longest part kept of a message and of a stack: its end, because the failure is there.
 local LONGEST_MESSAGE, LONGEST_TRACE, MOST_ATTEMPTS = 1000, 2000, 20
 
--- How an attempt ended and the state that the job went to, as a flat list. `stacks` is the JSON list of all
+-- Returns how an attempt ended and the job's new state, as a flat list. `stacks` is the JSON list of all
 -- stacks, or nil; `was` holds the job's `ats`, `processedOn`, `pb` and `ox:attempts`.
 local function history_of(history, was, outcome, to, why, time, message, stacks, category, code)
   local stack
@@ -30,7 +30,7 @@ local function history_of(history, was, outcome, to, why, time, message, stacks,
   return { "ox:history", noted(history, time, "running", to, was[3], why), "ox:attempts", lines }
 end
 
--- Writes that down at once.
+-- Writes that flat list at once.
 local function note_end(key, history, outcome, to, why, time, message, category)
   local was = call("HMGET", key, "ats", "processedOn", "pb", "ox:attempts")
   call("HSET", key, unpack(history_of(history, was, outcome, to, why, time, message, nil, category)))

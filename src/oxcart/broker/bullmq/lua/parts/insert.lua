@@ -1,16 +1,16 @@
--- The three ways for a job to wait: in the ready list, by priority, or until its time has come.
+-- The three ways for a job to wait: in the ready list, by priority, or delayed.
 
 local TICK = 4096          -- delayed scores are milliseconds times this, the rest keeps arrival order
 local BAND = 4294967296    -- priority scores are the priority times this plus a running counter
 
--- Member `0` of the marker wakes a blocked worker now, member `1` at the time that is its score.
+-- Member `0` of the marker wakes a blocked worker now, member `1` at its score as a time.
 local function wake_now(prefix, gate)
   if not gate.closed then
     call("ZADD", prefix .. "marker", 0, "0")
   end
 end
 
--- Milliseconds at which the next delayed job is due, or nil; a fraction carries the arrival order.
+-- Returns the ms at which the next delayed job is due, or nil; a fraction carries the arrival order.
 local function next_due(prefix)
   local first = call("ZRANGE", prefix .. "delayed", 0, 0, "WITHSCORES")
   return first[2] and tonumber(first[2]) / TICK
@@ -33,7 +33,7 @@ local function insert_by_priority(prefix, id, priority)
   call("ZADD", prefix .. "prioritized", priority * BAND + turn % BAND, id)
 end
 
--- By its priority: the ready list for 0, the sorted set otherwise.
+-- Inserts by priority: into the ready list for 0, else into the sorted set.
 local function insert_waiting(prefix, gate, id, priority, front)
   if priority == 0 then
     insert_ready(prefix, gate, id, front)
@@ -43,7 +43,7 @@ local function insert_waiting(prefix, gate, id, priority, front)
   end
 end
 
--- In front of all others of its priority. Peers add no marker in the sorted set, so neither do we.
+-- Inserts in front of all others of its priority. Peers add no marker in the sorted set, so neither do we.
 local function insert_front(prefix, gate, id, priority)
   if priority > 0 then
     call("ZADD", prefix .. "prioritized", priority * BAND, id)
@@ -64,7 +64,7 @@ local function delayed_score(prefix, now, delay)
   return low, due
 end
 
--- The caller wakes later workers once, when all its jobs are in. Returns the id of the event.
+-- The caller wakes later workers once, after its last job. Returns the id of the event.
 local function insert_delayed(prefix, id, now, delay)
   local score, due = delayed_score(prefix, now, delay)
   call("ZADD", prefix .. "delayed", score, id)
@@ -72,7 +72,7 @@ local function insert_delayed(prefix, id, now, delay)
     "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))
 end
 
--- Whether a job waits for a worker. Asked when something failed half-way, so a key of a wrong type is no error.
+-- Returns whether a job waits for a worker. Called after a partial failure, so a key of a wrong type is no error.
 local function is_ready(prefix, id)
   for place, command in pairs({ prioritized = "ZSCORE", wait = "LPOS", paused = "LPOS" }) do
     local found = redis.pcall(command, prefix .. place, id)
@@ -83,7 +83,7 @@ local function is_ready(prefix, id)
   return false
 end
 
--- Puts an id back into `active` that left it for a place it did not reach.
+-- Puts an id back into `active` that left it but did not reach its new place.
 local function put_back(prefix, id)
   local delayed = redis.pcall("ZSCORE", prefix .. "delayed", id)
   if is_ready(prefix, id) or type(delayed) == "string" then
@@ -93,8 +93,7 @@ local function put_back(prefix, id)
   return true
 end
 
--- Lets one due job wait for a worker; `stamp` is the time that is written down. An id that leads to no job is dropped
--- with its place.
+-- Promotes one due job; `stamp` is the time to record. An id without a job is dropped.
 local function promote_one(prefix, gate, id, stamp)
   local key = prefix .. id
   local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm", "delay", "attemptsMade")
@@ -119,12 +118,11 @@ local function promote_one(prefix, gate, id, stamp)
   end
 end
 
--- So many ready jobs are plenty.
+-- From this many ready jobs on, fewer due jobs are promoted.
 local PLENTY = 500
 
--- Lets at most `most` due jobs wait for a worker, or `few` where plenty is ready. `stamp` is the time that is written
--- down, where it is not `now`. Returns how many it moved. One
--- that cannot be moved stays, and stops none of the others.
+-- Promotes at most `most` due jobs, or `few` if plenty is ready. `stamp` is the time to record, if it is not `now`.
+-- Returns how many it moved. A job that cannot be moved stays, and does not stop the others.
 local function promote_due(prefix, gate, now, most, few, stamp)
   local due = call("ZRANGEBYSCORE", prefix .. "delayed", 0, (now + 1) * TICK - 1, "LIMIT", 0, most)
   if #due == 0 then

@@ -1,6 +1,6 @@
 -- Idempotency keys: one job per name and key, until the key expires.
 
--- The job that owns a key, or nil: then this job owns it from now on. A key whose job is gone has no owner.
+-- Returns the job that owns a key, or nil: then this job owns it from now on. A key whose job is gone has no owner.
 local function key_owner(prefix, id, name, flags, extras)
   local key
   for i = 1, #extras, 2 do

@@ -1,7 +1,7 @@
 -- Lanes: queues whose names are the targets of their jobs (docs/decisions/60).
 --
--- A lane is named by what stands behind the "@" of its queue's name; `base` is the beginning of the keys of the queue
--- that it belongs to. Stands on base, gate, insert and, for claims, claiming.
+-- A lane's name is the text behind the "@" of its queue's name; `base` is the key prefix of the queue that it belongs
+-- to. Needs base, gate, insert and, for claims, claiming.
 
 -- Ms after which an unread wake key of a worker expires.
 local WAKE = "60000"
@@ -10,8 +10,8 @@ local function lane_prefix(base, lane)
   return string.sub(base, 1, -2) .. "@" .. lane .. ":"
 end
 
--- Tells workers of a lane, by its name.
-local function tell_of_lane(base, workers, lane)
+-- Wakes workers for a lane, by its name.
+local function wake_for_lane(base, workers, lane)
   for _, worker in ipairs(call("ZRANGE", base .. workers, 0, -1)) do
     local key = base .. "ox:wake:" .. worker
     call("ZADD", key, 0, lane)
@@ -19,10 +19,10 @@ local function tell_of_lane(base, workers, lane)
   end
 end
 
--- Tells the crowded of several lanes that are ready, as many as one call may: at most so many workers, and words in
--- all. A worker that was not woken for all of them sees them at its own tick.
+-- Wakes the crowded workers for several ready lanes, within the bounds of one call on workers and on lane names. A
+-- worker that was not woken for all of them sees them at its own tick.
 local CROWD, WORDS = 200, 1000
-local function tell_of_lanes(base, lanes)
+local function wake_for_lanes(base, lanes)
   local workers = #lanes > 0 and call("ZRANGE", base .. "ox:crowded", 0, CROWD - 1) or {}
   local words = {}
   for i = 1, math.min(#lanes, math.max(1, math.floor(WORDS / #workers))) do
@@ -35,21 +35,21 @@ local function tell_of_lanes(base, lanes)
   end
 end
 
--- Notes a lane that has a job, or will have one at the end of this call. The server's clock decides when: those of
+-- Registers a lane that has a job, or will have one at the end of this call. The time is the server's: the clocks of
 -- clients differ, and lanes that were not seen for a while are removed.
 local function enter_lane(base, lane)
   if call("ZADD", base .. "ox:lanes", server_ms(), lane) == 1 then
     call("HSET", base .. "meta", "ox:lanes", "+")
     call("HSET", lane_prefix(base, lane) .. "meta", "ox:lanes", base)
     call("INCR", base .. "ox:lanes:version")
-    tell_of_lane(base, "ox:listeners", lane)
+    wake_for_lane(base, "ox:listeners", lane)
   else
-    tell_of_lane(base, "ox:crowded", lane)
+    wake_for_lane(base, "ox:crowded", lane)
   end
   call("SADD", base .. "ox:lanes:ready", lane)
 end
 
--- Whether a job of this id is in the base queue or in another of its lanes than that of these keys.
+-- Returns whether a job of this id is in the base queue or in a lane other than that of these keys.
 local function is_elsewhere(base, prefix, id)
   if prefix ~= base and call("EXISTS", base .. id) == 1 then
     return true
@@ -59,7 +59,7 @@ local function is_elsewhere(base, prefix, id)
   return other and other ~= prefix and call("EXISTS", other .. id) == 1
 end
 
--- The priority of the first job that is ready, or nil.
+-- Returns the priority of the first ready job, or nil.
 local function head_of(prefix)
   if call("EXISTS", prefix .. "wait") == 1 then
     return 0
@@ -68,7 +68,7 @@ local function head_of(prefix)
   return first[2] and math.floor(tonumber(first[2]) / BAND)
 end
 
--- As `head_of`, when jobs whose time has come were let through; where there is none also returns when the next is due.
+-- As `head_of`, after due jobs were promoted; if none is ready, also returns when the next is due.
 local function head_by_now(prefix, now)
   local head = head_of(prefix)
   if head then
@@ -82,10 +82,10 @@ local function head_by_now(prefix, now)
   return head, due
 end
 
--- Claims from one of several lanes. They stand in the place of the number of jobs: the number, the lane
--- of this script's keys, and those to choose from, each behind an "@"; "base" is the queue that they belong to.
--- Takes the lane whose first job has the lowest priority, the first of them where several have, and of it no jobs
--- that come behind the first of another lane. Answers as `answer_claim` of a choice.
+-- Claims from one of several lanes. They are part of the argument for the number of jobs: the number, the lane
+-- of this script's keys, and the lanes to choose from, each behind an "@"; "base" is the base queue.
+-- Takes the lane whose first job has the lowest priority, and the first such lane among equals. Takes no job that
+-- comes behind the first job of another lane. Answers as `answer_claim` for a choice.
 local function claim_in_lanes(codes, asked, limits_of)
   local lanes, count = {}, asked.wanted
   for lane in string.gmatch(ARGV[4], "@([^@]*)") do

@@ -1,9 +1,9 @@
 -- Limits per job type and per key (decision 56). A bucket is `t:` and a job's name, or `k:` and its key.
 --
--- A queue and its lanes have them together: `AT` is the beginning of the keys of the queue that they belong to. A job
--- goes by its id in these sets, and one in a lane by the lane's name before that (`name_of`).
+-- A queue and its lanes share them: `AT` is the key prefix of the base queue. These sets name a job by its id, and a
+-- job in a lane by the lane's name and its id (`name_of`).
 
--- The rules in `ox:limits`; none where they cannot be read.
+-- The rules in `ox:limits`; none if they cannot be read.
 local function rules_of(text)
   local fine, rules = pcall(cjson.decode, text)
   if fine and type(rules) == "table" and type(rules.t) == "table" and type(rules.k) == "table" then
@@ -22,7 +22,7 @@ local function name_of(prefix, id)
   return prefix == AT and id or "\1" .. string.sub(prefix, #AT + 1, -2) .. "\1" .. id
 end
 
--- The beginning of the keys of a job's queue or lane, and its id.
+-- Returns the key prefix of a job's queue or lane, and its id.
 local function job_of(name)
   if string.byte(name) ~= 1 then
     return AT, name
@@ -31,15 +31,15 @@ local function job_of(name)
   return string.sub(AT, 1, -2) .. "@" .. lane .. ":", id
 end
 
--- A job held back is due in a day: no peer takes it before it is let in.
+-- A job held back is due in a day: no peer takes it before it is admitted.
 local DAY = 86400000
--- After so many ms a bucket that stays full is looked at: a worker may be lost.
+-- Ms after which a full bucket is checked again: a worker may be lost.
 local LOOK = 5000
 local MINUTE = 60000
--- At most so many jobs are let in because a time has come, and held back, by one call: each costs five commands.
+-- Most jobs that one call admits because they are due, and most that it holds back: each costs five commands.
 local LET_IN, HOLD_BACK = 100, 100
 
--- The rule of a bucket: how many at once and per minute, 0 for any number; nil for no rule.
+-- Returns the rule of a bucket: how many at once and per minute, 0 for unlimited; nil for no rule.
 local function rule_of_bucket(rules, bucket)
   local rule = string.sub(bucket, 1, 2) == "t:" and rules.t[string.sub(bucket, 3)] or nil
   if string.sub(bucket, 1, 2) == "k:" then
@@ -51,7 +51,7 @@ local function rule_of_bucket(rules, bucket)
   return rule
 end
 
--- The buckets of a job that have rules.
+-- Returns the buckets of a job that have rules.
 local function buckets_of(rules, name, key)
   local found = {}
   if name and rules.t[name] then
@@ -67,8 +67,8 @@ local function count_in(set, bucket)
   return call("ZLEXCOUNT", set, "[" .. bucket .. "\n", "(" .. bucket .. "\011")
 end
 
--- Drops holders that hold nothing: without a lease, and not active. One whose lease ran out keeps its place
--- while it is active, because its worker may renew it.
+-- Drops places of jobs that neither have a lease nor are active. A job whose lease expired keeps its place while it is
+-- active, because its worker may renew it.
 local function drop_lost_holders(bucket)
   local members = call("ZRANGEBYLEX", PLACES, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, 1000)
   local locks = {}
@@ -85,7 +85,7 @@ local function drop_lost_holders(bucket)
   end
 end
 
--- How many more jobs of a bucket may start now; and ms until that changes by itself, where a minute is full.
+-- Returns how many more jobs of a bucket may start now; and the ms until that changes by itself, if a minute is full.
 local function room_in(bucket, rule, look)
   local room, wait = math.huge, nil
   if rule[1] > 0 then
@@ -110,15 +110,14 @@ local function room_in(bucket, rule, look)
   return room, wait
 end
 
--- Lets at most `most` jobs of a bucket in, the first of those held back first. Notes of jobs that are not where they
--- were put are dropped on the way; where there are very many of them, the next look goes on. `gate` is that of this
--- script's queue.
--- A job stands in its new place before it leaves the old one, and its note goes last: what fails on the way must not
--- lose it. One that finds no place stays where it is, due in a day, and stops none of the others.
+-- Admits at most `most` jobs of a bucket, first held back first. Notes of jobs that are no longer in their place are
+-- dropped; if there are very many, the next check continues. `gate` is that of this script's queue.
+-- A job enters its new place before it leaves the old one, and its note goes last: a failure in between must not
+-- lose it. A job that cannot be moved stays where it is, due in a day, and does not stop the others.
 local function let_in(bucket, most, gate)
   local found, notes, gates = {}, {}, { [P] = gate }
   local none_left, many_left = false, false
-  local page = most + 1 -- one more than is wanted tells whether any are left
+  local page = most + 1 -- one more than needed shows whether any are left
   for turn = 1, 10 do
     local members = call("ZRANGEBYLEX", PARKED, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", #found, page)
     local looked, stale = 0, {}
@@ -149,7 +148,7 @@ local function let_in(bucket, most, gate)
     page = 200
   end
   local entered = 0
-  for i = #found, 1, -1 do -- each goes to the front, so the first is let in last
+  for i = #found, 1, -1 do -- each goes to the front, so the first is admitted last
     local prefix, id = found[i][1], found[i][2]
     local fine = pcall(function()
       gates[prefix] = gates[prefix] or read_gate(prefix)
@@ -173,8 +172,8 @@ local function let_in(bucket, most, gate)
   return entered
 end
 
--- Looks at a bucket with jobs held back: lets in as many as there is room for, at most `most`, and notes when to
--- look again. Returns how many it let in.
+-- Checks a bucket that holds jobs back: admits as many as there is room for, at most `most`, and stores when to
+-- check again. Returns how many it admitted.
 local function look_at_bucket(rules, bucket, gate, now, most)
   local rule = rule_of_bucket(rules, bucket)
   local room, wait = math.huge, nil
@@ -191,8 +190,8 @@ local function look_at_bucket(rules, bucket, gate, now, most)
   return many
 end
 
--- Looks at buckets whose time has come, at most `most`; returns whether there may be more. Where no rules are left
--- and no job is held back, there are no limits any more.
+-- Checks at most `most` buckets that are due; returns whether there may be more. Without rules and without held back
+-- jobs, the limits end.
 local function open_due(gate, now, most)
   limit_at(gate.base or P)
   local rules = rules_of(gate.limits)
@@ -210,7 +209,7 @@ local function open_due(gate, now, most)
   return #due == most or left <= 0
 end
 
--- Takes a job's places away; returns the buckets in which it had one. A rule that goes takes all places with it.
+-- Removes a job's places; returns the buckets in which it had one. Removing a rule removes all its places.
 local function give_up_places(rules, id, name, key)
   local freed = {}
   for _, bucket in ipairs(buckets_of(rules, name, key)) do
@@ -222,15 +221,15 @@ local function give_up_places(rules, id, name, key)
   return freed
 end
 
--- The same for a job that the stalled check took back: it stands in front, and takes a place again at the claim.
+-- The same for a job that the stalled check recovered: it goes to the front, and takes a place again at the claim.
 local function give_up_lost_places(gate, id, key)
   limit_at(gate.base or P)
   local job = call("HMGET", key, "name", "ox:limit")
   give_up_places(rules_of(gate.limits), id, job[1], job[2])
 end
 
--- Ends what jobs that left `active` held, and lets others in for them. `leavers` is a list of { id, name and
--- key, whether it stands in front of all others now }.
+-- Removes the places of jobs that left `active`, and admits others instead. `leavers` is a list of { id, name and
+-- key, whether it is now in front of all others }.
 local function leave_places(text, base, leavers)
   limit_at(base)
   local rules, vacant = rules_of(text), {}
@@ -253,8 +252,8 @@ local function leave_places(text, base, leavers)
   end
 end
 
--- What a claim asks about each job that it would take. `admits` returns whether it may start, and remembers that it
--- does or is held back; `write` writes both down. Nothing is written before.
+-- Builds the check of a claim. `admits` returns whether a job may start, and remembers that it starts or is held back;
+-- `write` stores both. Nothing is written before.
 local function limiting(gate, now)
   open_due(gate, now, 20)
   local rules = rules_of(gate.limits)
@@ -283,7 +282,7 @@ local function limiting(gate, now)
       if room_of(bucket) <= 0 then
         held_back[#held_back + 1] = { id, bucket }
         limits.is_tired = #held_back >= HOLD_BACK
-        if i == 2 then -- it would have had a place in the first: another job may
+        if i == 2 then -- it would have had a place in the first bucket: another job may take it
           vacant[buckets[1]] = (vacant[buckets[1]] or 0) + 1
         end
         return false
@@ -324,7 +323,7 @@ local function limiting(gate, now)
     end
   end
 
-  -- Afterwards: places that a job could not take because of its other bucket are offered to others.
+  -- Afterwards: others are offered the places that a job could not take because of its other bucket.
   function limits.offer()
     for bucket, places in pairs(vacant) do
       local room = math.min(places, rooms[bucket])

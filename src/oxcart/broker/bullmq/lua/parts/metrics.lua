@@ -1,8 +1,8 @@
--- Counting ended jobs by the minute, in the series that peers' getMetrics reads.
+-- Counts ended jobs by the minute, in the series that peers' getMetrics reads.
 --
--- Kept in `metrics:<state>`: how many ended in all, and when and at which number the last point was made; and in
--- `metrics:<state>:data` the points, the newest at the head. A point is made when a job ends in a later minute
--- than the last: how many ended between the two, then a zero for every minute that nothing was made for.
+-- `metrics:<state>` holds how many ended in all, and time and number of the last point.
+-- `metrics:<state>:data` holds the points, the newest at the head. A job that ends in a later minute than the last
+-- point makes one: how many ended between the two, then a zero for every minute without a point.
 -- A batch reads the counters once and writes them once.
 
 local MINUTE = 60000
@@ -17,7 +17,7 @@ local function count_end(state, now, most)
     series[state] = one
   end
   if not one then
-    return -- a peer keeps something else there
+    return -- a peer stores something else here
   end
   local count = one.count
   one.count = count + 1

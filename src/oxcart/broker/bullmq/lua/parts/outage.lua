@@ -1,10 +1,10 @@
--- What keeps a stalled check from taking jobs of healthy workers after an outage. The marks of a check (`stalled`) run
--- out with the sign of a worker, so that no check of any client finds one after an outage. `ox:away` shows that a check has
--- seen such a gap: the marks made then stay until the next check, however long that takes to come. It holds how many
--- checks in a row have found no sign of a worker, and the ms for which the last of them waits.
+-- Keeps a stalled check from recovering jobs of healthy workers after an outage. The marks of a check (`stalled`)
+-- expire with the sign of life of a worker, so that no check of any client finds one after an outage. `ox:away` shows
+-- that a check has seen such a gap: the marks made then stay until the next check, however late that is. It holds how
+-- many checks in a row found no sign of life, and the ms for which the last of them waits.
 -- include: signs
 
--- Prolongs the sign of a worker and the marks with it; returns whether the sign was still there.
+-- Extends the sign of life and the marks with it; returns whether the sign had not expired.
 local function stay_alive(prefix, silence)
   local kept = prolong_sign(prefix, silence)
   if kept and call("EXISTS", prefix .. "ox:away") == 0 then
@@ -13,8 +13,8 @@ local function stay_alive(prefix, silence)
   return kept ~= nil
 end
 
--- Whether a check has to wait until workers have renewed, for there was no sign of a worker and jobs are active. Twice in a
--- row and no more: workers that come only now and then would never take a job back.
+-- Returns whether a check must wait until workers have renewed: no sign of life was found and jobs are active. At most
+-- twice in a row: workers that run only now and then would otherwise never recover a job.
 local function must_wait(prefix, silence, grace)
   if stay_alive(prefix, silence) then
     return false
@@ -28,7 +28,7 @@ local function must_wait(prefix, silence, grace)
   return true
 end
 
--- For how many ms a check waits that has found no sign of a worker; 0 where none waits.
+-- Returns for how many ms a check waits that found no sign of life; 0 if none waits.
 local function grace_of(prefix)
   return tonumber(string.match(call("GET", prefix .. "ox:away") or "", "%d+$")) or 0
 end

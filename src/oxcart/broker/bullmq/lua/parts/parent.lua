@@ -1,9 +1,9 @@
--- What a settled child means for its parent, possibly in another queue of the same slot.
+-- Applies the end of a child to its parent, possibly in another queue of the same slot.
 
--- The gates (parts/gates.lua) that this call has let through: { prefix of their queue, id }.
+-- The gates (parts/gates.lua) that this call has opened: { prefix of their queue, id }.
 local opened = {}
 
--- Lets a parent wait for a worker: first its delay, then its priority; in front of the others.
+-- Releases a parent: first its delay applies, then its priority; it goes in front of the others.
 local function release_parent(prefix, id, now)
   if string.sub(prefix, -7) == "~gates:" then
     opened[#opened + 1] = { prefix, id }
@@ -36,8 +36,8 @@ local function release_if_childless(prefix, id, now)
   end
 end
 
--- A child whose failure fails its parent: the parent is marked, and the worker that takes it next fails
--- it. One that waits for children or for its time is let through at once, so that this happens soon.
+-- A child whose failure fails its parent: the parent is marked, and the worker that claims it next fails it. A parent
+-- that waits for children or is delayed is released at once, so that this happens soon.
 local function doom_parent(prefix, id, child_key, now)
   local key = prefix .. id
   if call("EXISTS", key) == 0 then
@@ -62,8 +62,8 @@ local function child_completed(parent_key, parent_prefix, parent_id, child_key, 
   end
 end
 
--- `parent` is the decoded JSON that the child carries; its flags define what the failure means. Without a
--- flag the child stays a dependency and the parent waits until the child is retried or removed.
+-- `parent` is the decoded JSON in the child's hash; its flags define the effect of a failure. Without a flag the child
+-- stays a dependency, and the parent waits until the child is retried or removed.
 local function child_failed(parent, child_key, reason, now)
   if not (parent.fpof or parent.cpof or parent.idof or parent.rdof) then
     return

@@ -1,4 +1,4 @@
--- Another priority for a job that waits; for one in another state it counts from its next wait on.
+-- Changes the priority of a waiting job; in any other state it applies from the job's next wait on.
 
 local function reprioritise(id, priority, front)
   local gate = read_gate(P)

@@ -1,7 +1,7 @@
 -- Removes a job's data and notifies its parent.
 
--- Drops the note of a custom id with its job (docs/decisions/60). Only jobs in lanes have one, and the name of a lane
--- has an "@".
+-- Drops the note of a custom id with its job (docs/decisions/60). Only jobs in lanes have one, and a lane's name
+-- contains an "@".
 local bases = {}
 local function drop_note(key)
   if not string.find(key, "@", 1, true) then
@@ -26,8 +26,8 @@ local function delete_data(key)
     key .. ":unsuccessful")
 end
 
--- Takes a child off its parent's list; a parent that waited for nothing else goes to the ready list.
--- Peers ignore the parent's delay and priority here, so the same happens with every client that removes the child.
+-- Removes a child from its parent's list; a parent that waited for nothing else goes to the ready list.
+-- Peers ignore the parent's delay and priority here, so every client that removes the child has the same effect.
 local function detach_child(parent_key, child_key)
   if call("SREM", parent_key .. ":dependencies", child_key) == 0 then
     return
@@ -49,8 +49,8 @@ local function detach_from_living_parent(key)
   end
 end
 
--- Old finished jobs that make room for a new one. A peer leaves their deduplication keys alone. A parent that
--- cannot be read is left alone as well: it must not keep the others.
+-- Removes old finished jobs to make room for a new one. A peer leaves their deduplication keys in place. A parent that
+-- cannot be read is left alone as well: it must not block the others.
 local function forget_jobs(prefix, ids)
   for _, id in ipairs(ids) do
     pcall(detach_from_living_parent, prefix .. id)
@@ -58,7 +58,7 @@ local function forget_jobs(prefix, ids)
   end
 end
 
--- Drops the deduplication record of a job that is removed, if the job still owns it.
+-- Drops the deduplication record of a removed job, if the job still owns it.
 local function drop_deduplication(prefix, key, id)
   local name = call("HGET", key, "deid")
   if name and redis.pcall("GET", prefix .. "de:" .. name) == id then

@@ -1,8 +1,8 @@
--- Letting a finished job run again. Stands on base, gate, insert and failing.
+-- Lets a finished job run again. Needs base, gate, insert and failing.
 
 -- Moves one job from `failed` or `completed` to the ready list. Returns 1, or -1 no such job, -3 not in that
--- state. With `reset` its attempts count from the beginning. Its starts do not: they are the fencing number, by
--- which a store refuses a writer that comes late. Their number is noted: workers may bound starts.
+-- state. `reset` resets its attempts. It does not reset its starts: they are the fencing number, by which a store
+-- refuses a late writer. Their number is stored, because workers may bound starts.
 local function retry_one(gate, id, state, front, reset, now)
   local key = P .. id
   if call("EXISTS", key) == 0 then
@@ -11,7 +11,7 @@ local function retry_one(gate, id, state, front, reset, now)
   local known = call("HMGET", key, "parentKey", "ox:history", "ox:category", "ox:dead", "atm", "stc", "opts",
     "attemptsMade", "ox:lifetime")
   local parent_key, history = known[1], known[2]
-  local has_parent = parent_key and call("EXISTS", parent_key) == 1 -- in another slot: refused before any write
+  local has_parent = parent_key and call("EXISTS", parent_key) == 1 -- refused before any write if it is in another slot
   if call("ZREM", P .. state, id) == 0 then
     return -3
   end

@@ -1,8 +1,7 @@
--- Making the runs of a schedule.
+-- Makes the runs of a schedule.
 --
--- A schedule `id` has a place in the sorted set `repeat`, whose score is the time of its next run, a record
--- `repeat:<id>`, and exactly one job that is its next run: `repeat:<id>:<time>`. Stands on base, gate, insert
--- and store.
+-- A schedule `id` has a member in the sorted set `repeat`, whose score is the time of its next run, a record
+-- `repeat:<id>`, and exactly one job that is its next run: `repeat:<id>:<time>`. Needs base, gate, insert and store.
 
 local function whole(number)
   return string.format("%.0f", number)
@@ -12,10 +11,10 @@ local function run_id(scheduler, at)
   return "repeat:" .. scheduler .. ":" .. whole(at)
 end
 
--- At most so many slots that are taken are passed over.
+-- Most taken slots that are skipped.
 local SLOTS = 32
 
--- Where a run waits to be claimed, or nil.
+-- Returns the state in which a run waits to be claimed, or nil.
 local function place_of(id)
   for _, set in ipairs({ "delayed", "prioritized" }) do
     if call("ZSCORE", P .. set, id) then
@@ -29,7 +28,7 @@ local function place_of(id)
   end
 end
 
--- The time of the run after the one at `last` (nil for none), for a schedule by interval; and its offset from
+-- Returns the time of the run after the one at `last` (nil for none), for a schedule by interval; and its offset from
 -- a multiple of the interval, which runs keep when some were missed.
 local function next_by_interval(last, every, now, offset, start)
   local at
@@ -57,8 +56,8 @@ local function next_by_interval(last, every, now, offset, start)
   return math.floor(at), math.floor(offset)
 end
 
--- Writes the job of a run and puts it where it waits. `opts` is a decoded table, `further` a flat list of
--- hash fields of ours. Returns the job's id and its delay.
+-- Stores the job of a run and inserts it. `opts` is a decoded table, `further` a flat list of our hash fields.
+-- Returns the job's id and its delay.
 local function make_run(scheduler, at, now, name, data, opts, further)
   local id = run_id(scheduler, at)
   local delay = math.max(0, at - now)

@@ -1,7 +1,6 @@
--- Where a job is.
+-- Finds the state of a job.
 
--- Whether a job is in any list or set of the queue. In the lists it is searched for by its id, which takes the
--- longer the longer they are.
+-- Returns whether a job is in any list or set of the queue. Searching a list takes the longer the longer it is.
 local function is_in_a_state(id)
   for _, state in ipairs({ "completed", "failed", "delayed", "prioritized", "waiting-children" }) do
     if call("ZSCORE", P .. state, id) then

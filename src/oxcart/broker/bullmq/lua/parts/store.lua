@@ -1,7 +1,7 @@
--- Writing a new job's hash.
+-- Writes a new job's hash.
 
--- `extras` is a flat list of further fields and values, or nil. Tags and correlation of a job go to a pipeline that
--- reads the queue, because no event carries it: one record in `ox:attempts`, under the id of the event `added`.
+-- `extras` is a flat list of further fields and values, or nil. No event carries tags and correlation. If a pipeline
+-- reads the queue, they go into one record in `ox:attempts`, under the id of the event `added`.
 local function store_job(prefix, id, name, data, opts, timestamp, delay, priority, extras)
   call("HSET", prefix .. id, "name", name, "data", data, "opts", opts, "timestamp", timestamp,
     "delay", delay, "priority", priority, unpack(extras or {}))
@@ -17,10 +17,10 @@ local function store_job(prefix, id, name, data, opts, timestamp, delay, priorit
   end
   local entry = call("XADD", prefix .. "events", "*", "event", "added", "jobId", id, "name", name)
   if (corr or tags) and is_attached(prefix) then
-    local told = { "event", "added", "jobId", id, "name", name, corr and "corr" or "tags", corr or tags }
+    local fields = { "event", "added", "jobId", id, "name", name, corr and "corr" or "tags", corr or tags }
     if corr and tags then
-      told[9], told[10] = "tags", tags
+      fields[9], fields[10] = "tags", tags
     end
-    redis.pcall("XADD", prefix .. "ox:attempts", "MAXLEN", "~", max_events(prefix), entry, unpack(told))
+    redis.pcall("XADD", prefix .. "ox:attempts", "MAXLEN", "~", max_events(prefix), entry, unpack(fields))
   end
 end

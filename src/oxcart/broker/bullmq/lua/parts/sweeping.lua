@@ -1,18 +1,18 @@
--- Removing jobs by the hundred: whole states of a queue, or what of them is old.
+-- Removes jobs by the hundred: whole states of a queue, or their old jobs.
 --
--- As with peers such a removal is hard: a parent in the same queue that waited for nothing but the removed
--- child goes with it, and one in another queue is let through without an event.
+-- As with peers such a removal is hard: a parent in the same queue that waited only for the removed child goes with it.
+-- A parent in another queue is released without an event.
 
 local function sweep_data(key)
   drop_note(key)
-  -- Not DEL: a parent may have a hundred thousand children on record, and those are freed elsewhere.
+  -- Not DEL: a parent may have a hundred thousand recorded children, and UNLINK frees those in the background.
   call("UNLINK", key, key .. ":logs", key .. ":dependencies", key .. ":processed", key .. ":failed",
     key .. ":unsuccessful")
 end
 
 local leave_parent
 
--- Takes a waiting parent with the last child that it waited for.
+-- Removes a waiting parent together with the last child that it waited for.
 local function sweep_parent(prefix, id)
   if prefix ~= P then
     insert_ready(prefix, read_gate(prefix), id, true)

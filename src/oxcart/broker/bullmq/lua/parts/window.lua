@@ -1,6 +1,6 @@
--- A deduplication window as an add meets it: `de:<name>` holds the id of the job that owns it.
+-- Deduplication windows at an add: `de:<name>` holds the id of the job that owns the window.
 
-local function tell_deduplicated(prefix, name, kept, dropped)
+local function emit_deduplicated(prefix, name, kept, dropped)
   local events, limit = prefix .. "events", max_events(prefix)
   call("XADD", events, "MAXLEN", "~", limit, "*", "event", "debounced", "jobId", kept, "debounceId", name)
   call("XADD", events, "MAXLEN", "~", limit, "*", "event", "deduplicated", "jobId", kept,
@@ -11,7 +11,7 @@ local function has_time(rule)
   return rule.ttl and rule.ttl > 0
 end
 
--- A window that keeps the last add has no time of its own: it must be open as long as its owner is active.
+-- A window that keeps the last add has no time limit: it must stay open as long as its owner is active.
 local function open_window(key, id, rule)
   if has_time(rule) and not rule.keepLastIfActive then
     call("SET", key, id, "PX", string.format("%.0f", rule.ttl))
@@ -20,8 +20,8 @@ local function open_window(key, id, rule)
   end
 end
 
--- Stores an add under `dn:<name>` while the owner is active; the owner's end makes it a job. Only the last
--- one is kept. Returns whether it was stored.
+-- Stores an add under `dn:<name>` while the owner is active; the owner's end makes it a job. Only the last add is
+-- kept. Returns whether it was stored.
 local function keep_last(prefix, rule, owner, job)
   if not rule.keepLastIfActive or not call("LPOS", prefix .. "active", owner) then
     return false
@@ -52,12 +52,12 @@ local function keep_last(prefix, rule, owner, job)
   call("DEL", kept_key)
   call("HSET", kept_key, unpack(fields))
   call("PERSIST", prefix .. "de:" .. rule.id)
-  tell_deduplicated(prefix, rule.id, owner, job.id)
+  emit_deduplicated(prefix, rule.id, owner, job.id)
   return true
 end
 
--- Decides whether a job is added. Returns nil when it is, and it owns the window then; otherwise the id of
--- the job that owns it.
+-- Decides whether a job is added. Returns nil if it is, and then it owns the window; otherwise the id of the job that
+-- owns it.
 local function enter_window(prefix, rule, job)
   local key, kept_key = prefix .. "de:" .. rule.id, prefix .. "dn:" .. rule.id
   local owner = call("GET", key)
@@ -66,7 +66,7 @@ local function enter_window(prefix, rule, job)
     return nil
   end
   if call("PTTL", key) == -1 and call("EXISTS", prefix .. owner) == 0 then
-    -- Its owner is gone and nothing would ever close it.
+    -- Its owner is gone, so nothing else would close it.
     call("DEL", kept_key)
     open_window(key, job.id, rule)
     return nil
@@ -76,7 +76,7 @@ local function enter_window(prefix, rule, job)
       if rule.extend and has_time(rule) then
         open_window(key, owner, rule)
       end
-      tell_deduplicated(prefix, rule.id, owner, job.id)
+      emit_deduplicated(prefix, rule.id, owner, job.id)
     end
     return owner
   end
@@ -88,7 +88,7 @@ local function enter_window(prefix, rule, job)
   call("ZREM", prefix .. "delayed", owner)
   delete_data(prefix .. owner)
   call("XADD", prefix .. "events", "*", "event", "removed", "jobId", owner, "prev", "delayed")
-  tell_deduplicated(prefix, rule.id, job.id, owner)
+  emit_deduplicated(prefix, rule.id, job.id, owner)
   call("DEL", kept_key)
   if has_time(rule) and not rule.extend and not rule.keepLastIfActive then
     call("SET", key, job.id, "KEEPTTL")
