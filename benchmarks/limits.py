@@ -209,7 +209,7 @@ async def beside_active(server: ValkeyServer, log: SlowLog, active: int, jobs: i
     await add_jobs(broker, jobs)
     log.start()
     leases = [Lease(job.id, job.token, job.starts) for claimed in held for job in claimed.jobs]
-    renewing = asyncio.create_task(broker.extend(leases, LEASE_MS))
+    renewing = asyncio.create_task(broker.renew(leases, LEASE_MS))
     await drain(server, jobs, concurrency=100)
     await renewing
     for _ in range(3):

@@ -33,7 +33,7 @@ def header(text: str) -> str:
 
 
 def test_there_is_a_script_per_transition() -> None:
-    assert {"add", "claim", "finish", "extend", "recover", "promote", "pause", "resume"} <= set(verbs())
+    assert {"add", "claim", "finish", "renew", "recover", "promote", "pause", "resume"} <= set(verbs())
     assert len(verbs()) >= 18
 
 

@@ -377,7 +377,7 @@ async def test_extend_beside_poison_of_every_kind(broker: BullMQBroker, store: S
     store.client.hset(at + "lock:lock", mapping=HASH)
     store.client.set(at + "string", STRING)
     leases = [Lease(job.id, job.token, job.starts) for job in jobs.values()]
-    refused = await broker.extend(leases, 600_000)
+    refused = await broker.renew(leases, 600_000)
     assert sorted(refused) == ["gone", "lock", "stolen", "string"]
     for name in ("one", "two", "three", "four", "five"):
         assert store.lock_ms(name) > 500_000, name

@@ -90,7 +90,7 @@ async def test_pause_delay_priority_and_recovery(masters: Masters) -> None:
     claimed = await broker.claim(Ask(10, lock_ms=50))
     assert {job.id for job in claimed.jobs} == {f"j{n}" for n in range(6)}
     leases = [Lease(job.id, job.token, job.starts) for job in claimed.jobs]
-    assert await broker.extend(leases, 60_000) == []
+    assert await broker.renew(leases, 60_000) == []
     now = broker.clock()
     kinds = {"j0": "c", "j1": "f", "j2": "r", "j3": "d", "j4": "w"}
     outcomes = [
@@ -106,7 +106,7 @@ async def test_pause_delay_priority_and_recovery(masters: Masters) -> None:
     assert states == ["completed", "failed", "waiting", "delayed", "waiting", "active"]
     await broker.change_delay("j3", 1000)
     # A lost worker: its lease is gone, the check brings the job back.
-    assert await broker.extend([lease for lease in leases if lease.id == "j5"], 1) == []
+    assert await broker.renew([lease for lease in leases if lease.id == "j5"], 1) == []
     await asyncio.sleep(0.01)
     await broker.recover(interval_ms=1)
     await asyncio.sleep(0.01)

@@ -183,7 +183,7 @@ _CALLS: dict[str, Callable[[BullMQBroker, ClaimedJob], Awaitable[Any]]] = {
     "retry": lambda broker, held: broker.finish([_outcome("r", held)]),
     "put-off": lambda broker, held: broker.finish([_outcome("d", held)]),
     "give-back": lambda broker, held: broker.finish([_outcome("w", held)]),
-    "extend": lambda broker, held: broker.extend([Lease(held.id, held.token, held.starts)], 90_000),
+    "renew": lambda broker, held: broker.renew([Lease(held.id, held.token, held.starts)], 90_000),
     "recover": lambda broker, _: broker.recover(interval_ms=1),
     "check after an outage": lambda broker, _: broker.recover(interval_ms=1, outage=Outage(60_000, 1)),
     "appear": lambda broker, _: broker.appear(Outage(60_000, 1)),
@@ -232,13 +232,13 @@ async def test_a_slot_on_its_way_is_left_alone_until_it_has_arrived(masters: Mas
         calling = asyncio.ensure_future(_CALLS[verb](broker, held))
         try:
             await asyncio.sleep(0.15)
-            if verb != "extend":  # which changes nothing that could be half done
+            if verb != "renew":  # which changes nothing that could be half done
                 assert dump() == before
                 assert not calling.done()
         finally:
             here.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
         answer = await asyncio.wait_for(calling, LIMIT)
-        if verb == "extend":
+        if verb == "renew":
             assert answer == [], "a lease that cannot be seen is not lost"
         elif verb not in ("promote", "appear"):  # nothing was due, and there was no sign of life to prolong
             assert dump() != before

@@ -122,9 +122,9 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     jobs = {job.id: job for job in (await broker.claim(Ask(20, worker="w"))).jobs}
     some = next(iter(jobs.values()))
     await broker.set_checkpoint(some.id, some.token, b"1")
-    await broker.extend([Lease(job.id, job.token, job.starts) for job in jobs.values()], 30_000)
+    await broker.renew([Lease(job.id, job.token, job.starts) for job in jobs.values()], 30_000)
     client.delete(f"{at}:low:lock")
-    await broker.extend([Lease("low", jobs["low"].token, jobs["low"].starts)], 30_000)
+    await broker.renew([Lease("low", jobs["low"].token, jobs["low"].starts)], 30_000)
     await broker.finish(
         [
             _outcome("c", jobs["plain"], retention="1::"),

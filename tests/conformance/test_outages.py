@@ -39,7 +39,7 @@ async def lost_at_once(bench: Bench, *, lock_ms: int = 100) -> ClaimedJob:
     await bench.add()
     (job,) = (await bench.broker.claim(Ask(1, worker="w1", lock_ms=60_000))).jobs
     assert await check(bench.broker) == []
-    assert await bench.broker.extend([lease_of(job)], lock_ms) == []
+    assert await bench.broker.renew([lease_of(job)], lock_ms) == []
     await bench.broker.recover(interval_ms=1, outage=RULE)
     return job
 
@@ -54,7 +54,7 @@ async def test_a_worker_that_renews_after_an_outage_keeps_its_job(bench: Bench, 
     fresh = venue.queue()._core.open_broker()  # a client that saw no outage
     try:
         assert (await fresh.recover(interval_ms=1, outage=RULE)).ids == []
-        assert await bench.broker.extend([lease_of(job)], 60_000) == []
+        assert await bench.broker.renew([lease_of(job)], 60_000) == []
         assert await check(fresh) == []
     finally:
         await fresh.close()
@@ -77,7 +77,7 @@ async def test_check_does_not_wait_without_an_outage(bench: Bench) -> None:
     await bench.add()
     (job,) = (await bench.broker.claim(Ask(1, worker="w1", lock_ms=60_000))).jobs
     assert await check(bench.broker, Outage(60_000, 600)) == []
-    await bench.broker.extend([lease_of(job)], 100)
+    await bench.broker.renew([lease_of(job)], 100)
     patient = Outage(60_000, 3_600_000)
     taken: list[str] = []
     until = time.monotonic() + LIMIT
@@ -105,8 +105,8 @@ async def test_a_second_outage_takes_no_job_of_a_worker_that_renewed_between(ben
     for _ in range(2):
         await silence()
         assert (await bench.broker.recover(interval_ms=1, outage=RULE)).ids == []
-        assert await bench.broker.extend([lease_of(job)], 100) == []
-    await bench.broker.extend([lease_of(job)], 60_000)
+        assert await bench.broker.renew([lease_of(job)], 100) == []
+    await bench.broker.renew([lease_of(job)], 60_000)
     assert await check(bench.broker) == []
 
 
@@ -117,7 +117,7 @@ async def test_a_second_outage_takes_no_job_of_a_worker_that_could_not_renew_bet
     await asyncio.sleep(RULE.grace_ms / 1000)
     await silence()
     assert (await bench.broker.recover(interval_ms=1, outage=RULE)).ids == []
-    assert await bench.broker.extend([lease_of(job)], 60_000) == []
+    assert await bench.broker.renew([lease_of(job)], 60_000) == []
     assert await check(bench.broker) == []
 
 
@@ -131,7 +131,7 @@ async def test_workers_with_short_leases_wait_for_those_with_long_ones(bench: Be
         found = await bench.broker.recover(interval_ms=1, outage=short)
         assert not found.ran, "the guard of the first check was not heeded"
         assert found.wait_ms > 3_000_000
-    assert await bench.broker.extend([lease_of(job)], 60_000) == []
+    assert await bench.broker.renew([lease_of(job)], 60_000) == []
 
 
 async def test_the_shortest_silence_rules(bench: Bench) -> None:

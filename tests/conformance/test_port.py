@@ -66,8 +66,8 @@ async def test_an_end_claims_into_the_freed_slot(bench: Bench) -> None:
 async def test_leases(bench: Bench) -> None:
     await bench.add()
     (job,) = await claimed(bench, lock_ms=5000)
-    assert await bench.broker.extend([Lease(job.id, job.token, job.starts)], 5000) == []
-    assert await bench.broker.extend([Lease(job.id, "stranger", job.starts + 1)], 5000) == [job.id]
+    assert await bench.broker.renew([Lease(job.id, job.token, job.starts)], 5000) == []
+    assert await bench.broker.renew([Lease(job.id, "stranger", job.starts + 1)], 5000) == [job.id]
 
 
 async def test_returned_job_is_first_again_with_a_higher_fencing_number(bench: Bench) -> None:

@@ -49,7 +49,7 @@ class Scripted:
         self.extended: list[list[str]] = []
         self.refuses: set[str] = set()
 
-    async def extend(self, leases: list[Lease], lock_ms: int) -> list[str]:
+    async def renew(self, leases: list[Lease], lock_ms: int) -> list[str]:
         self.extended.append([lease.id for lease in leases])
         return [lease.id for lease in leases if lease.id in self.refuses]
 
@@ -146,11 +146,11 @@ class TestLateAnswers:
         desk = Desk("q", concurrency=2, late=0.0)
         broker, renewed = cast(Scripted, desk.stations[0].broker), asyncio.Event()
 
-        async def extend(leases: list[Lease], lock_ms: int) -> list[str]:
+        async def renew(leases: list[Lease], lock_ms: int) -> list[str]:
             await renewed.wait()
             return []
 
-        broker.extend = extend  # type: ignore[method-assign]
+        broker.renew = renew  # type: ignore[method-assign]
         desk.claims.wake(None)
         (await desk.next()).reply(2)
         for _ in range(5):

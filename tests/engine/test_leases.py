@@ -56,16 +56,16 @@ class Held:
 
     def stand_in(self) -> None:
         """Lets the worker renew too."""
-        self.extended: list[list[str]] = []
+        self.renewed_ids: list[list[str]] = []
         self.refuses = False
 
-        async def extend(station: int, leases: list[Lease]) -> list[str]:
-            self.extended.append([lease.id for lease in leases])
+        async def renew(station: int, leases: list[Lease]) -> list[str]:
+            self.renewed_ids.append([lease.id for lease in leases])
             if self.refuses:
                 raise BrokerUnavailable("not now")
-            return await self.broker.extend(leases, LOCK_MS)
+            return await self.broker.renew(leases, LOCK_MS)
 
-        self.leases._extend = extend
+        self.leases._renew = renew
 
     async def renewals(self, count: int) -> None:
         """Waits for so many more."""
@@ -368,7 +368,7 @@ class TestStandIn:
     async def test_nothing_is_renewed_past_the_deadline(self, alone: Held) -> None:
         mortal, immortal = await alone.claim(2)
         alone.leases.hold(0, [mortal, immortal], [0.01, None])
-        await eventually(lambda: alone.extended[-1:] == [[immortal.id]], "only the one without a deadline")
+        await eventually(lambda: alone.renewed_ids[-1:] == [[immortal.id]], "only the one without a deadline")
         assert alone.lost == []
 
     async def test_a_lease_of_another_worker_is_reported(self, alone: Held, store: redis.Redis) -> None:
@@ -382,8 +382,8 @@ class TestStandIn:
     async def test_a_server_that_does_not_answer_is_asked_again(self, alone: Held) -> None:
         alone.leases.hold(0, await alone.claim(), [None])
         alone.refuses = True
-        before = len(alone.extended)
-        await eventually(lambda: len(alone.extended) > before + 2, "it goes on")
+        before = len(alone.renewed_ids)
+        await eventually(lambda: len(alone.renewed_ids) > before + 2, "it goes on")
         assert alone.lost == []
 
     @pytest.mark.slow
@@ -405,9 +405,9 @@ class TestStandIn:
             await eventually(lambda: lock_of(store, job) > LOCK_MS // 2, "the worker renews")
             held.leases.find_at(0, url)
             await held.renewals(2)
-            before = len(held.extended)
+            before = len(held.renewed_ids)
             await held.renewals(3)
-            assert len(held.extended) == before, "one is enough"
+            assert len(held.renewed_ids) == before, "one is enough"
         finally:
             await held.close()
 
@@ -418,12 +418,12 @@ class TestStandIn:
         try:
             held.leases.hold(0, await held.claim(), [None])
             await held.renewals(2)
-            before = len(held.extended)
+            before = len(held.renewed_ids)
             await held.renewals(5)
-            assert len(held.extended) == before, "one is enough"
+            assert len(held.renewed_ids) == before, "one is enough"
             assert held.leases.pid is not None
             os.kill(held.leases.pid, signal.SIGKILL)
-            await eventually(lambda: len(held.extended) > before, "until there is another")
+            await eventually(lambda: len(held.renewed_ids) > before, "until there is another")
         finally:
             await held.close()
 

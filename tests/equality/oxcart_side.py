@@ -252,12 +252,12 @@ class OxcartSide:
         return await self._finish(broker, op, outcome)
 
     async def _extend(self, broker: BullMQBroker, op: Op) -> int:
-        refused = await broker.extend([Lease(op.args["id"], op.args["token"])], op.args["duration"])
+        refused = await broker.renew([Lease(op.args["id"], op.args["token"])], op.args["duration"])
         return 0 if refused else 1
 
     async def _extend_many(self, broker: BullMQBroker, op: Op) -> list[str]:
         pairs = zip(op.args["ids"], op.args["tokens"], strict=True)
-        return await broker.extend([Lease(*pair) for pair in pairs], op.args["duration"])
+        return await broker.renew([Lease(*pair) for pair in pairs], op.args["duration"])
 
     async def _recover(self, broker: BullMQBroker, op: Op) -> list[str]:
         worker = op.args["worker"]

@@ -191,7 +191,7 @@ class SingleSide(BatchSide):
     async def _extend_many(self, broker: BullMQBroker, op: Op) -> list[str]:
         refused: list[str] = []
         for pair in zip(op.args["ids"], op.args["tokens"], strict=True):
-            refused += await broker.extend([Lease(*pair)], op.args["duration"])
+            refused += await broker.renew([Lease(*pair)], op.args["duration"])
         return refused
 
     async def _log_many(self, broker: BullMQBroker, op: Op) -> int:

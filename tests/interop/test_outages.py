@@ -24,7 +24,7 @@ async def marked_and_lost(queue: Queue) -> Lease:
     while (await broker.recover(interval_ms=1, outage=RULE)).wait_ms or not await broker.appear(RULE):
         await asyncio.sleep(0.02)
     lease = Lease(job.id, job.token, job.starts)
-    assert await broker.extend([lease], 50) == []
+    assert await broker.renew([lease], 50) == []
     assert (await broker.recover(interval_ms=1, outage=RULE)).ids == []
     return lease
 
@@ -33,7 +33,7 @@ async def test_node_takes_no_job_of_a_worker_that_still_has_to_renew(node: NodeD
     lease = await marked_and_lost(queue)
     await asyncio.sleep(2 * RULE.silence_ms / 1000)  # nobody reaches the server
     assert await node.call("recover", queue=queue.name, worker=WORKER) == []
-    assert await queue._core.broker.extend([lease], 60_000) == []
+    assert await queue._core.broker.renew([lease], 60_000) == []
     await asyncio.sleep(0.01)
     assert await node.call("recover", queue=queue.name, worker=WORKER) == []
     assert await queue.jobs.state(lease.id) == "active"

@@ -159,7 +159,7 @@ async def test_a_failed_renewal_names_its_job(stream: io.StringIO) -> None:
 
             async with Worker(queue, lock_duration=60, renew_every=0.3).running():
                 handle = await queue.add("charge", correlation_id="order-7")
-                await eventually(lambda: proxy.calls["extend"], "the renewer renews")
+                await eventually(lambda: proxy.calls["renew"], "the renewer renews")
                 await proxy.down()
                 await eventually(renewals, "a renewal fails")
                 await proxy.up()

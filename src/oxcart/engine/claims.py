@@ -448,7 +448,7 @@ class Claims:
             started = time.perf_counter()
             leases = [Lease(job.id, job.token, job.starts) for job in claimed.jobs]
             try:
-                refused = set(await station.broker.extend(leases, self._ask.lock_ms))
+                refused = set(await station.broker.renew(leases, self._ask.lock_ms))
             except BrokerUnavailable:
                 raise
             except BrokerError as error:

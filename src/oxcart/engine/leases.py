@@ -44,7 +44,7 @@ PIPE = 1 << 20
 RETRY = renewer.RETRY
 
 #: Renews leases of a station; returns the ids that were refused.
-Extend = Callable[[int, list[Lease]], Awaitable[list[str]]]
+Renew = Callable[[int, list[Lease]], Awaitable[list[str]]]
 
 
 class Leases:
@@ -58,7 +58,7 @@ class Leases:
         lost: Receives the station and the job id of a lease that the server refused to renew.
         renewed: Receives the station, the number of leases and the seconds of each renewal.
         failed: Called after a failed renewal with the station, the ids of its jobs and the error.
-        extend: Renews leases of a station from within the worker, and returns the ids that were refused;
+        renew: Renews leases of a station from within the worker, and returns the ids that were refused;
             None if only the process may renew.
     """
 
@@ -71,7 +71,7 @@ class Leases:
         lost: Callable[[int, str], None],
         renewed: Callable[[int, int, float], None],
         failed: Callable[[int, list[str], str], None],
-        extend: Extend | None = None,
+        renew: Renew | None = None,
     ) -> None:
         self._lock_ms = lock_ms
         self._every = every
@@ -79,7 +79,7 @@ class Leases:
         self._lost = lost
         self._renewed = renewed
         self._failed = failed
-        self._extend = extend
+        self._renew = renew
         self._held: list[dict[str, RunningJob]] = [{} for _ in stations]
         self._deadlines: dict[RunningJob, float] = {}
         self._dropped: list[list[str]] = [[] for _ in stations]
@@ -113,8 +113,8 @@ class Leases:
     def start(self) -> None:
         """Lets ``hold`` spawn the renewer process; spawns it now if there are leases already."""
         self._is_open = True
-        if self._extend is not None:
-            self._deputy = asyncio.create_task(self._stand_in(self._extend), name="oxcart-deputy")
+        if self._renew is not None:
+            self._deputy = asyncio.create_task(self._stand_in(self._renew), name="oxcart-deputy")
         if self._holds_remote:
             self._spawn()
 
@@ -232,7 +232,7 @@ class Leases:
             self._behind.clear()  # it has died, which the end of its output will show
         asyncio.get_running_loop().remove_writer(pipe)
 
-    async def _stand_in(self, extend: Extend) -> None:
+    async def _stand_in(self, renew: Renew) -> None:
         """Renews at the renewer's pace what it does not renew yet, and at once when it dies or fails."""
         wait = self._every
         while True:
@@ -245,11 +245,11 @@ class Leases:
             if self._is_renewing:
                 stations = {one for one in stations if one in self._failing or not self._stations[one]}
             # All at once, as the renewer does: a silent server must not cost the leases on another one.
-            renewals = [self._renew_at(number, extend) for number in stations]
+            renewals = [self._renew_at(number, renew) for number in stations]
             if not all(await asyncio.gather(*renewals)):
                 wait = min(RETRY, self._every)
 
-    async def _renew_at(self, station: int, extend: Extend) -> bool:
+    async def _renew_at(self, station: int, renew: Renew) -> bool:
         now, held = time.monotonic(), self._held[station]
         jobs = {job.id: job for job in held.values() if now < self._deadlines.get(job, now + 1)}
         if not jobs:
@@ -257,7 +257,7 @@ class Leases:
         leases = [Lease(job.id, job.token, job.fencing) for job in jobs.values()]
         try:
             async with asyncio.timeout(self._lock_ms / 3000):
-                refused = await extend(station, leases)
+                refused = await renew(station, leases)
         except (BrokerError, OSError) as error:
             log.debug("could not renew %d leases: %s", len(leases), error)
             return False

@@ -176,7 +176,7 @@ class Renewer:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._lock_ms / 3000):
-                refused = await broker.extend(leases, self._lock_ms)
+                refused = await broker.renew(leases, self._lock_ms)
         except (BrokerError, OSError) as error:
             if not again:
                 reason = str(error) or "no answer in time"

@@ -297,7 +297,7 @@ class Worker:
             lost=self._lease_lost,
             renewed=self._leases_renewed,
             failed=self._leases_failed,
-            extend=lambda station, leases: self._mesh.stations[station].broker.extend(leases, self._lock_ms),
+            renew=lambda station, leases: self._mesh.stations[station].broker.renew(leases, self._lock_ms),
         )
         self._runs = ClaimedRuns(ready=self._dispatch, delay=self._delay)
         observer = self._observer

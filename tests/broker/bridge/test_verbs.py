@@ -200,13 +200,13 @@ async def test_refusals(desk: Desk) -> None:
 async def test_an_expired_lease_is_renewed_while_no_worker_claimed_the_job(desk: Desk) -> None:
     job = await desk.active()
     lease = Lease(job.id, job.token, job.starts)
-    assert await desk.broker().extend([lease], 60_000) == []
+    assert await desk.broker().renew([lease], 60_000) == []
     assert desk.store.pttl(f"bridge:jobs:lock:{job.id}") > 55_000
     desk.store.delete(f"bridge:jobs:lock:{job.id}")
-    assert await desk.broker().extend([lease], 60_000) == []
+    assert await desk.broker().renew([lease], 60_000) == []
     assert desk.store.get(f"bridge:jobs:lock:{job.id}") == "w1"
     desk.store.set(f"bridge:jobs:lock:{job.id}", "w2")
-    assert await desk.broker().extend([lease], 60_000) == [job.id]
+    assert await desk.broker().renew([lease], 60_000) == [job.id]
 
 
 async def test_pause_is_of_the_type(desk: Desk) -> None:
@@ -424,7 +424,7 @@ async def test_a_server_without_memory_renews_leases(desk: Desk) -> None:
     desk.store.config_set("maxmemory", 1)
     try:
         async with asyncio.timeout(14):
-            assert await desk.broker().extend([Lease(job.id, job.token, job.starts)], 30_000) == []
+            assert await desk.broker().renew([Lease(job.id, job.token, job.starts)], 30_000) == []
     finally:
         desk.store.config_set("maxmemory", 0)
     assert desk.store.ttl(lock) > 20

@@ -339,7 +339,7 @@ class TestLeases:
         store.sadd("bull:q:stalled", "a")
         store.pexpire("bull:q:a:lock", 10)
         lease = Lease(job.id, job.token, job.starts)
-        assert await q.broker.extend([lease], 60_000) == []
+        assert await q.broker.renew([lease], 60_000) == []
         left = store.pttl("bull:q:a:lock")
         assert isinstance(left, int)
         assert left > 10_000
@@ -350,15 +350,15 @@ class TestLeases:
     ) -> None:
         job = await q.active()
         store.delete("bull:q:a:lock")
-        assert await q.broker.extend([Lease("a", job.token)], 60_000) == ["a"]
-        assert await q.broker.extend([Lease("a", job.token, job.starts + 1)], 60_000) == ["a"]
-        assert await q.broker.extend([Lease("a", job.token, job.starts)], 60_000) == []
+        assert await q.broker.renew([Lease("a", job.token)], 60_000) == ["a"]
+        assert await q.broker.renew([Lease("a", job.token, job.starts + 1)], 60_000) == ["a"]
+        assert await q.broker.renew([Lease("a", job.token, job.starts)], 60_000) == []
         assert store.get("bull:q:a:lock") == job.token
 
     async def test_anothers_lease_is_never_touched(self, q: Q, store: redis.Redis) -> None:
         job = await q.active()
         store.set("bull:q:a:lock", "other")
-        assert await q.broker.extend([Lease("a", job.token, job.starts)], 60_000) == ["a"]
+        assert await q.broker.renew([Lease("a", job.token, job.starts)], 60_000) == ["a"]
         assert store.get("bull:q:a:lock") == "other"
 
     async def test_leases_are_renewed_independently(self, q: Q) -> None:
@@ -366,8 +366,8 @@ class TestLeases:
             await q.add(job_id)
         one, two = await q.claim(2)
         leases = [Lease("none", "t", 1), Lease("a", one.token, 1), Lease("b", "wrong", 1)]
-        assert await q.broker.extend(leases, 1000) == ["none", "b"]
-        assert await q.broker.extend([], 1000) == []
+        assert await q.broker.renew(leases, 1000) == ["none", "b"]
+        assert await q.broker.renew([], 1000) == []
         assert two.id == "b"
 
 
@@ -667,7 +667,7 @@ class TestRepeatable:
         assert self.call(store, "claim", "s", 1, args)[1] == []
 
     def test_every_verb_that_changes_something_is_here_or_safe_by_itself(self) -> None:
-        safe = {"extend", "recover", "promote", "update_data", "page", "job_state", "finish", "limited"}
+        safe = {"renew", "recover", "promote", "update_data", "page", "job_state", "finish", "limited"}
         safe |= {
             "settle",
             "repair",

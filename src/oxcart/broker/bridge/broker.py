@@ -78,7 +78,7 @@ TAKE_BACK = 25
 #: Pending jobs that one call looks at.
 SETTLE = 50
 #: Leases per renewal call.
-EXTEND_CHUNK = 100
+RENEW_CHUNK = 100
 #: Ms that one check for lost workers is alone: with a lock of 30 s a job is back within 35 s.
 CHECK_EVERY = 2_000
 #: Seconds after which a check gives a lost server up.
@@ -367,14 +367,14 @@ class BridgeBroker(Looking):
         """Tells the server what is in records of other clients."""
         await self.caller.again(load("index"), self._waiting, *args, patient=True)
 
-    async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
+    async def renew(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""
         refused: list[str] = []
-        for start in range(0, len(leases), EXTEND_CHUNK):
+        for start in range(0, len(leases), RENEW_CHUNK):
             args: list[bytes | str | int] = [self.clock.argument, lock_ms]
-            for lease in leases[start : start + EXTEND_CHUNK]:
+            for lease in leases[start : start + RENEW_CHUNK]:
                 args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
-            answer = await self.caller.again(load("extend"), self._waiting, *args, patient=True)
+            answer = await self.caller.again(load("renew"), self._waiting, *args, patient=True)
             refused += map(text, answer)
         return refused
 

@@ -1,7 +1,7 @@
 """The registry of a namespace's workers, in the form of Bridge's document, and the targets that none fits.
 
 A heartbeat every 10 s keeps a key of 30 s; another worker that finds it gone recovers the worker's jobs. The
-renewer process beats too with every renewal (``lua/extend.lua``), so that a handler that blocks the worker's
+renewer process beats too with every renewal (``lua/renew.lua``), so that a handler that blocks the worker's
 process does not make it look dead while it has jobs.
 """
 

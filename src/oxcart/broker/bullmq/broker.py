@@ -78,7 +78,7 @@ PAGE_PART = 100
 #: Ms that a worker has to end a running job itself whose lifetime is over.
 EXPIRY_GRACE = 5_000
 #: Leases per renewal call.
-EXTEND_CHUNK = 150
+RENEW_CHUNK = 150
 #: Refusals that may mean that the job is in a lane of the queue.
 _NOT_HERE = (ReplyCode.JOB_NOT_FOUND, ReplyCode.WRONG_STATE)
 #: How scripts that only read answer for such a job.
@@ -284,14 +284,14 @@ class BullMQBroker(Connected):
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
         return codes, read_claim(answer, token)
 
-    async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
+    async def renew(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""
         refused: list[str] = []
-        for start in range(0, len(leases), EXTEND_CHUNK):
+        for start in range(0, len(leases), RENEW_CHUNK):
             args: list[bytes | str | int] = [lock_ms]
-            for lease in leases[start : start + EXTEND_CHUNK]:
+            for lease in leases[start : start + RENEW_CHUNK]:
                 args += (lease.id, lease.token, lease.starts if lease.starts >= 0 else "")
-            answer = await self.caller.again(load("extend"), self._meta, *args, patient=True)
+            answer = await self.caller.again(load("renew"), self._meta, *args, patient=True)
             refused += map(text, answer)
         return refused
 

@@ -13,9 +13,9 @@ from oxcart.broker.capabilities import MEMORY, OPTIONS, Capabilities
 from oxcart.broker.clock import ServerClock
 from oxcart.broker.ids import new_id
 from oxcart.broker.memory.claimed import claimed_job, job_of
+from oxcart.broker.memory.leases import Leases
 from oxcart.broker.memory.parts import MemoryDeadLetters, MemoryLogs, MemoryRegistry, MemoryUpdates
 from oxcart.broker.memory.record import ENDED, Record
-from oxcart.broker.memory.recovery import Leases
 from oxcart.broker.memory.store import Store
 from oxcart.broker.memory.streams import MemoryEvents, MemoryInbox, MemoryWait
 from oxcart.broker.port import (
@@ -334,9 +334,9 @@ class MemoryBroker(Parts):
                 store.held_ms = now + outcome.delay_ms
             store.make_ready(record, at_ms, front=True)
 
-    async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
+    async def renew(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         with self.store.lock:
-            return self._leases.extend(list(leases), lock_ms, self.clock())
+            return self._leases.renew(list(leases), lock_ms, self.clock())
 
     async def recover(
         self, *, max_stalled: int = 1, interval_ms: int = 30_000, outage: Outage | None = None

@@ -10,7 +10,7 @@ from oxcart.broker.capabilities import MEMORY
 from oxcart.broker.clock import ServerClock
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.memory.broker import MemoryBroker
-from oxcart.broker.memory.recovery import Leases
+from oxcart.broker.memory.leases import Leases
 from oxcart.broker.memory.store import Store
 from oxcart.broker.sealing import Sealer
 

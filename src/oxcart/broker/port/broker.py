@@ -84,7 +84,7 @@ class Broker(Parts, Protocol):
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Finishes attempts and claims into the freed slots."""
 
-    async def extend(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
+    async def renew(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""
 
     async def recover(

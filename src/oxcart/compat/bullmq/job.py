@@ -508,7 +508,7 @@ class Job:
 
     async def extendLock(self, token: str, duration: int) -> int:
         """Renews the lock under which it is processed; 1 if it is still ours. As Node has it."""
-        return 0 if await self._broker.extend([Lease(self._id, token)], duration) else 1
+        return 0 if await self._broker.renew([Lease(self._id, token)], duration) else 1
 
     def _is_ours(self, token: str | None) -> bool:
         return self._managed and token in (None, self.token)

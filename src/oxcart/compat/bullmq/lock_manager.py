@@ -142,7 +142,7 @@ class LockManager:
         if not leases:
             return
         try:
-            refused = await store_of(self.worker).extend(leases, self.lock_duration)
+            refused = await store_of(self.worker).renew(leases, self.lock_duration)
         except Exception as error:
             self.worker._tell("error", error)
             return

@@ -31,7 +31,7 @@ class Leases:
         """Returns the token of a job's lease; empty if it has none."""
         return record.token if record.state == "active" and record.lease_ms > now else ""
 
-    def extend(self, leases: list[Lease], lock_ms: int, now: int) -> list[str]:
+    def renew(self, leases: list[Lease], lock_ms: int, now: int) -> list[str]:
         """Renews leases; returns the ids of the refused ones."""
         refused = []
         for lease in leases:
