@@ -19,7 +19,7 @@ from oxcart.broker.embedded import status
 from oxcart.broker.location import Location
 from tests.servers import wait_until
 
-#: A process that uses a folder and does as it is told on stdin.
+#: A process that uses a folder and reads its commands from stdin.
 USER = """
 import json, os, sys
 from oxcart.broker.embedded import Embedded

@@ -331,7 +331,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("connected", [False, True], ids=["connecting", "connected"])
     async def test_a_timeout_holds_for_connections_and_repeats_too(self, connected: bool) -> None:
-        """A frozen server takes connections and greets nobody: to connect may take 5 s by itself."""
+        """A frozen server accepts connections but sends no greeting: connecting alone may take 5 s."""
         with ValkeyServer() as server:
             caller = Caller(Server(server.url), None, "me", reconnect=QUICK)
             if connected:

@@ -217,7 +217,7 @@ class TestTls:
     async def test_a_file_that_cannot_be_read_is_named(
         self, valkey: ValkeyServer, tmp_path: Path, name: str
     ) -> None:
-        """Not a server that cannot be reached, for which everybody would wait."""
+        """It is not an unreachable server, for which every caller would wait."""
         (tmp_path / "empty.pem").touch()
         for file in ("empty.pem", "none.pem"):
             address = f"rediss://localhost:{valkey.port}/0?{name}={tmp_path / file}"

@@ -76,7 +76,7 @@ def test_a_user_killed_while_it_starts_the_server_leaves_nothing(
     wait_until((folder / "keeper.log").exists, "the keeper is being started")
     time.sleep(delay)
     user.end(signal.SIGKILL)
-    # What it forked may not show yet which program it will be.
+    # A forked child may not show its program yet.
     for _ in range(20):
         assert_nothing_left(folder)
         time.sleep(0.01)
@@ -108,7 +108,7 @@ def test_opening_while_the_server_is_stopping_works(folder: Path) -> None:
         with client(embedded.ensure()) as link:
             assert link.incr("count") == count + 1
         seen.add(pids(folder)[1])
-        # By turns: the very moment it was told to stop, when it has closed its door, when the linger ends.
+        # In turn: right after the release, after the keeper closed its socket, and when the linger ends.
         embedded.release(wait=0.001 if count % 3 else 0)
         if count % 3 == 2:
             wait_until(lambda: not (folder / "keeper.sock").exists(), "the keeper is stopping")
@@ -116,7 +116,7 @@ def test_opening_while_the_server_is_stopping_works(folder: Path) -> None:
             time.sleep(0.49 + count / 1000)
     embedded.release(wait=10)
     assert_nothing_left(folder)
-    assert len(seen) > 6, "at least whoever came after the door was closed found another server"
+    assert len(seen) > 6, "every start after the socket was closed made another server"
 
 
 def test_releasing_with_a_wait_stops_the_server_before_it_returns(embedded: Embedded, folder: Path) -> None:

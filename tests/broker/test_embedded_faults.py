@@ -84,7 +84,7 @@ def test_a_terminated_keeper_stops_its_server_and_users_start_another(
         link.set("word", "hello")
     known = pids(folder)
     os.kill(known[0], signal.SIGTERM)
-    wait_until(lambda: not embedded.is_attached, "the keeper has said that it stops")
+    wait_until(lambda: not embedded.is_attached, "the keeper has announced its stop")
     with client(embedded.ensure()) as link:
         assert link.get("word") == "hello"
     wait_until(lambda: all(is_gone(pid) for pid in known), "the old processes have ended")

@@ -164,7 +164,7 @@ class TestKeys:
             await new.jobs.get(before.id)
         with pytest.raises(DecryptionError, match="sealed with key 'k2'"):
             await old.jobs.get(after.id)
-        # A list shows what it can open, and of the others that they are there.
+        # A list shows the values that it can open, and the presence of the others.
         assert [type(job.data) for job in await new.jobs.list("waiting")] == [str, dict]
 
     async def test_altered_envelopes_do_not_open(self, sealed: Queue, store: redis.Redis) -> None:

@@ -296,7 +296,7 @@ class TestNoReadHangs:
 
 
 class LoopClock:
-    """The clock of the running loop, which goes on only when it is told to, whatever the machine does."""
+    """The clock of the running loop, which advances only on request and not with the machine."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loop = asyncio.get_running_loop()
@@ -304,7 +304,7 @@ class LoopClock:
         monkeypatch.setattr(loop, "time", lambda: self.now)
 
     async def go_on(self, seconds: float) -> None:
-        """Lets time pass, and lets the loop do what is due then."""
+        """Advances the clock and runs the callbacks that are due."""
         self.now += seconds
         for _ in range(5):
             await asyncio.sleep(0)

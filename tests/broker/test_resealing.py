@@ -133,7 +133,7 @@ class TestRotation:
         changed = False
 
         def nonce(size: int) -> bytes:
-            """In the moment between reading and writing, somebody replaces the payload."""
+            """Replaces the payload between the read and the write."""
             nonlocal changed
             if not changed:
                 changed = True

@@ -102,7 +102,7 @@ def test_every_part_is_used_and_described(part: str) -> None:
     used = [
         verb for verb in verbs() if re.search(rf"^-- include.*: .*\b{name}\b", source(verb), re.MULTILINE)
     ]
-    assert used, "nobody includes it"
+    assert used, "no script includes it"
     assert (LUA / "parts" / part).read_text("utf-8").startswith("-- ")
 
 
@@ -139,7 +139,7 @@ def test_unused_functions_are_left_out() -> None:
     for verb in verbs():
         text = scripts.load(verb).text.decode()
         for name in re.findall(r"^local function (\w+)", text, re.MULTILINE):
-            assert len(re.findall(rf"\b{name}\b", text)) > 1, f"{verb}: nobody uses {name}"
+            assert len(re.findall(rf"\b{name}\b", text)) > 1, f"{verb}: {name} is unused"
 
 
 def test_no_script_is_unknown() -> None:

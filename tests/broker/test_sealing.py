@@ -287,7 +287,7 @@ class TestMigrating:
         place.write(job.id, version_1(SECRET, "q"))
         with pytest.raises(DecryptionError, match="migrating=True") as caught:
             await job.get()
-        # Another worker may be one that migrates: the attempt fails for now, not for good.
+        # Another worker may have `migrating=True`, so the attempt fails temporarily, not for good.
         assert not isinstance(caught.value, SealError)
         found = await place.queue(ring=KeyRing({"k1": KEY}, migrating=True)).jobs.get(job.id)
         assert found is not None

@@ -68,7 +68,7 @@ class Fleet:
         self.queue = queue
         self._folder = folder
         self._journal = folder / "journal"
-        self._lines: list[dict[str, Any]] = []  # what was read of it, up to this byte
+        self._lines: list[dict[str, Any]] = []  # read up to this byte
         self._read_to = 0
         self._workers: list[WorkerProcess] = []
 
@@ -186,7 +186,7 @@ class Store:
         return length
 
     def lock_ms(self, job_id: str) -> int:
-        """What is left of a job's lease, in ms; below zero for none."""
+        """Returns the rest of a job's lease in ms, below zero without a lease."""
         left: int = self.client.pttl(f"{self.prefix}{job_id}:lock")
         return left
 

@@ -1,7 +1,7 @@
 """A worker process for tests to kill, stop and starve: `python -m tests.chaos.program`.
 
-Takes its settings as one JSON argument, and writes what it does to a journal: a file, because the server
-may be what is broken. The process ends when its standard input does, so that it never outlives the test.
+Takes its settings as one JSON argument and writes its steps to a file, because the server may be broken.
+The process ends with its standard input, so that it never outlives the test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An add ends within its `add_timeout` in every case, and its error reports what is known."""
+"""An add ends within its `add_timeout`, and its error says whether anything may have been applied."""
 
 from __future__ import annotations
 

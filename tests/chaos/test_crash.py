@@ -105,7 +105,7 @@ async def test_a_handler_that_keeps_the_interpreter_keeps_its_lease(
         holder = await fleet.start()
         handle = await queue.add(kind, {"seconds": 3 * LEASE})
         await _started(fleet)
-        await fleet.start()  # one that would take the job back
+        await fleet.start()  # a worker that could recover the job
         result = await handle.result(3 * LEASE + LIMIT)
         assert result == {"pid": holder.pid, "fencing": 1}
         assert fleet.starts() == {handle.id: 1}
@@ -116,7 +116,7 @@ async def test_a_handler_that_keeps_the_interpreter_keeps_its_lease(
 async def test_the_result_of_a_worker_that_was_stopped_is_refused(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """SIGSTOP past the lease: the renewer must not renew for it, and what it says after SIGCONT is late."""
+    """SIGSTOP past the lease: the renewer must not renew, and a result after SIGCONT is refused."""
     async with Queue("chaos", url=server.url) as queue:
         sleeper = await fleet.start()
         handle = await queue.add("nap", {"seconds": 2 * LEASE})
@@ -143,7 +143,7 @@ async def test_the_result_of_a_worker_that_was_stopped_is_refused(
 async def test_a_stopped_worker_may_finish_a_job_that_no_other_claimed(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """A lease that ran out is no reason to throw work away, as long as nobody else has begun."""
+    """A result under an expired lease counts as long as no other worker has started the job."""
     async with Queue("chaos", url=server.url) as queue:
         sleeper = await fleet.start(recover=False)
         handle = await queue.add("nap", {"seconds": 1.5 * LEASE})
@@ -224,13 +224,13 @@ async def test_the_renewer_ends_with_its_worker_even_if_a_fork_continues(
 async def test_the_renewer_does_not_renew_past_a_deadline(
     server: ValkeyServer, store: Store, fleet: Fleet, with_new_renewer: bool
 ) -> None:
-    """A handler that never gives the interpreter back cannot be told that its time is up."""
+    """A handler that never releases the GIL cannot be cancelled at its timeout."""
     async with Queue("chaos", url=server.url) as queue:
         stuck = await fleet.start(timeout=0.5 * LEASE)
         handle = await queue.add("hold_gil", {"seconds": 3600.0})
         await _started(fleet)
         if with_new_renewer:
-            # One that starts later must know the deadline too; this worker can only start it when free.
+            # A renewer that starts later must know the deadline too; a blocked worker cannot start one.
             stuck = await _restart_renewer(server, store, fleet)
             [handle_id] = [line["id"] for line in fleet.facts("start") if line["pid"] == stuck.pid]
         else:

@@ -105,7 +105,7 @@ async def test_jobs_that_do_not_end_in_time_are_returned_without_using_an_attemp
 
 
 async def test_jobs_claimed_while_the_worker_stops_are_returned(server: ValkeyServer, store: Store) -> None:
-    """The answer to a claim is under way when the worker is told to stop: its jobs are nobody's, soon."""
+    """The reply to a claim is on its way when the worker stops: the worker returns its jobs at once."""
     async with Proxy(server.port) as proxy:
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
         ran: list[str] = []
@@ -161,7 +161,7 @@ BUSY = 3.0
 async def test_a_worker_stopped_while_the_server_is_down_ends_in_time(
     server: ValkeyServer, store: Store, protocol: str
 ) -> None:
-    """Its shutdown timeout and a second: so long it tries to commit what it has."""
+    """It tries to commit its outcomes for its shutdown timeout and one second."""
     options: dict[str, Any] = {} if protocol == "bullmq" else {"protocol": "bridge", "namespace": "ends"}
     async with Proxy(server.port) as proxy:
         queue, direct = Queue("chaos", url=proxy.url, **options), Queue("chaos", url=server.url, **options)
@@ -332,7 +332,7 @@ async def test_a_process_that_crashes_fails_its_attempt_alone(server: ValkeyServ
 
 
 async def test_a_lost_lease_sets_the_cancel_signal(server: ValkeyServer, store: Store) -> None:
-    """Somebody else has the job: the handler is told, and what it returns is refused."""
+    """Another worker has the job: the handler is cancelled, and its result is refused."""
     queue = Queue("chaos", url=server.url)
     reasons: list[str] = []
 
@@ -345,7 +345,7 @@ async def test_a_lost_lease_sets_the_cancel_signal(server: ValkeyServer, store: 
         handle = await queue.add("job")
         await eventually(lambda: store.lock_ms(handle.id) > 0, "claimed")
         store.client.set(f"{store.prefix}{handle.id}:lock", "somebody else")
-        await eventually(lambda: reasons == ["lease lost"], "the handler is told", 2 * LEASE + LIMIT)
+        await eventually(lambda: reasons == ["lease lost"], "the handler is cancelled", 2 * LEASE + LIMIT)
         await asyncio.sleep(0.2)
         assert "returnvalue" not in store.job(handle.id)
         assert store.holder(handle.id) == "somebody else"

@@ -71,7 +71,7 @@ class Watch:
 
 
 def _held(store: Store) -> Counter[str]:
-    """Who holds places, as the queue counts them."""
+    """Returns the jobs that hold places, as the queue counts them."""
     return Counter(
         member.partition("\n")[0] for member in store.client.zrange(store.prefix + "ox:held", 0, -1)
     )
@@ -135,7 +135,7 @@ async def test_the_count_is_right_after_half_the_workers_were_killed(
             living = [worker for worker in crew if worker not in dead]
             await eventually(
                 lambda: lost <= {line["id"] for worker in living for line in fleet.of(worker, "start")},
-                "others have taken the jobs of those that died",
+                "other workers have recovered the jobs of the dead ones",
                 LIMIT + 4 * LEASE,
             )
             await eventually(lambda: watch.look() == {"t:nap": 8}, "all places are taken again")

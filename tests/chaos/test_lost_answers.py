@@ -46,12 +46,12 @@ def _completed(job: ClaimedJob, at_ms: int) -> Outcome:
 @pytest.mark.timeout(600)
 async def test_every_answer_to_add_claim_and_finish_is_lost_once(server: ValkeyServer, store: Store) -> None:
     """Each call reaches the server twice: 1 000 lost answers, as if there had been none."""
-    each = CUTS // 4 + 1  # the first call of each verb is the one that brings the script
+    each = CUTS // 4 + 1  # the first call of each verb also loads the script
     async with Proxy(server.port) as proxy:
         proxy.cut_if(_CutFirst("add", "claim", "finish"))
         broker = BullMQBroker(Server(proxy.url), "chaos")
         steady = BullMQBroker(Server(server.url), "chaos")
-        await steady.caller.command("SCRIPT", "FLUSH")  # whatever ran before on this server
+        await steady.caller.command("SCRIPT", "FLUSH")  # independent of earlier tests on this server
         ids: list[str] = []
         ran: Counter[str] = Counter()
         options = JobOptions.build()
@@ -72,7 +72,7 @@ async def test_every_answer_to_add_claim_and_finish_is_lost_once(server: ValkeyS
             assert [job.starts for job in jobs] == [1] * 4
             ran.update(job.id for job in jobs)
             if turn % 25 == 0:
-                # What a claim without an owner would come to: noted at one check, taken back at the next.
+                # A claim without an owner would be noted at one stalled check and recovered at the next.
                 await steady.recover(interval_ms=1)
         await steady.recover(interval_ms=1)
         await steady.close()
@@ -173,10 +173,10 @@ async def test_other_changes_are_applied_once_too(server: ValkeyServer, store: S
 
 
 async def test_repeat_after_the_journal_expired_is_a_new_call(server: ValkeyServer, store: Store) -> None:
-    """An answer is remembered for ten minutes. A repeat that comes later is a new call: what is lost then?
+    """The journal keeps a reply for ten minutes. A later repeat is a new call.
 
-    An id that is still there is not added twice. A claim whose answer nobody got is nobody's, and comes back
-    through the stalled check. An end that was applied is refused.
+    An id that still exists is not added twice. The stalled check recovers the jobs of a claim whose reply was
+    lost. A finish that was applied is refused.
     """
     broker = BullMQBroker(Server(server.url), "chaos")
     caller, meta = broker.caller, broker.keys.meta()

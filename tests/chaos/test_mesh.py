@@ -1,7 +1,7 @@
 """Fifty workers of random abilities in five processes, jobs of random targets, workers killed and joining.
 
-Every job that some worker can take runs, only on workers that fit it, and never twice at once. What no worker
-can take waits, and is told to be unroutable. `make mesh` does it with 20 000 jobs.
+Every job that some worker can take runs, only on workers that fit it, and never twice at once. A job that no
+worker can take waits and is reported as unroutable. `make mesh` does it with 20 000 jobs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Crew:
         self._file.close()
 
     def lines(self, what: str) -> list[dict[str, Any]]:
-        """What was written of this kind so far."""
+        """Returns the lines of this kind so far."""
         whole, _, self._rest = (self._rest + self._file.read()).rpartition(b"\n")
         for line in whole.splitlines():
             entry = json.loads(line)
@@ -190,7 +190,7 @@ async def test_every_job_runs_where_it_fits_and_never_twice_at_once(
         if counts["completed"] + waiting != len(targets):
             print("states", Counter([await queue.jobs.state(job_id) for job_id in targets]), counts)
         assert counts["completed"] + waiting == len(targets)
-        # Those that a killed worker could have done are so when its record is gone, 30 s after its last word.
+        # Jobs of a killed worker become unroutable when its record expires, 30 s after its last heartbeat.
         unroutable: dict[str, int] = {}
         end = time.monotonic() + 60
         while sum(unroutable.values()) != waiting:

@@ -22,12 +22,12 @@ from tests.chaos.lengths import FULL, GRACE, LEASE, LIMIT, RENEW, RESUMED
 from tests.chaos.proxy import Proxy
 from tests.servers import ValkeyServer, free_port
 
-#: An outage of under ten seconds must be over for everybody so many seconds after its end.
+#: Every client must work again so many seconds after an outage of under ten seconds.
 BAR = 5.0
 
 
 class _Load:
-    """Producers that never stop, and a worker beside them; remembers what was acknowledged and what ran."""
+    """Producers that never stop beside a worker; records the acknowledged adds and the runs."""
 
     def __init__(self, url: str, *, size: int = 20, add_timeout: float = 30.0) -> None:
         self.queue = Queue("chaos", url=url, add_timeout=add_timeout)
@@ -38,7 +38,7 @@ class _Load:
         self._payload = "x" * size
         self._stop = False
         self.queue.fallback(self._handle)
-        # Whoever stalls on a busy machine is to run again, not to be given up.
+        # A job that stalls on a busy machine must run again instead of failing.
         self.worker = Worker(
             self.queue,
             concurrency=20,
@@ -105,7 +105,7 @@ def _check_all_completed(load: _Load, server: ValkeyServer) -> None:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["sigterm", "kill"])
 async def test_a_server_restarted_under_load_loses_nothing(kill: bool) -> None:
-    """With `appendfsync always`, what was acknowledged is on disk, however the server ends."""
+    """With `appendfsync always`, every acknowledged job is on disk, however the server ends."""
     with ValkeyServer(appendonly=True, appendfsync="always") as server:
         load = _Load(server.url)
         async with load.running():
@@ -118,7 +118,7 @@ async def test_a_server_restarted_under_load_loses_nothing(kill: bool) -> None:
 
 
 async def test_a_server_that_stays_away_for_a_while(server: ValkeyServer) -> None:
-    """Nobody can connect for some seconds: adds wait and are acknowledged, work resumes within five."""
+    """No client can connect for some seconds: adds wait and succeed, and work resumes within five."""
     async with Proxy(server.port) as proxy:
         load = _Load(proxy.url)
         async with load.running():
@@ -178,7 +178,7 @@ async def test_a_black_hole_hangs_no_client(server: ValkeyServer) -> None:
 async def test_a_call_without_an_answer_ends_even_on_a_link_that_was_refused_before(
     server: ValkeyServer,
 ) -> None:
-    """The watch over calls must belong to the connection that stands, not to one that failed to greet."""
+    """The call watchdog must belong to the open connection, not to one whose greeting failed."""
     from oxcart.broker.link import Endpoint, Link
 
     greetings = 0
@@ -189,7 +189,7 @@ async def test_a_call_without_an_answer_ends_even_on_a_link_that_was_refused_bef
         greetings += 1
         silent.append(writer)
         await reader.read(1000)
-        # The first connection is told that the server still loads; the second greets and falls silent.
+        # The first connection gets a LOADING error; the second greets and falls silent.
         writer.write(b"-LOADING\r\n" if greetings == 1 else b"+PONG\r\n")
         await writer.drain()
 
@@ -214,7 +214,7 @@ async def test_a_call_without_an_answer_ends_even_on_a_link_that_was_refused_bef
 async def test_connections_cut_for_two_leases_with_jobs_under_way(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """One worker is cut off for two leases. Its jobs run again at another; what it says then is late."""
+    """One worker is cut off for two leases. Its jobs run on another, and its late results are refused."""
     async with Proxy(server.port) as proxy, Queue("chaos", url=server.url) as queue:
         cut = await fleet.start(url=proxy.url, concurrency=4)
         handles = await queue.add_many([("nap", {"seconds": 3 * LEASE})] * 4)
@@ -230,7 +230,7 @@ async def test_connections_cut_for_two_leases_with_jobs_under_way(
         for handle, result in zip(handles, results, strict=True):
             assert result == (await handle.get()).return_value, "one result, and it stays"
             assert (result["pid"], result["fencing"]) in ((other.pid, 2), (cut.pid, 1))
-        # Back to normal: the one that was cut off works again.
+        # Back to normal: the worker that was cut off works again.
         other.kill()
         assert (await (await queue.add("nap", {})).result(RESUMED))["pid"] == cut.pid
 
@@ -369,7 +369,7 @@ async def test_an_add_without_a_server_reports_that_nothing_was_sent(url: str) -
 
 
 async def test_a_closed_connection_is_not_waited_for(server: ValkeyServer) -> None:
-    """Closed by its owner, not lost: nobody will open it again, so a repeat would go on for ever."""
+    """Its owner closed the connection, so it stays closed: a repeat would go on without end."""
     broker = Queue("chaos", url=server.url)._core.open_broker()
     assert await broker.counts()
     await broker.close()
@@ -493,7 +493,7 @@ async def test_an_outage_is_no_reason_to_run_jobs_twice(
                         await asyncio.to_thread(server.start)
                     else:
                         await proxy.up()
-                    await fleet.start(concurrency=1, **settings)  # one that saw no outage
+                    await fleet.start(concurrency=1, **settings)  # a worker that saw no outage
                     results = [await handle.result(4 * lease + LIMIT) for handle in handles]
                     assert [result["fencing"] for result in results] == [1] * count
                     assert set(fleet.starts().values()) == {1}
@@ -502,7 +502,7 @@ async def test_an_outage_is_no_reason_to_run_jobs_twice(
 async def test_jobs_of_a_fleet_that_was_killed_run_again_within_two_leases(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """Nobody was there for a while, as in an outage; but nobody renews, and that shows."""
+    """No worker was seen for a while, as in an outage. But none renews either, so recovery starts."""
     async with Queue("chaos", url=server.url) as queue:
         victims = [await fleet.start(concurrency=4) for _ in range(2)]
         handles = await queue.add_many([("nap", {"seconds": 3600})] * 8)
@@ -534,7 +534,7 @@ async def test_workers_continue_on_a_server_that_lost_its_data(server: ValkeySer
 
 
 async def test_reconnects_stay_frequent_while_outcomes_are_pending(server: ValkeyServer) -> None:
-    """A job that ended during an outage is somebody's result: the pauses stay short until it is told."""
+    """A caller may wait for a job that ended in an outage: pauses stay short until it is committed."""
     async with Proxy(server.port) as proxy:
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
         ended = asyncio.Event()

@@ -1,7 +1,7 @@
 """One poisoned item in a batch is refused or dropped whole, and its neighbours are not affected.
 
 Poison is what a crash, a bug of a peer or an operator's hand leaves behind: an id without a job, a key of
-another type, a lease that somebody else took, a hash that makes no sense, a payload at the limit.
+another type, a lease of another worker, a hash that makes no sense, a payload at the limit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def test_add_that_the_server_refuses_fails_alone(server: ValkeyServer, sto
     )
     assert [type(end) for end in ends] == [JobHandle, ScriptError, JobHandle]
     assert store.lengths_of("wait") == 2
-    # What was refused is not there: adding it again, once the fault is mended, must add it.
+    # The refused job does not exist: a second add must create it once the fault is gone.
     assert store.job("late") == {}
     store.client.delete(store.prefix + "delayed")
     assert (await queue.add("job", 2, delay=60, job_id="late")).created
@@ -138,7 +138,7 @@ async def test_claim_in_a_broken_queue_loses_nothing(broker: BullMQBroker, store
 
 @pytest.mark.parametrize("verb", ["claim", "promote", "retry"])
 async def test_due_jobs_beside_poison_are_not_lost(broker: BullMQBroker, store: Store, verb: str) -> None:
-    """Due jobs leave the delayed set together; one that cannot be read must not take the others along."""
+    """Due jobs leave the delayed set together; an unreadable job must not stop the others."""
     if verb == "retry":
         await _add(broker, "running")
         running = (await broker.claim(Ask(1))).jobs[0]
@@ -206,7 +206,7 @@ async def test_finish_beside_poison_of_every_kind(broker: BullMQBroker, store: S
     }  # fmt: skip
     assert (results["gone"], results["stolen"], results["retaken"]) == (-1, -6, -2)
     assert "WRONGTYPE" in str(results["string"])
-    assert results["lock"] == 1, "no lease at all, and nobody else started it"
+    assert results["lock"] == 1, "no lease at all, and no other worker started it"
     assert store.lengths() == {"completed": 6, "active": 4}
     for name in ("stolen", "retaken"):
         assert "finishedOn" not in store.job(name)

@@ -53,7 +53,7 @@ async def test_the_other_queue_goes_on(
                 await proxy.down()
             else:
                 proxy.hold()
-            release.set()  # outcomes for the ill one, if any, cannot be told now
+            release.set()  # outcomes for the broken server cannot be committed now
             await asyncio.sleep(0.1)
             for _ in range(3):
                 handles = await well.add_many([("job", n) for n in range(20)])

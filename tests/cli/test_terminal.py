@@ -24,7 +24,7 @@ QUEUE = HOSTILE.replace(":", "")
 #: What no output may hold, but for newlines of our own.
 STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
-#: Commands that show nothing of what others wrote, or run for ever: what they are instead of a recipe.
+#: Commands without a recipe, and why: they show no text of other clients, or run without end.
 APART = {
     ("demo",): "makes its own jobs",
     ("work",): "prints logs, which the formatter cleans",

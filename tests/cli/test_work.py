@@ -72,7 +72,7 @@ def mail(clean: ValkeyServer) -> Queue:
 
 
 def ask(mail: Queue, name: str = "who", **data: Any) -> Any:
-    """Has a job done by whatever worker is there."""
+    """Runs a job on any worker."""
     return mail.add(name, data).result(timeout=LIMIT)
 
 
@@ -221,7 +221,7 @@ async def stuck() -> None:
     log.info("stuck begins")
     time.sleep(3600)
 """,
-                "active",  # nothing in the process could give it back
+                "active",  # nothing in the process could return it
             ),
         ],
         ids=["ignores its cancellation", "waits for a thread", "left a process", "blocks the loop"],
@@ -394,7 +394,7 @@ class TestReload:
 
     @staticmethod
     def _write(app: Path, text: str) -> None:
-        """At once, and with a later time: Python takes what it compiled for the text of its own second."""
+        """Writes at once, with a later time: Python reuses bytecode of a source with the same second."""
         before = app.stat().st_mtime
         made = app.with_suffix(".new")
         made.write_text(text)

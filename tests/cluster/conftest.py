@@ -34,7 +34,7 @@ class Masters:
             for first, last, master, *_ in client.execute_command("CLUSTER", "SLOTS"):
                 if first <= slot <= last and _text(master[2]) == _text(mine):
                     return node
-        raise AssertionError(f"nobody serves slot {slot}")
+        raise AssertionError(f"no node serves slot {slot}")
 
     def all_keys(self) -> list[str]:
         """Every key of every master."""

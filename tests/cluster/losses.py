@@ -1,7 +1,7 @@
 """A producer and workers that continue while a master is killed, and a record of what its replica had.
 
-What was replicated is known by offsets: an add is answered, then the master's offset is read; once the
-replica has applied that offset it has the job. Whatever the replica had must run, however the master ended.
+Offsets show what was replicated. After the reply to an add, the producer reads the master's offset; once the
+replica has applied that offset, it has the job. Every job of the replica must run, however the master ended.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Losses:
         await eventually(lambda: len(self.kept) > before + 50, "the replica has jobs")
 
     async def judge(self) -> None:
-        """Nothing that the replica had is lost; what it had not may be."""
+        """No job that the replica had is lost; other jobs may be."""
         assert self.kept
         lost = [one for one in self.acknowledged if not self.ran[one]]
         assert not self.kept.intersection(lost), "a replicated job was lost"

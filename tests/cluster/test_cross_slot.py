@@ -97,7 +97,7 @@ async def test_the_end_of_a_child_whose_parent_is_in_another_slot(
     [job] = await broker.get(["child"])
     assert job is not None
     assert "non local key" in job.extra["ox:untold"]
-    # Nor does one that makes room for others.
+    # Nor do they notice a finish whose retention removes the child.
     await broker.add([broker.encode("job", None, JobOptions.build(job_id="three"))])
     [three] = (await broker.claim(Ask())).jobs
     retained = Outcome(OutcomeKind(kind), three.id, three.token, three.starts, now + 1, b'"x"', b"[]", "1::")

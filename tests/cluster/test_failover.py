@@ -43,7 +43,7 @@ async def test_a_master_killed_under_load(cluster: ValkeyCluster, protocol: str)
         heir = cluster.replicas_of(dead)[0]
         name = masters.queue_on(dead)
         with contextlib.closing(dead.client()) as old, contextlib.closing(heir.client()) as new:
-            # Only the first address is told: the others are learnt, and one of them is left.
+            # Only the first address is configured: the others are learnt, and one of them survives.
             url = "redis+cluster://" + f"127.0.0.1:{dead.port}"
             if protocol == "bridge":
                 queue = Queue(
@@ -64,7 +64,7 @@ async def test_a_master_killed_under_load(cluster: ValkeyCluster, protocol: str)
 
 
 async def test_idle_workers_and_other_queues(cluster: ValkeyCluster) -> None:
-    """Whoever waits for work on the dead master, and whoever has queues elsewhere, goes on too."""
+    """Workers that wait on the dead master continue, and so do workers with queues elsewhere."""
     masters = Masters(cluster)
     queues = [Queue(masters.queue_on(node), url=cluster.url, add_timeout=90) for node in cluster.nodes]
 
@@ -106,7 +106,7 @@ async def test_nodes_that_were_not_named_are_learnt(cluster: ValkeyCluster) -> N
 
 
 async def test_leases_are_renewed_though_the_only_node_that_was_named_is_dead(cluster: ValkeyCluster) -> None:
-    """The process that renews them connects late: it is told of the nodes that its worker has learnt."""
+    """The renewer connects late and receives the nodes that its worker has learnt."""
     named, other = cluster.nodes[:2]
     url = f"redis+cluster://127.0.0.1:{named.port}"
     renewed, begun = asyncio.Event(), asyncio.Event()

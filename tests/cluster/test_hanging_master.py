@@ -164,7 +164,7 @@ async def test_an_idle_connection_to_a_replaced_master_is_dropped(group: Sentine
 
 
 async def test_a_process_whose_loop_was_held_up_confirms_the_master_first(group: Sentinels) -> None:
-    """No call hangs, and nobody asks the Sentinels; the old master answers as soon as it wakes."""
+    """No call hangs, and no client asks the Sentinels; the old master answers as soon as it wakes."""
     master, heir = group.servers
     async with queue_of("bullmq", "held", group.url) as queue:
         await queue.add("job")

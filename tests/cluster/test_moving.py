@@ -27,7 +27,7 @@ LIMIT = 60
 
 
 class _Load:
-    """A producer and a worker that go on whatever happens."""
+    """A producer and a worker that continue through every fault."""
 
     def __init__(self, url: str, name: str) -> None:
         self.queue = Queue(name, url=url)
@@ -165,7 +165,7 @@ async def test_a_slot_moves_while_jobs_run(masters: Masters, move: Any) -> None:
 
 
 async def test_a_slot_that_stays_between_two_masters_for_a_while(masters: Masters) -> None:
-    """A slot half moved can run no script: everybody waits, and nothing is done half."""
+    """A slot that is half moved can run no script: every call waits, and none is half applied."""
     source = masters.cluster.nodes[1]
     name = masters.queue_on(source)
     slot = Keys(name, tagged=True).slot()
@@ -211,7 +211,7 @@ def _outcome(kind: str, held: ClaimedJob) -> Outcome:
 async def test_a_slot_on_its_way_is_left_alone_until_it_has_arrived(masters: Masters, verb: str) -> None:
     """While a slot moves key by key, a script fails at the first key that is missing: better before it began.
 
-    A key that was never there is as missing as one that has gone ahead: to set the slot's state is enough.
+    A key that never existed is as missing as a key that has moved: setting the slot's state is enough.
     """
     source = masters.cluster.nodes[0]
     broker = BullMQBroker(Server(masters.url), masters.queue_on(source))
@@ -263,7 +263,7 @@ async def test_a_replica_takes_over_while_jobs_run() -> None:
                 wait_until(lambda: _node_id(source) in str(plain.execute_command("CLUSTER", "NODES")), "met")
                 plain.execute_command("CLUSTER", "REPLICATE", _node_id(source))
                 wait_until(lambda: client.info("replication")["master_link_status"] == "up", "in step")
-                for node in cluster.nodes:  # who must vote for it
+                for node in cluster.nodes:  # these must vote for it
                     wait_until(partial(_is_replica, node, _node_id(replica)), "known as a replica")
                 load = _Load(masters.url, masters.queue_on(source))
                 async with load.running():

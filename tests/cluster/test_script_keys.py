@@ -1,6 +1,6 @@
 """Every key that a script touches is in the slot of its KEYS[1].
 
-A single server tells, by MONITOR, every command that a script runs; COMMAND GETKEYS tells the keys of each.
+MONITOR of a single server shows every command that a script runs; COMMAND GETKEYS returns its keys.
 The scenario walks through all scripts and the branches that touch keys of other jobs and queues.
 """
 

@@ -25,7 +25,7 @@ from seen import seen
 
 
 def turn_to(port: int) -> None:
-    """Lets whoever asks for the default server find that of the test."""
+    """Makes the default address lead to the server of the test."""
     os.environ["OXCART_URL"] = f"redis://127.0.0.1:{port}/0"
     import redis.asyncio
 
@@ -38,7 +38,7 @@ def turn_to(port: int) -> None:
 
 
 async def run(package: str, example: str) -> Any:
-    """Runs an example, and tells what it made and what the queue holds."""
+    """Runs an example and returns its output and the content of the queue."""
     changed = example.replace("from bullmq import", f"from {package} import")
     assert changed.count("import") == example.count("import") == 1, example
     names: dict[str, Any] = {}

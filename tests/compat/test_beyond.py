@@ -211,7 +211,7 @@ class TestQueues:
         assert [job.data for job in await queue.getJobs(["completed", "waiting"], 0, 1, True)] == [0, 1]
 
     async def test_the_counter_skips_chosen_ids(self, make: Make, store: redis.Redis) -> None:
-        """A counted id is never one that is taken: PyPI's scripts write over such a job."""
+        """A counted id is never already taken: PyPI's scripts overwrite such a job."""
         queue = make(Queue, "q")
         await queue.add("a", 1)
         store.hset("bull:q:2", mapping={"name": "theirs", "data": "5", "opts": "{}"})

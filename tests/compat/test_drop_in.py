@@ -1,7 +1,7 @@
 """The drop-in for users of PyPI's bullmq: the same files give the same results on both packages.
 
-Their package runs in an environment of its own. Each script calls its part of the public methods; together
-they must call every one that the installed package has, so that a new version of it shows what we lack.
+Their package runs in an environment of its own. Each script calls some of the public methods. Together they
+must call every method of the installed package, so that a new version shows what we lack.
 """
 
 from __future__ import annotations

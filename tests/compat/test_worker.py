@@ -30,7 +30,7 @@ async def echo(job: Job, token: str) -> Any:
 
 
 def ended(worker: Worker) -> list[Any]:
-    """What the worker tells, as it comes."""
+    """Returns a list that collects the worker's `completed` and `failed` events."""
     ends: list[Any] = []
     worker.on("completed", lambda job, result: ends.append(("completed", job.id, result)))
     worker.on("failed", lambda job, error: ends.append(("failed", job.id, error)))

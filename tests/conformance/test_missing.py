@@ -73,7 +73,7 @@ ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
 UNASKED = {"wakes"}
 
 
-#: Features that are refused with another one that they belong to.
+#: Features that are refused under the name of the feature they belong to.
 NEEDED = {"intervals": "schedules", "missed_policy": "schedules"}
 
 

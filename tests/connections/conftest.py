@@ -69,7 +69,7 @@ class Certificates:
 
 
 class TlsProxy:
-    """Takes TLS of those who show a certificate, and speaks plainly to the server behind it.
+    """Accepts TLS from clients with a certificate and forwards it in plain text to the server.
 
     It has a thread and a loop of its own, so that programs and blocking clients can use it too.
     """

@@ -18,7 +18,7 @@ from tests.connections.conftest import Certificates, TlsProxy
 from tests.servers import ValkeyServer
 from tests.signals import eventually
 
-#: Seconds in which a denial must be known; a server that is away is tried for ever.
+#: Seconds within which a denial must be raised; an absent server is retried without end.
 AT_ONCE = 10.0
 PROTOCOLS: list[Any] = ["bullmq", "bridge"]
 

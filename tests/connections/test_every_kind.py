@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def name() -> str:
-    """A queue that nobody used yet."""
+    """A queue that no test has used yet."""
     return f"queue-{next(_numbers)}"
 
 

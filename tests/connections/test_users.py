@@ -136,7 +136,7 @@ def test_no_role_has_rights_that_it_does_not_need(guarded: ValkeyServer, admin: 
 
 @pytest.mark.parametrize("role", ["producer", "worker", "operator"])
 def test_every_command_of_a_roles_scripts_is_allowed(guarded: ValkeyServer, admin: Any, role: str) -> None:
-    """Whoever makes a script use another command finds here that the page must allow it."""
+    """Fails when a script uses a command that the page does not allow yet."""
     used: set[str] = set()
     scripts = [load(verb) for verb in (PRODUCED if role == "producer" else verbs())]
     scripts += [bridge.load(verb) for verb in (("add",) if role == "producer" else bridge.verbs())]

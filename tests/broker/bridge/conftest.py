@@ -89,7 +89,7 @@ class Desk:
     # -- what another client would do, with plain commands
 
     def foreign(self, job_id: str, job_type: str = "email", *, push: str = "rpush", **fields: Any) -> str:
-        """A job as the document describes it, written by somebody else."""
+        """Writes a job as another client would, in the form of the document."""
         record = {
             "jobId": job_id,
             "type": job_type,

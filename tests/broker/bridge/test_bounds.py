@@ -10,7 +10,7 @@ from oxcart.broker.port import Ask
 from oxcart.model.target import Abilities, Target
 from tests.broker.bridge.conftest import Desk
 
-#: Commands that one call may run, those that bring 100 unread entries of the list included.
+#: Commands that one call may run, including the reads of 100 unread entries of the list.
 MOST_COMMANDS = 60
 
 
@@ -20,7 +20,7 @@ def runs(stats: Any) -> int:
 
 
 async def calls_and_commands(desk: Desk, worker: str = "w1") -> tuple[int, float, list[str]]:
-    """How many scripts a claim called, how many commands each on average, and what was claimed."""
+    """Returns the scripts that a claim called, the mean number of commands of each, and the claimed jobs."""
     desk.store.config_resetstat()
     claimed = await desk.broker(worker=worker).claim(Ask(1, worker=worker))
     stats = desk.store.info("commandstats")
@@ -93,7 +93,7 @@ async def test_an_end_reads_only_its_dependents(desk: Desk) -> None:
     stats = desk.store.info("commandstats")
     assert runs(stats) <= 2
     assert [one.id for one in await desk.claim()] == [after]
-    desk.store.set(f"bridge:jobs:status:{never}", "completed")  # by another client, which tells nobody
+    desk.store.set(f"bridge:jobs:status:{never}", "completed")  # by another client, without an event
     desk.store.config_resetstat()
     for worker in ("w1", "w2", "w3"):
         await desk.broker(worker=worker).promote()

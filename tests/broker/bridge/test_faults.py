@@ -24,7 +24,7 @@ async def test_2_a_crashed_worker_gives_its_slot_back(desk: Desk) -> None:
     job = await desk.active(rate_limit={"max_concurrent": 1})
     waits = await desk.add(rate_limit={"max_concurrent": 1})
     assert await desk.claim(worker="w2") == []
-    desk.store.delete(f"bridge:jobs:lock:{job.id}")  # nobody renewed it
+    desk.store.delete(f"bridge:jobs:lock:{job.id}")  # as if the lease had expired
     recovered = await desk.broker(worker="w2").recover()
     assert recovered.ids == [job.id]
     assert desk.counter() == 0
@@ -125,7 +125,7 @@ async def test_6_jobs_of_others_found_together_run_by_priority_and_then_in_their
 async def test_jobs_that_fell_out_of_their_lanes_come_back_in_their_order(desk: Desk) -> None:
     ids = [await desk.add() for _ in range(70)]
     lanes = desk.store.keys("bridge:ox:lane:*")
-    desk.store.delete("bridge:ox:listed", *lanes)  # what is known of them stays
+    desk.store.delete("bridge:ox:listed", *lanes)  # the facts of the jobs stay
     assert [job.id for job in await desk.claim(70)] == ids
 
 
@@ -311,7 +311,7 @@ async def test_a_job_comes_back_if_no_other_worker_claims_it(desk: Desk) -> None
 
 
 async def test_the_index_does_not_grow_with_what_others_take(desk: Desk) -> None:
-    """Jobs of a type that nobody of ours serves: a pass notes them, others work them off."""
+    """No Oxcart worker serves the type: a pass notes the jobs, and other clients run them."""
     for n in range(30):
         desk.foreign(f"v{n}", "video")
     waits = desk.foreign("w", "video", dependsOn=["x"])
@@ -390,7 +390,7 @@ async def test_runs_that_others_end_leave_nothing_of_ours(desk: Desk) -> None:
     assert left == {f"bridge:jobs:status:{gone}"}, "the word of the other client"
     assert 0 < desk.store.ttl(f"bridge:ox:job:{kept}") <= 86_400
     assert desk.store.hkeys("bridge:ox:facts") == [runs], "it is looked at again"
-    # The other client lets one run again: what is written down of it must last as long as the run.
+    # The other client runs a job again: its record must last as long as the run.
     desk.store.rpush("bridge:jobs:waiting", kept)
     (job,) = await desk.claim()
     assert desk.store.ttl(f"bridge:ox:job:{kept}") == -1

@@ -24,7 +24,7 @@ def index_size(store: Any) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("keeps_status", [True, False])
 async def test_a_producer_alone_keeps_the_index_small(desk: Desk, keeps_status: bool) -> None:
-    """Only foreign workers: nobody of ours does maintenance."""
+    """Only workers of other clients run, so Oxcart does no maintenance."""
     broker = desk.broker()
     for _ in range(80):
         added = await broker.add([broker.encode("email", n, DEFAULTS["bridge"]) for n in range(100)])

@@ -18,7 +18,7 @@ from tests.signals import eventually
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_random_workers_never_exceed_the_limit(desk: Desk, seed: int) -> None:
-    """Workers claim, end, give back and die: the limit holds, and the counter is the truth."""
+    """Workers claim, finish, return and lose jobs: the limit holds, and the counter stays exact."""
     rand = random.Random(seed)
     limit = rand.randint(1, 5)
     left = {await desk.add(rate_limit={"max_concurrent": limit}, attempts=100) for _ in range(40)}
@@ -71,7 +71,7 @@ async def test_the_counter_is_right_after_half_of_the_workers_are_killed(
     await eventually(lambda: running() and store.llen("test:ran") > 5, "they work")
     for name in ("m0", "m1"):
         members.kill(name)
-    store.delete("test:running")  # what the dead had said
+    store.delete("test:running")  # entries of the killed workers
     await eventually(
         lambda: (running() or True) and store.get("bridge:metrics:jobs:processed") == "60", "all have run", 60
     )

@@ -97,7 +97,7 @@ async def test_a_delayed_job_keeps_its_time(desk: Desk) -> None:
 async def test_a_job_that_loses_its_workers_too_often_is_a_dead_letter(
     desk: Desk, client: TypeScriptClient
 ) -> None:
-    """That client counts failures alone: a job that kills it would run for ever."""
+    """The other client counts only failures, so a job that kills its worker would run without end."""
     job_id = await desk.add(attempts=2)
     for _ in range(2):
         assert client.take() is not None

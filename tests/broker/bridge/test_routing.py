@@ -86,7 +86,7 @@ async def test_every_routable_job_runs_where_it_may(
         assert target is None or target.matches(Abilities(name, **able[name])), (target, name)
     states = set(await queue._core.broker.states(list(targets)))
     assert states == {"completed"}
-    # A job of a killed worker may stand as running when another takes it; nobody else's.
+    # Only a job of a killed worker may still be marked as running when another worker claims it.
     killed = {job_id for job_id, name in ran if name in crews[first[0]] or name in crews[first[1]]}
     assert set(store.lrange("test:twice", 0, -1)) <= killed
 

@@ -106,7 +106,7 @@ async def test_one_leads_and_an_old_term_is_refused(desk: Desk) -> None:
     desk.store.delete("bridge:scheduler:lock")  # it slept for too long
     assert await second.tick() == 1
     assert await first._fire(read) == -1
-    # It leads again later, but what it has read in its old term stays unfired.
+    # It leads again later, but does not fire the times that it read in its old term.
     await second.resign()
     old = first.term
     assert await first.lead()

@@ -44,7 +44,7 @@ class TestEveryScript:
         assert not re.search(r"^[a-z_]+ = ", text, re.MULTILINE), "a global would survive the call"
         assert set(re.findall(r"KEYS\[(\d)\]", text)) <= {"1"}
         for name in re.findall(r"^local function (\w+)", text, re.MULTILINE):
-            assert len(re.findall(rf"\b{name}\b", text)) > 1, f"nobody uses {name}"
+            assert len(re.findall(rf"\b{name}\b", text)) > 1, f"{name} is unused"
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -71,7 +71,7 @@ async def test_a_worker_finishes_a_job_that_was_removed_from_the_active_set(emai
 
 
 async def test_maintenance_puts_a_held_job_back_into_the_active_set(desk: Desk) -> None:
-    """Otherwise nobody would find the job should its worker be lost."""
+    """Otherwise no worker would recover the job if its worker were lost."""
     job = await desk.active()
     desk.store.srem("bridge:jobs:active", job.id)
     await desk.broker().recover()

@@ -395,7 +395,7 @@ async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
     ],
 )
 async def test_attempts_are_counted_despite_invalid_records(desk: Desk, record: str) -> None:
-    """Else a job that always fails would be tried for ever, or one that nobody can count would never run."""
+    """Otherwise a failing job would be retried without end, or a job with a bad count would never run."""
     desk.store.set("bridge:jobs:data:f1", record)
     desk.store.rpush("bridge:jobs:waiting", "f1")
     made = []

@@ -59,7 +59,7 @@ class TypeScriptClient:
         self.store.set(self.key("workers", "heartbeat", self.id), now(), ex=30)
 
     def take(self) -> dict[str, Any] | None:
-        """Takes the head of the list; None where there is none, or somebody holds it."""
+        """Claims the head of the list. None if the list is empty or another worker holds the job."""
         job_id = self.store.lpop(self.key("jobs", "waiting"))
         raw = self.store.get(self.key("jobs", "data", job_id)) if job_id else None
         if raw is None:

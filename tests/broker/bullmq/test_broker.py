@@ -285,7 +285,7 @@ class TestFinish:
         insists.starts = -1
         assert (await q.broker.finish([insists]))[0] == [-2]
         assert await q.end(BullMQClaim("none", "t", 1, 0, {})) == -1
-        assert await q.end(job) == 1, "the lease ran out, but nobody else has started the job"
+        assert await q.end(job) == 1, "the lease ran out, but no other worker has started the job"
 
     async def test_a_job_that_left_active(self, q: Q, store: redis.Redis) -> None:
         job = await q.active()

@@ -48,7 +48,7 @@ class Windows:
         return self._store.pttl("bull:q:de:d")
 
     def window_events(self) -> list[tuple[str, str, str]]:
-        """The events of windows: name, the job that is kept, the one that is not."""
+        """Returns the `deduplicated` events as (window, kept job, dropped job)."""
         stream: Any = self._store.xrange("bull:q:events")
         entries = [fields for _, fields in stream]
         assert [e["jobId"] for e in entries if e["event"] == "debounced"] == [
@@ -116,7 +116,7 @@ class TestSimple:
     async def test_a_window_whose_owner_is_gone_is_taken_over(
         self, windows: Windows, store: redis.Redis
     ) -> None:
-        """Nothing would ever close it: BullMQ up to 6.2 keeps everybody out for good."""
+        """Nothing would ever close the window: BullMQ up to 6.2 drops every later add."""
         await windows.add("a")
         store.delete("bull:q:a")
         assert await windows.add("b") == Added("b", True)

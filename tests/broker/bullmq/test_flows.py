@@ -113,7 +113,7 @@ class TestAdding:
     async def test_an_id_of_another_parent_refuses_all_of_it(
         self, two: Two, store: redis.Redis, keys: Callable[[], set[str]]
     ) -> None:
-        """Node tells nobody, and the new parent may wait for ever."""
+        """Node reports nothing here, and the new parent may wait without end."""
         await two.add(tree("one", tree("shared")))
         before, counter = keys(), store.get("bull:q:id")
         with pytest.raises(ParentConflict, match="shared"):
@@ -427,7 +427,7 @@ class TestRemoving:
 
 
 class TestUnreachableParent:
-    """Refused at every end, the child would come back through the stalled check and run for ever."""
+    """If each finish were refused, the stalled check would recover the child and run it without end."""
 
     @pytest.mark.parametrize("kind", ["c", "f"])
     @pytest.mark.parametrize("keep", ["", "0::"])

@@ -267,7 +267,7 @@ class TestHiding:
         assert await find_queues(two.q.server, "bull") == ["q"]
 
     async def test_a_gate_is_not_shown_as_a_parent(self, two: Graphs, store: redis.Redis) -> None:
-        """Neither to those who look at the job nor to a pipeline, whose table of flows it would be in."""
+        """Neither a reader of the job nor the pipeline sees it, which would list it in its table of flows."""
         two.now = time.time_ns() // 1_000_000
         await two.graph(node("a"), node("b", after(0)))
         attach, until = load("attach"), two.now + 60_000
@@ -323,7 +323,7 @@ class TestRepair:
 
 
 class TestBeside:
-    """What else may happen to jobs that wait, and to those that they wait for."""
+    """Other changes to waiting jobs and to their dependencies."""
 
     async def test_a_cancelled_job_can_be_replayed_while_its_dependency_runs(self, two: Graphs) -> None:
         await two.graph(node("a"), node("b", after(0)))

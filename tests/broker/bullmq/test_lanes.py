@@ -140,7 +140,7 @@ class TestChoice:
         assert (ids(claimed), claimed.lane, claimed.active) == (["g2"], 0, 3)
         claimed = await q.choose(1, "base", EU, own=GPU)
         assert (ids(claimed), claimed.lane, claimed.active) == (["b0"], 0, 1)
-        # Where it has fewer, those that have nothing are told.
+        # If the first lane has fewer jobs, the reply names the empty lanes.
         claimed = await q.choose(5, GPU, EU, "base")
         assert (ids(claimed), claimed.lane, claimed.empty) == (["g3", "g4", "g9"], 0, [(1, 0), (2, 0)])
 
@@ -285,7 +285,7 @@ class TestBase:
         claimed = await q.finish(EU, [second], 5, GPU, EU, "base")
         assert (ids(claimed), claimed.lane) == (["g1"], 0)
         lost = claimed.jobs[0]
-        # Places of those that left without a word are found empty.
+        # The place of a lost job is freed.
         store.delete(f"bull:q@{GPU}:{lost.id}:lock")
         store.lrem(f"bull:q@{GPU}:active", 0, lost.id)
         q.clock.now += 6000
@@ -315,7 +315,7 @@ class TestBase:
         await q.broker.promote()
         claimed = await q.choose(5, GPU)
         assert ids(claimed) == ["g2"]
-        q.clock.now += 86_400_000  # nobody knows any more what it waits for: it is due
+        q.clock.now += 86_400_000  # the limit that held it back is forgotten: it is due
         await q.finish(GPU, claimed.jobs)
         assert ids(await q.choose(5, GPU)) == ["g1"]
 

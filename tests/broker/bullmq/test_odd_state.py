@@ -81,7 +81,7 @@ class TestBetweenTwoLists:
 
 
 class TestPauseLists:
-    """Whatever is left in the list of the other state is lost when a peer of version 5 renames over it."""
+    """A BullMQ 5 peer renames one list onto the other and loses every job left in the target list."""
 
     @pytest.mark.parametrize("paused", [True, False])
     async def test_long_lists_of_two_generations_are_merged_whole(

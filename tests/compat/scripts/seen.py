@@ -87,7 +87,7 @@ async def until(condition: Any, limit: float = 20.0) -> None:
 
 
 class Ends:
-    """Collects what a worker tells, and lets wait for so many of it."""
+    """Collects the events of a worker and waits for a number of them."""
 
     def __init__(self, worker: Any) -> None:
         self.events: list[Any] = []
