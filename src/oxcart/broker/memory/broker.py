@@ -45,11 +45,11 @@ from oxcart.model.names import check_job_name
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, check_together
 from oxcart.model.target import Abilities
 
-#: Why a part of a real broker is not there.
+#: Why a part of a real broker is missing.
 NO_SERVER = "this needs a server, and a queue in memory has no server"
 #: The states that a broker counts.
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", *ENDED)
-#: Ms that a worker has to end a running job itself whose lifetime is over.
+#: Grace in ms in which a worker may end a running job itself whose lifetime has expired.
 EXPIRY_GRACE = 5_000
 
 _DEFAULTS = msgspec.structs.asdict(DEFAULT_OPTIONS)
@@ -70,7 +70,7 @@ class MemoryBroker(Parts):
     """
 
     capabilities: Capabilities = MEMORY
-    #: Options that jobs may have though they have no effect here.
+    #: Options that jobs may have although they have no effect here.
     ignored: frozenset[str] = frozenset()
 
     def __init__(
@@ -87,7 +87,7 @@ class MemoryBroker(Parts):
         self._leases = leases
         self._claims = 0
 
-    # -- what a server would be
+    # -- members that belong to a server
 
     @property
     def server(self) -> NoReturn:
@@ -110,7 +110,7 @@ class MemoryBroker(Parts):
     waits_for_slot = False
 
     def attach(self, **_: Any) -> None:
-        """Does nothing: no connection is to be watched."""
+        """Does nothing: there is no connection to watch."""
 
     def serve(self, abilities: Abilities) -> None:
         """Does nothing: no job in memory has a target."""
@@ -355,7 +355,7 @@ class MemoryBroker(Parts):
             return self.store.promote(self.clock(), most), self.store.due_ms
 
     async def expire(self, *, grace_ms: int = EXPIRY_GRACE) -> int:
-        """Ends jobs whose lifetime is over; returns how many.
+        """Ends jobs whose lifetime has expired; returns how many.
 
         Args:
             grace_ms: Ms for which a running job is left to its worker.

@@ -1,4 +1,4 @@
-"""A job of the store as its readers see it: a snapshot for callers, a claim for workers."""
+"""A job of the store for its readers: a snapshot for callers, a claim for workers."""
 
 from __future__ import annotations
 

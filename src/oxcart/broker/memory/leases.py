@@ -1,7 +1,7 @@
-"""Leases of a queue in memory: which ran out, and when a check may take their jobs back.
+"""Leases of a queue in memory: which have expired, and when a check may recover their jobs.
 
 The rules are those of the scripts. A job is recovered if it was active at the last check and has no lease at
-this one. After a silence that counts as an outage, a check only notes what is active.
+this one. After a silence that counts as an outage, a check only notes the active jobs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from oxcart.broker.memory.record import Record
 from oxcart.broker.memory.store import Store
 from oxcart.broker.port import Lease, Outage, Recovered
 
-#: Why a job fails that stalled too often, in the words of all brokers.
+#: Why a job that stalled too often fails, in the words of all brokers.
 STALLED = "job stalled more than allowable limit"
 #: Checks in a row that wait for renewals at most.
 WAITS = 2
@@ -49,7 +49,7 @@ class Leases:
         return refused
 
     def appear(self, outage: Outage, now: int) -> bool:
-        """Prolongs the sign of life; returns whether the last one had not run out."""
+        """Extends the sign of life; returns whether the last one had not expired."""
         silence, until = self._alive
         if until <= now:
             return False
@@ -60,7 +60,7 @@ class Leases:
         return True
 
     def recover(self, now: int, max_stalled: int, interval_ms: int, outage: Outage | None) -> Recovered:
-        """Makes jobs ready again whose lease ran out."""
+        """Makes jobs ready again whose lease has expired."""
         if self._suspects_until is not None and self._suspects_until <= now:
             self._suspects.clear()
         ids: list[str] = []

@@ -23,9 +23,9 @@ class Record:
         place: Sorts the jobs of one state: the first one is claimed, due or removed first.
         since_ms: When the lifetime began: at the add, or at the latest retry by an operator.
         token: The lease of the latest claim.
-        lease_ms: When that lease runs out.
+        lease_ms: When that lease expires.
         deferred: A failure that the next worker records without running the job.
-        excused: Starts that ended without having been an attempt.
+        excused: Starts that ended without being an attempt.
         forgiven: Starts before the latest retry that reset the job.
     """
 
@@ -64,7 +64,7 @@ class Record:
 
     @property
     def expires_ms(self) -> int | None:
-        """When the lifetime of a job that has not ended is over."""
+        """When the lifetime of a job that has not ended expires."""
         lifetime = self.options.lifetime
         return None if lifetime is None or self.state in ENDED else self.since_ms + lifetime
 
@@ -82,7 +82,7 @@ class Record:
         )
 
     def restart(self, now: int, *, reset: bool) -> None:
-        """Forgets how the job ended, so that it can run again."""
+        """Clears how the job ended, so that it can run again."""
         self.finished_ms = self.started_ms = None
         self.reason = self.result = None
         self.category = self.code = self.dead = ""

@@ -41,7 +41,7 @@ class MemoryServer:
             queue: The queue's name.
             prefix: Separates queues of equal names.
             key_ring: Seals and opens values.
-            **_: What only brokers of real servers use.
+            **_: Arguments that only brokers of real servers use.
         """
         return MemoryBroker(queue, *self._parts_of(queue, prefix, key_ring))
 

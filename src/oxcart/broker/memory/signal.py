@@ -26,7 +26,7 @@ class Signal:
         return future
 
     def forget(self, future: asyncio.Future[None]) -> None:
-        """Drops a future that is not waited for any more."""
+        """Drops a future that no task waits for."""
         future.cancel()
         if future in self._waiting:
             self._waiting.remove(future)

@@ -25,8 +25,8 @@ class Store:
 
     Attributes:
         records: The jobs by id.
-        paused: Whether no job is handed out.
-        held_ms: Until when no job is handed out, because a handler returned `RateLimited`.
+        paused: Whether claims are blocked.
+        held_ms: Until when claims are blocked, because a handler returned `RateLimited`.
         changed: Fires with every event and whenever jobs may have become available.
     """
 
@@ -76,7 +76,7 @@ class Store:
 
     @property
     def active(self) -> Collection[Record]:
-        """The jobs that workers have."""
+        """The active jobs."""
         return self._active.values()
 
     # -- moves
@@ -95,7 +95,7 @@ class Store:
         self.emit(now, "waiting", record.id, prev=previous)
 
     def make_delayed(self, record: Record, now: int, delay_ms: int) -> None:
-        """Puts a job off."""
+        """Delays a job."""
         self._active.pop(record.id, None)
         record.state, record.delay = "delayed", delay_ms
         record.place = (now + delay_ms, self._next())
@@ -122,7 +122,7 @@ class Store:
         return self._head(self._ready, READY)
 
     def start(self, record: Record, now: int, token: str, lock_ms: int, worker: str) -> None:
-        """Gives a job to a worker."""
+        """Leases a job to a worker."""
         self._active[record.id] = record
         record.state, record.place = "active", (now, self._next())
         record.starts += 1
@@ -131,7 +131,7 @@ class Store:
         self.emit(now, "active", record.id, prev="waiting")
 
     def end(self, record: Record, state: str, at_ms: int, retention: str = "") -> None:
-        """Ends a job; removes it, or others that ended before it, as its retention asks.
+        """Ends a job, and applies its retention to it and to jobs that ended before.
 
         Args:
             record: The job.
@@ -172,7 +172,7 @@ class Store:
     # -- events
 
     def emit(self, now: int, event: str, job_id: str = "", **fields: str | bytes) -> None:
-        """Writes an event and wakes everyone who waits."""
+        """Writes an event and wakes all waiting tasks."""
         self._last_event = max((now, 0), (self._last_event[0], self._last_event[1] + 1))
         known = {"event": event, "jobId": job_id, **fields}
         self.events.append(
@@ -208,7 +208,7 @@ class Store:
         return self._head(self._delayed, ("delayed",))
 
     def _head(self, heap: list[tuple[int, int, str]], states: tuple[str, ...]) -> Record | None:
-        # A job that moved on left its old entry behind.
+        # A job that moved left its old entry behind.
         while heap:
             record = self.records.get(heap[0][2])
             if record is not None and record.state in states and record.place == heap[0][:2]:

@@ -59,7 +59,7 @@ class MemoryWait:
         """Does nothing: no connection is needed."""
 
     async def wait(self, queues: Iterable[int], beside: Iterable[bytes], seconds: float) -> Popped | None:
-        """Waits until one of some queues has a job to hand out."""
+        """Waits until one of some queues has a job that can be claimed."""
         wanted = {index: self._brokers[index].store for index in queues}
 
         def ready() -> Popped | None:
@@ -95,7 +95,7 @@ class MemoryInbox:
 
 
 async def first_of(stores: Sequence[Store], look: Callable[[], T | None], seconds: float) -> T | None:
-    """Returns what a look at stores finds; looks again with each of their changes, for so many seconds."""
+    """Returns what a look at stores finds; looks again after each of their changes, for so many seconds."""
     until = time.monotonic() + seconds
     while True:
         changes = []

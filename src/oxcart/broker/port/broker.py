@@ -1,7 +1,7 @@
 """The protocols of a broker: `Broker` has the verbs, `ServedBroker` adds the connection.
 
 Every broker has all of these. What a protocol may lack is an optional part (`oxcart.broker.port.parts`): an
-attribute that is None where the protocol lacks it.
+attribute that is None if the protocol lacks it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 
 class Broker(Parts, Protocol):
-    """One queue's storage; see the package for what all verbs have in common.
+    """One queue's storage; the package describes what all verbs have in common.
 
     Attributes:
-        base: The queue that this one is a lane of; its own name if it is none.
-        lane: Its name as a lane; None if it is none.
+        base: The base queue of a lane; its own name if it is no lane.
+        lane: Its name as a lane; None if it is no lane.
     """
 
     base: str
@@ -124,7 +124,7 @@ class Broker(Parts, Protocol):
         """Replaces a job's payload."""
 
     async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
-        """Saves a running job's checkpoint, under its lease."""
+        """Stores a running job's checkpoint, under its lease."""
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         """Changes a delayed job's delay."""
@@ -161,30 +161,30 @@ class QueueKeys(Protocol):
 
     @property
     def prefix(self) -> str:
-        """What stands before the queue's name."""
+        """The text before the queue's name."""
 
     @property
     def tagged(self) -> bool:
-        """Whether the keys carry a hash tag of our making, for a cluster."""
+        """Whether the keys carry a hash tag that we add for a cluster."""
 
     @property
     def base(self) -> str:
-        """What all keys of the queue begin with."""
+        """The common beginning of all keys of the queue."""
 
     def marker(self) -> str:
         """Sorted set: the wake-up tokens that idle workers block on."""
 
     def events(self) -> str:
-        """Stream: what happened to the queue's jobs."""
+        """Stream: the events of the queue's jobs."""
 
     def job(self, job_id: str) -> str:
-        """Hash: what a worker of ours writes down of a job."""
+        """Hash: the fields that a worker of ours stores for a job."""
 
     def lanes(self) -> str:
-        """The targets of the queue's jobs, as their lanes are named; absent where none has one."""
+        """The targets of the queue's jobs, by the names of their lanes; absent if no job has a target."""
 
     def watcher(self) -> str:
-        """String: the worker that looks for jobs that no worker can take."""
+        """String: the worker that watches for jobs that no worker can take."""
 
     def inboxes(self, client_id: str) -> tuple[str, ...]:
         """Sorted sets: the jobs that a worker is asked to cancel."""
@@ -194,11 +194,11 @@ class QueueKeys(Protocol):
 
 
 class ServedBroker(Broker, Protocol):
-    """A broker on a server: what the engine and a queue's face need beside the verbs.
+    """A broker on a server: the members that the engine and a queue's face need beside the verbs.
 
     Attributes:
         slot: The cluster slot of all the queue's keys; None on a single server.
-        next_expiry: When the next lifetime is over, in ms, as the last ``promote`` saw it; 0 for none.
+        next_expiry: When the next lifetime expires, in ms, as the last ``promote`` saw it; 0 for none.
     """
 
     slot: int | None
@@ -206,7 +206,7 @@ class ServedBroker(Broker, Protocol):
 
     @property
     def server(self) -> Server:
-        """Where the queue lives."""
+        """The server that the queue is on."""
 
     @property
     def caller(self) -> Caller:
@@ -238,7 +238,7 @@ class ServedBroker(Broker, Protocol):
         """Opens a worker's inbox for requests to cancel jobs of some queues of this site."""
 
     async def cancel_requests(self, attempts: Sequence[tuple[Any, str, int]]) -> list[CancelRequest]:
-        """Reads from jobs themselves which attempts are to be cancelled.
+        """Reads from the jobs which attempts to cancel.
 
         Args:
             attempts: The broker of each job (the queue or a lane of it), its id and its fencing number.
@@ -270,19 +270,19 @@ class ServedBroker(Broker, Protocol):
         """Attaches a worker to the connection."""
 
     def serve(self, abilities: Abilities) -> None:
-        """Sets what the worker that claims with this broker can do; it may change at any time."""
+        """Sets the abilities of the worker that claims with this broker; they may change at any time."""
 
     async def has_targets(self) -> bool:
         """Returns whether jobs of the queue have targets."""
 
     async def take_watch(self, worker_id: str, life_ms: int) -> bool:
-        """Makes a worker the one that watches the queue, unless another one is."""
+        """Makes a worker the one that watches the queue, unless another one does."""
 
     async def remove_all_keys(self) -> None:
         """Removes every key that begins with the queue's; for tests."""
 
     async def counts_at_once(self) -> Mapping[str, int]:
-        """As ``counts``, all at one moment where the protocol can."""
+        """As ``counts``, all at one moment if the protocol can."""
 
     async def now(self) -> int:
         """Reads the server's time in ms."""
@@ -308,14 +308,14 @@ class ServedBroker(Broker, Protocol):
         """Reads a range of such jobs of a state, or of each of their lanes if lanes are queues."""
 
     async def ended(self, job_id: str) -> Ended:
-        """Returns what is known of a job's end."""
+        """Returns the stored end of a job."""
 
     async def expire(self) -> int:
-        """Ends jobs whose lifetime is over; returns how many."""
+        """Ends jobs whose lifetime has expired; returns how many."""
 
 
 class BrokerSource(Protocol):
-    """Opens the brokers of queues; `oxcart.Queue` takes one in the place of a server's URL."""
+    """Opens the brokers of queues; `oxcart.Queue` takes one instead of a server's URL."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -329,4 +329,4 @@ class BrokerSource(Protocol):
         key_ring: KeyRing | None = None,
         reconnect: Reconnect | None = None,
     ) -> ServedBroker:
-        """Opens a broker of its own for one client of a queue."""
+        """Opens a separate broker for one client of a queue."""

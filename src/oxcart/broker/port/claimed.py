@@ -1,4 +1,4 @@
-"""What the engine sees of a claimed job."""
+"""The engine's view of a claimed job."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ClaimedJob(Protocol):
 
     @property
     def created_ms(self) -> int:
-        """When the job was added; 0 if its record does not say."""
+        """When the job was added; 0 if its record lacks the time."""
 
     @property
     def attempts_made(self) -> int:
@@ -75,7 +75,7 @@ class ClaimedJob(Protocol):
 
     @property
     def forgiven_starts(self) -> int:
-        """Starts before the job was last retried by hand."""
+        """Starts before the last manual retry of the job."""
 
     @property
     def excused_starts(self) -> int:
@@ -87,11 +87,11 @@ class ClaimedJob(Protocol):
 
     @property
     def expires_ms(self) -> int | None:
-        """When the job's lifetime is over; None without a lifetime."""
+        """When the job's lifetime expires; None without a lifetime."""
 
     @property
     def cancel_reason(self) -> str | None:
-        """Why somebody asked to cancel the job; None if nobody did."""
+        """The reason of a request to cancel the job; None without a request."""
 
     @property
     def deferred_failure(self) -> str | None:
@@ -103,7 +103,7 @@ class ClaimedJob(Protocol):
 
     @property
     def checkpoint(self) -> bytes | None:
-        """What the handler saved last, as it is stored."""
+        """The checkpoint that the handler saved last, as it is stored."""
 
     def set_checkpoint(self, body: bytes) -> None:
         """Replaces ``checkpoint`` after a handler saved another one."""

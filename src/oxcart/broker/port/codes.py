@@ -15,10 +15,10 @@ class OutcomeKind(StrEnum):
     RETRY = "r"
     #: To be tried again, or for the first time, after a delay.
     DELAY = "d"
-    #: Back to the front of the queue, as if nobody had claimed it.
+    #: Back to the front of the queue, as if it had not been claimed.
     GIVE_BACK = "w"
     AWAIT_CHILDREN = "h"
-    #: Back to the front of the queue, which hands out no jobs for a while.
+    #: Back to the front of the queue, from which no job is claimed for a while.
     HOLD_QUEUE = "l"
 
 

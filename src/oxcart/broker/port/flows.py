@@ -14,7 +14,7 @@ class Flows(Protocol):
     """Trees of jobs: parents that wait for their children. All queues of a tree are in one slot."""
 
     async def add(self, tree: Tree, *, timeout: float | None = None, replicated: bool = False) -> AddedTree:
-        """Adds a tree whose top is in this queue, all of it or nothing.
+        """Adds a tree whose top is in this queue, all of it or none.
 
         Raises:
             ValidationError: Something is wrong with the tree; nothing was written.
@@ -23,7 +23,7 @@ class Flows(Protocol):
         """
 
     async def add_many(self, trees: Sequence[Tree], *, timeout: float | None = None) -> list[AddedTree]:
-        """Adds trees without a deduplication window, all of them or nothing; errors are those of ``add``."""
+        """Adds trees without a deduplication window, all of them or none; errors are those of ``add``."""
 
     async def add_children(
         self, job_id: str, trees: Sequence[Tree], *, token: str = "", timeout: float | None = None
@@ -39,7 +39,7 @@ class Flows(Protocol):
         Raises:
             ValidationError: Something is wrong with a tree; nothing was written.
             CrossSlotError: A queue is in another slot of the cluster; nothing was written.
-            LeaseLost: The parent does not run under this lease any more.
+            LeaseLost: The parent no longer runs under this lease.
             JobNotFound: The parent is gone.
             ParentConflict: A job of an id in the trees belongs to another parent.
         """
@@ -58,7 +58,7 @@ class Flows(Protocol):
         """Reads all children of a kind in steps; returns them by their keys."""
 
     async def view(self, job_id: str, *, depth: int = 10, limit: int = 20) -> FlowView | None:
-        """Reads a job with its children and theirs, a generation at a time; None where there is no job.
+        """Reads a job with its children and theirs, a generation at a time; None if there is no job.
 
         Args:
             job_id: The job at the top.
@@ -70,7 +70,7 @@ class Flows(Protocol):
         """Removes the jobs below a job that have not ended; leased and failed ones stay."""
 
     async def leave_parent(self, job_id: str) -> bool:
-        """Breaks the tie between a job and the parent that waits for it; returns whether one did."""
+        """Detaches a job from the parent that waits for it; returns whether one did."""
 
 
 class Graphs(Protocol):

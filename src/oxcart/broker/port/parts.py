@@ -1,4 +1,5 @@
-"""The optional parts of a broker, one protocol each; a broker has None where its protocol lacks the feature.
+"""The optional parts of a broker, one protocol each; a part is None if the broker's protocol lacks the
+feature.
 
 ``capabilities.part(broker.flows, "flows")`` returns a part, or raises ``NotSupported`` with the alternative.
 """
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 class Bulk(Protocol):
     """Operations on many jobs of a queue and its lanes, in bounded steps that leave the server free between.
 
-    An interrupted operation has done what it had done; to call it again goes on from there. Jobs that move
+    An interrupted operation keeps its partial result; calling it again continues from there. Jobs that move
     between states meanwhile may be missed, as they may have moved just before the call.
     """
 
@@ -65,10 +66,10 @@ class Bulk(Protocol):
         """
 
     async def clear(self, *, delayed: bool = False, progress: OnProgress = silent) -> int:
-        """Removes every job that waits, but for the next runs of schedules; returns how many.
+        """Removes every waiting job except the next runs of schedules; returns how many.
 
         Args:
-            delayed: Whether to remove jobs whose time has not come as well.
+            delayed: Whether to remove delayed jobs as well.
             progress: Called after every step.
         """
 
@@ -76,11 +77,11 @@ class Bulk(Protocol):
         """Removes the queue with everything that belongs to it; returns how many jobs it had.
 
         Args:
-            force: Whether to remove jobs that workers hold as well; their results will be refused.
+            force: Whether to remove leased jobs as well; their results will be refused.
             progress: Called after every step.
 
         Raises:
-            QueueBusy: Workers hold jobs of it, and ``force`` is not set. Nothing has changed.
+            QueueBusy: Jobs of it are leased, and ``force`` is not set. Nothing has changed.
         """
 
     async def retry_all(
@@ -101,14 +102,14 @@ class Bulk(Protocol):
             until_ms: Only jobs that ended at this time or earlier; now unless given, so that a job which
                 fails again meanwhile does not run a third time.
             limit: How many at most.
-            reset: Whether to count their attempts from the beginning.
+            reset: Whether to reset their attempts.
             progress: Called after every step.
         """
 
     async def promote_all(
         self, *, until_ms: int | None = None, limit: int | None = None, progress: OnProgress = silent
     ) -> int:
-        """Lets delayed jobs run now, the earliest due first; returns how many.
+        """Promotes delayed jobs now, the earliest due first; returns how many.
 
         Args:
             until_ms: Only jobs that are due at this time or earlier.
@@ -117,27 +118,27 @@ class Bulk(Protocol):
         """
 
     async def counts_per_priority(self, priorities: Iterable[int] | None = None) -> dict[int, int]:
-        """Returns how many jobs wait with each priority; of those that some job has unless given."""
+        """Returns how many jobs wait with each given priority; by default with each that a job has."""
 
     async def trim_events(self, keep: int, *, progress: OnProgress = silent) -> int:
         """Drops the oldest events, down to about ``keep``; returns how many."""
 
     async def publish(self, name: str, fields: Mapping[str, str | bytes], keep: int | None = None) -> str:
-        """Adds an event of the application's own to the queue's stream; returns its id."""
+        """Adds an application event to the queue's stream; returns its id."""
 
 
 class Rescue(Protocol):
     """The search for jobs that are in no list of their queue, so that no worker would ever run them.
 
-    It goes through all keys in bounded steps. A script decides about every suspect in the same step in which
-    it moves it, so a job that moved meanwhile is left alone.
+    It scans all keys in bounded steps. A script decides about each suspect in the same step in which it moves
+    it, so a job that moved meanwhile is left alone.
     """
 
     async def run(self, *, dry_run: bool = False, progress: OnProgress = silent) -> Rescued:
         """Puts lost jobs back; with ``dry_run`` it only returns which."""
 
     async def remove_orphans(self, *, dry_run: bool = False, progress: OnProgress = silent) -> list[str]:
-        """Removes lost jobs that no worker holds a lease on, instead; returns their ids."""
+        """Removes lost jobs that no worker has leased, instead; returns their ids."""
 
 
 class Cancelling(Protocol):
@@ -157,17 +158,17 @@ class Cancelling(Protocol):
         limit: int | None = None,
         progress: OnProgress = silent,
     ) -> Cancelled:
-        """Cancels what a filter chooses of some wire states; with ``dry_run`` it only returns which."""
+        """Cancels the jobs of some wire states that a filter selects; ``dry_run`` only returns which."""
 
 
 class DeadLetters(Protocol):
     """Finds, replays and removes the dead letters of a queue and its lanes."""
 
     async def run(self, work: DeadWork) -> DeadDone:
-        """Goes through the dead letters, oldest first, and deals with those that the filter chooses."""
+        """Goes through the dead letters, oldest first, and processes those that the filter selects."""
 
     async def apply(self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False) -> list[str]:
-        """Deals with these jobs as far as they are dead letters; returns the ids of these."""
+        """Processes those of these jobs that are dead letters; returns their ids."""
 
 
 class ScheduleLeader(Protocol):
@@ -180,7 +181,7 @@ class ScheduleLeader(Protocol):
     term: int
 
     async def tick(self) -> int:
-        """Leads if no other worker does, and fires what is due; returns how many jobs it made."""
+        """Leads if no other worker does, and fires due schedules; returns how many jobs it made."""
 
     async def resign(self) -> None:
         """Lets another worker lead at once."""
@@ -212,11 +213,11 @@ class Schedules(Protocol):
             body: Their payload, as JSON.
             options: Their options.
             missed: What to do about firings that no worker made in time; None for the protocol's default.
-            overlap: What to do about a firing while the last run goes on; None for the protocol's default.
+            overlap: What to do about a firing while the last run still runs; None for the protocol's default.
 
         Returns:
-            The id of the next run, or of the schedule's own record where runs get their ids when they are
-            made; None where it never fires.
+            The id of the next run, or of the schedule's own record if runs get their ids when they are
+            made; None if it never fires.
 
         Raises:
             NotSupported: The protocol lacks this kind of schedule, or an option of its jobs.
@@ -237,14 +238,14 @@ class Schedules(Protocol):
         """Removes a schedule and the run that waits for its time; False if there is none."""
 
     def leader(self, worker: str) -> ScheduleLeader | None:
-        """Returns what fires schedules in a worker; None where the claim of a run makes the next one."""
+        """Returns the part that fires schedules; None if the claim of a run makes the next one."""
 
     async def advance(self, claims: Sequence[ClaimedJob]) -> list[str | OxcartError]:
-        """Makes the next runs of claimed ones, where the claiming worker must do so.
+        """Makes the next runs of claimed ones, if the claiming worker must do so.
 
         Returns:
-            For each the id of the run that was made, empty where there was nothing to do; or the error that
-            kept it from being made.
+            For each the id of the new run, empty if there was nothing to do; or the error that
+            prevented it.
         """
 
 
@@ -262,37 +263,37 @@ class Limits(Protocol):
     """The limits of a queue, and those per type and key. Every write may be repeated without harm."""
 
     async def set_concurrency(self, most: int) -> int:
-        """Lets at most so many jobs be active; returns how many fields are new."""
+        """Sets how many jobs may be active; returns how many fields are new."""
 
     async def concurrency(self) -> int | None:
         """Returns how many jobs may be active, or None."""
 
     async def remove_concurrency(self) -> int:
-        """Lets any number of jobs be active; returns how many fields there were."""
+        """Removes the limit of active jobs; returns how many fields there were."""
 
     async def set_rate(self, most: int, duration_ms: int) -> int:
-        """Lets at most so many jobs start in so many ms; returns how many fields are new."""
+        """Sets how many jobs may start in so many ms; returns how many fields are new."""
 
     async def rate(self) -> tuple[int, int] | None:
         """Returns how many jobs may start in how many ms, or None."""
 
     async def remove_rate(self) -> int:
-        """Lets jobs start at any rate; returns how many fields there were."""
+        """Removes the rate limit; returns how many fields there were."""
 
     async def hold(self, duration_ms: int) -> None:
-        """Lets no job start for so many ms."""
+        """Blocks all starts for so many ms."""
 
     async def release(self) -> int:
-        """Ends a hold, and begins the present window of a rate anew; returns how many keys there were."""
+        """Ends a hold, and restarts the present window of a rate; returns how many keys there were."""
 
     async def ttl_ms(self) -> int:
-        """Returns how long the present window or hold lasts yet; below zero where there is none."""
+        """Returns the ms left of the present window or hold; below zero if there is none."""
 
     async def wait_ms(self, most: int | None = None) -> int:
-        """Returns for how many ms the limit lets no job start; 0 where one may.
+        """Returns for how many ms the limit blocks the next start; 0 if a job may start.
 
         Args:
-            most: The limit of a worker, where the queue has none of its own.
+            most: The limit of a worker, for a queue without its own.
         """
 
     async def set_bucket(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
@@ -304,7 +305,7 @@ class Limits(Protocol):
     async def usage(self, bucket: str) -> tuple[int, int, int]:
         """Returns how many jobs of a bucket run, are held back, and started in the present minute.
 
-        A bucket that ends with ``*`` stands for all that begin so; their starts are not counted.
+        A bucket that ends with ``*`` means all that begin so; their starts are not counted.
         """
 
 
@@ -315,7 +316,7 @@ class Gates(Protocol):
         """Settles the gates of finished jobs; returns how many jobs it released."""
 
     async def repair(self) -> int:
-        """Restores the gates of waiting jobs that lost them; returns how many dependencies it mended."""
+        """Restores the gates of waiting jobs that lost them; returns how many dependencies it repaired."""
 
     def open_listener(self, gates: Sequence[Gates]) -> GateListener:
         """Opens a listener for the gates of some queues of this site."""
@@ -360,10 +361,10 @@ class Lanes(Protocol):
         """Reads jobs of some wire states, from lane to lane behind those of the queue itself."""
 
     async def look(self) -> tuple[int, list[str], list[str]]:
-        """Returns a number that grows with every lane that comes or goes, the ready lanes, the busy ones."""
+        """Returns a number that grows with every new or removed lane, the ready lanes, and the busy ones."""
 
     async def enter(self, lane: str) -> bool:
-        """Registers a lane that a peer has made; returns whether it was not known."""
+        """Registers a lane that a peer has made; returns whether it was new."""
 
     async def tend(
         self,
@@ -376,7 +377,7 @@ class Lanes(Protocol):
         """Maintains all lanes, in steps, unless another worker did so just now.
 
         Args:
-            recovers: Whether this worker recovers stalled jobs as well. One that does not keeps no other
+            recovers: Whether this worker recovers stalled jobs as well. A worker that does not keeps no other
                 worker from it.
             guard_ms: For how many ms it keeps others from doing the same.
             idle_ms: After how many ms an empty lane is removed.
@@ -413,7 +414,7 @@ class Logs(Protocol):
         """Reads a job's log."""
 
     async def clear(self, job_id: str, keep: int = 0) -> None:
-        """Drops a job's log but for the newest lines."""
+        """Drops a job's log except the newest lines."""
 
 
 class Updates(Protocol):
@@ -436,7 +437,7 @@ class Metrics(Protocol):
     """Counts of ended jobs by the minute."""
 
     async def series(self, state: Literal["completed", "failed"], first: int = 0, last: int = -1) -> Series:
-        """Reads how many jobs ended per minute, where workers count them.
+        """Reads how many jobs ended per minute, if workers count them.
 
         Args:
             state: Which of them.
@@ -450,12 +451,12 @@ class StoredValue(msgspec.Struct):
 
     Attributes:
         raw: The value, sealed or plain.
-        bond: What it belongs to.
+        bond: The context that it is bound to.
         key: The key that holds it; with the kind ``r`` the job's id.
-        stored: What the key or field holds as a whole.
+        stored: The whole content of the key or field.
         field: The field of a hash.
         kind: ``h`` in a hash, ``s`` a string, ``r`` in a job's record on Bridge.
-        put: Puts a new value into what is stored; None where the value is all of it.
+        put: Puts a new value into the content; None if the value is all of it.
     """
 
     raw: bytes
@@ -474,7 +475,7 @@ class SealedValues(Protocol):
         """Yields all values, in steps over the server's keys."""
 
     async def replace(self, batch: Sequence[tuple[StoredValue, bytes]]) -> int:
-        """Writes new contents over those that are still as they were read; returns how many were."""
+        """Replaces contents that are unchanged since they were read; returns how many were."""
 
 
 class Namespace(Protocol):
@@ -488,8 +489,8 @@ class Namespace(Protocol):
         """Reads the monitoring list.
 
         Args:
-            every_type: Whether to go through all jobs for the types whose running jobs are counted, instead
-                of taking the types that our clients have seen.
+            every_type: Whether to scan all jobs for the types whose running jobs are counted, instead
+                of using the types that our clients have seen.
         """
 
 

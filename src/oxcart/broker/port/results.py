@@ -1,4 +1,4 @@
-"""What the optional parts of a broker take and return."""
+"""The arguments and results of the optional parts of a broker."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class AddedTree(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, kw_only=True):
-    """What cancelling many jobs did.
+    """The result of cancelling many jobs.
 
     Attributes:
-        matched: How many jobs the filter chose.
+        matched: How many jobs the filter selected.
         cancelled: How many have ended as cancelled.
         asked: How many run and were asked to end; each ends when its handler does.
-        refused: How many run in a worker of a peer, which cannot be asked; they go on.
-        ids: The jobs that the filter chose.
+        refused: How many run in a worker of a peer, which cannot be asked; they continue.
+        ids: The jobs that the filter selected.
         dry_run: Whether nothing was changed.
     """
 
@@ -66,9 +66,9 @@ class DeadWork(msgspec.Struct, frozen=True):
 
     Attributes:
         verb: What to do.
-        chosen: Which dead letters it is about.
-        reset: Whether replayed ones count their attempts from the beginning.
-        newest: Go from the newest end.
+        chosen: The filter.
+        reset: Whether a replay resets the attempts.
+        newest: Begin with the newest end.
         limit: How many at most.
         rate: How many per second at most.
         progress: Called after every step.
@@ -84,12 +84,12 @@ class DeadWork(msgspec.Struct, frozen=True):
 
 
 class DeadDone(msgspec.Struct, kw_only=True):
-    """What an operation on dead letters did.
+    """The result of an operation on dead letters.
 
     Attributes:
-        matched: How many dead letters the filter chose.
+        matched: How many dead letters the filter selected.
         done: How many were replayed or removed; none in a dry run.
-        ids: The dead letters that the filter chose.
+        ids: The dead letters that the filter selected.
         dry_run: Whether nothing was changed.
     """
 
@@ -100,7 +100,7 @@ class DeadDone(msgspec.Struct, kw_only=True):
 
 
 class LimitRules(msgspec.Struct, frozen=True):
-    """The limits per type and key: how many jobs at once and per minute, 0 for any number.
+    """The limits per type and key: how many jobs at once and per minute, 0 for unlimited.
 
     Attributes:
         t: By type.
@@ -112,12 +112,12 @@ class LimitRules(msgspec.Struct, frozen=True):
 
 
 class NamespaceStats(msgspec.Struct, frozen=True):
-    """The monitoring list of Bridge's document, for one namespace.
+    """The monitoring list of Bridge's specification, for one namespace.
 
     Attributes:
         waiting: Jobs that are ready.
-        active: Jobs that workers hold a lease on.
-        delayed: Jobs whose time has not come.
+        active: Jobs under a lease.
+        delayed: Jobs that are not due yet.
         cron: Schedules.
         dead: Dead letters.
         workers: Registered workers, and whether each has sent a heartbeat within 30 s.
@@ -138,12 +138,12 @@ class NamespaceStats(msgspec.Struct, frozen=True):
 
 
 class Rescued(msgspec.Struct):
-    """What a search for lost jobs found.
+    """The result of a search for lost jobs.
 
     Attributes:
-        looked_at: How many jobs it looked at.
+        looked_at: How many jobs it checked.
         rescued: The ids that were put back, or would be.
-        leased: Ids in no list that a worker holds a lease on.
+        leased: Ids in no list that are leased.
         ended: Ids in no list whose jobs have ended; running them again would be wrong.
     """
 
@@ -159,9 +159,9 @@ class Series(msgspec.Struct, frozen=True):
     Attributes:
         count: How many have ended since workers count them.
         points: How many ended per minute, the newest minute first. The current one is not among them.
-        total: How many points there are, where only some were read.
+        total: How many points there are, if only some were read.
         previous_at: When the newest point was made, in ms; 0 for never.
-        previous_count: What ``count`` was then.
+        previous_count: The value of ``count`` then.
     """
 
     count: int
@@ -172,11 +172,11 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Tended(msgspec.Struct):
-    """What a maintenance tick over the lanes of a queue found.
+    """The result of a maintenance tick over the lanes of a queue.
 
     Attributes:
-        ran: False where another worker made it just now.
-        expired: Lanes with jobs whose lifetimes are over.
+        ran: False if another worker made it just now.
+        expired: Lanes with expired jobs.
         gated: Lanes whose jobs wait for others.
         busy: Lanes with active jobs.
     """

@@ -1,4 +1,4 @@
-"""What a client waits for: jobs, events and requests to cancel."""
+"""The waits of a client: for jobs, events and requests to cancel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EventStream(Protocol):
         """Yields the events that are still there, newest first."""
 
     async def close(self) -> None:
-        """Ends reads under way."""
+        """Ends reads in flight."""
 
 
 class WorkWait(Protocol):
@@ -37,7 +37,7 @@ class WorkWait(Protocol):
         """How often the connection that blocks was made."""
 
     async def connect(self) -> None:
-        """Makes the connections that do not stand."""
+        """Makes the connections that are missing."""
 
     async def ping(self) -> None:
         """Keeps the connections while there is nothing to wait for."""
@@ -49,7 +49,7 @@ class WorkWait(Protocol):
         """Returns the index of the queue that has jobs."""
 
     async def put_back(self, popped: Popped) -> None:
-        """Lets another worker be woken instead."""
+        """Puts the wake-up back for another worker."""
 
     async def close(self) -> None:
         """Closes the connections."""

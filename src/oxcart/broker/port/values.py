@@ -9,29 +9,29 @@ from oxcart.broker.port.codes import OutcomeKind
 from oxcart.model.masking import masked
 from oxcart.model.retention import Retention
 
-#: An outcome over this size goes alone.
+#: An outcome over this size is sent alone.
 LARGE_OUTCOME = 262_144
-#: Why a job is a dead letter that no worker could decode, in the words of ``Outcome.dead``.
+#: Why a job that no worker could decode is a dead letter, in the words of ``Outcome.dead``.
 UNDECODABLE = "undecodable"
-#: Why a job ended whose lifetime is over.
+#: The reason of a job that ended because its lifetime expired.
 LIFETIME_OVER = "the job's lifetime is over"
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What a worker asks for when it claims.
+    """The arguments of a claim.
 
     Attributes:
         count: How many jobs at most; 0 claims nothing.
         lock_ms: How long the lease lasts without a renewal.
         worker: The worker's name, written to the job; empty for none.
         limit_max: At most so many jobs ...
-        limit_duration: ... in so many ms over all workers; None for no limit of the worker's own.
+        limit_duration: ... in so many ms over all workers; None if the worker has no limit.
         max_bytes: Stop claiming when payloads reach this size.
-        spell_us: Stop claiming when the call has held the server for about so many microseconds; 0 for no
+        spell_us: Stop claiming when the call has blocked the server for about so many microseconds; 0 for no
             limit. Some jobs are claimed in any case.
-        metrics: For so many minutes it is kept how many jobs ended in each; 0 counts nothing.
+        metrics: For how many minutes to keep the counts of ended jobs; 0 counts nothing.
         lanes: Lanes of the queue to choose from, by their names within it, the queue itself as ``base``;
-            none to claim from this queue. Those who have the same to offer are taken in this order.
+            none to claim from this queue. Among lanes with equal first jobs this order decides.
     """
 
     count: int = 1
@@ -45,7 +45,7 @@ class Ask(msgspec.Struct, frozen=True):
     lanes: tuple[str, ...] = ()
 
 
-#: Asks for no job at all.
+#: Claims no job.
 NOTHING = Ask(count=0)
 
 
@@ -53,20 +53,20 @@ class Claimed(msgspec.Struct):
     """The answer to a claim.
 
     Attributes:
-        jobs: What was claimed.
+        jobs: The claimed jobs.
         limited_ms: Ask again after so many ms: a rate limit is reached. 0 for no limit.
-        due_ms: Time at which the next delayed job is due, where nothing more is ready now; the time of the
-            claim, where many are due; 0 for none.
+        due_ms: Time at which the next delayed job is due, if nothing more is ready now; the time of the
+            claim, if many are due; 0 for none.
         closed: The queue is paused or at its concurrency.
         active: How many jobs of the queue are active.
-        orphans: Ids that stood in a list without a job; they were dropped. Also ids that are no text, whose
-            jobs no worker of ours can hold; they stay.
-        repeated: The answer came from the server's memory.
-        more: The queue was not seen to its end: ask again, though there were fewer jobs than asked for. The
-            call had taken its time, or of a choice of lanes others came first.
-        lane: Where there was a choice of lanes: which it is, by its place in ``Ask.lanes``; None for none.
-        shut: All of the lanes are closed, because the queue that they belong to is.
-        empty: The lanes that had nothing, by their places, and when their next delayed jobs are due, or 0.
+        orphans: Ids without a job that were in a list; they were dropped. Also ids that are no text, whose
+            jobs no worker of ours can lease; they stay.
+        repeated: The answer came from the server's journal.
+        more: There may be more: ask again, even if there were fewer jobs than asked for. The call reached its
+            time limit, or jobs of other lanes came first.
+        lane: With a choice of lanes: the chosen one, by its index in ``Ask.lanes``; None for none.
+        shut: All of the lanes are closed, because their base queue is.
+        empty: The empty lanes, by their indexes, and when their next delayed jobs are due, or 0.
     """
 
     jobs: list[ClaimedJob]
@@ -86,23 +86,23 @@ class Outcome(msgspec.Struct):
     """How an attempt ended.
 
     Attributes:
-        kind: What becomes of the job.
+        kind: What happens to the job.
         id: The job.
         token: The lease under which it ran.
-        starts: The fencing number of the claim; -1 to insist on a live lease.
-        at_ms: When it ended; 0 for the time at which the server learns of it, which ``finish`` sets here.
+        starts: The fencing number of the claim; -1 to require a live lease.
+        at_ms: When it ended; 0 for the server's time of the call, which ``finish`` sets here.
         value: Completed: the result as JSON. Otherwise the reason, as text; empty keeps the old one.
         stack: The stack traces as a JSON list.
-        retention: What to keep of finished jobs: ``""`` all, or ``count:age:limit``.
+        retention: Which finished jobs to keep: ``""`` all, or ``count:age:limit``.
         attempts: Failed: how many attempts the job had.
         category: Failed or to be retried: why, as one of the model's categories.
         code: Failed or to be retried: the application's own word for the kind of failure.
-        dead: Failed: why it is a dead letter though attempts are left: ``lifetime``, ``dependency``,
+        dead: Failed: why it is a dead letter although attempts are left: ``lifetime``, ``dependency``,
             ``undecodable``. The last leaves the job's counts and stack traces as they are.
         delay_ms: Delayed: how long. Held: for how long.
         counts: Delayed: whether this was an attempt.
         lifo: Retry now: in front of the others.
-        claim: The claimed job that it ends, from which brokers take what spares the server a read; None if
+        claim: The claimed job that it ends; its fields spare brokers a read. None if
             it was not kept.
     """
 
@@ -128,7 +128,7 @@ class Outcome(msgspec.Struct):
 
 
 def retention_argument(kept: Retention | None) -> str:
-    """Returns what to keep as an `Outcome` has it: empty for all, or ``count:age:limit``."""
+    """Returns a retention as an `Outcome` has it: empty for all, or ``count:age:limit``."""
     if kept is None:
         return ""
     count = "" if kept.count is None or kept.count < 0 else str(kept.count)
@@ -140,7 +140,7 @@ def retention_argument(kept: Retention | None) -> str:
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """What is needed to renew a hold on a job."""
+    """The lease of a job, as needed to renew it."""
 
     id: str
     token: str
@@ -148,12 +148,12 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct):
-    """The answer to a stalled check: which jobs came back.
+    """The answer to a stalled check: the recovered jobs.
 
     Attributes:
         ids: Jobs that wait for a worker again.
         ran: False when it was not yet time.
-        wait_ms: Ms until the next check, where that is not the interval: it was not yet time, or the server
+        wait_ms: Ms until the next check, if that is not the interval: it was not yet time, or the server
             was away and workers renew first.
     """
 
@@ -163,11 +163,11 @@ class Recovered(msgspec.Struct):
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """When the server counts as having been away, and how long no job is taken back then.
+    """When the server counts as having been away, and how long no job is recovered then.
 
     Attributes:
         silence_ms: Ms without a sign of life of any worker after which the server counts as having been away.
-            Shorter than the outage in which a lease that is renewed in time could run out.
+            Shorter than an outage in which a lease that is renewed in time could expire.
         grace_ms: Ms that workers need to renew once the server is back.
     """
 
@@ -192,12 +192,12 @@ class Added(msgspec.Struct):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What is known of a job's end.
+    """The stored end of a job.
 
     Attributes:
         known: Whether there is a record of the job at all.
         finished: Whether it has ended.
-        value: The result as JSON, where it completed.
+        value: The result as JSON, if it completed.
         started: Whether it was started before, so that the stream may hold the end of an earlier run.
     """
 
