@@ -80,7 +80,7 @@ async def run(arguments: argparse.Namespace, console: Console) -> list[Round]:
     )
     systems = [SYSTEMS[key] for key in arguments.systems]
     for system in systems:
-        system.start()  # installs what is missing, before any clock runs
+        system.start()  # installs missing packages before any timing
     rounds: list[Round] = []
     async with contextlib.AsyncExitStack() as stack:
         server = stack.enter_context(ValkeyServer())

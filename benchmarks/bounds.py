@@ -153,7 +153,7 @@ class Bounds:
     async def fill(self, **options: Any) -> None:
         """Empties the server and fills a queue."""
         self.client.flushall()
-        # The pauses of Lua's collector grow with everything compiled: compile only what is used.
+        # The pauses of Lua's collector grow with the number of compiled scripts: compile only the used ones.
         self.client.script_flush()
         await add_jobs(self.broker, self.jobs, JobOptions.build(**options))
 
@@ -185,7 +185,7 @@ class Bounds:
 
 
 def _needed(entries: list[tuple[float, str]], *, repeated: bool) -> tuple[float, float]:
-    """What calls need that have neighbours, and the longest of those that have none."""
+    """Returns the worst median of the repeated calls and the longest of the single calls."""
     needs = single = 0.0
     by_verb: dict[str, list[float]] = {}
     for spent, verb in entries:
@@ -234,11 +234,11 @@ async def waiting(bounds: Bounds) -> None:
 
 
 async def mixed(bounds: Bounds) -> None:
-    """Old and young jobs in one list: what is removed is in its middle."""
+    """Old and young jobs in one list, so that removals are in its middle."""
     broker, jobs = bounds.broker, bounds.jobs
     await bounds.fill()
     bounds.age(0, jobs, 10)
-    # What is removed from among others is marked by its place, and then searched for from the nearer end.
+    # Entries to remove are marked by their place and then searched for from the nearer end.
     done = await bounds.measure(
         "clean of every tenth waiting job",
         broker.bulk.clean(["wait"], now_ms() - _HOUR),

@@ -61,7 +61,7 @@ _CLAIM = 50
 
 
 class Checks:
-    """Collects what was checked."""
+    """Collects the results of the checks."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

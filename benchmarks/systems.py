@@ -24,19 +24,19 @@ class System:
     """One system.
 
     Attributes:
-        key: How it is asked for on the command line.
+        key: Its name on the command line.
         name: Its name in tables and results.
         start: The command that starts a measured process, to which the task is appended.
-        slow_share: The part of the jobs that it is given over the slow link. PyPI bullmq waits for every
-            answer before the next command: 20 000 jobs would take it a quarter of an hour.
+        slow_share: Its share of the jobs over the slow link. PyPI bullmq waits for every reply before the
+            next command: 20 000 jobs would take it a quarter of an hour.
         brief_share: The same for a quick run without the slow link.
-        every: It takes part in every so manieth round of a full run: the floors hold our figures against one
-            peer, and slow ones would take up most of the time.
-        share: The part of the jobs that it is given in every workload.
-        unfinished: How many jobs of it the server holds that are not done; for BullMQ there is another check.
-        parked: The keys of a queue that is put aside until its worker is up and warm. For systems whose
-            worker is a program, the start of which would be most of what is measured.
-        settings: What was chosen for it beside its defaults, in words.
+        every: It takes part in every n-th round of a full run. The floors compare our figures with one peer,
+            and slow systems would take up most of the time.
+        share: Its share of the jobs in every workload.
+        unfinished: Counts its unfinished jobs on the server; for BullMQ there is another check.
+        parked: The keys of a queue that are put aside until its worker is warm. For systems whose worker is a
+            program, because its start would dominate the measurement.
+        settings: The settings that differ from its defaults, in words.
     """
 
     key: str

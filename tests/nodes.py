@@ -200,7 +200,7 @@ class NodeDriver:
         await self.kill()
 
     async def kill(self) -> None:
-        """End the process at once, as a crash would: nothing is closed, nothing is given back."""
+        """Kill the process, as a crash would: it closes no connection and returns no job."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

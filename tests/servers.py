@@ -32,7 +32,7 @@ import redis
 from oxcart.broker.embedded import binary_path
 from tests.fast import refuse
 
-#: A machine that has other things to do may need it; whoever is quicker does not wait for it.
+#: Seconds that a busy machine may need; a condition that holds earlier ends the wait.
 _LIMIT = 60.0
 _POLL = 0.005
 
@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], object], what: str, limit: float = _LIMIT
 def free_port() -> int:
     """Return a loopback port that was free a moment ago.
 
-    While a server is away, no connection of those who knock at it is given its port.
+    The system gives it to no outgoing connection, not even while the server is down and clients reconnect.
     """
     return free_ports(1)
 
@@ -57,8 +57,8 @@ def free_port() -> int:
 def free_ports(count: int) -> int:
     """Return the first of some neighbouring loopback ports that were free a moment ago.
 
-    They are not of those that the system hands out. It gives every other one of these to connections, and one
-    that was closed keeps its port for a minute more: of two neighbours one is often taken.
+    They are outside the range that the system uses for outgoing connections. Within it, closed connections
+    keep their port for a minute, so one of two neighbours is often taken.
     """
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     places = range(11_000, (lowest if lowest > 12_000 else 60_000) - count)  # browsers refuse 10080
@@ -190,7 +190,7 @@ class ValkeyServer:
                 stderr=log,
                 start_new_session=True,
             )
-        # The watcher's stdin ends when this process does, by whatever signal: then the server goes too.
+        # The watcher's stdin closes with this process, even after SIGKILL, and the server ends too.
         # (PR_SET_PDEATHSIG would end it with the thread that started it.)
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", f'read _; kill -9 {self._process.pid}; rm -rf -- "$1"', "sh", str(self.folder)],
@@ -283,7 +283,7 @@ class ValkeyCluster:
         return self.nodes + self.replicas
 
     def replicas_of(self, master: ValkeyServer) -> list[ValkeyServer]:
-        """Those that followed a master when the cluster was made."""
+        """The nodes that followed a master when the cluster was created."""
         each = len(self.replicas) // len(self.nodes)
         first = self.nodes.index(master) * each
         return self.replicas[first : first + each]
@@ -346,7 +346,7 @@ class ValkeyCluster:
                 lambda: client.info("replication").get("master_link_status") == "up", "a replica is in step"
             )
             own = client.execute_command("CLUSTER", "MYID")
-        for node in self.nodes:  # who must vote for it one day
+        for node in self.nodes:  # these must vote for it later
             with contextlib.closing(self._client(node)) as client:
                 wait_until(partial(self._is_replica, client, own), "known as a replica")
 
@@ -431,7 +431,7 @@ class Sentinels:
         (master,) = self.masters()
         assert hangs or not master.running, "the master lives"
         self._take_for_dead_after(self.HASTY)
-        # One that was held up does nothing for 30 s.
+        # A Sentinel that was held up does nothing for 30 s.
         wait_until(lambda: master not in self.masters(), "the sentinels name the other one", 90)
         self._take_for_dead_after(self.PATIENT)
 

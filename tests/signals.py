@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import redis
 
-#: A machine that has other things to do may need it; whoever is quicker does not wait for it.
+#: Seconds that a busy machine may need; a condition that holds earlier ends the wait.
 LIMIT = 60.0
 
 
@@ -30,5 +30,5 @@ async def eventually(
 
 
 def waits_for_marker(store: redis.Redis) -> bool:
-    """Whether some client is blocked in its wait for a marker; one that waits for a result reads events."""
+    """Whether a client is blocked in its wait for a marker. A wait for a result reads events instead."""
     return any(one["cmd"] == "bzpopmin" and "b" in one["flags"] for one in store.client_list())

@@ -1,7 +1,7 @@
-"""What users of other job systems suffer from, each as a test of its own that is named after the pain.
+"""Known problems of other job systems, each with a test that is named after the problem.
 
-`docs/pains.md` has the whole list, with the tests elsewhere that show more of the same. Only what is short is
-here; kills, outages and clusters are in `tests/chaos`, `tests/cluster` and `tests/interop`.
+`docs/pains.md` has the whole list with further tests. Only short tests are here; kills, outages and clusters
+are in `tests/chaos`, `tests/cluster` and `tests/interop`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.signals import eventually
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 20.0
-#: A lease so short that a test can outlive it, and checks to match: whoever loses it is found out.
+#: A lease so short that a test can outlive it, with stalled checks often enough to notice.
 BRIEF: dict[str, Any] = {"lock_duration": 2, "stalled_interval": 0.5}
 
 

@@ -159,7 +159,7 @@ def test_the_page_of_the_api_names_everything() -> None:
 
 
 def test_every_option_is_in_one_group() -> None:
-    """The options of one protocol alone are those that the other refuses, whatever their value."""
+    """An option is marked as "only" for one protocol exactly if the other protocol refuses it."""
     text = inspect.getdoc(JobOptions) or ""
     for name in JobOptions.__struct_fields__:
         (line,) = re.findall(rf"^    {name}: (.*)", text, re.MULTILINE)

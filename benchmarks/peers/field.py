@@ -1,7 +1,7 @@
-"""What the measured processes of the field share: the roles, and how runs of a handler are counted.
+"""Shared code of the measured processes: the roles, and how runs of a handler are counted.
 
-A system that runs in an event loop is worked in the measured process itself (`work`). One that has a worker
-program of its own is worked by that program (`serve`), which imports the system's module here.
+A system that runs in an event loop runs in the measured process itself (`work`). A system with a worker
+program of its own runs in that program (`serve`), which imports the system's module from here.
 
 Standard library only: every system lives in an environment without Oxcart.
 """

@@ -1,7 +1,7 @@
 """The measured process of taskiq: `python field_taskiq.py list|stream '<task as JSON>'`.
 
-`list` is its fastest broker, which forgets a job as soon as a worker has taken it; `stream` is the one that
-acknowledges. Neither keeps results.
+`list` is its fastest broker, which drops a job as soon as a worker has taken it; `stream` acknowledges jobs.
+Neither keeps results.
 """
 
 from __future__ import annotations

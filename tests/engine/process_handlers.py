@@ -85,7 +85,7 @@ def loud() -> str:
 
 
 def hang(file: str) -> None:
-    """Starts a child of its own, tells both process ids, and never ends."""
+    """Starts a child process, writes both process ids, and never ends."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     path = Path(file)
     path.with_suffix(".part").write_text(f"{os.getpid()} {child.pid}")

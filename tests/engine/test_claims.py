@@ -67,7 +67,7 @@ class Scripted:
 
 
 class Desk:
-    """Claims over scripted queues, and what the worker would be told."""
+    """Claims over scripted queues; records the calls to the worker."""
 
     def __init__(self, *queues: str, concurrency: int = 10, late: float = 60.0) -> None:
         self.calls: asyncio.Queue[Call] = asyncio.Queue()
@@ -132,7 +132,7 @@ class TestLateAnswers:
         broker.refuses = {"q1"}
         desk.claims.wake(None)
         (await desk.next()).reply(3)
-        await eventually(lambda: desk.arrived == [("q", 2)], "all but the one that another worker has")
+        await eventually(lambda: desk.arrived == [("q", 2)], "all but the job of another worker")
         assert broker.extended[0] == ["q0", "q1", "q2"]
 
     async def test_an_answer_in_time_renews_nothing(self) -> None:
@@ -186,7 +186,7 @@ class TestBatches:
         assert len(third.outcomes) == 3
         assert third.count == 3, "into the freed slots"
         third.reply(3)
-        await eventually(lambda: len(desk.ended) == 8, "all told")
+        await eventually(lambda: len(desk.ended) == 8, "all outcomes are reported")
         assert desk.left == [job_id for job_id, _ in desk.ended]
         assert desk.seen == [("q", 0, 10), ("q", 5, 0), ("q", 3, 3)]
 
@@ -320,7 +320,7 @@ class TestWhenToAsk:
         desk.end()
         (await desk.next()).reply(0)
         (await desk.next()).reply(0, limited_ms=30)
-        await eventually(lambda: desk.starved == 2, "told for both queues")
+        await eventually(lambda: desk.starved == 2, "both queues are known to be empty")
 
     async def test_a_short_rate_limit_does_not_hide_the_end_of_a_longer_one(self) -> None:
         desk = Desk("a", "b", concurrency=5)
@@ -478,14 +478,14 @@ class TestErrors:
         again = await desk.next()
         assert {outcome.id for outcome in again.outcomes} == {"j0", "j1", "j2"}
         again.reply()
-        await eventually(lambda: len(desk.ended) == 3, "told")
+        await eventually(lambda: len(desk.ended) == 3, "the outcomes are reported")
         assert desk.broken == []
 
     async def test_giving_up_raises_in_the_worker(self) -> None:
         desk = Desk("q")
         desk.claims.wake(None)
         (await desk.next()).answer.set_exception(BrokerUnavailable("gave up after 3 attempts"))
-        await eventually(lambda: desk.broken, "told")
+        await eventually(lambda: desk.broken, "the error is reported")
 
 
 _real_sleep = asyncio.sleep

@@ -24,7 +24,7 @@ from tests.signals import eventually
 
 
 class Bench:
-    """An executor, and what it says of its attempts."""
+    """An executor and the reports of its attempts."""
 
     def __init__(self, concurrency: int, **options: Any) -> None:
         self.ended: list[tuple[RunningJob, Outcome]] = []

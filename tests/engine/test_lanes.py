@@ -134,7 +134,7 @@ class TestRouting:
                 handles = await queue.add_many(rows)
                 for handle in handles:
                     await handle.result(20)
-            await eventually(lambda: store.zcard("bull:q:ox:crowded") == 1, "it is told of every add")
+            await eventually(lambda: store.zcard("bull:q:ox:crowded") == 1, "every add wakes it")
             live = worker._stations[0].family
             assert len(live) <= 3
         assert len(runs.ids) == 30
@@ -193,7 +193,7 @@ class TestChanges:
             assert await (await queue.add("n", target=EU)).result(20) == "q"
             assert await gpu.state() == "waiting"
             marker = "bull:q@all;c=gpu:marker"
-            await eventually(lambda: store.zscore(marker, "0") == 0, "it wakes whoever can take the job")
+            await eventually(lambda: store.zscore(marker, "0") == 0, "it wakes a fitting worker")
 
     async def test_lanes_without_a_place_are_considered_again(
         self, queue: Queue, runs: Runs, monkeypatch: pytest.MonkeyPatch
@@ -245,7 +245,7 @@ class TestHolding:
             first = store.object("idletime", lock)  # the lock is there
             assert first is not None
             store.pexpire(lock, 60_000)
-            await eventually(lambda: store.pttl(lock) <= 30_000, "somebody renewed it")
+            await eventually(lambda: store.pttl(lock) <= 30_000, "the lease was renewed")
             runs.gate.set()
             assert await handle.result(20) == "q"
         assert runs.ids == [handle.id]

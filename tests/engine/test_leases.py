@@ -26,7 +26,7 @@ from oxcart.model.errors import BrokerUnavailable
 from tests.engine.making import make_job
 from tests.signals import eventually
 
-#: So long that no machine is away for it. What is renewed is seen by the pace of ``EVERY``.
+#: Longer than any machine pauses. Renewals show by the pace of ``EVERY``.
 LOCK_MS = 60_000
 EVERY = 0.05
 
@@ -117,7 +117,7 @@ class TestRenewal:
         await held.renewals(1)
         held.leases.let_go(0, [one.id])
         held.leases.drop(0, [one.id])
-        await eventually(lambda: held.renewed[-1] == 1, "told after a while")
+        await eventually(lambda: held.renewed[-1] == 1, "a renewal is reported")
 
     async def test_lease_is_renewed_until_the_finish_is_committed(
         self, held: Held, store: redis.Redis
@@ -151,7 +151,7 @@ class TestRenewal:
         one, two = await held.claim(2)
         store.set(f"bull:q:{one.id}:lock", "stolen")
         held.leases.hold(0, [one, two], [None] * 2)
-        await eventually(lambda: held.lost, "told")
+        await eventually(lambda: held.lost, "the loss is reported")
         await held.renewals(2)
         assert held.lost == [one.id]
         assert held.renewed[-1] == 1
@@ -182,7 +182,7 @@ class TestRenewal:
         try:
             jobs = await held.claim(2)
             held.leases.hold(0, jobs, [None] * 2)
-            await eventually(lambda: held.failed, "told")
+            await eventually(lambda: held.failed, "the failure is reported")
             ids, error = held.failed[0]
             assert ids == [job.id for job in jobs]
             assert "cannot reach" in error
@@ -308,7 +308,7 @@ class TestProcess:
     async def test_close_while_another_is_about_to_start(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        """The one before it has died. What is started meanwhile does not outlive the close."""
+        """The previous renewer has died. A renewer that starts meanwhile does not outlive the close."""
         started = silence_renewers(monkeypatch, tmp_path)
         held = Held(queue)
         held.leases.start()
@@ -335,7 +335,7 @@ class TestProcess:
         assert held.leases.pid == pid
 
     async def test_many_claims_at_once(self, held: Held) -> None:
-        """More than a pipe holds: what it cannot take at once is sent when it can."""
+        """More messages than a pipe holds: the rest follows once the pipe has room."""
         jobs = await held.claim(3000, lock_ms=60_000)
         for _ in range(20):
             held.leases.hold(0, jobs, [None] * len(jobs))
@@ -375,7 +375,7 @@ class TestStandIn:
         one, two = await alone.claim(2)
         store.set(f"bull:q:{one.id}:lock", "stolen")
         alone.leases.hold(0, [one, two], [None] * 2)
-        await eventually(lambda: alone.lost, "told")
+        await eventually(lambda: alone.lost, "the loss is reported")
         assert set(alone.lost) == {one.id}
         assert store.get(f"bull:q:{one.id}:lock") == "stolen"
 
@@ -459,7 +459,7 @@ class TestRenewerAlone:
         assert not renewer.beat(), "to be repeated"
         assert not renewer.beat(again=True)
         monkeypatch.setattr("oxcart.engine.renewer.is_stopped", lambda pid: False)
-        assert not renewer.beat(again=True), "nobody listens at that port"
+        assert not renewer.beat(again=True), "no server listens at that port"
         assert renewer._loop is not None, "it tried"
         renewer._loop.close()
 
@@ -486,7 +486,7 @@ async def test_the_renewer_receives_the_new_address_of_the_server(
     try:
         jobs = await held.claim()
         held.leases.hold(0, jobs, [None])
-        await eventually(lambda: held.failed, "there is nobody")
+        await eventually(lambda: held.failed, "no server listens there")
         held.leases.find_at(0, url)
         await held.renewals(2)
         assert not held.lost

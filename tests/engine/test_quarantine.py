@@ -97,7 +97,7 @@ async def test_undecodable_job_is_failed_once_and_its_neighbours_run(
     assert set(store.zrange("bull:q:completed", 0, -1)) == {"before", "after"}
     assert "bad" not in starts
     kept = raw.hgetall("bull:q:bad")
-    # A start is counted before anybody can know; all else that the producer wrote stays.
+    # A start is counted before the record is decoded; all other fields of the producer stay.
     assert {name: kept[name] for name in stored if name != b"ats" or field == b"ats"} == {
         name: text for name, text in stored.items() if name != b"ats" or field == b"ats"
     }
@@ -154,7 +154,7 @@ def test_commands_show_an_undecodable_job(url: str, store: redis.Redis, raw: Any
             assert (commands(*arguments, *more).code, commands(*arguments, *more).err) == (0, "")
 
 
-# -- whatever bytes stand in whatever field
+# -- random bytes in any field
 
 FIELDS = (
     *(
@@ -191,7 +191,7 @@ WORDS = (
 
 
 def odd(rand: random.Random) -> bytes:
-    """Bytes that somebody might find in a field."""
+    """Bytes that a field may hold."""
     chosen = rand.randrange(12)
     if chosen == 0:
         return rand.randbytes(rand.randrange(40))

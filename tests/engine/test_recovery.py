@@ -19,7 +19,7 @@ from tests.signals import eventually
 
 
 class FakeBroker:
-    """A queue to be kept, with answers of the test's own."""
+    """A broker of one queue whose replies the test sets."""
 
     queue = "q"
     next_expiry = 0
@@ -116,7 +116,7 @@ async def test_recovered_jobs_are_reported(start: Start, caplog: pytest.LogCaptu
     fake = FakeBroker()
     fake.answer = lambda: Recovered(["a", "b"], True)
     start(fake)
-    await eventually(lambda: fake.recovered[:2] == ["a", "b"], "told")
+    await eventually(lambda: fake.recovered[:2] == ["a", "b"], "the recovered jobs are reported")
     assert "recovered 2 stalled jobs" in caplog.text
 
 
@@ -137,7 +137,7 @@ async def test_another_workers_check_is_waited_for_not_the_whole_interval(start:
 
 
 async def test_a_guard_at_its_end_is_looked_at_again_at_once_in_every_cycle() -> None:
-    """Only one that is at its end twice in a row is left for a tick."""
+    """Only a guard that has expired twice in a row is left until the next tick."""
     fake = FakeBroker()
     met = [Recovered([], False, 0), Recovered([], True), Recovered([], False, 0)]
     fake.answer = lambda: met.pop(0)

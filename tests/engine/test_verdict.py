@@ -303,7 +303,7 @@ class TestOthers:
     @pytest.mark.parametrize(
         ("attempts", "made", "stalls", "category", "allowed"),
         [
-            (3, 2, 0, Category.TEMPORARY, 3),  # used up: peers are told so
+            (3, 2, 0, Category.TEMPORARY, 3),  # used up, as peers must see
             (3, 0, 2, Category.TEMPORARY, 1),  # stalls used the rest: the last ended one was it
             (3, 0, 0, Category.PERMANENT, 3),  # two were left
         ],
@@ -317,7 +317,7 @@ class TestOthers:
 
 
 class TestFailureLog:
-    """Every failed attempt is one line of the log: nobody should have to ask the server whether jobs fail."""
+    """Every failed attempt is one log line, so that the log alone shows failing jobs."""
 
     def test_a_final_failure_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         job = make_job(attempts=2, name="charge", fields={"atm": "1"})

@@ -162,7 +162,7 @@ async def test_a_lost_server_is_waited_for(make_queue: MakeQueue) -> None:
         try:
             assert await desk.next() is None
             await asyncio.to_thread(server.kill)
-            await eventually(lambda: desk.states[-1:] == [False], "told that the server is gone")
+            await eventually(lambda: desk.states[-1:] == [False], "the loss of the server is reported")
             await asyncio.to_thread(server.start)
             assert await desk.next() is None
             assert (desk.states[0], desk.states[-1]) == (True, True)
@@ -230,6 +230,6 @@ async def test_without_wake_ups_a_hanging_claim_delays_others_at_most_one_poll(
     desk = Desk(brokers, is_settled=lambda: False)
     try:
         assert await desk.next() is None  # connected
-        assert await desk.next() is None  # it looks, and would be told by a marker
+        assert await desk.next() is None  # it polls, and a marker would wake it
     finally:
         await desk.stop()

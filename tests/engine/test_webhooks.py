@@ -34,7 +34,7 @@ HERE = ["127.0.0.0/8"]
 
 
 class Receiver:
-    """A web server that notes what it gets; answers are taken from a list, then 200."""
+    """A web server that records its requests. It answers from a list, then with 200."""
 
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []
@@ -291,12 +291,12 @@ class TestDelivery:
 
 @pytest.fixture
 def hooked(make_queue: MakeQueue) -> Queue:
-    """A queue that tells; deliveries are tried once."""
+    """A queue with webhooks that tries each delivery once."""
     return make_queue(webhooks=Webhooks(SECRET, allow=HERE, attempts=1))
 
 
 async def body_of(receiver: Receiver, number: int = 0) -> Any:
-    await eventually(lambda: len(receiver.got) > number, "it was told", 20)
+    await eventually(lambda: len(receiver.got) > number, "the webhook was delivered", 20)
     return json.loads(receiver.got[number][1])
 
 
@@ -379,7 +379,7 @@ class TestEnds:
     async def test_sweep_finds_jobs_that_others_finished(
         self, hooked: Queue, receiver: Receiver, store: redis.Redis
     ) -> None:
-        """Cancelled jobs, and those that a Node worker ended; however often it looks, it is one delivery."""
+        """It finds cancelled jobs and jobs of Node workers; repeated sweeps make one delivery."""
         job = await hooked.add("a", callback_url=receiver.url)
         (other,) = await hooked.add_many([("a", None)], callback_url=receiver.url, delay="1h")
         assert store.zcard("bull:q:ox:callbacks") == 2
@@ -417,7 +417,7 @@ class TestEnds:
     async def test_a_delivery_that_never_works_is_a_dead_letter(
         self, hooked: Queue, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, hangs: bool, why: str
     ) -> None:
-        """To a host that redirects to a private address, and to one that hangs."""
+        """The host redirects to a private address, or it hangs."""
         monkeypatch.setattr(engine, "LIMIT", 0.3 if hangs else 60.0)
 
         @hooked.job

@@ -532,7 +532,7 @@ async def test_a_queue_that_had_work_is_waited_for_again(
 async def test_a_claim_that_stopped_for_its_time_is_followed_by_the_next(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody wakes the worker again, and no job ends before all have started."""
+    """Nothing wakes the worker again, and no job ends before all have started."""
     monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
     monkeypatch.setattr("oxcart.engine.worker.SPELL_US", 1)
     everybody = asyncio.Barrier(30)

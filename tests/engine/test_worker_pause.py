@@ -1,4 +1,4 @@
-"""A worker that is paused, and what it counts for the queue."""
+"""A paused worker, and how the queue counts it."""
 
 from __future__ import annotations
 

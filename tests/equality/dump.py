@@ -42,7 +42,7 @@ return reply
 """
 
 _JSON_FIELDS = frozenset({"opts", "data", "parent", "stacktrace", "returnvalue", "progress"})
-# Of the events' fields, those that readers parse as JSON.
+# Event fields that readers parse as JSON.
 _JSON_EVENT_FIELDS = frozenset({"data", "returnvalue"})
 # Two servers set an expiry at two moments: a real difference is one of arithmetic, not of milliseconds.
 TTL_TOLERANCE_MS = 5_000
@@ -52,7 +52,7 @@ Value: TypeAlias = str | list[Any] | dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key: its Redis type, milliseconds to live (None: for ever) and its value.
+    """One key: its Redis type, milliseconds to live (None without an expiry) and its value.
 
     Lists are in order, sets sorted, hashes dicts of text, sorted sets lists of [member, score as text],
     streams lists of flat field lists.

@@ -1,7 +1,6 @@
 """Sequences of flows and deduplication: trees, children of running jobs, windows of every kind.
 
-Everything of the plain sequences is there too, because what is added must be run, failed, retried and removed
-to show what it was.
+All plain operations occur too: an added job must be run, failed, retried and removed to show its effect.
 """
 
 from __future__ import annotations
@@ -97,14 +96,14 @@ class Families(Generator):
         return node
 
     def _adoptable(self, queue: str) -> list[str]:
-        # A completed one would let the parent through before the rest is in, with 5.62.0; one that has a
-        # parent is refused, which 5.62.0 does not tell.
+        # With 5.62.0 a completed job would release the parent before all children are added, and a job with
+        # a parent is refused without an error.
         states = ("wait", "paused", "prioritized", "delayed", "active", "failed")
         ids = (one for one in self._view.ids(queue, *states) if not one.isdecimal())
         return [one for one in ids if self._parent(queue, one) is None]
 
     def _is_above(self, key: str, below: str) -> bool:
-        """Whether a job is another's ancestor, or the same: 5.62.0 cannot remove one that is its own."""
+        """Whether a job is another's ancestor or the same job: 5.62.0 cannot remove its own ancestor."""
         at: str | None = below
         seen: set[str] = set()
         while at is not None and at not in seen:

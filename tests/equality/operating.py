@@ -1,9 +1,9 @@
 """Sequences of operations on whole queues, and both sides of them.
 
-Everything of the plain sequences is there too: what is cleaned, drained, retried or promoted must have been
-added, run and failed before. What is compared is what both mean alike; where Oxcart means something else on
-purpose, the reason stands with the condition (`Operating`) or with what is done by hand (`OperatingNode`),
-and in docs/protocol.md.
+All plain operations occur too: a job must be added, run and failed before it can be cleaned, drained, retried
+or promoted. Only operations with the same meaning on both sides are compared. Where Oxcart differs on
+purpose, docs/protocol.md gives the reason, and so does the condition (`Operating`) or the extra step
+(`OperatingNode`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLEANABLE = ("completed", "failed", "wait", "paused", "delayed", "prioritized", 
 
 
 class Operating(Generator):
-    """A temper of its own: many jobs, an operator who does much, and workers that count."""
+    """A mix with many jobs, many operator commands, and workers that record metrics."""
 
     def __init__(self, seed: int, length: int | None = None) -> None:
         super().__init__(seed, length)
@@ -123,7 +123,7 @@ class Operating(Generator):
 
 
 class OperatingNode(NodeSide):
-    """The real BullMQ, and by hand what it forgets."""
+    """The real BullMQ, with extra steps where it leaves something behind."""
 
     def __init__(self, driver: NodeDriver, client: redis.Redis) -> None:
         super().__init__(driver, client)

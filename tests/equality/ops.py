@@ -127,7 +127,7 @@ class View:
         return entry.value if entry is not None and isinstance(entry.value, str) else None
 
     def is_held(self, queue: str) -> bool:
-        """Whether the queue was told to let no job start, and has no rate by which Node would obey."""
+        """Whether the queue is held by a rate limit that Node ignores because no rate is configured."""
         entry = self._dump.get(f"{PREFIX}:{queue}:limiter")
         return entry is not None and entry.value == "9007199254740991" and "max" not in self.meta(queue)
 

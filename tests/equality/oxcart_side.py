@@ -148,7 +148,7 @@ class OxcartSide:
         tree = _tree(op.args["flow"])
         added = await self._brokers[tree.queue].flows.add(tree)
         if not added.created and not added.children:
-            # A window kept it out. Node does not tell, and shows the tree that it wanted to add.
+            # A window refused the flow. Node does not report this and returns the tree of the call.
             return _wanted(op.args["flow"])
         return _ids(added)
 
@@ -185,7 +185,7 @@ class OxcartSide:
         return self._claimed(op, claimed)
 
     async def _schedule(self, broker: BullMQBroker, claimed: Claimed) -> None:
-        """Makes the next runs of schedules, as a worker does before it runs what it claimed."""
+        """Adds the next runs of schedules, as a worker does before it runs claimed jobs."""
         runs = [job for job in claimed.jobs if job.advances_schedule]
         made = await broker.schedules.advance(runs)
         assert all(isinstance(one, str) for one in made), made

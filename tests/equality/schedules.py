@@ -57,7 +57,7 @@ class Schedules(Generator):
         )
 
     def _again(self, key: str) -> dict[str, Any] | None:
-        """The schedule that is there, as its owner would say it again."""
+        """The stored schedule as the options of a repeated upsert."""
         record = self._view.hash(QUEUE, f"repeat:{key}")
         if not record:
             return None
@@ -96,7 +96,7 @@ class Schedules(Generator):
         return self._op("remove_scheduler", key=self._random.choice(keys), by=self._who())
 
     def _work_a_run(self) -> Op:
-        """Claims what is ready and ends it: a schedule that nobody runs shows nothing."""
+        """Claims ready jobs and finishes them, because a schedule shows its effect only when it runs."""
         if not self._plan:
             times = self._view.schedulers(QUEUE).values()
             if times and self._random.random() < 0.6:

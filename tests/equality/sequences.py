@@ -65,7 +65,7 @@ class Generator:
         self._view = View({})
 
     def next(self, dump: Dump) -> Op:
-        """Choose the next operation in sight of what is there now."""
+        """Choose the next operation from the current state."""
         self._view = View(dump)
         self._advance()
         while self._plan and self._random.random() < 0.85:
@@ -193,7 +193,7 @@ class Generator:
         parent = self._any_id(queue)
         delayed = self._view.ids(queue, "delayed")
         if delayed and self._random.random() < 0.6:
-            # One that is run next, whose first failure counts, and fails a parent that waits for its time.
+            # This child runs next, and its first failure fails a delayed parent.
             self._numbers += 1
             parent = self._random.choice(delayed)
             job["id"], job["opts"] = f"c{self._numbers}", {"lifo": True, "failParentOnFailure": True}
@@ -217,7 +217,7 @@ class Generator:
 
     def _add_flow(self) -> Op:
         if not self._plan and self._random.random() < 0.6:
-            # Work it off: a flow that nobody runs shows nothing.
+            # Run the jobs: a flow shows its effect only when it runs.
             for _ in range(self._random.randint(2, 5)):
                 self._plan += [self._claim, self._pick(self._complete, self._fail, self._fail)]
         return self._op("add_flow", flow=self._node(2 if self._random.random() < 0.25 else 1), by="peer")
@@ -261,7 +261,7 @@ class Generator:
         )
 
     def _options(self, peer: bool = False, delayed: float = 0.25) -> dict[str, Any]:
-        """Draw options: those that Oxcart writes always say attempts and backoff, a peer's need not."""
+        """Draw options: Oxcart always writes attempts and backoff, a peer need not."""
         chance = self._random.random
         opts: dict[str, Any] = {}
         if not peer or chance() < 0.6:
@@ -351,7 +351,7 @@ class Generator:
         return self._op("fail", **held, **self._knower(held), error=error, fetch=self._fetch(held))
 
     def _knower(self, held: dict[str, Any]) -> dict[str, str]:
-        """Who must fail a job that is gone: only who claimed it knows whether it would be tried again."""
+        """Which side must fail a removed job: only its claimer knows whether it would be retried."""
         if self._view.hash(held["queue"], held["id"]):
             return {}
         found = (one.by for one in self._claims if (one.job_id, one.token) == (held["id"], held["token"]))
@@ -505,7 +505,7 @@ class Generator:
         return self._op("expire_lock", queue, id=self._random.choice(locked)) if locked else None
 
     def _lose_worker(self) -> Op | None:
-        """Let a lock run out and plan what follows: a check that notes the job, one that brings it back."""
+        """Let a lock expire and plan two stalled checks: one notes the job, one recovers it."""
         lost = self._expire_lock()
         if lost is None or self._plan:
             return lost

@@ -1,7 +1,7 @@
 """The two sides of a comparison, and the run of a sequence against both.
 
-A side takes operations and answers with outcomes in one form, whoever is behind it. `Pair` gives every
-operation to both and says what differs, in the answer or in the database, after each of them.
+Both sides take operations and return outcomes in one form. `Pair` passes every operation to both and reports
+what differs after each, in the reply or in the database.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ class Pair:
 
 def _outcome_difference(one: Outcome, other: Outcome, names: tuple[str, str]) -> list[str]:
     if one.failed or other.failed:
-        # Errors are told apart by their code; the words are each side's own.
+        # Errors are compared by their code; each side has its own texts.
         same = one.failed and other.failed and one.code == other.code
     else:
         same = _same(one.value, other.value)

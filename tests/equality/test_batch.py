@@ -74,13 +74,13 @@ class BatchGenerator(Generator):
         chosen = self._random.sample(held, self._random.randint(1, min(len(held), 9))) if held else []
         items = [self._item(one.job_id, one.token) for one in chosen]
         if self._random.random() < 0.3:
-            # What is refused must not touch its neighbours.
+            # A refused outcome must not affect the others.
             stray = self._item(self._any_id(queue), "stranger")
             items.insert(self._random.randint(0, len(items)), stray)
         if not items:
             return None
-        # `drained` is told by an end that finds nothing more to do. Where the last end asks for more, it is
-        # the one to tell; were it refused, single calls would tell it one call earlier.
+        # A finish that finds no more jobs emits `drained`. If the last finish of the batch were refused,
+        # single calls would emit it one call earlier.
         valid = [item for item in items if self._will_end(queue, item)]
         if valid:
             items.remove(valid[-1])
@@ -111,7 +111,7 @@ class BatchGenerator(Generator):
 
 
 class BatchSide(OxcartSide):
-    """Everything in as few calls as the broker makes of it, with what the claims told of the jobs."""
+    """Runs each operation in as few calls as the broker can, with the facts from the claims."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -146,7 +146,7 @@ class BatchSide(OxcartSide):
             for job in claimed.jobs:
                 one = Claimed([job])
                 jobs.append(self._claimed(op, one)["job"])
-        # Why there is no more is told by the next claim, where this one gave something.
+        # If this claim returned jobs, the next claim reports why there are no more.
         last = Claimed([]) if jobs else claims[-1]
         return {
             "codes": codes,
@@ -167,7 +167,7 @@ class SingleSide(BatchSide):
         return self._several(op, [], await self._claim_singly(broker, op))
 
     async def _finish_many(self, broker: BullMQBroker, op: Op) -> dict[str, Any]:
-        # A batch ends all its attempts before it claims: the last end is the one that asks for more.
+        # A batch finishes all its attempts before it claims, so the last finish claims.
         codes: list[port.Code] = []
         for item in op.args["items"][:-1]:
             codes += (await broker.finish([_outcome(op, item)]))[0]

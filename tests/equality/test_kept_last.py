@@ -1,7 +1,7 @@
 """Deduplication after BullMQ 5.62.0: the last add during a run is kept.
 
 Compared with 6.7.0, on jobs without flows, pauses and retries from the end, where 6.x differs for other
-reasons. We still tell `debounced`, which 6.x does not any more.
+reasons. We still emit `debounced`, which 6.x no longer does.
 
     OXCART_KEPT_SEED=12 OXCART_KEPT_COUNT=1 pytest tests/equality/test_kept_last.py
 """

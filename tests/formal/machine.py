@@ -1,8 +1,7 @@
 """A small reference model of one queue, and random commands that drive it and the real server.
 
-After every command the two are compared: the formal state of each job, that it is in exactly one place, that
-its history is one of allowed transitions, that it was not tried more often than it may be, and that one that
-has ended says why.
+Every command compares the two. Each job has the expected formal state, is in exactly one place, has only
+allowed transitions in its history, used no more attempts than allowed, and has a reason once it has ended.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ class Life(RuleBasedStateMachine):
         history=st.booleans(),
     )
     def depend(self, numbers: list[int], kind: Kind, delay: int, attempts: int, history: bool) -> None:
-        """A job that waits for others, in whatever state these are."""
+        """Adds a job that depends on others in any state."""
         self.number += 1
         ids = list(dict.fromkeys(one.id for number in numbers if (one := self.pick(number))))
         options = JobOptions.build(
@@ -212,7 +211,7 @@ class Life(RuleBasedStateMachine):
         self.propagate()
 
     def propagate(self) -> None:
-        """What the ends so far mean for those that wait, by the specification's table."""
+        """Applies the ended jobs to their dependents, by the specification's table."""
         changed = True
         while changed:
             changed = False
@@ -236,7 +235,7 @@ class Life(RuleBasedStateMachine):
         return True
 
     def ended_as(self, job_id: str) -> State | None:
-        """How a job has ended; one that was removed counts as cancelled."""
+        """How a job has ended; a removed job counts as cancelled."""
         one = self.expected.get(job_id)
         if one is None:
             return State.CANCELLED
@@ -269,7 +268,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.expected)
     @rule(count=st.integers(1, 3), how=st.sampled_from(WAYS))
     def work(self, count: int, how: str) -> None:
-        """A worker that ends what it takes."""
+        """A worker claims jobs and finishes them."""
         before = len(self.held)
         self.claim(count)
         for _ in range(len(self.held) - before):
@@ -283,13 +282,13 @@ class Life(RuleBasedStateMachine):
         again=st.sampled_from(WAYS),
     )
     def work_again(self, count: int, step: int, how: str, again: str) -> None:
-        """A worker that puts off what it takes, and another that takes it when its time has come."""
+        """A worker delays the jobs that it claims, and another claims them when they are due."""
         self.work(count, how)
         self.time_passes(step)
         self.work(count, again)
 
     def start(self, one: Expected) -> None:
-        """What must not run at all ends at once."""
+        """Ends a job at once if it must not run."""
         if one.over is not None and one.over <= self.clock.now:
             one.ended += 1
             one.state = State.DEAD_LETTER
@@ -349,7 +348,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: any(not held.crashed for held in self.held))
     @rule(number=st.integers(0, 50))
     def crash(self, number: int) -> None:
-        """A worker is lost: its lease runs out. It stays held, to come back as one that was only slow."""
+        """A worker is lost: its lease expires. The claim stays, so that it can return as a slow worker."""
         alive = [held for held in self.held if not held.crashed]
         held = alive[number % len(alive)]
         held.crashed = True
@@ -360,7 +359,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def recover(self) -> None:
-        for _ in range(2):  # the first notes who is active, the second looks who has no lease
+        for _ in range(2):  # the first check notes the active jobs, the second finds those without a lease
             self.store.delete("bull:q:stalled-check")
             self.do(self.broker.recover(max_stalled=MAX_STALLED, interval_ms=60_000))
         for one in self.expected.values():

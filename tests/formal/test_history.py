@@ -93,7 +93,7 @@ class TestStates:
 
 class TestTransitions:
     async def test_a_long_history_is_complete(self, q: Q) -> None:
-        """Delayed, run, failed, retried, lost, given back, failed for good, replayed, completed."""
+        """Delayed, run, failed, retried, lost, returned, failed for good, replayed, completed."""
         await q.add("a", delay=5, attempts=9, history=True)
         q.clock.now += 5000
         (job,) = await q.claim(worker="w1")
@@ -107,7 +107,7 @@ class TestTransitions:
         (job,) = await q.claim(worker="w3", lock_ms=1)
         await eventually(lambda: self.is_unlocked(q), "the lease has run out")
         await q.broker.recover(interval_ms=1)
-        await eventually(lambda: self.recovered(q), "the job was taken back")
+        await eventually(lambda: self.recovered(q), "the job was recovered")
         (job,) = await q.claim(worker="w4")
         await q.end(
             job, "f", value=b"never", stack=b'["t1","t2"]', attempts=9, category="permanent", code="E7"
@@ -156,7 +156,7 @@ class TestTransitions:
         assert failed.worker == "w1"
 
     async def test_without_a_delay_it_is_scheduled_at_once(self, q: Q) -> None:
-        """Also before anybody has run it; with a delay it is not."""
+        """This holds before any worker has run it. A delayed job is not scheduled yet."""
         await q.add("a", history=True)
         await q.add("b", history=True, delay=5)
         assert ways(await look(q, "a")) == [("pending", "scheduled")]

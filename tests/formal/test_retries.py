@@ -138,7 +138,7 @@ class TestCounting:
             assert len((await lost.claim(Ask(1))).jobs) == 1
             await lost.close()
             store.delete(f"bull:q:{handle.id}:lock")  # as its time would have
-            await eventually(is_ready_again, "the job was taken back", 20)
+            await eventually(is_ready_again, "the job was recovered", 20)
         async with Worker(queue, max_stalled=9).running():
             await eventually(lambda: ended(queue, handle.id), "it has ended", 20)
         job = await handle.get()

@@ -59,6 +59,6 @@ async def node(drivers: Drivers, request: pytest.FixtureRequest) -> NodeDriver:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def queue(server: ValkeyServer) -> AsyncIterator[Queue]:
-    """A queue that nobody has used."""
+    """A queue that no test has used."""
     async with Queue(f"q{os.getpid()}-{next(_numbers)}", url=server.url) as queue:
         yield queue

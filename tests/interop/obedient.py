@@ -13,7 +13,7 @@ LIMIT = 30.0
 
 
 class Obedient:
-    """The handler, and what it was asked to do.
+    """A handler that does what the data of its job says.
 
     The data of a job: ``fail: n`` throws in the first n attempts, ``message`` with that text;
     ``unrecoverable`` fails for good; ``delay`` is ms of work; ``progress`` and ``log`` are reported;

@@ -24,7 +24,7 @@ class Lists:
 
     @classmethod
     def of(cls, client: redis.Redis) -> Lists:
-        """What is on the server now."""
+        """Reads the lists on the server."""
         pipe = client.pipeline(transaction=False)
         pipe.lrange(f"bull:{QUEUE}:wait", 0, -1)
         pipe.lrange(f"bull:{QUEUE}:paused", 0, -1)
@@ -34,7 +34,7 @@ class Lists:
 
 
 def after_bullmq_5(lists: Lists, verb: str, job_id: str) -> Lists:
-    """What BullMQ 5 makes of the lists: a rename overwrites what was there."""
+    """The lists after a rename by BullMQ 5, which overwrites the target list."""
     wait, paused = lists.wait, lists.paused
     match verb:
         case "pause":

@@ -24,7 +24,7 @@ async def main() -> None:
     }
     worker = Worker(queue, process, options)
     print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.read)  # until whoever started it goes
+    await asyncio.to_thread(sys.stdin.read)  # until the parent process ends
     await worker.close(force=True)
 
 

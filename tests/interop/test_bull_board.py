@@ -37,7 +37,7 @@ RETRY, PROMOTE, CLEAN = (
     f"button:has(svg.lucide-{name})" for name in ("refresh-cw", "corner-up-left", "trash-2")
 )
 MENU = "button:has(svg.lucide-ellipsis-vertical)"
-#: "Clean all" spares what is younger than five seconds.
+#: "Clean all" spares jobs younger than five seconds.
 OLD = 60_000
 
 
@@ -126,7 +126,7 @@ def board(browser: Browser, served: str) -> Iterator[Board]:
 
 @pytest.fixture
 def mail(make_queue: MakeQueue) -> Queue:
-    """A queue with a handler that works and one that fails until it is mended."""
+    """A queue with a working handler and a handler that fails until its data is corrected."""
     queue = make_queue("mail")
 
     @queue.job

@@ -114,7 +114,7 @@ async def test_we_add_and_node_runs(node: NodeDriver, queue: Queue) -> None:
 
 async def test_our_result_waits_for_nodes_worker_and_node_for_ours(node: NodeDriver, queue: Queue) -> None:
     await node.call("workerStart", handle=queue.name, queue=queue.name)
-    # Removed on completion: the event alone tells the result.
+    # Removed on completion: only the event has the result.
     job = await queue.add("j", {"delay": 20, "result": "of node"}, remove_on_complete=True)
     assert await job.result(LIMIT) == "of node"
     await node.call("workerStop", handle=queue.name)

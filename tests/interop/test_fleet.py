@@ -34,7 +34,7 @@ CHUNK = 250
 
 @dataclass
 class Plan:
-    """A job, and how it must end whoever runs it."""
+    """A job and its expected end, whichever side runs it."""
 
     name: str
     data: dict[str, Any]
@@ -161,7 +161,7 @@ async def test_both_kinds_of_worker_share_a_queue(
         "failed": len(failed),
     }
 
-    # Every job ran exactly as often as it had to: nobody ran a job that somebody else held.
+    # Every job ran exactly as often as planned: no worker ran a job that another held.
     assert stats["errors"] == []
     by_us = Counter(job_id for job_id, _ in worker.runs)
     by_node = Counter(run["id"] for run in stats["runs"])
@@ -177,7 +177,7 @@ async def test_both_kinds_of_worker_share_a_queue(
     print(f"error rates: {rates}")
     assert abs(rates["ours"] - rates["node"]) < 0.1, rates
 
-    # Each hash tells what its job asked for, whoever ran it.
+    # Each hash has the planned values, whichever side ran the job.
     pipe = client.pipeline(transaction=False)
     for job_id in jobs:
         pipe.hgetall(f"{base}:{job_id}")
@@ -186,7 +186,7 @@ async def test_both_kinds_of_worker_share_a_queue(
         assert fields["pb"] in ("ox", "nd")
         assert ("returnvalue" in fields) is not plan.fails
 
-    # Node's listener saw the stream as it is, entry by entry (`drained` has no fields: it is told apart).
+    # Node's listener saw the stream entry by entry (except `drained`, which has no fields).
     stream = [
         (entry["event"], entry.get("jobId"))
         for entry in wire.entries(client, base)

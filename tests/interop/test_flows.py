@@ -228,7 +228,7 @@ async def test_node_makes_a_job_of_what_we_kept(node: NodeDriver, queue: Queue) 
 
 
 async def test_a_child_that_node_made_a_window_for(node: NodeDriver, queue: Queue, parents: Queue) -> None:
-    """5.62 lets children have windows; kept out, such a child is none. We run what is there."""
+    """5.62 lets children have windows, and a deduplicated child is not added. We run the others."""
     if node.version.startswith("6"):
         pytest.skip("BullMQ 6 refuses it")
     ran = asyncio.Event()

@@ -51,7 +51,7 @@ async def test_job_that_node_fails_fails_our_dependents(
 
 
 async def test_node_runs_what_waits_for_it(node: NodeDriver, queue: Queue) -> None:
-    """A chain in a queue that only Node works on, with a worker of ours that does nothing but keep house."""
+    """Only Node runs the jobs of a chain; an Oxcart worker does nothing but maintenance."""
     graph = Graph(queue)
     graph.chain(("a", {"result": 1}), ("b", {"result": 2}), ("c", {"result": 3}))
     handles = await graph.add()

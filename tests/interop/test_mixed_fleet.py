@@ -42,6 +42,6 @@ async def test_a_mixed_fleet_finishes_every_job_though_our_workers_are_killed(tm
     assert result.faults == []
     assert result.kills == 3
     assert result.stalled > 0, "workers were killed at work"
-    # Everybody took part; how much is a matter of speed.
+    # Every worker took part; their shares depend on their speed.
     assert set(result.runs) == {"node5", "node6", "pypi", "oxcart"}
     assert min(result.runs.values()) >= result.jobs / 100, result.runs

@@ -31,7 +31,7 @@ async def marked_and_lost(queue: Queue) -> Lease:
 
 async def test_node_takes_no_job_of_a_worker_that_still_has_to_renew(node: NodeDriver, queue: Queue) -> None:
     lease = await marked_and_lost(queue)
-    await asyncio.sleep(2 * RULE.silence_ms / 1000)  # nobody reaches the server
+    await asyncio.sleep(2 * RULE.silence_ms / 1000)  # no client reaches the server
     assert await node.call("recover", queue=queue.name, worker=WORKER) == []
     assert await queue._core.broker.renew([lease], 60_000) == []
     await asyncio.sleep(0.01)

@@ -89,7 +89,7 @@ class Ground:
         after = Lists.of(self.client)
         check_our_step(before, after, "resume", "")
         if before.is_paused and after.wait:
-            # Else BullMQ 5 had resumed, and it wakes nobody for jobs that 6 had left in `wait`.
+            # Otherwise BullMQ 5 had resumed, and it wakes no worker for jobs that 6 left in `wait`.
             assert self.client.zscore(f"bull:{QUEUE}:marker", "0") == 0
         return after
 

@@ -36,7 +36,7 @@ SEED = int(os.environ.get("OXCART_SEED", "5"))
 TIMED = os.environ.get("OXCART_GRAPH_TIMED") == "1"
 LIMIT = 60 + JOBS / 5
 ROOT = Path(__file__).parents[2]
-#: Who works on which queue.
+#: Which side works on which queue.
 QUEUES = {"ours": ("oxcart",), "theirs": ("node",), "both": ("oxcart", "node")}
 
 #: What a job does: its steps, how many attempts it has, and how it ends if it may run.
@@ -51,7 +51,7 @@ OUTCOMES: dict[str, tuple[list[str], int, State]] = {
 
 
 class Planned:
-    """A job of the plan: what it does, what it waits for, and how many seconds it works."""
+    """A planned job: its steps, its dependencies, and the seconds that it runs."""
 
     def __init__(
         self, job: GraphJob, what: str, after: list[int], after_any: list[int], seconds: float

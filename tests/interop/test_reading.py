@@ -143,7 +143,7 @@ async def test_counts_pages_and_states_are_the_same_for_both(node: NodeDriver, q
 
 
 async def test_events_of_either_side_are_heard_by_both(node: NodeDriver, queue: Queue) -> None:
-    """Node's QueueEvents and ours tell the same story, with the same values."""
+    """Node's QueueEvents and ours return the same events with the same values."""
     await node.call("eventsStart", handle=queue.name, queue=queue.name)
     async with queue.events() as events:
         async with obeying(queue):
@@ -185,5 +185,5 @@ async def test_events_of_either_side_are_heard_by_both(node: NodeDriver, queue: 
 
 
 def _without_drained(story: list[Event]) -> int:
-    # Node's listener is told of `drained` without fields, and the driver does not keep it.
+    # Node's listener receives `drained` without fields, and the driver does not keep it.
     return sum(event.name != "drained" for event in story)

@@ -163,7 +163,7 @@ async def test_names(node: NodeDriver, queue: Queue) -> None:
 
 
 async def test_custom_ids(node: NodeDriver, queue: Queue) -> None:
-    """Every id that Node accepts of the list we accept, and the reverse; it stays one job whoever adds it."""
+    """Both accept the same ids of the list, and an id is one job whichever side adds it."""
     for job_id in IDS:
         assert (await queue.add("ours", {}, job_id=job_id)).created
         assert (

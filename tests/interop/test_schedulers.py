@@ -222,7 +222,7 @@ async def test_where_we_leave_5_62_we_do_as_6_7(drivers: Drivers, queue: Queue, 
 
 
 async def _fire(node: NodeDriver, theirs: str, broker: BullMQBroker, now: int) -> None:
-    """Lets each side claim whatever is ready."""
+    """Lets each side claim the ready jobs."""
     while (await node.call("claim", queue=theirs, token="t", worker={"name": "w"}, now=now))["job"]:
         pass
     while jobs := (await broker.claim(Ask())).jobs:

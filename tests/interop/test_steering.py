@@ -67,7 +67,7 @@ async def test_a_handler_of_ours_speaks_while_node_listens(node: NodeDriver, que
         if job.attempt == 1:
             await job.update_progress(10)
             await job.log("first")
-            # Node hears of it while the attempt runs, and changes the job under our hands.
+            # Node receives the events while the attempt runs, and changes the data of the job meanwhile.
             await node.call("eventsWait", handle=queue.name, event="progress", count=1, limit=LIMIT)
             assert (await node.call("getLogs", queue=queue.name, jobId=job.id))["logs"] == ["first"]
             await node.call("updateData", queue=queue.name, jobId=job.id, data={"v": "from node"})

@@ -34,7 +34,7 @@ async def test_node_workers_do_not_claim_parked_jobs(node: NodeDriver, queue: Qu
     assert await node.call("getState", queue=queue.name, jobId=handles[2].id) == "completed"
     assert await handles[3].state() == "delayed"
     await node.call("workerStop", handle=queue.name)
-    # And ours go on with what is left: the notes of what the peer took are passed over.
+    # Our workers continue with the rest and skip the notes of jobs that the peer ran.
     outcome = Outcome(
         OutcomeKind.COMPLETED, ours.id, ours.token, ours.starts, queue._core.broker.clock(), b"1", b"[]"
     )

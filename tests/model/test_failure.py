@@ -129,7 +129,7 @@ CASES: list[tuple[str, BaseException, Category]] = [
     ("worker process died", BrokenProcessPool(), SYSTEM),
     ("exit", SystemExit(1), SYSTEM),
     ("job server refuses", ScriptError("OOM command not allowed"), SYSTEM),
-    # said by the handler, whatever is behind it
+    # raised by the handler, whatever the cause
     ("temporary by word", TemporaryError("later", cause=PermissionError()), T),
     ("permanent by word", PermanentError("never", cause=TimeoutError()), P),
     # behind another error

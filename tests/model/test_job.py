@@ -24,7 +24,7 @@ def job(**fields: Any) -> Job:
         ({"attempts_made": 3, "finished_on": 5}, 3, 3, 0),
         ({"attempts_made": 9}, 10, 9, 0),
         ({"finished_on": 5}, 1, 0, 3),
-        # given back at shutdown: started twice, nothing used
+        # returned at shutdown: started twice, no attempt used
         ({"attempts_started": 2}, 1, 0, 3),
         ({"options": JobOptions(attempts=0)}, 1, 0, 1),
     ],
@@ -57,7 +57,7 @@ def test_bad_progress(value: Any) -> None:
 
 
 class TestTimesInOrder:
-    """Times of one job never decrease, whoever wrote them."""
+    """The times of one job never decrease, whichever client wrote them."""
 
     def test_a_peer_whose_clock_is_ahead_added_it(self) -> None:
         found = job(

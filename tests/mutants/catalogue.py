@@ -8,7 +8,7 @@ The TOML files of this folder hold them, one file for each section of the page::
     file = "broker/bullmq/codec.py"          # below src/oxcart
     snippet = "str(uuid.uuid4())"            # occurs exactly once in the file
     becomes = "str(next(numbers))"           # what stands there instead
-    tests = ["test_new_ids_are_random"]      # of those that the row names; all of them by default
+    tests = ["test_new_ids_are_random"]      # some of the row's tests; all of them by default
 
 An entry of ``tests`` may go on after a name: ``TestTags::test_limits`` or ``test_waits[linear]``.
 """

@@ -29,7 +29,7 @@ from tests.conftest import MakeQueue
 from tests.engine import process_handlers
 from tests.signals import eventually, waits_for_marker
 
-#: Leases so long that no renewal tells a worker anything while a test waits.
+#: Leases so long that no renewal reports a cancellation while a test waits.
 LONG = 300
 
 
@@ -44,7 +44,7 @@ async def failed_events(queue: Queue) -> list[dict[str, str]]:
 
 
 async def check_cancelled(queue: Queue, job_id: str, reason: str, prev: str) -> None:
-    """A cancelled job is a failed one on the wire, in one place, and says what it is."""
+    """Checks that the job is failed on the wire, is in one place, and has its reason."""
     job = await queue.jobs.get(job_id)
     assert job is not None
     assert await queue.jobs.state(job_id) == "failed"
@@ -365,7 +365,7 @@ class TestRunning:
                 await (await give_up.enqueue()).result(10)
 
     async def test_a_request_survives_its_worker(self, queue: Queue) -> None:
-        """The worker that was asked is lost: whoever takes the job next ends it."""
+        """The worker that received the request is lost: the next worker to claim the job ends it."""
         job = await queue.add("a")
         await queue._core.broker.claim(Ask(1))
         assert await job.cancel("stop it") is Cancellation.REQUESTED
@@ -400,7 +400,7 @@ class TestRunning:
             await run.began.wait()
             # The wait for work is not blocked: there is no room.
             await eventually(lambda: waits_for_marker(store), "it listens")
-            # A note that was read by nobody: the job alone says it.
+            # No worker has read the request: only the job has it.
             store.hset(f"bull:q:{job.id}", "ox:cancel", "stop it")
             for client in store.client_list():
                 if client["cmd"] == "bzpopmin":

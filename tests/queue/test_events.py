@@ -68,7 +68,7 @@ class TestReading:
             assert [event.name for event in await events.read()] == ["added", "waiting"]
 
     async def test_a_position_in_the_midst_of_a_page(self, queue: Queue) -> None:
-        """Whoever stops within what was read together may go on from the last event it has used."""
+        """A reader that stops within a page can continue from the last event that it used."""
         await queue.add_many([("n", number) for number in range(5)])
         async with queue.events(since="0") as events:
             used = (await take(events, 3))[-1]
@@ -201,7 +201,7 @@ class TestResults:
 
 class TestPosition:
     async def test_the_position_is_that_of_the_current_event(self, queue: Queue) -> None:
-        """Whoever keeps it after each event, and is ended in the midst of a page, misses nothing."""
+        """A reader that saves it after each event misses nothing if it ends within a page."""
         await queue.add_many([("n", number) for number in range(5)])
         seen, kept = [], "0"
         async with queue.events(since=kept) as events:

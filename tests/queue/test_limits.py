@@ -88,7 +88,7 @@ async def test_no_more_run_at_once_than_the_queue_allows(queue: Queue) -> None:
 
 
 async def test_a_claim_that_reaches_the_limit_reports_it(queue: Queue) -> None:
-    # Else its worker would wait for a marker at the next end, and nobody sets one.
+    # Otherwise its worker would wait for a marker that no finish sets.
     await queue.limits.set_concurrency(2)
     await queue.add_many([("work", {})] * 3)
     assert (await queue._core.broker.claim(Ask(count=1))).closed is False

@@ -232,7 +232,7 @@ class TestFace:
             "nightly",
             cron="0 3 * * *",
             tz="Europe/Berlin",
-            start="2098-01-01T00:00:00+00:00",  # later than the other, at whatever hour this runs
+            start="2098-01-01T00:00:00+00:00",  # later than the other at any hour
             end="2099-01-01T00:00:00+00:00",
             limit=5,
             name="report",

@@ -133,7 +133,7 @@ class TestConcurrent:
         [job] = await claim(queue)
         more = {"delay_ms": 60_000} if kind == "d" else {}
         [other] = await end(queue, job, kind=kind, take=5, **more)
-        assert (other.id == job.id) == (kind == "w"), "what is given back stands in front"
+        assert (other.id == job.id) == (kind == "w"), "a returned job is first in its list"
         assert (await queue.limits.type_usage("slow")).running == 1
 
     async def test_priorities_hold_among_those_let_in(self, queue: Queue) -> None:
@@ -172,7 +172,7 @@ class TestConcurrent:
         assert "ox:limits" not in store.hgetall("bull:q:meta")
 
     async def test_jobs_that_others_took_away(self, queue: Queue, store: redis.Redis) -> None:
-        """What is removed, promoted or put off while it is held back comes once, and blocks nobody."""
+        """A held-back job that is removed, promoted or delayed runs at most once and blocks no other."""
         await queue.limits.set_type_limit("slow", concurrent=1)
         handles = await queue.add_many([("slow", n) for n in range(5)])
         jobs = await claim(queue)
@@ -189,7 +189,7 @@ class TestConcurrent:
         assert await queue.limits.type_usage("slow") == Usage(0, 0, 0)
 
     async def test_held_back_job_is_formally_ready(self, queue: Queue) -> None:
-        """Whatever becomes of it, its history has no move that the model does not know."""
+        """Its history has only transitions that the model allows."""
         await queue.limits.set_type_limit("slow", concurrent=1)
         running, promoted, cancelled, last = await queue.add_many(
             [("slow", n) for n in range(4)], history=True, attempts=2
@@ -219,7 +219,7 @@ class TestConcurrent:
         await queue.add_many([("slow", n) for n in range(many)])
         assert await claim_all(queue) == []
         await queue.jobs.clear(delayed=True)
-        assert (await queue.limits.type_usage("slow")).held_back == many, "nobody has looked at them yet"
+        assert (await queue.limits.type_usage("slow")).held_back == many, "no claim has looked at them yet"
         # Jobs held back in one millisecond go by their ids: this one is behind the notes in any case.
         new = await queue.add("slow", "new", job_id="zz")
         assert await claim(queue) == []
@@ -258,7 +258,7 @@ class TestConcurrent:
         assert sorted((await queue._core.broker.recover(interval_ms=1)).ids) == sorted(job.id for job in lost)
         assert (await queue.limits.type_usage("slow")).running == 0
         again = await claim(queue)
-        assert {job.id for job in again} == {job.id for job in lost}, "those that were lost come first"
+        assert {job.id for job in again} == {job.id for job in lost}, "the recovered jobs come first"
         assert (await queue.limits.type_usage("slow")).running == 2
         assert (await queue.limits.key_usage()).running == 2
 

@@ -103,7 +103,7 @@ class Sunk:
 def drain(spark: SparkSession, url: str, tmp_path: Path) -> Callable[..., Sunk]:
     """Runs the stream to its present end, with a checkpoint that a second run goes on from.
 
-    One that could not begin, because the machine was busy, is begun again, as the pipeline begins its own.
+    A stream that could not start on a busy machine is started again, as the pipeline does.
     """
 
     from oxcart.spark.errors import WorkerLate, unwrapped

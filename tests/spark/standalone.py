@@ -106,7 +106,7 @@ class Standalone:
             )
 
     def _until(self, name: str, words: str) -> str:
-        """Waits for a line in a log; what it captures."""
+        """Waits for a line in a log and returns the captured text."""
         found: list[str] = []
 
         def printed() -> bool:

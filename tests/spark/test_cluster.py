@@ -119,7 +119,7 @@ def test_a_cluster_that_loses_an_executor_gives_the_rows_of_local_mode(
         )
         try:
             wait_until(lambda: len(cluster.executors()) == 2, "both executors run", 300)
-            # In the middle of a batch: what it writes lies in the staging folder, not yet published.
+            # In the middle of a batch: its files are in the staging folder, not yet published.
             wait_until(lambda: is_writing(far), "a batch is being written", 300)
             victim = cluster.kill_executor()
             code = driver.wait(1200)

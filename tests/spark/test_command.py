@@ -54,7 +54,7 @@ class Shell:
 @pytest.fixture
 def shell(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.setenv("OXCART_LAKE", str(tmp_path / "lake"))
-    monkeypatch.setenv("OXCART_URL", url)  # commands set it; this takes it back
+    monkeypatch.setenv("OXCART_URL", url)  # commands set it; this restores it
     return Shell(tmp_path / "lake", url)
 
 

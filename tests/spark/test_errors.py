@@ -54,8 +54,8 @@ def ordinals(pipeline: Pipeline) -> list[int]:
 def at_most(size: int, pids: Callable[[], list[int]] = lambda: [0]) -> Iterator[None]:
     """No file of some processes may grow beyond so many bytes: the file system is full for them.
 
-    Processes that end meanwhile (Spark's idle ones do) are passed over; those that begin meanwhile have the
-    limit of their parent, and lose it with the others.
+    Processes that end meanwhile (Spark's idle ones do) are skipped. Processes that start meanwhile inherit
+    the limit of their parent and lose it with the others.
     """
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -64,7 +64,7 @@ def at_most(size: int, pids: Callable[[], list[int]] = lambda: [0]) -> Iterator[
         yield
     finally:
         _limit(pids(), before)
-        _limit(pids(), before)  # who was born of a parent that had it still
+        _limit(pids(), before)  # children of a process that still had the limit
         signal.signal(signal.SIGXFSZ, handler)
 
 

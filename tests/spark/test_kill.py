@@ -1,6 +1,6 @@
-"""Exactly once: whatever is killed in the middle, driver, JVM or Python workers, bronze equals the stream.
+"""Exactly once: after a kill of the driver, the JVM or Python workers, bronze equals the stream.
 
-With Delta its table is looked at too: it must hold the same rows, each once.
+The Delta table, if there is one, must hold the same rows, each once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 EVENTS = int(os.environ.get("OXCART_KILL_EVENTS", "100000"))
 KILLS = int(os.environ.get("OXCART_KILLS", "3"))
 SEED = int(os.environ.get("OXCART_KILL_SEED", "7"))
-#: What is killed, in turn.
+#: The processes to kill, in turn.
 VICTIMS = ("workers", "jvm", "driver", "all")
 _PATIENCE = 300
 

@@ -50,7 +50,7 @@ def rows(pipeline: Pipeline, table: str, *columns: str) -> list[Any]:
 
 
 def disturb(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Lets a compaction take away what the next build is about to replace, once; returns what it took."""
+    """Lets a compaction remove, once, the files that the next build replaces. Returns these files."""
     publish, taken = pipeline.lake.publish, list[str]()
 
     def meanwhile(change: Change, base: Version | None = None) -> Version:

@@ -15,7 +15,7 @@ from oxcart.spark.session import JavaMissing, find_java, java_version, prepare_e
 
 
 def versions(**known: int) -> Callable[[str | Path], int | None]:
-    """Tells versions by a part of the path."""
+    """Maps a part of the path to a Java version."""
     return lambda java: next((version for part, version in known.items() if part in str(java)), None)
 
 

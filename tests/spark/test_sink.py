@@ -1,4 +1,4 @@
-"""Rows as jobs: each once, whatever Spark repeats, and refused rows with their reason."""
+"""Rows become jobs exactly once despite Spark's repeats; refused rows have a reason."""
 
 from __future__ import annotations
 

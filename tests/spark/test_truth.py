@@ -1,4 +1,4 @@
-"""Truth: what the tables say of jobs is what their handlers themselves recorded, in Node and here.
+"""The tables agree with the records that the handlers write themselves, in Node and here.
 
 A mixed fleet works on two queues. Its handlers do what is planned for each start of a job (complete, fail,
 ask for another try, snooze, be killed, be stopped until their lease is lost) and write a diary line before
@@ -60,7 +60,7 @@ LOCK, CHECK = 8000, 1000
 MANY, SOLO = "many", "solo"
 NAMES = ("charge", "mail", "sum")
 
-#: What a step is called in the tables, by who ran it: on Node's wire a snooze looks like a retry.
+#: The name of a step in the tables, by side: on Node's wire a snooze looks like a retry.
 OUTCOMES = {
     "node": {"ok": "completed", "bad": "failed", "fail": "retried", "snooze": "retried"},
     "oxcart": {"ok": "completed", "bad": "failed", "fail": "retried", "snooze": "snoozed"},
@@ -174,7 +174,7 @@ class Crew:
         self.processes.append((process, side, queue, concurrency))
 
     def look(self, store: redis.Redis) -> None:
-        """Replaces who has died or stands still; who stands still goes on once its job was taken away."""
+        """Replaces dead and stopped workers. A stopped worker continues once its job was recovered."""
         for member in list(self.processes):
             process, side, queue, concurrency = member
             if process.poll() is not None:
@@ -316,7 +316,7 @@ async def test_tables_equal_what_handlers_recorded(
             return ended(store) == JOBS
 
         await eventually(done, "all jobs have ended", 120 + JOBS / 50)
-        await eventually(lambda: fleet.goes_on(store), "who stood still goes on", 120)
+        await eventually(lambda: fleet.goes_on(store), "the stopped workers continue", 120)
         diary = fleet.diary()
     plan = Plan(tmp_path / "lake", ServerAddress(url=url), QueueSelection((MANY, SOLO)))
     pipeline = Pipeline(spark, plan)

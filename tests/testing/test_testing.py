@@ -50,7 +50,7 @@ from oxcart.testing import (
 from tests.conftest import MakeQueue
 from tests.servers import wait_until
 
-#: Nobody listens there: whatever touches a server fails.
+#: No server listens there, so that every use of a server fails.
 NOWHERE = "redis://127.0.0.1:1/0"
 
 

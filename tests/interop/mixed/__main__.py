@@ -1,7 +1,7 @@
 """The mixed fleet from the command line: `python -m tests.interop.mixed --jobs 20000`.
 
-Ends with 1 when something was wrong. With `--without-us` the same is done by the peers alone, which are
-killed in our place: what is wrong then is theirs.
+Exits with 1 when a check failed. With `--without-us` only the peers run, and they are killed instead of our
+workers: a failure is then theirs.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _runs(store: Store, crews: Crews) -> Iterator[str]:
     for line in crews.lines():
         if line.what == "ended":
             if under_way.pop(line.job, None) != line.pid:
-                yield f"{line.job}: ended by {line.side}, who did not run it any more"
+                yield f"{line.job}: ended by {line.side}, which no longer ran it"
             continue
         if line.start in begun[line.job]:
             yield f"{line.job}: start {line.start} ran twice"

@@ -1,7 +1,7 @@
 """The worker processes of a mixed fleet, and the record that all of them write.
 
 Every handler writes a line when it begins and one when it ends, to one file opened for appending: the order
-of the lines is the order of what happened, whoever wrote them.
+of the lines is the order of events over all processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.nodes import NODE_FOLDER, installed
 
 ROOT = Path(__file__).parents[3]
 PYPI = Path(__file__).with_name("pypi.py")
-#: Fault-free peers hold their leases this long; one that may be killed must be found out sooner.
+#: Lease of peers that are not killed; the loss of a killed worker must be noticed sooner.
 LONG_LEASE, CHECK, STALLS = 30_000, 1_000, 15
 CONCURRENCY = {"node5": 8, "node6": 8, "pypi": 8, "oxcart": 24}
 
@@ -51,7 +51,7 @@ class Diary:
         self._under_way: dict[tuple[tuple[str, str], int], int] = {}
 
     def rest(self, start: int) -> Iterator[Line]:
-        """All lines from a place in the file on, but one that is still being written."""
+        """Returns all complete lines from a place in the file on."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -63,7 +63,7 @@ class Diary:
                 yield _line(text)
 
     def works(self, pid: int) -> bool:
-        """Whether a process has a job under way. Reads only what is new."""
+        """Whether a process is running a job. Reads only the new lines."""
         for line in self.rest(self._read):
             if line.what == "began":
                 self._under_way[line.job, line.start] = line.pid
@@ -74,7 +74,7 @@ class Diary:
 
 @dataclass
 class Crews:
-    """Processes by name; `killed` are those that died by our hand."""
+    """Processes by name; `killed` holds those that the test killed."""
 
     folder: Path
     url: str

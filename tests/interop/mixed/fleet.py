@@ -119,7 +119,7 @@ class Gate:
 
 
 class Losses:
-    """Which answers are lost: one whenever so many more jobs have ended, of whatever script is next."""
+    """Decides which replies are lost: the next one whenever a given number of jobs has ended."""
 
     def __init__(self, wanted: int, total: int) -> None:
         self.total = total

@@ -22,7 +22,7 @@ DONE, BROKEN, GONE = 12, 3, 5
 
 
 async def work(url: str) -> None:
-    """Jobs that complete, that fail, that are removed when they end, and one that still waits."""
+    """Jobs that complete, fail or are removed when they end, and a job that still waits."""
     queue = Queue("mail", url=url)
 
     @queue.job

@@ -1,4 +1,4 @@
-"""A day that is built by spans has the rows of one that is built as a whole."""
+"""A day that is built by spans has the same rows as a day that is built as a whole."""
 
 from __future__ import annotations
 

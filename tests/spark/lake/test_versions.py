@@ -118,7 +118,7 @@ def test_a_manifest_has_only_the_marks_that_it_sets(lake: Lake) -> None:
 
 
 class Shared(Lake):
-    """A lake that two threads use: when one looks for the nth time at what is known, the other publishes."""
+    """A lake of two threads: when one reads the cached versions for the nth time, the other publishes."""
 
     looks = 0
 
@@ -195,7 +195,7 @@ def test_a_reader_never_sees_half_of_a_rewrite(lake: Lake) -> None:
     for value in range(30):
         files = [put(lake, [value] * 3, table="a"), put(lake, [value] * 3, table="b")]
         lake.publish(Change("rewrite", add=files, replace=parts))
-    wait_until(lambda: seen, "somebody has read")
+    wait_until(lambda: seen, "a reader has read")
     stop.set()
     for thread in readers:
         thread.join()
@@ -235,7 +235,7 @@ def test_forgetting_deletes_what_only_older_versions_name(lake: Lake) -> None:
     lake.publish(Change("add", add=[put(lake, [40])]))
     assert forget(lake, head) == 1
     assert not (lake.root / first.path).exists()
-    assert (lake.root / orphan.path).exists(), "somebody may be about to publish it"
+    assert (lake.root / orphan.path).exists(), "a writer may be about to publish it"
     fresh = Lake(lake.root)
     assert [number for number, _, _ in fresh.history()] == [head, head + 1]
     assert len(rows(fresh)) == 40

@@ -70,7 +70,7 @@ def entries(pipeline: Pipeline, life: int = 1) -> list[tuple[int, str]]:
 
 
 def gaps(pipeline: Pipeline, *, built: bool = False) -> list[tuple[Any, ...]]:
-    """The rows of the table, or those that a build would write."""
+    """Returns the rows of the table, or the rows that a build would write."""
     found = pipeline.tables.read("gaps") if built else gaps_of(pipeline.tables.read("events"))
     rows = found.filter("stream = 'events'").orderBy("life", "first_lost")
     return [tuple(row) for row in rows.select("cause", "life", "first_lost", "last_lost", "count").collect()]
@@ -114,7 +114,7 @@ async def test_every_entry_that_a_node_constructor_costs_is_in_gaps(
     at = added(store)
     assert len(entries(pipeline)) == at
 
-    # Known beforehand: everything between what was read and the first entry that is kept.
+    # The gap is known: every entry between the last read and the first kept one.
     write(store, 15_000)
     assert limit(store) == KEEP
     await forget(node, store)

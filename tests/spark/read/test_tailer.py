@@ -1,4 +1,4 @@
-"""The tailer and its spool: what is read before the server forgets it, and read by Spark from there."""
+"""The tailer spools entries before the server trims them, and Spark reads them from the spool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: what is drawn is what is in gold."""
+"""The report shows the values of gold."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_charts_show_the_values_of_gold(tables: Tables, report: Report) -> None:
 
 
 def test_a_browser_shows_the_values_of_gold(tables: Tables, report: Report, tmp_path: Path) -> None:
-    """In a real one: nothing on its console, nothing fetched, and what is drawn is in its place."""
+    """A real browser logs no errors, fetches nothing, and shows every chart in its place."""
     file = tmp_path / "report.html"
     file.write_text(page(report), encoding="utf-8")
     with Browser() as browser:
@@ -170,7 +170,7 @@ def test_a_lake_without_a_day_is_no_error(spark: SparkSession, tmp_path: Path) -
 
 
 def test_the_picture_of_the_docs_is_drawn_by_its_command(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever changes the report's looks draws it anew: make pipeline-picture."""
+    """After a change of the report's looks, run `make pipeline-picture`."""
     drawn = draw(spark, tmp_path / "lake")
     kept = Path(__file__).parents[3] / "docs" / "pipeline.svg"
     assert drawn == kept.read_text(encoding="utf-8")
