@@ -55,7 +55,7 @@ for line in sys.stdin:
 
 
 class UserProcess:
-    """A process of its own that uses the folder."""
+    """A separate process that uses the folder."""
 
     def __init__(self, folder: Path, wait: bool = True, pass_fds: tuple[int, ...] = ()) -> None:
         self.process = subprocess.Popen(

@@ -11,7 +11,7 @@ import pytest
 import oxcart
 
 SOURCE = Path(oxcart.__file__).parent
-#: What only ``broker/`` may import: connections, and the parser of replies.
+#: Modules that only ``broker/`` may import: connections, and the parser of replies.
 CLOSED = ("oxcart.broker.link", "oxcart.broker.caller", "hiredis")
 #: Attributes of a broker that lead to its connection.
 CONNECTIONS = frozenset({"caller", "link"})
@@ -27,7 +27,7 @@ OUTSIDE = [
 
 
 def breaches(text: str) -> Iterator[str]:
-    """Yields what a module outside of ``broker/`` may not do."""
+    """Yields the forbidden imports and calls of a module outside of ``broker/``."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in CLOSED)

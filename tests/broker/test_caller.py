@@ -64,7 +64,7 @@ class Faults:
 
 @contextlib.asynccontextmanager
 async def slow_line(port: int, rate: int) -> AsyncIterator[int]:
-    """Passes on what a client sends to a server, so many bytes per second; yields the port to connect to."""
+    """Forwards a client's bytes to a server at a limited rate per second; yields the port."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pause: float) -> None:
         with contextlib.closing(writer):
@@ -238,7 +238,7 @@ class TestPatience:
     async def test_refusals_that_pass_are_waited_out(
         self, caller: Caller, faults: Faults, store: redis.Redis, code: str
     ) -> None:
-        store.script_load(load("add").text)  # else a server that does not know it is sent it once more
+        store.script_load(load("add").text)  # otherwise a server without the script needs its text too
         faults.plan = [ReplyError(f"{code} not now")] * 3
         assert (await caller.once(load("add"), META, *add_arguments()))[0] == 1
         assert faults.sent == 4
@@ -259,7 +259,7 @@ class TestPatience:
     async def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_applied(
         self, caller: Caller, faults: Faults, store: redis.Redis, refusal: Exception
     ) -> None:
-        store.script_load(load("add").text)  # else the first answer is NOSCRIPT
+        store.script_load(load("add").text)  # otherwise the first reply is NOSCRIPT
         faults.plan = ["lost answer", refusal]
         with pytest.raises(OutcomeUnknown, match="add: not answered, and its repeat was refused: "):
             await caller.once(load("add"), META, *add_arguments("a"))
@@ -358,7 +358,7 @@ class TestLimits:
     async def test_a_large_job_on_a_slow_line_has_all_of_its_time(
         self, valkey: ValkeyServer, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The connection ends after its limit where nothing moves; here the job's bytes do."""
+        """A connection ends after its limit only without progress; here the job's bytes move."""
         monkeypatch.setattr("oxcart.broker.caller.CALL_TIMEOUT", 1.0)
         async with slow_line(valkey.port, 1_000_000) as port:
             caller = Caller(Server(f"redis://127.0.0.1:{port}"), None, "me", reconnect=QUICK)

@@ -18,7 +18,7 @@ from oxcart.model.errors import NotSupported
 from oxcart.model.options import JobOptions
 
 PROTOCOLS = [BULLMQ, BRIDGE, MEMORY]
-#: Traits of peers, which no user asks for and nothing replaces.
+#: Features of peers that no user requests and that have no alternative.
 NOTHING_ELSE = {"wakes"}
 
 

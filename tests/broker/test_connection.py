@@ -164,7 +164,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.asynccontextmanager
 async def terminating(port: int, folder: Path, *, client_cert: bool = False) -> AsyncIterator[int]:
-    """A proxy that takes TLS and speaks plainly to the server behind it."""
+    """A proxy that accepts TLS and forwards plain text to the server."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     if client_cert:
@@ -234,7 +234,7 @@ class TestTls:
 
 
 def test_the_embedded_server_by_default(tmp_path: Path) -> None:
-    """No URL, no set-up: a producer, and then another process that finds its job."""
+    """Without a URL or setup, a second process finds the job of the first."""
     code = "from oxcart.sync import Queue; q = Queue('q'); q.add('n'); print(q.counts()['waiting'])"
     (tmp_path / "pyproject.toml").touch()
     counts = [

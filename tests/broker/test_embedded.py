@@ -141,7 +141,7 @@ def test_releasing_with_a_wait_leaves_the_server_to_others(
 
 
 def test_a_starter_is_left_with_no_child_to_wait_for(folder: Path) -> None:
-    # In a process of its own: this one has children, the servers of other tests.
+    # In a separate process: this one has children, the servers of other tests.
     code = """
 import os, sys
 from oxcart.broker.embedded import Embedded
@@ -260,7 +260,7 @@ def test_a_fork_in_the_middle_of_a_start_does_not_keep_the_server(folder: Path) 
 
 
 def test_a_fork_waits_while_a_keeper_is_started(embedded: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that is forked in the midst of it would hold the start up for as long as it lives."""
+    """A child forked during the start would block it for as long as the child lives."""
     popen = subprocess.Popen
     forked = threading.Event()
 

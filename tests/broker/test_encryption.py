@@ -133,7 +133,7 @@ class TestHandlers:
             with pytest.raises(JobFailed, match=message) as caught:
                 await job.result(10)
         assert not ran
-        # Another worker may have the key: it was tried again, and can be replayed.
+        # Another worker may have the key, so the job was retried and can be replayed.
         assert caught.value.category == "temporary"
         assert [dead.id for dead in await sealed.dead_letters.list()] == [job.id]
         assert SECRET not in str(caught.value)

@@ -35,7 +35,7 @@ async def link(valkey: ValkeyServer, store: redis.Redis) -> AsyncIterator[Link]:
 
 @asynccontextmanager
 async def fake_server(*behaviours: Behaviour) -> AsyncIterator[int]:
-    """A server that treats its first connection by the first behaviour, and so on; the last one stays."""
+    """A server with one behaviour per connection, in turn; the last behaviour repeats."""
     coming = list(behaviours)
     writers: list[asyncio.StreamWriter] = []
 
@@ -57,7 +57,7 @@ async def fake_server(*behaviours: Behaviour) -> AsyncIterator[int]:
 
 
 def answering(*answers: bytes) -> Behaviour:
-    """Answers one command after another, then listens without a word."""
+    """Answers one command after another, then reads without replying."""
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:
@@ -70,7 +70,7 @@ def answering(*answers: bytes) -> Behaviour:
 
 
 def leaving(*answers: bytes) -> Behaviour:
-    """Answers so many commands, and hangs up."""
+    """Answers a number of commands, then closes the connection."""
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:

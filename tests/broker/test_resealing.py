@@ -37,7 +37,7 @@ def new_ring(**options: Any) -> KeyRing:
 
 
 def sealed_with(store: redis.Redis, key_id: str) -> int:
-    """How many values outside of event streams are sealed with a key."""
+    """Counts the values outside of event streams that are sealed with a key."""
     found = 0
     mark = f'"key":"{key_id}"'
     for key in map(str, store.scan_iter("*")):
@@ -57,7 +57,7 @@ def make(request: pytest.FixtureRequest, make_queue: MakeQueue) -> Callable[...,
 
 
 async def fill(queue: Queue) -> dict[str, str]:
-    """Jobs in every state, with every kind of sealed value; by what they are."""
+    """Adds jobs in every state with every kind of sealed value. Returns them by kind."""
 
     @queue.job(name="task", attempts=1)
     async def task(job: RunningJob) -> Any:

@@ -42,7 +42,7 @@ EVERY = [*map(load, verbs()), *map(bridge.load, bridge.verbs())]
 
 @pytest.mark.parametrize("script", EVERY, ids=lambda script: script.verb)
 def test_without_a_key_it_is_compiled_and_does_nothing(script: Script, store: redis.Redis) -> None:
-    """Of both protocols: how a caller has a script compiled that the server does not know."""
+    """For both protocols: a caller loads an unknown script by a call without a key."""
     store.script_flush()
     assert store.eval(script.text.decode(), 0) is None
     assert store.script_exists(script.sha.decode()) == [True]

@@ -27,7 +27,7 @@ SECRET = "the secret of the payload"
 
 
 class Place:
-    """A queue of one of the protocols, and a way to its stored values beneath it."""
+    """A queue of one of the protocols, with direct access to its stored values."""
 
     def __init__(self, protocol: ProtocolName, url: str, store: redis.Redis) -> None:
         self.protocol = protocol
@@ -74,7 +74,7 @@ async def place(request: pytest.FixtureRequest, url: str, store: redis.Redis) ->
 
 
 async def assert_refused(queue: Queue, job: JobHandle[Any], why: str) -> None:
-    """The job fails for good, says why, and neither its handler nor a middleware has seen it."""
+    """Checks that the job fails for good with a reason, unseen by handler and middleware."""
     ran: list[str] = []
 
     async def layer(job: RunningJob, call: Callable[[RunningJob], Awaitable[Any]]) -> Any:
@@ -155,7 +155,7 @@ async def _save(job: RunningJob) -> None:
 
 
 class TestAnAcceptedPayload:
-    """Every way in that ends in a job with an id of its own."""
+    """Every way to add a job with an id of its own."""
 
     @pytest.mark.slow
     async def test_runs_of_a_schedule(self, place: Place) -> None:
@@ -264,7 +264,7 @@ class TestAnAcceptedPayload:
                 assert await job.result(20) == SECRET
         view = await queue.flows.get(flow.id)
         assert view is not None
-        # That of the other queue is sealed with a key that this one has not.
+        # The value of the other queue is sealed with a key that this queue lacks.
         assert (view.job.data, list(view.children[0].job.data)) == (SECRET, ["$sealed"])
 
 
@@ -372,7 +372,7 @@ class TestResultsAndProgress:
 
 
 def everything(store: redis.Redis) -> str:
-    """All that the server holds, as text."""
+    """Returns every stored value as text."""
     found = []
     readers: dict[str, Callable[[Any], Any]] = {
         "hash": store.hgetall,

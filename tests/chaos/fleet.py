@@ -22,7 +22,7 @@ from tests.chaos.lengths import LEASE, LIMIT, RENEW
 
 
 async def eventually(condition: Callable[[], object], what: str, limit: float = LIMIT) -> None:
-    """Waits until the condition holds; an AssertionError that names it after the limit (seconds)."""
+    """Waits until the condition holds. Raises an AssertionError naming it after `limit` seconds."""
     end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, f"not within {limit:g} s: {what}"
@@ -30,7 +30,7 @@ async def eventually(condition: Callable[[], object], what: str, limit: float = 
 
 
 class WorkerProcess:
-    """One worker in a process of its own."""
+    """One worker in a separate process."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
@@ -148,7 +148,7 @@ class Fleet:
 
 
 class Store:
-    """What the server remembers of a queue, read by another client than ours."""
+    """The stored state of a queue, read by a plain client."""
 
     def __init__(self, client: redis.Redis, queue: str) -> None:
         self.client: Any = client

@@ -41,8 +41,8 @@ class Call:
         verb: The script's verb (``claim``), ``compile`` for a text sent without a key, or the
             command in lower case (``bzpopmin``).
         args: The command as it was sent.
-        cut: Whether its answer is to be swallowed.
-        refused: Whether the server answered with an error.
+        cut: Whether the proxy drops its reply.
+        refused: Whether the server replied with an error.
     """
 
     verb: str
@@ -81,9 +81,9 @@ class Proxy:
     """Stands between clients and a server on loopback.
 
     Attributes:
-        cuts: How many answers were swallowed, by verb.
-        calls: How many commands went through, by verb.
-        delay: Seconds by which every answer is held back.
+        cuts: Number of dropped replies by verb.
+        calls: Number of forwarded commands by verb.
+        delay: Seconds by which every reply is delayed.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -106,7 +106,7 @@ class Proxy:
 
     @property
     def is_up(self) -> bool:
-        """Whether connections are let in."""
+        """Whether the proxy accepts connections."""
         return self._listener is not None
 
     async def __aenter__(self) -> Self:
@@ -120,16 +120,16 @@ class Proxy:
             await asyncio.wait(self._tasks, timeout=5)
 
     def cut_if(self, chosen: Callable[[Call], bool] | None) -> None:
-        """From now on, swallows the answers of chosen calls and cuts their connections."""
+        """From now on, drops the replies of chosen calls and cuts their connections."""
         self._cut = chosen
 
     def cut_all(self) -> None:
-        """Cuts every connection that stands now; new ones are let in."""
+        """Cuts every open connection; new ones are accepted."""
         for pair in list(self._pairs):
             pair.abort()
 
     def hold(self) -> None:
-        """Lets nothing through any more, without closing anything: a black hole."""
+        """Forwards nothing any more without closing anything, like a black hole."""
         self._open.clear()
 
     def release(self) -> None:
@@ -145,7 +145,7 @@ class Proxy:
         await asyncio.sleep(0)
 
     async def up(self) -> None:
-        """Lets connections in (again), on the same port."""
+        """Accepts connections again, on the same port."""
         if self._listener is None:
             self._listener = await asyncio.start_server(
                 self._accept, "127.0.0.1", self.port, limit=_CHUNK, reuse_address=True
@@ -203,7 +203,7 @@ class Proxy:
                 while (answer := parser.gets()) is not False:
                     call = pair.waiting.popleft()
                     call.refused = isinstance(answer, _Refusal)
-                    # An answer that says "not applied" is none to swallow.
+                    # A reply that means "not applied" is not dropped.
                     if call.cut and not call.refused:
                         self.cuts[call.verb] += 1
                         cut = True

@@ -16,7 +16,7 @@ from tests.servers import ValkeyServer, wait_until
 from tests.signals import eventually
 
 TIMEOUT = 2.0
-#: Seconds beyond the timeout: the margin of a busy machine. To connect may take 5 s by itself.
+#: Seconds beyond the timeout that a busy machine may take. Connecting alone may take 5 s.
 MARGIN = 2.0
 
 PROTOCOLS = ["bullmq", "bridge"]

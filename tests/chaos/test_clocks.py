@@ -77,7 +77,7 @@ async def lost_job_comes_back(fleet: Fleet, queue: Queue, protocol: str) -> None
 async def test_a_guard_that_lasts_too_long_does_not_stop_recovery(
     server: ValkeyServer, fleet: Fleet, protocol: str
 ) -> None:
-    """As if the server's clock was set back while a check was guarded."""
+    """Acts as if the server's clock was set back while the guard of a check was set."""
     with server.client() as client:
         key = "bull:chaos:stalled-check" if protocol == "bullmq" else "bridge:ox:checking"
         client.set(key, int(time.time() * 1000), px=round((STEP + LEASE) * 1000))

@@ -34,7 +34,7 @@ async def _started(fleet: Fleet, count: int = 1) -> None:
 async def test_jobs_of_a_killed_worker_run_again_within_two_leases(
     server: ValkeyServer, store: Store, fleet: Fleet, turn: int
 ) -> None:
-    """`kill -9` in mid-batch, with another worker beside whose checks are out of step with the dead one's."""
+    """`kill -9` in mid-batch, beside a worker whose checks are out of step with those of the dead one."""
     async with Queue("chaos", url=server.url) as queue:
         victim = await fleet.start(concurrency=8)
         handles = await queue.add_many([("nap", {"seconds": 3600 if n < 8 else 0}) for n in range(8)])
@@ -62,7 +62,7 @@ async def test_jobs_of_a_killed_worker_run_again_within_two_leases(
 async def test_a_lone_worker_recovers_the_jobs_of_its_predecessor(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """One worker at a time: killed, and started anew by its supervisor."""
+    """One worker at a time: killed, and restarted by its supervisor."""
     async with Queue("chaos", url=server.url) as queue:
         victim = await fleet.start()
         handle = await queue.add("nap", {"seconds": 3600})
@@ -77,7 +77,7 @@ async def test_a_lone_worker_recovers_the_jobs_of_its_predecessor(
 
 
 async def test_stalled_checks_come_every_interval(server: ValkeyServer, store: Store, fleet: Fleet) -> None:
-    """A check that comes a moment before the guard of the last one is over must not wait a whole interval."""
+    """A check just before the end of the last guard must not wait for a whole interval."""
     interval = LEASE if FULL else 1.0  # no job runs: nothing is lost with so short a lease
     await fleet.start(lease=interval)
     guard = store.prefix + "stalled-check"
@@ -92,7 +92,7 @@ async def test_stalled_checks_come_every_interval(server: ValkeyServer, store: S
         await asyncio.sleep(interval / 50)
     gaps = [later - earlier for earlier, later in itertools.pairwise(seen)]
     assert len(gaps) >= 4, seen
-    # All but the longest, in which the machine may have been away.
+    # All but the longest, in which the machine may have paused.
     assert sorted(gaps)[-2] < 1.5 * interval, gaps
 
 
@@ -100,7 +100,7 @@ async def test_stalled_checks_come_every_interval(server: ValkeyServer, store: S
 async def test_a_handler_that_keeps_the_interpreter_keeps_its_lease(
     server: ValkeyServer, store: Store, fleet: Fleet, kind: str
 ) -> None:
-    """Three leases in C code with the GIL held: no renewal can come from that process, and none has to."""
+    """Three leases in C code with the GIL held: the worker process cannot renew, and need not."""
     async with Queue("chaos", url=server.url) as queue:
         holder = await fleet.start()
         handle = await queue.add(kind, {"seconds": 3 * LEASE})
@@ -135,7 +135,7 @@ async def test_the_result_of_a_worker_that_was_stopped_is_refused(
         job = await handle.get()
         assert job.return_value == {"pid": other.pid, "fencing": 2}
         assert (job.attempts_made, job.attempts_started, job.stalled_count) == (1, 2, 1)
-        # It is a worker like any other again.
+        # The worker works normally again.
         other.kill()
         assert (await (await queue.add("nap", {})).result(LIMIT))["pid"] == sleeper.pid
 
@@ -173,7 +173,7 @@ async def test_a_killed_renewer_is_replaced_and_leases_survive(
 async def test_no_lease_lapses_while_a_renewer_is_replaced(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """Killed just before it would have renewed: its successor renews at once, not after half a lease more."""
+    """Killed just before a renewal: its successor renews at once, not after another half lease."""
     lease = max(LEASE, 4.0)
     async with Queue("chaos", url=server.url) as queue:
         worker = await fleet.start(lease=lease, renew=None)
@@ -191,7 +191,7 @@ async def test_no_lease_lapses_while_a_renewer_is_replaced(
 
 
 async def _holds_no_longer(store: Store, job_id: str) -> None:
-    """Waits until the lease ran out and was not taken up again for a lease and a half."""
+    """Waits until the lease expired and was not renewed for a lease and a half."""
     end = time.monotonic() + 6 * LEASE + GRACE
     since = time.monotonic()
     while time.monotonic() - since < 1.5 * LEASE:
@@ -204,7 +204,7 @@ async def _holds_no_longer(store: Store, job_id: str) -> None:
 async def test_the_renewer_ends_with_its_worker_even_if_a_fork_continues(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """A child that a handler forked holds the worker's end of the pipe: its end alone says nothing then."""
+    """A forked child of a handler keeps the worker's pipe open, so the pipe does not show its end."""
     async with Queue("chaos", url=server.url) as queue:
         victim = await fleet.start()
         handle = await queue.add("fork", {"seconds": 3600.0})
@@ -243,7 +243,7 @@ async def _restart_renewer(server: ValkeyServer, store: Store, fleet: Fleet) -> 
     for line in fleet.facts("ready"):
         os.kill(line["pid"], signal.SIGKILL)
     await eventually(lambda: all(not _alive(line["pid"]) for line in fleet.facts("ready")), "the end")
-    # `deaf` ignores that its time is up but leaves the loop free, so that the worker can start a renewer.
+    # `deaf` ignores its timeout but leaves the loop free, so that the worker can start a renewer.
     async with Queue("chaos", url=server.url) as queue:
         worker = await fleet.start(timeout=0.5 * LEASE, recover=False)
         await queue.add("deaf", {})
@@ -257,7 +257,7 @@ async def _restart_renewer(server: ValkeyServer, store: Store, fleet: Fleet) -> 
 async def test_a_first_job_that_blocks_the_loop_at_once_runs_once(
     server: ValkeyServer, tmp_path: Path, protocol: str
 ) -> None:
-    """Both workers start on a backlog: the first claim comes while the renewer process is still to start."""
+    """Both workers start on a backlog: the first claim comes before the renewer process has started."""
     options: dict[str, Any] = {} if protocol == "bullmq" else {"protocol": "bridge", "namespace": "first"}
     lease = max(LEASE, 3.0)
     for turn in range(5 if FULL else 2):

@@ -21,7 +21,7 @@ PROMPT = 6.0
 
 @pytest.fixture
 def cluster() -> Iterator[ValkeyCluster]:
-    # Without replicas, and so patient that no node is taken for failed while the test runs.
+    # Without replicas, and with a timeout so long that no node counts as failed during the test.
     with ValkeyCluster(node_timeout=60_000, cluster_require_full_coverage=False) as cluster:
         yield cluster
 

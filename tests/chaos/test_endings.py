@@ -135,7 +135,7 @@ async def test_jobs_claimed_while_the_worker_stops_are_returned(server: ValkeySe
 
 
 async def test_sigterm_to_a_worker_process(server: ValkeyServer, store: Store, fleet: Fleet) -> None:
-    """As a deploy does it: stop, and the next one goes on; no attempt is used, nothing stalls."""
+    """As in a deploy: stop, and the next worker continues. No attempt is used, and no job stalls."""
     async with Queue("chaos", url=server.url) as queue:
         first = await fleet.start(concurrency=2, shutdown_timeout=0.3)
         handles = await queue.add_many([("nap", {"seconds": 3600})] * 2 + [("nap", {"seconds": 0})] * 6)
@@ -153,7 +153,7 @@ async def test_sigterm_to_a_worker_process(server: ValkeyServer, store: Store, f
         assert not store.count_events("stalled")
 
 
-#: Seconds that the end of a worker may take on a busy machine, beyond what the test speaks of.
+#: Seconds that the end of a worker may take on a busy machine, beyond the tested time.
 BUSY = 3.0
 
 
@@ -181,7 +181,7 @@ async def test_a_worker_stopped_while_the_server_is_down_ends_in_time(
         worker.stop()
         await asyncio.wait_for(running, LIMIT)
         assert time.monotonic() - started < 1 + 1 + BUSY
-        # The lease runs out, and the job comes back as that of a lost worker.
+        # The lease expires, and the job is recovered like that of a lost worker.
         assert await direct.jobs.state(handle.id) == "active"
         await queue.close()
         await direct.close()
@@ -212,7 +212,7 @@ async def test_an_idle_worker_stopped_while_the_server_is_down_ends_at_once(
 
 
 async def test_outcomes_are_committed_if_the_server_returns_in_time(server: ValkeyServer) -> None:
-    """A worker that was stopped waits for it as long as running jobs might have taken."""
+    """A stopped worker waits for it as long as for running jobs."""
     async with Proxy(server.port) as proxy:
         queue, direct = Queue("chaos", url=proxy.url), Queue("chaos", url=server.url)
         begun, ended = asyncio.Event(), asyncio.Event()
@@ -285,7 +285,7 @@ async def test_a_thread_sees_its_timeout_and_its_late_result_is_dropped(
         return "first, late"
 
     async with Worker(queue, concurrency=2).running():
-        # Where the machine is away for a moment, the second is not in time either.
+        # If the machine pauses for a moment, the second is late too.
         handle = await queue.add("work", {}, attempts=20, backoff=0.01)
         assert await handle.result(LIMIT) == "second"
         late.set()
@@ -303,7 +303,7 @@ async def test_a_process_is_killed_with_its_children(
     queue.job(handlers.with_a_child, name="work", run="process")  # type: ignore[call-overload]
     queue.job(handlers.pid, name="pid", run="process")  # type: ignore[call-overload]
     async with Worker(queue).running():
-        await (await queue.add("pid", {})).result(LIMIT)  # a process is there, and begins at once
+        await (await queue.add("pid", {})).result(LIMIT)  # a process exists and starts at once
         handle = await queue.add("work", {"folder": str(tmp_path)}, attempts=1, timeout=4)
         pids = tmp_path / "pids"
         await eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2, "the child")

@@ -23,7 +23,7 @@ CHILDREN = 5
 
 
 def _released(store: Store) -> Counter[str]:
-    """How often each parent was let through."""
+    """Counts the releases of each parent."""
     releases = [event for event in store.events() if event.get("prev") == "waiting-children"]
     return Counter(event["jobId"] for event in releases)
 
@@ -77,14 +77,14 @@ async def test_a_tree_is_added_once_though_the_answer_is_lost(server: ValkeyServ
 async def test_a_parent_that_waits_does_so_once_though_the_answer_is_lost(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """The end that makes it wait is sent again; it must not take the job from where it waits."""
+    """The finish that makes it wait is repeated; the repeat must not remove it from its set."""
     async with Proxy(server.port) as proxy, Queue("chaos", url=server.url) as queue:
         await fleet.start(url=proxy.url)
         store.client.script_load(load("finish").text)
         proxy.cut_if(_CutFirst("finish"))
         top = await queue.add("grow", {"children": 3})
         assert await asyncio.wait_for(top.result(), LIMIT) == 3
-        # The wait, the ends of the children, which may go together, and the end.
+        # The wait, the finishes of the children (perhaps in one call), and the last finish.
         assert proxy.cuts["finish"] >= 3, "every end was answered twice"
         assert _released(store) == {top.id: 1}
         assert fleet.starts()[top.id] == 2

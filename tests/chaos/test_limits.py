@@ -27,7 +27,7 @@ KEYS = int(os.environ.get("OXCART_LIMIT_KEYS", "40"))
 WORKERS = 4
 ROUNDS = max(2, JOBS // 300)
 
-#: Live leases by type and by key, in one look that nothing can come between.
+#: Counts live leases by type and by key in one atomic script.
 LOOK = """
 local prefix, found = KEYS[1], {}
 for _, id in ipairs(redis.call('LRANGE', prefix .. 'active', 0, -1)) do
@@ -42,7 +42,7 @@ return cjson.encode(found)
 
 
 class Watch:
-    """Looks at live leases all the time, from a thread of its own, and keeps the most of each kind."""
+    """Counts live leases continuously in a thread and keeps the maximum of each kind."""
 
     def __init__(self, server: ValkeyServer, prefix: str) -> None:
         self._client: Any = server.client()
@@ -121,7 +121,7 @@ async def test_the_count_is_right_after_half_the_workers_were_killed(
 ) -> None:
     async with Queue("chaos", url=server.url) as queue:
         await queue.limits.set_type_limit("nap", concurrent=8)
-        # More room than the limit needs: a run whose lease was lost on a busy machine still fills a slot.
+        # More slots than the limit needs: a run that lost its lease on a busy machine still fills a slot.
         crew = [await fleet.start(concurrency=20, max_stalled=1000) for _ in range(4)]
         watch = Watch(server, store.prefix)
         try:

@@ -23,7 +23,7 @@ from tests.servers import ValkeyServer
 
 
 class _CutFirst:
-    """Swallows the first answer to every call of the chosen verbs; its repeat gets through."""
+    """Drops the first reply to every call of the chosen verbs; its repeat succeeds."""
 
     def __init__(self, *verbs: str) -> None:
         self._verbs = verbs
@@ -45,7 +45,7 @@ def _completed(job: ClaimedJob, at_ms: int) -> Outcome:
 
 @pytest.mark.timeout(600)
 async def test_every_answer_to_add_claim_and_finish_is_lost_once(server: ValkeyServer, store: Store) -> None:
-    """Each call reaches the server twice: 1 000 lost answers, as if there had been none."""
+    """Each call reaches the server twice: 1 000 lost replies have no effect."""
     each = CUTS // 4 + 1  # the first call of each verb also loads the script
     async with Proxy(server.port) as proxy:
         proxy.cut_if(_CutFirst("add", "claim", "finish"))
@@ -215,7 +215,7 @@ async def test_repeat_after_the_journal_expired_is_a_new_call(server: ValkeyServ
 async def test_a_job_that_another_worker_claimed_before_the_reply_is_not_run(
     server: ValkeyServer, store: Store, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lease ran out before the worker knew of its claim; the job is another worker's by now."""
+    """The lease expired before the worker received its claim; another worker has the job by now."""
     options: dict[str, Any] = {} if protocol == "bullmq" else {"protocol": "bridge", "namespace": "late"}
     async with (
         Proxy(server.port) as proxy,

@@ -36,7 +36,7 @@ STACKS, CAPABILITIES, REGIONS = "pn", "abcdef", "wxyz"
 
 
 class Crew:
-    """Processes of workers, what they can do, and the journal that they share."""
+    """Worker processes, their abilities, and the record file that they share."""
 
     def __init__(self, url: str, folder: Path, dice: random.Random) -> None:
         self._url = url
@@ -206,7 +206,7 @@ async def test_every_job_runs_where_it_fits_and_never_twice_at_once(
 
 
 def check_one_at_a_time(crew: Crew) -> None:
-    """Before a job is started again, its last start has ended, or the process of that was killed."""
+    """Checks that the previous run of a job ended, or its process was killed, before the next start."""
     ends = {(line["id"], line["fencing"]): line["at"] for line in crew.lines("end")}
     starts: dict[str, list[dict[str, Any]]] = {}
     for line in crew.lines("start"):

@@ -26,12 +26,12 @@ from tests.servers import ValkeyServer
 
 SEEDS = [int(os.environ["OXCART_MONKEY"])] if "OXCART_MONKEY" in os.environ else range(10) if FULL else [1]
 SECONDS = 60.0 if FULL else 6.0
-#: Short also at full length: what counts here is how much goes wrong in how little time.
+#: Short also at full length, to have many faults in little time.
 LEASE = 1.5
 
 
 class Monkey:
-    """Breaks things, and mends them again."""
+    """Causes faults and repairs them."""
 
     def __init__(self, seed: int, server: ValkeyServer, proxy: Proxy, fleet: Fleet) -> None:
         self.dice = random.Random(seed)
@@ -47,7 +47,7 @@ class Monkey:
         await eventually(lambda: len(self._fleet.facts("ready")) >= count, "the workers are ready")
 
     async def act(self) -> None:
-        """One fault, of some length."""
+        """Causes one fault of random length."""
         faults: list[Callable[[], Awaitable[None]]] = [
             self.cut, self.cut, self.cut, self.go_down, self.fall_silent, self.kill_worker, self.stop_worker,
             self.kill_renewer, self.restart_server, self.fill_memory, self.forget_scripts,

@@ -79,7 +79,7 @@ class _Load:
         await self.queue.close()
 
     async def goes_on(self, limit: float = LIMIT) -> float:
-        """Waits until jobs that are acknowledged from now on end; returns the seconds that it took."""
+        """Waits until newly acknowledged jobs end. Returns the seconds that it took."""
         started, before = time.monotonic(), len(self.acknowledged)
         await eventually(lambda: len(self.acknowledged) >= before + 5, "adds are acknowledged again", limit)
         new = self.acknowledged[before : before + 5]
@@ -159,7 +159,7 @@ def test_every_worker_reconnects_after_its_pause(holding: bool, luck: float) -> 
     for before, after in itertools.pairwise([0.0, *attempts]):
         if before < 10:
             assert after - before < BAR
-    # And a server that is really gone is not knocked at all the time.
+    # And clients do not try a server without pause when it is really gone.
     assert len(attempts) < (40 if holding else 15)
 
 
@@ -270,7 +270,7 @@ async def test_memory_runs_out_under_load(server: ValkeyServer, store: Store) ->
 
 
 async def test_leases_hold_while_memory_is_full(server: ValkeyServer, store: Store, fleet: Fleet) -> None:
-    """A renewal needs no new memory, so a full server is no reason to lose a lease."""
+    """A renewal needs no new memory, so a full server costs no lease."""
     async with Queue("chaos", url=server.url) as queue:
         worker = await fleet.start(concurrency=4)
         handles = await queue.add_many([("nap", {"seconds": 2.5 * LEASE})] * 4)
@@ -290,7 +290,7 @@ async def test_leases_hold_while_memory_is_full(server: ValkeyServer, store: Sto
 async def test_a_job_that_ends_while_memory_is_full_is_held_until_its_end_is_committed(
     server: ValkeyServer, store: Store, fleet: Fleet
 ) -> None:
-    """Otherwise the first check after it may take the job back, and it would run twice."""
+    """Otherwise the first check afterwards could recover the job, and it would run twice."""
     async with Queue("chaos", url=server.url) as queue:
         worker = await fleet.start(concurrency=4)
         handles = await queue.add_many([("nap", {"seconds": LEASE})] * 4)
@@ -449,7 +449,7 @@ def test_grace_is_small_beside_the_bars() -> None:
     assert GRACE < RESUMED
 
 
-#: What an outage lasts, in leases: from where a lease can run out in it to where every one has.
+#: Length of an outage in leases: from where one lease can expire to where every lease has.
 OUTAGES = (0.6, 0.85, 1.0, 2.0) if FULL else (0.85,)
 
 
@@ -459,7 +459,7 @@ OUTAGES = (0.6, 0.85, 1.0, 2.0) if FULL else (0.85,)
 async def test_an_outage_is_no_reason_to_run_jobs_twice(
     tmp_path: Path, protocol: str, part: float, way: str
 ) -> None:
-    """Leases run out, but all workers are well: they renew before a check takes anything back."""
+    """Leases expire, but all workers are alive: they renew before a check recovers any job."""
     options: dict[str, Any] = {} if protocol == "bullmq" else {"protocol": "bridge", "namespace": "away"}
     lease = max(LEASE, 6.0)
     count = 40 if FULL else 8
@@ -469,7 +469,7 @@ async def test_an_outage_is_no_reason_to_run_jobs_twice(
             url = proxy.url if way == "cut" else server.url
             with Fleet(url, "chaos", tmp_path) as fleet, server.client() as client:
                 settings: dict[str, Any] = {"lease": lease, "renew": None, "options": options}
-                settings["stalled_interval"] = lease / 4  # there is always a check about to come
+                settings["stalled_interval"] = lease / 4  # a check is always about to run
                 for _ in range(2):
                     await fleet.start(concurrency=count // 2, **settings)
                 async with Queue("chaos", url=server.url, **options) as queue:
@@ -521,7 +521,7 @@ async def test_jobs_of_a_fleet_that_was_killed_run_again_within_two_leases(
 
 
 async def test_workers_continue_on_a_server_that_lost_its_data(server: ValkeyServer, store: Store) -> None:
-    """FLUSHALL and SCRIPT FLUSH under load: the jobs are gone, the worker and its producers are not."""
+    """FLUSHALL and SCRIPT FLUSH under load: the jobs are gone, but worker and producers continue."""
     load = _Load(server.url)
     async with load.worker.running():
         for _ in range(3):

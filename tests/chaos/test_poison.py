@@ -61,7 +61,7 @@ async def test_add_beside_an_id_whose_key_is_something_else(broker: BullMQBroker
 
 
 async def test_add_that_the_server_refuses_fails_alone(server: ValkeyServer, store: Store) -> None:
-    """Adds of one turn of the loop share a call, not a fate."""
+    """Adds of one turn of the loop share a call, but fail separately."""
     store.client.set(store.prefix + "delayed", STRING)
     queue = Queue("chaos", url=server.url)
     ends: list[Any] = await asyncio.gather(
@@ -227,7 +227,7 @@ async def test_finish_with_a_huge_result_between(server: ValkeyServer, store: St
 
 
 async def _untold(broker: BullMQBroker, store: Store, kind: str) -> None:
-    """Ends `one`, `child`, `two` together: all end, because a refused child would run again and again."""
+    """Finishes `one`, `child`, `two` together: all end, because a refused child would run without end."""
     claimed = await broker.claim(Ask(3, lock_ms=60_000))
     codes, _ = await broker.finish([_outcome(job, kind) for job in claimed.jobs])
     assert dict(zip(_ids(claimed), codes, strict=True)) == {"one": 1, "child": 2, "two": 1}
@@ -264,7 +264,7 @@ async def test_finish_of_a_child_whose_parent_cannot_be_read(
 async def test_finish_of_the_owner_of_a_poisoned_window(
     broker: BullMQBroker, store: Store, kind: str, kept: Any
 ) -> None:
-    """Refused at every end it would run again and again: it ends, and what cannot be read is left alone."""
+    """It ends, because a refusal would make it run without end. The unreadable key is left alone."""
     await _add(broker, "one", "owner", "two")
     store.client.hset(store.prefix + "owner", "deid", "window")
     store.client.hset(store.prefix + "de:window", mapping=HASH)
@@ -297,7 +297,7 @@ async def test_a_window_of_a_wrong_type_is_handed_on_with_the_kept_job(
 
 
 async def test_finish_that_fails_half_way_puts_the_job_back(broker: BullMQBroker, store: Store) -> None:
-    """The parent could be read, but the list it would wait in cannot be written."""
+    """The parent is readable, but its waiting list is not writable."""
     await _add(broker, "one", "child", "two")
     parent = {"parentKey": "bull:other:parent", "parent": '{"id":"parent","queueKey":"bull:other"}'}
     store.client.hset(store.prefix + "child", mapping=parent)

@@ -26,7 +26,7 @@ def other_server() -> Iterator[ValkeyServer]:
 async def test_the_other_queue_goes_on(
     server: ValkeyServer, store: Store, other_server: ValkeyServer, fault: str, busy: bool
 ) -> None:
-    """A server that is away, or silent, keeps neither calls nor slots from the queue of the other."""
+    """A server that is down or silent takes neither calls nor slots from the queue of the other."""
     async with Proxy(other_server.port) as proxy:
         well, ill = Queue("chaos", url=server.url), Queue("chaos", url=proxy.url)
         direct = Queue("chaos", url=other_server.url)
@@ -86,14 +86,14 @@ async def test_leases_on_the_other_server_are_renewed(
 
         well.fallback(work)
         ill.fallback(work)
-        # The ill one first: it must not stand in front of the other.
+        # The broken server first: it must not delay the other.
         options: dict[str, Any] = {"lock_duration": lease, "renew_every": 0.5, "recover": False}
         async with Worker(ill, well, concurrency=2, **options).running():
             first, second = await ill.add("job"), await well.add("job")
             await eventually(lambda: len(begun) == 2, "both run")
             lock = f"{store.prefix}{second.id}:lock"
             for turn in range(3):
-                # Longer than any lease: a renewal is what makes it short again.
+                # Longer than any lease: a renewal makes it short again.
                 assert store.client.pexpire(lock, 60_000), "the lease is there"
                 await eventually(lambda: store.lock_ms(second.id) <= 1000 * lease, "it is renewed")
                 if turn == 0:

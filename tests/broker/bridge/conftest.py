@@ -30,7 +30,7 @@ class Clock:
 
 
 class Desk:
-    """Brokers of one namespace with one clock, and short words for what tests do with them."""
+    """Brokers of one namespace with one clock, and shortcuts for common steps."""
 
     def __init__(self, url: str, store: redis.Redis) -> None:
         self.url = url
@@ -41,7 +41,7 @@ class Desk:
     def broker(
         self, job_type: str = "email", worker: str = "w1", abilities: Abilities | None = None
     ) -> BridgeBroker:
-        """The broker of a type in the hands of one worker."""
+        """Returns the broker of a type as one worker uses it."""
         key = (job_type, worker)
         if key not in self._made:
             self._made[key] = BridgeBroker(Server(self.url), job_type, clock=self.clock, abilities=abilities)
@@ -61,7 +61,7 @@ class Desk:
     async def claim(
         self, count: int = 1, *, job_type: str = "email", worker: str = "w1", lock_ms: int = 30_000
     ) -> list[ClaimedJob]:
-        """Claims as the engine does: again while there may be more."""
+        """Claims as the engine does, again as long as there may be more."""
         broker = self.broker(job_type, worker)
         jobs: list[ClaimedJob] = []
         while True:
@@ -86,7 +86,7 @@ class Desk:
         codes, _ = await broker.finish([self.outcome(job, kind, **fields)])
         return codes[0]
 
-    # -- what another client would do, with plain commands
+    # -- the steps of another client, with plain commands
 
     def foreign(self, job_id: str, job_type: str = "email", *, push: str = "rpush", **fields: Any) -> str:
         """Writes a job as another client would, in the form of the document."""

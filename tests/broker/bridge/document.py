@@ -1,7 +1,7 @@
 """A client written from the Bridge document alone: plain Redis commands, no script, no Oxcart.
 
-It produces, works, keeps the schedule and looks after dead workers, one command after another, as a client
-in any language might.
+It adds jobs, runs them, fires schedules and recovers the jobs of dead workers, one command after another, as
+a client in any language might.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class DocumentClient:
         return not checks or (all(checks) if target.get("mode") == "all" else any(checks))
 
     def work(self, handler: Callable[[dict[str, Any]], Any]) -> str | None:
-        """Claims and runs one job; its id, or None where there was none."""
+        """Claims and runs one job. Returns its id, or None if there was no job."""
         job = self.claim()
         if job is None:
             return None

@@ -1,8 +1,8 @@
 """Workers of a Bridge namespace in one process, for tests to kill: `python -m tests.broker.bridge.member`.
 
 Takes the server's URL, the workers as JSON (abilities by name), the concurrency of each, how long its leases
-last, and the seconds that a job takes. Says what each runs in sets and lists of the test's own on the same
-server. Ends when its standard input does, so that it never outlives the test.
+last, and the seconds that a job takes. Records the runs in sets and lists of the test on the same server.
+Ends with its standard input, so that it never outlives the test.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ MOST_COMMANDS = 60
 
 
 def runs(stats: Any) -> int:
-    """How many scripts were run: each is asked for by its name once, and may have to be sent besides."""
+    """Returns the number of script calls: each has one EVALSHA and may need its text too."""
     return int(stats["cmdstat_evalsha"]["calls"])
 
 
@@ -55,7 +55,7 @@ async def test_jobs_for_other_workers_are_not_looked_at(desk: Desk) -> None:
     for n in range(300):
         await desk.add(target=Target(capabilities=f"other-{n % 5}"))
     mine = await desk.add(target=Target(capabilities="gpu"))
-    await desk.claim()  # learns which lanes there are, and takes it
+    await desk.claim()  # learns the lanes and claims the job
     assert desk.store.get(f"bridge:jobs:lock:{mine}") == "w1"
     again = await desk.add(target=Target(capabilities="gpu"))
     scripts, commands, claimed = await calls_and_commands(desk)
@@ -80,7 +80,7 @@ async def test_a_job_behind_ten_thousand_of_another_client_is_found(desk: Desk) 
 
 
 async def test_an_end_reads_only_its_dependents(desk: Desk) -> None:
-    """However many wait for others, and however many workers there are to look at all of them."""
+    """The cost does not depend on the number of pending jobs or of workers that check them."""
     broker = desk.broker()
     never = await desk.add(job_type="video")
     waiting = [broker.encode("email", n, DEFAULTS["bridge"].replace(after=[never])) for n in range(1000)]
@@ -103,7 +103,7 @@ async def test_an_end_reads_only_its_dependents(desk: Desk) -> None:
 
 
 async def test_jobs_in_the_midst_of_a_long_list_are_taken_a_few_at_a_time(desk: Desk) -> None:
-    """To take one goes through the list up to it: with thousands of entries a call takes the first alone."""
+    """Removing an entry scans the list up to it, so with thousands of entries a call takes only the first."""
     broker = desk.broker()
     ids = [await desk.add(priority=6) for _ in range(3)]
     pipe = desk.store.pipeline()
@@ -139,7 +139,7 @@ async def test_the_scan_goes_on_nearby_in_a_long_list(desk: Desk) -> None:
 
 
 async def test_neither_an_end_nor_a_claim_reads_a_long_list_to_its_end(desk: Desk) -> None:
-    """The worker asks again, and learns meanwhile what has become of its ends."""
+    """The worker claims again and receives the results of its finishes meanwhile."""
     job = await desk.active()
     pipe = desk.store.pipeline()
     for n in range(3000):

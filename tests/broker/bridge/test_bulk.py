@@ -36,7 +36,7 @@ def emails(make_queue: MakeQueue) -> Queue:
 
 @pytest.fixture
 async def videos(make_queue: MakeQueue) -> Queue:
-    """Another type of the namespace, whose job nothing may touch."""
+    """Another type of the namespace, whose job must stay untouched."""
     queue = make_queue("video", protocol="bridge", namespace="bridge")
     await queue.add("video", {})
     return queue

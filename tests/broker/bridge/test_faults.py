@@ -1,6 +1,6 @@
-"""The faults of the document's sketches, each fixed, by its number in the protocol's notes.
+"""The fixed faults of the document's sketches, by their number in the protocol's notes.
 
-Those of cron (1) and of the cluster (7) are in test_cron.py and tests/conformance.
+The faults of cron (1) and of the cluster (7) are in test_schedules.py and tests/conformance.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def test_2_a_wrong_counter_is_brought_to_the_truth(desk: Desk) -> None:
     desk.store.set("bridge:ratelimit:concurrent:email", 17)
     assert (await desk.broker().recover()).ran
     assert desk.counter() == 1
-    # While workers of others hold jobs it must have been wrong by as much twice.
+    # While workers of other clients hold jobs, the same error must be seen twice.
     desk.foreign("f1", push="")
     desk.store.sadd("bridge:jobs:active", "f1")
     desk.store.set("bridge:jobs:lock:f1", "node-1", ex=30)
@@ -68,7 +68,7 @@ async def test_3_a_job_behind_many_that_do_not_match_is_found(desk: Desk) -> Non
 
 
 async def test_3_the_scan_goes_on_though_the_list_moves(desk: Desk) -> None:
-    """Entries that go away in front of the place where a call stopped let none be left out."""
+    """No entry is skipped when entries before the scan position disappear."""
     broker = desk.broker()
     for n in range(250):
         desk.foreign(f"v{n}", "video")
@@ -174,7 +174,7 @@ async def test_8_jobs_of_others_wait_for_theirs_too(desk: Desk) -> None:
     desk.foreign("before", "video")
     desk.foreign("after", dependsOn=["before"])
     assert await desk.claim(9) == []
-    desk.store.set("bridge:jobs:status:before", "completed")  # a worker of theirs did it
+    desk.store.set("bridge:jobs:status:before", "completed")  # a worker of another client ran it
     await desk.broker().promote()
     assert [job.id for job in await desk.claim(9)] == ["after"]
 
@@ -336,7 +336,7 @@ async def test_job_dropped_from_the_index_is_found_again(desk: Desk) -> None:
 
 
 async def test_a_job_that_goes_elsewhere_may_get_another_payload(desk: Desk) -> None:
-    """It stays where it waits, and leaves that place when it is claimed."""
+    """The id stays in its list until the job is claimed."""
     job_id = await desk.add(reroute_on=["MemoryError"])
     (job,) = await desk.claim()
     await desk.end(job, "r", value=b"too small", code="MemoryError", category="temporary")
@@ -372,7 +372,7 @@ async def test_8_a_dependency_that_is_removed_when_it_completes_has_completed(de
 
 
 async def test_runs_that_others_end_leave_nothing_of_ours(desk: Desk) -> None:
-    """What we wrote down of a job goes with it, however another client tidies up."""
+    """Our keys of a job are removed with it, however another client removes the job."""
     ids = []
     for _ in range(4):
         job = await desk.active()
@@ -398,7 +398,7 @@ async def test_runs_that_others_end_leave_nothing_of_ours(desk: Desk) -> None:
 
 
 async def test_2_the_slot_is_that_of_the_lost_jobs_own_type(desk: Desk) -> None:
-    """Though its record is gone, and a worker of another type finds it."""
+    """This holds even without a record and for a worker of another type."""
     await desk.active()
     await desk.add(job_type="video")
     (video,) = await desk.claim(job_type="video", worker="w2")
@@ -424,7 +424,7 @@ async def test_an_id_that_is_no_text_is_run(desk: Desk) -> None:
 
 
 async def test_an_entry_that_is_left_over_does_not_run_a_job_again(desk: Desk) -> None:
-    """A recovery of ours and one of another client put a job into the list twice."""
+    """Oxcart and another client both recover a job, which is then twice in the list."""
     job_id = await desk.add()
     desk.store.rpush("bridge:jobs:waiting", job_id)
     (job,) = await desk.claim()

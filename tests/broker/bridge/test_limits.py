@@ -38,7 +38,7 @@ async def test_random_workers_never_exceed_the_limit(desk: Desk, seed: int) -> N
                 left.discard(job.id)
             elif step < 0.9:
                 assert await desk.end(job, "w") == 1
-            else:  # its worker dies, and another finds out
+            else:  # its worker dies, and another worker recovers it
                 desk.store.delete(f"bridge:jobs:lock:{job.id}", "bridge:ox:checking")
                 assert job.id in (await desk.broker(worker=worker).recover()).ids
         assert desk.store.scard("bridge:jobs:active") == len(held) <= limit

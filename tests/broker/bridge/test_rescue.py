@@ -25,7 +25,7 @@ def rescuer(desk: Desk, grace_ms: int = 0) -> Rescuer:
 async def test_a_job_that_a_dead_worker_took_out_of_the_list_comes_back(
     desk: Desk, client: TypeScriptClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That client puts a job that it runs nowhere: when it dies, no list has it."""
+    """That client keeps a running job in no list: when the client dies, the job is in none."""
     job_id = await desk.add()
     assert client.take() is not None
     assert await rescuer(desk).step() == [], "its lock is there"
@@ -40,7 +40,7 @@ async def test_a_job_that_a_dead_worker_took_out_of_the_list_comes_back(
 
 
 async def test_maintenance_waits_before_it_brings_a_job_back(desk: Desk, client: TypeScriptClient) -> None:
-    """A client that runs a job for longer than its lock has the time of two locks."""
+    """A client that runs a job for longer than its lock has the duration of two locks."""
     job_id = await desk.add()
     assert client.take() is not None
     desk.store.delete(f"bridge:jobs:lock:{job_id}")

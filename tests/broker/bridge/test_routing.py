@@ -25,7 +25,7 @@ CREW = int(os.environ.get("OXCART_BRIDGE_CREW", "1"))
 AT_ONCE = 3 if CREW == 1 else 5
 #: How long a lease lasts: long enough that none runs out on a busy machine with all these processes.
 LEASE = "5s" if CREW == 1 else "10s"
-#: Seconds that they may take.
+#: Seconds within which all jobs must have run.
 LIMIT = 90 + JOBS / 20
 CAPABILITIES = ("gpu", "email", "sms", "pdf")
 REGIONS = ("eu", "us", "asia")

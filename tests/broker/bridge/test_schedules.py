@@ -28,7 +28,7 @@ from tests.signals import eventually
 
 #: How many schedules; `make bridge-cron` has 10 000.
 SCHEDULES = int(os.environ.get("OXCART_BRIDGE_CRON", "1000"))
-#: Ms for which a leader leads in these tests: that of a dead one must not take 30 s to end.
+#: Ms of a leader's term in these tests: the term of a dead leader must not take 30 s to end.
 LEADS = 400
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -53,7 +53,7 @@ def next_of(desk: Desk, job_id: str) -> int:
 
 
 def fired(desk: Desk) -> list[tuple[str, int]]:
-    """Schedule and due time of every job that was made."""
+    """Returns the schedule and the due time of every added job."""
     jobs = [desk.record(job_id) for job_id in desk.waiting()]
     return sorted((job["ox"]["schedule"], job["ox"]["due"]) for job in jobs)
 
@@ -128,7 +128,7 @@ async def test_missed_firings_follow_the_missed_policy(desk: Desk, missed: str, 
 
 
 async def test_all_missed_firings_come_in_one_look(desk: Desk) -> None:
-    """In calls of their own, each of which holds the server but for a moment."""
+    """It takes several calls, each of which blocks the server only for a moment."""
     several = [await schedule(desk, f"s{n}", "* * * * *", missed="all") for n in range(3)]
     due = next_of(desk, several[0])
     desk.clock.now = due + 99 * MINUTE
@@ -360,7 +360,7 @@ def due_between(cron: str, tz: str, start: int, end: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 async def test_every_due_time_fires_exactly_once(url: str, store: redis.Redis) -> None:
-    """Both changes of the clocks, three leaders killed with what they had read, on a clock of the test's."""
+    """Over both clock changes of a year, with three leaders killed after they read the due times."""
     now = [0]
     names = count()
 
@@ -402,7 +402,7 @@ async def test_every_due_time_fires_exactly_once(url: str, store: redis.Redis) -
                 await eventually(leader.lead, "it leads")
                 await leader.tick()
                 await other.tick()
-        while store.zcount("bridge:jobs:cron", "-inf", last):  # whose leader ended in the midst of it
+        while store.zcount("bridge:jobs:cron", "-inf", last):  # whose leader ended in the middle of it
             await other.tick()
             await leader.tick()
         made.update(_made(store))

@@ -30,7 +30,7 @@ def emails(make_queue: MakeQueue) -> Queue:
 async def test_a_job_finishes_though_its_last_worker_removes_it_from_the_active_set(
     desk: Desk, client: TypeScriptClient
 ) -> None:
-    """That client releases the lock of a failed job before it removes it: another may hold it by then."""
+    """That client unlocks a failed job before removing it; another worker may hold the job by then."""
     job_id = await desk.add()
     taken = client.take()
     assert taken is not None
@@ -64,7 +64,7 @@ async def test_a_worker_finishes_a_job_that_was_removed_from_the_active_set(emai
         async with asyncio.timeout(20):
             await begun.wait()
         await emails._core.broker.caller.command("SREM", "bridge:jobs:active", job.id)
-        await emails._core.broker.recover(interval_ms=1)  # what maintenance makes of it
+        await emails._core.broker.recover(interval_ms=1)  # the result of maintenance
         go_on.set()
         assert await job.result(timeout=20) == "done"
     assert await emails.counts() == {**dict.fromkeys(await emails.counts(), 0), "completed": 1}

@@ -363,7 +363,7 @@ async def test_bridge_broker_has_no_unsupported_parts(desk: Desk) -> None:
 
 
 async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
-    """Every call that changes something gives the same answer to the same number, and does nothing more."""
+    """Every changing call returns the same reply for the same number and changes nothing more."""
     broker = desk.broker()
     await desk.add()
     await desk.add()
@@ -415,7 +415,7 @@ async def test_a_job_that_is_never_due_wakes_no_worker(desk: Desk) -> None:
 
 
 async def test_a_server_without_memory_renews_leases(desk: Desk) -> None:
-    """Else all of them run out while nothing can be written, and every job runs again when something can."""
+    """Otherwise all leases expire while memory is full, and every job runs again afterwards."""
     job = await desk.active()
     lock, beat = f"bridge:jobs:lock:{job.id}", "bridge:workers:heartbeat:w1"
     desk.store.sadd("bridge:workers:active", "w1")

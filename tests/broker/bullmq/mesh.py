@@ -45,7 +45,7 @@ def server_ms(store: redis.Redis) -> int:
 
 
 def age_lanes(store: redis.Redis) -> None:
-    """Makes all lanes seem not seen for a while, and the last tick over."""
+    """Ages all lanes and ends the guard of the last tick."""
     old = server_ms(store) - 100_000
     for place, lane in enumerate(store.zrange("bull:q:ox:lanes", 0, -1)):
         store.zadd("bull:q:ox:lanes", {str(lane): old + place})

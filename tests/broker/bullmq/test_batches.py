@@ -28,7 +28,7 @@ async def broker(url: str) -> AsyncIterator[BullMQBroker]:
 
 
 async def claimed(broker: BullMQBroker, count: int, **options: Any) -> list[ClaimedJob]:
-    """Adds and claims so many jobs, a few at a time."""
+    """Adds and claims a number of jobs, a few at a time."""
     jobs = [broker.encode("n", None, JobOptions.build(job_id=f"j{i}", **options)) for i in range(count)]
     await broker.add(jobs)
     found: list[ClaimedJob] = []
@@ -94,7 +94,7 @@ async def test_only_a_missing_job_is_refused(broker: BullMQBroker, store: redis.
 
 
 async def test_a_parent_added_after_the_claim_is_notified(broker: BullMQBroker, store: redis.Redis) -> None:
-    """A peer that adds a child of an id that exists makes the running job its child."""
+    """A peer adds an existing id as a child, which makes the running job a child."""
     jobs = await claimed(broker, 6)
     child = f"bull:q:{jobs[3].id}"
     store.hset("bull:q:above", mapping={"name": "n", "data": "1", "opts": "{}"})

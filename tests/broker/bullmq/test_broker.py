@@ -80,7 +80,7 @@ async def q(url: str) -> AsyncIterator[Q]:
 
 @pytest.fixture
 def whole(store: redis.Redis) -> Callable[[], dict[str, Any]]:
-    """The whole database, but for the memory of calls."""
+    """Returns the whole database except the journal."""
     readers: dict[Any, Callable[[str], Any]] = {
         "hash": store.hgetall,
         "list": lambda key: store.lrange(key, 0, -1),
@@ -580,7 +580,7 @@ def _as_text(answer: Any) -> Any:
 
 
 class TestRepeatable:
-    """A call that is sent again under its number: the same answer, and nothing is done."""
+    """A call that is repeated with its number has the same reply and changes nothing."""
 
     async def prepare(self, q: Q) -> None:
         await q.add("ready")

@@ -42,7 +42,7 @@ async def add(q: Q, *ids: str, **options: Any) -> None:
 
 
 async def finish(q: Q, *ids: str, kind: str = "c") -> None:
-    """Adds and ends jobs, one ms apart."""
+    """Adds and finishes jobs, one ms apart."""
     await add(q, *ids)
     for claimed in (await q.broker.claim(Ask(len(ids)))).jobs:
         q.clock.now += 1
@@ -55,7 +55,7 @@ def names(count: int, letter: str = "j") -> list[str]:
 
 
 def lost(store: redis.Redis, queue: str = "q") -> set[str]:
-    """Keys of jobs that are there."""
+    """Returns the ids of all stored jobs."""
     keys = {str(key).removeprefix(f"bull:{queue}:") for key in store.scan_iter(f"bull:{queue}:[a-z][0-9]*")}
     return {key for key in keys if ":" not in key}
 
@@ -208,7 +208,7 @@ class TestClean:
 
 
 class TestParentsOfRemovedChildren:
-    """A parent that waited for no other child goes too in its own queue, and is let through in another."""
+    """A parent without other children is removed too in its own queue, and released in another."""
 
     async def flow(self, store: redis.Redis, parents: str, *children: str) -> None:
         store.hset(f"bull:{parents}:p1", mapping={"name": "p", "data": "{}", "opts": "{}", "timestamp": 1})
@@ -506,7 +506,7 @@ class TestOrphans:
 
 
 class TestRepeats:
-    """A call whose answer was lost is sent again: it must change nothing, and answer the same."""
+    """A call is repeated after its reply was lost: it must change nothing and reply the same."""
 
     CALLS = (
         ("sweep", ("completed", "", 10, 0, "", 0, "")),
@@ -542,7 +542,7 @@ class TestRepeats:
 
 
 class TestBounds:
-    """No call deals with more than a step, so none holds the server for longer than a step takes.
+    """No call handles more than one step, so none blocks the server for longer than that.
 
     A clean that pinned the server for hours is a pain of BullMQ's users (its pull request 2357).
     """

@@ -121,7 +121,7 @@ class TestRoundTrip:
         wanted = JobOptions.build(**options)
         found = round_trip("n", None, **options).options
         assert msgspec.structs.replace(found, backoff=wanted.backoff) == wanted
-        # The wire's nearest policy stands for ours where it waits equally long, attempt for attempt.
+        # The wire's nearest policy replaces ours if it waits equally long at every attempt.
         for attempt in range(1, wanted.attempts):
             for rand in (0.0, 0.3, 0.9):
                 waits = [policy.delay_ms(attempt, lambda: rand) for policy in (found.backoff, wanted.backoff)]  # noqa: B023
@@ -146,7 +146,7 @@ class TestRoundTrip:
 
 
 class TestWire:
-    """What a Node peer finds in ``opts``."""
+    """Returns the ``opts`` that a Node peer reads."""
 
     def opts(self, **options: Any) -> Any:
         return json.loads(stored("n", None, **options)[1][b"opts"])
@@ -225,7 +225,7 @@ class TestRetentionArgument:
 
 
 class TestPeers:
-    """What others wrote is shown as it is; never an exception."""
+    """Values of other clients are shown as they are, without an exception."""
 
     def read(self, **fields: str | bytes) -> Job:
         raw = {k.encode(): v if isinstance(v, bytes) else v.encode() for k, v in fields.items()}

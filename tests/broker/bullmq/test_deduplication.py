@@ -32,7 +32,7 @@ class Windows:
         return msgspec.structs.replace(added, at_ms=0)
 
     async def run(self, kind: str = "c", job_id: str | None = None) -> str:
-        """Claims a job and ends it; with a `job_id`, only says that it is the one."""
+        """Claims a job and finishes it. Returns its id."""
         (job,) = (await self.broker.claim(Ask())).jobs
         assert job_id in (None, job.id)
         outcome = Outcome(OutcomeKind(kind), job.id, job.token, job.starts, NOW, b"1", b"[]")
@@ -163,7 +163,7 @@ class TestReplace:
     async def test_a_parent_does_not_wait_for_a_child_that_was_replaced(
         self, windows: Windows, store: redis.Redis
     ) -> None:
-        """Made by a peer, which lets children have windows."""
+        """A peer made it, which allows windows for children."""
         await windows.add("a", {"replace": True}, delay=30)
         store.hset("bull:q:top", mapping={"name": "n", "data": "1", "opts": "{}", "timestamp": NOW})
         store.zadd("bull:q:waiting-children", {"top": NOW})

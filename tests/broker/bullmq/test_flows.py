@@ -75,7 +75,7 @@ async def two(url: str) -> AsyncIterator[Two]:
 
 @pytest.fixture
 def keys(store: redis.Redis) -> Callable[[], set[str]]:
-    """The keys there are, but for wake-ups, the memory of calls and what any look at a queue writes."""
+    """Returns all keys except wake-ups, the journal and the keys that every read writes."""
     passing = (":meta", ":marker")
     return lambda: {key for key in store.scan_iter() if ":ox:" not in key and not key.endswith(passing)}
 
@@ -141,7 +141,7 @@ class TestAdding:
     async def test_a_parent_is_not_released_before_the_whole_tree_is_added(
         self, two: Two, store: redis.Redis
     ) -> None:
-        """A child that has completed long ago comes first; the second must still be waited for."""
+        """The first child completed long ago; the parent must still wait for the second."""
         await two.q.add([two.q.encode("n", None, JobOptions.build(job_id="done"))])
         await two.end(await two.claim(), value=b'"early"')
         added = await two.add(tree("top", tree("done"), tree("next")))
@@ -372,7 +372,7 @@ class TestRemoving:
 
     @pytest.mark.parametrize("paused", [False, True])
     async def test_others_keep_their_places(self, two: Two, store: redis.Redis, paused: bool) -> None:
-        """The jobs of a tree are taken out of the middle of a list by their places, which a merge moves."""
+        """The jobs of a tree are removed from a list by their places, which a merge of lists changes."""
         await two.q.add([two.q.encode("n", None, JobOptions.build(job_id=f"old{n}")) for n in range(1500)])
         await two.add(tree("top", *(tree(f"a{n}", tree(f"b{n}")) for n in range(20))))
         await two.q.add([two.q.encode("n", None, JobOptions.build(job_id=f"new{n}")) for n in range(1500)])

@@ -351,7 +351,7 @@ class TestBeside:
         assert await two.state("b") == "unknown"
 
     async def test_children_of_a_job_that_waited_before(self, two: Graphs) -> None:
-        """The repair takes them for what they are, and their failure means what their policy says."""
+        """The repair handles them as children, and their failure follows their policy."""
         await two.graph(node("a"), node("b", after(0)))
         await two.run("a")
         job = await two.claim()

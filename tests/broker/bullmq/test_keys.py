@@ -11,7 +11,7 @@ from oxcart.broker.bullmq.keys import Keys
 from oxcart.broker.slots import has_tag
 from oxcart.model.errors import CrossSlotError, ValidationError
 
-#: Method, arguments, what stands behind the base.
+#: Method, arguments, and the part of the key after the base.
 NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("meta", (), "meta"),
     ("id", (), "id"),

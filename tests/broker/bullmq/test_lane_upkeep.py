@@ -15,12 +15,12 @@ from tests.broker.bullmq.mesh import BIG, EU, GPU, Mesh, age_lanes, q, server_ms
 
 __all__ = ["q"]  # a fixture
 
-#: Ms for which a tick keeps others from the same: longer than any pause of the machine.
+#: Ms for which a tick guards against another one: longer than any pause of the machine.
 LONG = 60_000
 
 
 class TestIds:
-    """Notes of custom ids go with their jobs."""
+    """Notes of custom ids are removed with their jobs."""
 
     async def test_every_removal_of_ours(self, q: Mesh, store: redis.Redis) -> None:
         await q.put(GPU, "removed", "swept", "kept")
@@ -90,7 +90,7 @@ class TestIds:
             None,
         ]
         calls = store.info("commandstats")["cmdstat_evalsha"]["calls"]
-        # Two for all ids; three of the peers' are looked for in these, the others in parts of the lanes.
+        # Two calls for all ids. They find three ids of peers; further calls search parts of the lanes.
         assert 2 + 2 <= calls <= 2 + 10
         monkeypatch.setattr(lanes_module, "FIND", 7)
         monkeypatch.setattr(lanes_module, "FIND_KEYS", 90)

@@ -281,7 +281,7 @@ class TestBase:
         assert await q.broker.limits.usage("t:n") == (2, 3, 0)
         assert await q.broker.states(["g1", "e1", "b0"]) == ["delayed"] * 3
         assert not store.exists(f"bull:q@{GPU}:ox:held", f"bull:q@{GPU}:ox:parked")
-        # The first that was held back is let in where it waits, whichever lane an end is of.
+        # A finish in any lane admits the job that was held back first, in its own lane.
         claimed = await q.finish(EU, [second], 5, GPU, EU, "base")
         assert (ids(claimed), claimed.lane) == (["g1"], 0)
         lost = claimed.jobs[0]
@@ -297,7 +297,7 @@ class TestBase:
         await q.put(BIG, "k0", "k1", limit_key="tenant")
         await q.broker.limits.set_bucket("t", "n", 0, 0)
         assert ids(await q.choose(1, BIG)) == ["k0"]
-        await q.broker.limits.set_bucket("k", "", 1, 0)  # counts what runs in lanes
+        await q.broker.limits.set_bucket("k", "", 1, 0)  # counts the running jobs of lanes
         assert (await q.choose(1, BIG)).jobs == []
         assert await q.broker.limits.usage("k:tenant") == (1, 1, 0)
 
@@ -413,7 +413,7 @@ class TestCost:
         await q.choose(1, "base", GPU)
         one_more = sorted([*self.CLAIM.split(), "llen"])
         assert await self.commands(q, store, "base", GPU, EU, BIG) == one_more
-        # A lane reads what holds for its queue as well, and notes when it gets its first active job.
+        # A lane also reads the settings of its queue, and notes its first active job.
         await q.choose(1, EU, "base")
         assert await self.commands(q, store, EU, GPU, "base") == sorted([*one_more, "hmget"])
 

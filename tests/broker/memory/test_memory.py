@@ -21,7 +21,7 @@ HOUR = 3_600_000
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.ms = 1_800_000_000_000
