@@ -170,7 +170,7 @@ def test_an_operator_sees_and_steers_everything(guarded: ValkeyServer, admin: An
         ("trim-events", "q", "--keep", "5"),
         ("orphans", "q"),
         ("priorities", "q"),
-        ("drain", "q", "--yes"),
+        ("clear", "q", "--yes"),
         ("obliterate", "q", "--yes"),
     ):
         ended = ox(*command)
