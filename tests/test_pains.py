@@ -134,7 +134,9 @@ async def test_pain_a_running_job_that_cannot_be_cancelled_from_another_process(
             noticed.set()
             raise
 
-    program = "import sys; from oxcart.sync import Queue; Queue('q', url=sys.argv[1]).jobs.cancel(sys.argv[2])"
+    program = (
+        "import sys; from oxcart.sync import Queue; Queue('q', url=sys.argv[1]).jobs.cancel(sys.argv[2])"
+    )
     async with asyncio.timeout(LIMIT), Worker(queue).running():
         job = await endless.enqueue()
         await running.wait()

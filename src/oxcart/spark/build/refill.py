@@ -189,7 +189,8 @@ class Refill:
         if "namespace" not in self._options:  # a lane of BullMQ's has a stream of its own
             jobs = jobs.filter(fn.concat_ws("@", "queue", "lane") == hole.queue)
         known = jobs.select("job_id", fn.explode(fn.array(*moments())).alias("_m")).select("job_id", "_m.*")
-        inside = known.filter((fn.col("at_ms") > hole.after_ms) & (fn.col("at_ms") < hole.before_ms))
+        # Both ends included: of the events in the same millisecond, those that were read are left out below.
+        inside = known.filter(fn.col("at_ms").between(hole.after_ms, hole.before_ms))
         unread = inside.join(fn.broadcast(self._read_nearby(hole)), ["job_id", "event"], "left_anti")
         by_time = Window.orderBy("at_ms", "rank", "job_id")
         ordinal = fn.lit(hole.first) + fn.row_number().over(by_time) - 1
