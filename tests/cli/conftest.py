@@ -21,12 +21,12 @@ import pytest
 from oxcart.cli.app import run
 from tests.servers import ValkeyServer
 
-#: Seconds that a program may take to start, speak or end on a machine that has other things to do.
+#: Seconds that a program may take to start, print or end on a busy machine.
 LIMIT = 80.0
 
 
 class Ended:
-    """What a command printed, and its exit code."""
+    """The output of a command and its exit code."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code = code
@@ -63,7 +63,7 @@ class Commands:
 
 
 class Program:
-    """``oxcart`` as a process of its own, whose lines can be waited for."""
+    """``oxcart`` as a separate process, whose output lines can be awaited."""
 
     def __init__(self, arguments: list[str], folder: Path, environ: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -142,7 +142,7 @@ def ox(clean: ValkeyServer) -> Commands:
 
 @pytest.fixture
 def start(clean: ValkeyServer, tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Starts ``oxcart`` in a folder of its own; what still runs at the end is killed."""
+    """Starts ``oxcart`` in a folder of its own and kills it after the test."""
     programs: list[Program] = []
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("OXCART_")},

@@ -186,7 +186,7 @@ class TestFindings:
 
 class TestRescue:
     def lose(self, client: Any, queue: str = "mail") -> None:
-        """What a resume of an older peer does: a rename over a list that is not empty."""
+        """Does what a resume of an older peer does: renames a list onto a list that is not empty."""
         client.lpush(f"bull:{queue}:other", "x")
         client.rename(f"bull:{queue}:other", f"bull:{queue}:wait")
         client.delete(f"bull:{queue}:wait", f"bull:{queue}:marker")
@@ -244,7 +244,7 @@ class TestRescue:
         assert "1 that have ended are in no list" in shown
 
     def test_the_script_alone_decides(self, client: Any, clean: ValkeyServer) -> None:
-        """A job that moved after the scan saw it nowhere is in a state when the script looks."""
+        """The script finds the state of a job that moved after the scan."""
 
         async def move() -> list[str]:
             async with Queue("mail", url=clean.url) as queue:

@@ -11,9 +11,9 @@ from oxcart.cli.runner import Plan
 
 
 async def test_a_stop_while_its_processes_start_is_an_orderly_end(tmp_path: Path) -> None:
-    """A process that does not yet listen to signals dies of the one it is sent; it held nothing."""
+    """A process that does not handle signals yet dies of the first one; it held no job."""
     started: list[int] = []
-    # However late the stop comes: Python itself gets no further.
+    # Python blocks here, however late the stop comes.
     (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(600)")
 
     def stop(index: int, pid: int) -> None:

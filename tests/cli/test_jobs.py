@@ -324,7 +324,7 @@ class TestEvents:
     def test_new_events_as_they_happen(self, ox: Commands, start: Callable[..., Program]) -> None:
         ox("add", "mail", "hello", "--job-id", "old")
         tail = start("events", "mail", "--json", "--name", "completed", "--name", "added")
-        # Until the first is seen the tail may not have begun; adding an id again adds nothing.
+        # The tail may not have started before the first event; a second add of an id adds nothing.
         for number in range(600):
             ox("add", "mail", "hello", "--job-id", f"new{number}")
             with contextlib.suppress(AssertionError):
@@ -349,7 +349,7 @@ class TestEnds:
         assert "secret" not in ended.err
 
     def test_a_missing_extra_is_one_line(self, ox: Commands, tmp_path: Path) -> None:
-        """What needs Spark says so where it is not installed, before anything else."""
+        """Commands that need Spark first say so if it is not installed."""
         manifest = tmp_path / "lake" / "_versions"
         manifest.mkdir(parents=True)
         (manifest / f"{1:020d}.json").write_text("{}")
@@ -406,7 +406,7 @@ class TestEnds:
         assert bare("queues", f"--url={clean.url}", "--prefix", "p", "--json").json[0]["queue"] == "mail"
 
     def test_help_is_quick(self) -> None:
-        """Nothing that only a running command needs is loaded for it."""
+        """The help loads no module that only a running command needs."""
         heavy = (
             "asyncio",
             "hiredis",

@@ -61,9 +61,9 @@ class TestManyQueues:
         before = many.info("stats")["total_reads_processed"]
         ox("queues", "--json-lines")
         reads = many.info("stats")["total_reads_processed"] - before
-        # Beside the counts: the scan, the lane, and what a connection says of itself.
+        # Beside the counts: the scan, the lane, and the handshake of the connection.
         assert calls(many) <= QUEUES * COMMANDS + 100
-        # Many queues share a round trip: a read of the server's is one, or a part of one.
+        # Many queues share a round trip: one read of the server is one round trip or a part of it.
         assert reads < QUEUES / 2
 
     def test_lines_are_sorted_pages(self, ox: Commands, many: Any) -> None:
@@ -104,7 +104,7 @@ sys.exit(code)
 
 
 def _peak(server: ValkeyServer, *arguments: str) -> int:
-    """The most memory that the command has, in KiB."""
+    """Returns the peak memory of the command in KiB."""
     ended = subprocess.run(
         [sys.executable, "-c", _PROGRAM, "--url", server.url, "queues", *arguments],
         stdout=subprocess.DEVNULL,

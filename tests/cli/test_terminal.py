@@ -21,7 +21,7 @@ HOSTILE = (
 )
 #: The same for a queue, whose name has no colon.
 QUEUE = HOSTILE.replace(":", "")
-#: What no output may hold, but for newlines of our own.
+#: Characters that no output may contain, except our own newlines.
 STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 #: Commands without a recipe, and why: they show no text of other clients, or run without end.
@@ -105,7 +105,7 @@ def test_every_command_has_a_recipe() -> None:
 
 @pytest.fixture
 def hostile(store: Any) -> str:
-    """A queue, a job and a schedule whose every word is hostile; returns the queue's name."""
+    """Adds a queue, a job and a schedule with hostile text in every field. Returns the queue's name."""
     base = f"bull:{QUEUE}"
     job = {
         "name": HOSTILE,
@@ -152,7 +152,7 @@ def test_no_command_lets_what_others_wrote_steer_the_terminal(
         named = {"Q": hostile, "J": HOSTILE, "S": HOSTILE}
         seen = commands(*command, *(named.get(one, one) for one in arguments))
         _check(seen)
-        if not any("\x1b" in one for one in arguments):  # what the operator types may be refused
+        if not any("\x1b" in one for one in arguments):  # arguments of the operator may be refused
             assert seen.code == 0 or command in REFUSED, seen.err
 
 

@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 
 class Masters:
-    """A cluster, with names for what tests need of it."""
+    """A cluster, with helpers for tests."""
 
     def __init__(self, cluster: ValkeyCluster) -> None:
         self.cluster = cluster
@@ -28,7 +28,7 @@ class Masters:
                 yield node, client
 
     def owner(self, slot: int) -> ValkeyServer:
-        """The node that serves a slot now, in its own opinion."""
+        """Returns the node that currently claims to serve a slot."""
         for node, client in self.nodes():
             mine = client.execute_command("CLUSTER", "MYID")
             for first, last, master, *_ in client.execute_command("CLUSTER", "SLOTS"):
@@ -46,7 +46,7 @@ class Masters:
                 client.flushall()
 
     def queue_on(self, node: ValkeyServer) -> str:
-        """A new queue's name whose slot lies on a node."""
+        """Returns a new queue name whose slot is on a node."""
         while True:
             name = f"queue-{next(_numbers)}"
             if self.owner(Keys(name, tagged=True).slot()) is node:
@@ -59,7 +59,7 @@ def _text(raw: str | bytes) -> str:
 
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[ValkeyCluster]:
-    # No node is killed here: none may be taken for dead while the machine is away.
+    # No node is killed here, and a paused machine must not make a node count as dead.
     with ValkeyCluster(replicas=1, node_timeout=15_000) as cluster:
         yield cluster
 

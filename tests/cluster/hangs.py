@@ -1,8 +1,7 @@
 """Producers that continue while a master hangs and wakes after its failover, and a count of lost jobs.
 
-A frozen master keeps its connections. What producers had sent to it by then it applies when it wakes, and it
-answers until it learns that another process is master by now. A job is lost if its add returned and the new
-master does not have it.
+A frozen master keeps its connections. When it wakes, it applies the calls that producers sent meanwhile, and
+it replies until it learns of the new master. A job is lost if its add returned and the new master lacks it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Producers:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Produces beside the block, and until every add under way has ended."""
+        """Produces during the block, and until every pending add has ended."""
         tasks = [
             asyncio.create_task(self._produce(queue, BUSY if place < self._busy else IDLE))
             for place, queue in enumerate(self._queues)

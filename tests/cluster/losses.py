@@ -69,7 +69,7 @@ class Losses:
             await asyncio.sleep(0.002)
 
     async def _watch(self) -> None:
-        """Notes which answered adds the replica has, while the master lives."""
+        """Records which acknowledged adds the replica has, while the master lives."""
         with contextlib.suppress(redis.RedisError):
             while self._watching:
                 known = list(self.acknowledged)
@@ -86,7 +86,7 @@ class Losses:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Two workers and four producers, and at the end the rest of the work."""
+        """Runs two workers and four producers, then the remaining jobs."""
         workers = [Worker(self.queue, concurrency=10, lock_duration=5, stalled_interval=1) for _ in range(2)]
         async with workers[0].running(), workers[1].running():
             tasks = [asyncio.create_task(self._produce()) for _ in range(4)]

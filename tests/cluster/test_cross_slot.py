@@ -27,7 +27,7 @@ def test_an_untagged_layout_is_refused(masters: Masters) -> None:
 @pytest.mark.parametrize("node", [0, 1, 2])
 @pytest.mark.parametrize("name", ["video", "mail", "{tagged}"])
 async def test_a_cluster_taken_for_a_single_server_is_refused(masters: Masters, name: str, node: int) -> None:
-    """A plain URL that leads to a node of a cluster: keys would be untagged, and end up anywhere."""
+    """A plain URL leads to a node of a cluster: keys would have no tag and be in any slot."""
     queue = Queue(name, url=masters.cluster.nodes[node].url, add_timeout=60)
     with pytest.raises(CrossSlotError, match=r"redis\+cluster://"):
         await asyncio.wait_for(queue.add("job"), 30)

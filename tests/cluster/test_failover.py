@@ -24,7 +24,7 @@ from tests.servers import ValkeyCluster, ValkeyServer, wait_until
 
 #: How often a master is killed.
 KILLS = int(os.environ.get("OXCART_FAILOVERS", "1"))
-#: Seconds in which work must go on: measured at full length, as a machine of CI may be away for a while.
+#: Seconds within which work must resume. Measured at full length, because a CI machine may pause for a while.
 GOES_ON = 10.0 if "OXCART_FAILOVERS" in os.environ else 60.0
 
 

@@ -27,11 +27,11 @@ HANGS = 3 if FULL else 1
 #: Seconds for which the old master runs beside the new one: Sentinels demote it after about ten.
 BESIDE = 15.0 if FULL else 4.0
 LIMIT = 90.0
-#: Protocols, and what adds wait for: two of the four in CI.
+#: Protocols and durabilities: two of the four combinations in CI.
 KINDS = [("bullmq", "acknowledged"), ("bridge", "replicated")]
 if FULL:
     KINDS += [("bridge", "acknowledged"), ("bullmq", "replicated")]
-#: Jobs that may be lost where no replica is waited for: those of the last moment before the hang.
+#: Jobs that may be lost without a wait for a replica: those of the last moment before the hang.
 MOST_LOST = 2
 
 
@@ -170,7 +170,7 @@ async def test_a_process_whose_loop_was_held_up_confirms_the_master_first(group:
         await queue.add("job")
         master.freeze()
         try:
-            # Here and not in a thread: it holds up the event loop, and for longer than answers are trusted.
+            # Not in a thread: it blocks the event loop for longer than replies are trusted.
             trusted = time.monotonic() + 3 * EVERY + 0.5
             group.fail_over(hangs=True)
             time.sleep(max(0.0, trusted - time.monotonic()))

@@ -65,7 +65,7 @@ async def test_jobs_of_every_kind(masters: Masters) -> None:
     )
     job = await handles[1].get()
     assert (job.progress, await handles[1].logs()) == (50, ["number 1"])
-    # Everything of the queue is in one slot.
+    # All keys of the queue are in one slot.
     assert {slot_of(key) for key in masters.all_keys()} == {slot_of("{video}")}
     # Steering.
     await queue.jobs.retry(handles[0].id, reset=True)
@@ -105,7 +105,7 @@ async def test_pause_delay_priority_and_recovery(masters: Masters) -> None:
     states = await broker.states([f"j{n}" for n in range(6)])
     assert states == ["completed", "failed", "waiting", "delayed", "waiting", "active"]
     await broker.change_delay("j3", 1000)
-    # A lost worker: its lease is gone, the check brings the job back.
+    # A lost worker: its lease is gone, and the stalled check recovers the job.
     assert await broker.renew([lease for lease in leases if lease.id == "j5"], 1) == []
     await asyncio.sleep(0.01)
     await broker.recover(interval_ms=1)
@@ -120,7 +120,7 @@ async def test_pause_delay_priority_and_recovery(masters: Masters) -> None:
 async def test_one_worker_over_queues_on_every_master(
     masters: Masters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each queue is waited for on its own master: there is no poll."""
+    """The worker waits for each queue on its own master, without polling."""
     monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
     names = [masters.queue_on(node) for node in masters.cluster.nodes]
     queues = [Queue(name, url=masters.url) for name in names]

@@ -61,7 +61,7 @@ class _Load:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        # Long leases: a slot on its way stands still, and nothing may come of that.
+        # Long leases: a slot in migration accepts no calls, which must not cost a lease.
         async with Worker(self.queue, concurrency=10, lock_duration=20, stalled_interval=1).running():
             producer = asyncio.create_task(self._produce())
             try:
@@ -111,7 +111,7 @@ def take_over(replica: Any) -> None:
     end = time.monotonic() + LIMIT
     while replica.info("replication")["role"] != "master":
         assert time.monotonic() < end, "the replica did not take over"
-        replica.execute_command("CLUSTER", "FAILOVER")  # given up by the server where votes are missing
+        replica.execute_command("CLUSTER", "FAILOVER")  # the server gives up without enough votes
         for _ in range(30):
             time.sleep(0.1)
             if replica.info("replication")["role"] == "master":
@@ -123,7 +123,7 @@ def _other(masters: Masters, source: ValkeyServer) -> ValkeyServer:
 
 
 def _move_at_once(source: ValkeyServer, target: ValkeyServer, slot: int) -> None:
-    """As Valkey 9 moves slots: all keys in one step."""
+    """Moves a slot as Valkey 9 does: all keys in one step."""
     with source.client() as client:
         plain: Any = client
         plain.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", _node_id(target))
@@ -136,7 +136,7 @@ def _move_at_once(source: ValkeyServer, target: ValkeyServer, slot: int) -> None
 
 
 def _move_by_keys(source: ValkeyServer, target: ValkeyServer, slot: int, pause: float = 0.0) -> None:
-    """As every older server moves slots: key by key, and for a while the slot is in two places."""
+    """Moves a slot as older servers do: key by key, so that for a while it is in two places."""
     with source.client() as one, target.client() as other:
         here: Any = one
         there: Any = other
@@ -209,7 +209,7 @@ def _outcome(kind: str, held: ClaimedJob) -> Outcome:
 
 @pytest.mark.parametrize("verb", _CALLS)
 async def test_a_slot_on_its_way_is_left_alone_until_it_has_arrived(masters: Masters, verb: str) -> None:
-    """While a slot moves key by key, a script fails at the first key that is missing: better before it began.
+    """While a slot moves key by key, a script fails at the first missing key, best before any change.
 
     A key that never existed is as missing as a key that has moved: setting the slot's state is enough.
     """
@@ -232,7 +232,7 @@ async def test_a_slot_on_its_way_is_left_alone_until_it_has_arrived(masters: Mas
         calling = asyncio.ensure_future(_CALLS[verb](broker, held))
         try:
             await asyncio.sleep(0.15)
-            if verb != "renew":  # which changes nothing that could be half done
+            if verb != "renew":  # which changes nothing that could be half applied
                 assert dump() == before
                 assert not calling.done()
         finally:
@@ -240,7 +240,7 @@ async def test_a_slot_on_its_way_is_left_alone_until_it_has_arrived(masters: Mas
         answer = await asyncio.wait_for(calling, LIMIT)
         if verb == "renew":
             assert answer == [], "a lease that cannot be seen is not lost"
-        elif verb not in ("promote", "appear"):  # nothing was due, and there was no sign of life to prolong
+        elif verb not in ("promote", "appear"):  # no job was due, and there was no heartbeat to renew
             assert dump() != before
     await broker.close()
 
@@ -273,7 +273,7 @@ async def test_a_replica_takes_over_while_jobs_run() -> None:
 
 
 async def test_a_master_that_dies_and_returns_stops_only_its_own_queues() -> None:
-    """One worker on queues of all masters: one is killed, the others go on, and then its own."""
+    """One worker has queues on all masters. One is killed: the others continue, then its own queues."""
     options: dict[str, Any] = {
         "appendonly": True,
         "appendfsync": "always",

@@ -36,7 +36,7 @@ _KEYLESS = frozenset({"PING", "TIME"})
 
 
 class Monitor:
-    """Collects what MONITOR shows: the scripts that were called, and the commands that they ran."""
+    """Collects from MONITOR the called scripts and the commands that they ran."""
 
     def __init__(self, server: ValkeyServer) -> None:
         self._client: Any = server.client(decode_responses=False)
@@ -92,7 +92,7 @@ def _parent(base: str, name: str, **flags: bool) -> dict[str, str]:
 
 
 async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
-    """Through every script; parents of the jobs are in the other queue of the same slot."""
+    """Calls every script; the parents of the jobs are in the other queue of the same slot."""
     at, there = broker.keys.base, other.keys.base
     await _add(broker, "plain", "plain", "kept", "lifo", lifo=True)
     await _add(broker, "low", "lower", priority=5)
@@ -153,7 +153,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
 
 
 async def _limits(broker: BullMQBroker) -> None:
-    """Jobs held back by limits of both kinds, let in by an end, by the tick and by the limit's removal."""
+    """Limits of both kinds hold jobs back; a finish, the tick and the limit's removal admit them."""
     await broker.bulk.clear()
 
     async def add(key: str, *names: str, **options: Any) -> None:
@@ -175,7 +175,7 @@ async def _limits(broker: BullMQBroker) -> None:
 
 
 async def _lanes(broker: BullMQBroker, client: Any) -> None:
-    """Jobs in lanes: added, found, claimed by choice, ended, cancelled and tended; and a lane that goes."""
+    """Jobs in lanes are added, found, claimed, finished, cancelled and tended; one lane is removed."""
     gpu, eu = broker.lanes.open("all;c=gpu"), broker.lanes.open("any;r=eu")
     record = WorkerRecord(id="w", routed=True)
     await broker.registry.beat(record, Wakes.EVERY_ADD)
@@ -234,7 +234,7 @@ async def _schedules(broker: BullMQBroker, client: Any) -> None:
 
 
 async def _children(broker: BullMQBroker, there: str, client: Any) -> None:
-    """Ends of children of every kind, with a deduplication window, and removals of them."""
+    """Children of every kind finish, with a deduplication window, and are removed."""
     at = broker.keys.base
     flags = {"a": {}, "b": {"fpof": True}, "c": {"cpof": True}, "d": {"idof": True}, "e": {"rdof": True}}
     names = [f"child-{flag}-{kind}" for flag in flags for kind in ("c", "f", "0")]
@@ -269,7 +269,7 @@ async def _children(broker: BullMQBroker, there: str, client: Any) -> None:
 
 
 async def _cancel(broker: BullMQBroker, there: str, client: Any) -> None:
-    """Children that wait and that run, by id and by filter, asked and by force."""
+    """Cancels waiting and running children, by id and by filter, with and without force."""
     at = broker.keys.base
     names = [f"doomed-{n}" for n in range(6)]
     await _add(broker, *names, deduplication=None)
@@ -319,7 +319,7 @@ async def _flows(broker: BullMQBroker, other: BullMQBroker) -> None:
 
 
 async def _graphs(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
-    """Jobs that wait for others over both queues, in every way that these can end; and a lost gate."""
+    """Jobs depend on others over both queues, with every end of a dependency; one gate is lost."""
 
     def made(at: BullMQBroker, name: str, *edges: Edge) -> Node:
         options = JobOptions.build(job_id=name, history=True, lifetime="1h", attempts=1)
@@ -345,7 +345,7 @@ async def _graphs(broker: BullMQBroker, other: BullMQBroker, client: Any) -> Non
 
 
 async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
-    """Through the operations on many jobs; one of them is the last child of a waiting parent."""
+    """Calls the operations on many jobs; one job is the last child of a waiting parent."""
     at = broker.keys.base
     await _add(broker, "orphan", "only")
     client.delete(f"{at}:wait")
@@ -357,7 +357,7 @@ async def _operate(broker: BullMQBroker, there: str, client: Any) -> None:
     client.hset(f"{at}:last", mapping={**_parent(there, "upper"), "deid": "window"})
     client.set(f"{at}:de:window", "last")
     await broker.bulk.clean(["wait"], 2**53, limit=1)
-    # What a pipeline asks for, attached and not.
+    # The reads of a pipeline, attached and not.
     meta, now = broker.keys.meta(), broker.clock()
     await broker.caller.again(load("attach"), meta, "reader", now + 60_000, 20_000, now, "life")
     await broker.caller.again(load("stride"), meta, "events", "0-0", "+", 10)
@@ -383,7 +383,7 @@ async def test_every_key_is_in_the_slot_of_the_first(server: ValkeyServer, prefi
     with server.client() as client:
         client.flushall()
         broker = BullMQBroker(Server(server.url), "one", prefix=prefix, tagged=True)
-        # In the plain form, flows over two queues would be in two slots: one queue is its own parent's.
+        # Without tags, a flow over two queues would be in two slots, so one queue holds parents and children.
         other = (
             BullMQBroker(Server(server.url), "two", prefix=prefix, tagged=True) if "{" in prefix else broker
         )

@@ -15,7 +15,7 @@ Make = Callable[..., Any]
 
 
 async def soon(condition: Callable[[], object]) -> None:
-    """Waits for what the calling line says."""
+    """Waits until a condition holds."""
     await eventually(condition, "the condition of the line that waits")
 
 

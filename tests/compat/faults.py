@@ -57,7 +57,7 @@ async def main(bullmq: Any, connection: Any) -> dict[str, bool]:
     found["a listener's error is taken for the job's"] = errors[0] != "the listener's own"
     found["a worker is listed twice"] = await listened.get_workers_count() > 1
 
-    # what leaves a job locked and active
+    # calls that leave a job locked and active
     stuck = make("Queue", "stuck")
     ran: list[str] = []
 
@@ -79,7 +79,7 @@ async def main(bullmq: Any, connection: Any) -> dict[str, bool]:
     )
     held = await stuck.add("held", {})
     await until(lambda: len(ran) == 3 and bool(ended))
-    try:  # theirs never is; ours may need a while on a busy machine
+    try:  # never with theirs; ours may need a while on a busy machine
         await until(lambda: state_is(stuck, moved.id, "delayed"), 2 if bullmq.__name__ == "bullmq" else 20)
         found["DelayedError without a move leaves it active"] = False
     except TimeoutError:

@@ -2,8 +2,8 @@
 
 python readme.py <package> <port> < README.md
 
-Prints what each example leaves in the queue. The examples name no server: PyPI's package then goes to port
-6379, which is turned to the server of the test here.
+Prints what each example leaves in the queue. The examples name no server, so PyPI's package connects to port
+6379, which leads to the server of the test here.
 """
 
 from __future__ import annotations

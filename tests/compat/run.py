@@ -6,9 +6,8 @@ python run.py <package> parameters
 python run.py <package> surface <port>
 python run.py <package> missing <port> < names.json
 
-It runs in the environment of either package, so it uses nothing but the standard library. Every public method
-that the script itself calls is noted, by the name of its class; calls that methods make among themselves are
-not.
+It runs in the environment of either package, so it uses only the standard library. It records every public
+method that the script itself calls, by the name of its class, but no calls between methods.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def surface(package: ModuleType, connection: Any) -> list[str]:
     """Every public name that can be imported from the package or read off an object of it.
 
     As paths below the package: ``types.job_options``, ``types.job_options.JobOptions``, ``job.Job.log``.
-    What a module only imports is no name of its own, unless the module is a package.
+    A name that a module only imports does not count, unless the module is a package.
     """
     names: set[str] = set()
     for module in _modules(package):
@@ -126,7 +125,7 @@ async def _objects(package: Any, connection: Any) -> dict[str, Any]:
 
 
 def missing(package: ModuleType, names: list[str], connection: Any) -> list[str]:
-    """Those of some paths below the package that lead to nothing, neither by import nor on an object."""
+    """Returns the paths that lead to nothing, neither by import nor on an object."""
     objects = asyncio.run(_objects(package, connection))
     for module in _modules(package):
         objects[module.__name__.removeprefix(package.__name__).removeprefix(".")] = module
@@ -148,7 +147,7 @@ def static(kind: type, attribute: str) -> Any:
 
 
 def watch(package: ModuleType, script: str) -> set[str]:
-    """Lets every public method note that the script has called it; returns where."""
+    """Makes every public method record its calls from the script. Returns the record."""
     called: set[str] = set()
 
     def note(name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the drop-in has beyond PyPI's package, because Node has it, and what it refuses."""
+"""Features of the drop-in that Node has and PyPI's package lacks, and its refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestWaitUntilFinished:
         assert await job.waitUntilFinished(None, 20_000) == {"of": "a"}
 
     async def test_result_of_a_job_removed_at_its_end(self, make: Make) -> None:
-        """Bullmq #85: there such a wait hangs."""
+        """In PyPI's package (bullmq #85) such a wait hangs."""
         queue = make(Queue, "q")
         make(Worker, "q", process)
         job = await queue.add("a", {}, {"removeOnComplete": True})

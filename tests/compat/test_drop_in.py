@@ -32,7 +32,7 @@ NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "seen"
 #: Scripts whose jobs fail: neither package writes a line of it to stderr.
 QUIET = ("working", "finishing", "odd_input")
 
-#: What each script calls on their package, noted as the scripts run.
+#: The methods that each script calls on their package, recorded during the runs.
 _called: dict[str, set[str]] = {}
 
 
@@ -43,7 +43,7 @@ def theirs() -> str:
 
 
 def run(python: str, file: str, *args: str, stdin: str = "", quiet: bool = False) -> Any:
-    """What a file prints; its complaint where it fails, or where it writes one although it is to be quiet."""
+    """Returns the output of a file. Fails with its stderr if it fails or should be quiet but is not."""
     command = [python, str(HERE / file), *args]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -60,7 +60,7 @@ def run_theirs(theirs: str, script: str, valkey: ValkeyServer) -> Any:
 
 def test_every_public_name_and_method_is_here(theirs: str) -> None:
     wanted = run(theirs, "run.py", "bullmq", "public")
-    assert len(wanted) > 10  # else nothing was looked at
+    assert len(wanted) > 10  # otherwise nothing was checked
     have = public(bullmq)
     missing = {
         kind: sorted(set(attributes) - set(have.get(kind, ())))
@@ -111,7 +111,7 @@ def test_a_script_finds_the_same_on_both(script: str, theirs: str, valkey: Valke
 
 
 def test_the_scripts_call_every_public_method(theirs: str, valkey: ValkeyServer) -> None:
-    for script in set(NAMES) - set(_called):  # this test alone was asked for
+    for script in set(NAMES) - set(_called):  # this test runs alone
         run_theirs(theirs, script, valkey)
     called = set().union(*_called.values())
     wanted = run(theirs, "run.py", "bullmq", "public")
@@ -133,7 +133,7 @@ def test_their_readme_runs_with_one_line_changed(
 
 
 def test_known_faults_of_bullmq_are_not_ours(theirs: str, valkey: ValkeyServer, store: redis.Redis) -> None:
-    """Where a new release of theirs has mended one, its row in docs/migrating-from-bullmq.md goes."""
+    """If a new release of theirs fixes a fault, remove its row from docs/migrating-from-bullmq.md."""
     faults = run(theirs, "faults.py", "bullmq", str(valkey.port))
     assert len(faults) == 10
     assert [name for name, there in faults.items() if not there] == []

@@ -23,7 +23,7 @@ def lease_of(job: ClaimedJob) -> Lease:
 
 
 async def check(broker: ServedBroker, outage: Outage = RULE) -> list[str]:
-    """Checks once the guard of the last check is over; gives signs of life meanwhile."""
+    """Runs a check when the guard of the last one is over; sends heartbeats meanwhile."""
     until = time.monotonic() + LIMIT
     while True:
         await broker.appear(outage)
@@ -89,7 +89,7 @@ async def test_check_does_not_wait_without_an_outage(bench: Bench) -> None:
 
 
 async def test_workers_that_run_now_and_then_recover_jobs(bench: Bench) -> None:
-    """Each of their checks finds no sign of life."""
+    """Each of their checks finds no heartbeat."""
     job = await lost_at_once(bench)
     for _ in range(8):
         await silence()

@@ -21,19 +21,19 @@ from tests.servers import Sentinels, ValkeyCluster, ValkeyServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "connections.md"
 
-#: A password that has to be written with care.
+#: A password that a URL must escape.
 PASSWORD = "p@ss/w:rd #1%"
 
 
 def rule(role: str) -> list[str]:
-    """What the page says that a role needs, as words for ACL SETUSER."""
+    """Returns the rights of a role from the page, as arguments of ACL SETUSER."""
     found = re.search(rf"^ACL SETUSER {role} on >SECRET (.+?)$", PAGE.read_text(), re.MULTILINE)
     assert found is not None, f"the page names no rule for a {role}"
     return found[1].split()
 
 
 def make_user(client: Any, name: str, *roles: str) -> None:
-    """Makes a user that may do what these roles may, as the page says."""
+    """Creates a user with the rights of these roles, as the page lists them."""
     words = [word for role in roles for word in rule(role)]
     client.execute_command("ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", *words)
 
@@ -43,7 +43,7 @@ def login(name: str) -> str:
 
 
 class Certificates:
-    """An authority of its own with a server's and a client's certificate, made by openssl."""
+    """A certificate authority with a server and a client certificate, made by openssl."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,7 +107,7 @@ class TlsProxy:
         writer.close()
 
     def cut(self) -> None:
-        """Ends every connection; new ones are taken."""
+        """Closes every connection; new ones are accepted."""
         for writer in list(self._writers):
             self._loop.call_soon_threadsafe(writer.transport.abort)
 
@@ -163,7 +163,7 @@ KINDS = ("plain", "users", "tls", "sentinel", "cluster")
 
 @pytest.fixture(scope="session", params=KINDS)
 def kind_of_server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A URL of every kind in turn; the server goes when the next comes."""
+    """Yields a URL of every kind in turn; each server ends before the next starts."""
     makers: dict[str, Callable[[], Any]] = {
         "plain": plain,
         "users": with_users,
@@ -177,7 +177,7 @@ def kind_of_server(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Starts ``oxcart`` in a folder of its own; what still runs at the end is killed."""
+    """Starts ``oxcart`` in a folder of its own and kills it after the test."""
     programs: list[Program] = []
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OXCART_")}
     environ |= {"OXCART_HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"}

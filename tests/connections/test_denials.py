@@ -100,7 +100,7 @@ async def is_named(url: str, protocol: Any, message: str) -> None:
 
 
 async def test_an_unreachable_server_is_not_an_access_error() -> None:
-    """A server that closes every connection without a word may come back."""
+    """A server that closes every connection without a reply may come back."""
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         async with Queue("q", url=f"redis://127.0.0.1:{port}") as queue:

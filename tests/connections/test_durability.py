@@ -115,7 +115,7 @@ async def test_an_add_waits_for_a_replica_that_comes_back_in_time(
 async def test_an_add_outlasts_a_master_that_is_demoted_while_it_waits(
     pair: tuple[ValkeyServer, ValkeyServer], protocol: Any
 ) -> None:
-    """Such a server breaks the wait off with an error; here it is master again soon."""
+    """A demoted server ends the wait with an error; here it is soon master again."""
     master, replica = pair
     async with queue_of(master, protocol, durability="replicated") as queue:
         with contextlib.closing(master.client()) as client:

@@ -41,7 +41,7 @@ async def test_a_failover_under_load(group: Sentinels) -> None:
 
 
 async def test_the_group_replaces_no_master_that_is_only_slow(group: Sentinels) -> None:
-    """Else a busy machine would have the server promoted that has just come back, empty."""
+    """Otherwise a busy machine could promote the empty server that has just restarted."""
     master, replica = group.servers
     await asyncio.to_thread(master.kill)
     await asyncio.to_thread(group.fail_over)
@@ -57,7 +57,7 @@ async def test_the_group_replaces_no_master_that_is_only_slow(group: Sentinels) 
 
 
 async def test_a_master_that_comes_back_as_a_replica_is_not_read_from(group: Sentinels) -> None:
-    """What a Sentinel names may be a master no more: the greeting finds out, also for readers of events."""
+    """A Sentinel may name a former master: the greeting detects this, also for readers of events."""
     master, replica = group.servers
     async with Queue("q", url=group.url, add_timeout=60) as queue, queue.events(since="0") as events:
         first = await queue.add("job")
@@ -76,7 +76,7 @@ async def test_a_master_that_comes_back_as_a_replica_is_not_read_from(group: Sen
         while second.id not in seen and time.monotonic() < end:
             seen |= {event.job_id for event in await events.read(block=1)}
         assert second.id in seen
-        # A Sentinel that has not heard yet names the old one: the connection is refused, not used.
+        # A Sentinel without the news names the old master: the connection is refused, not used.
         stale = Server(f"redis://:secret@127.0.0.1:{master.port}")
         endpoint = await stale.endpoint()
         link = queue._core.server.link()
@@ -86,7 +86,7 @@ async def test_a_master_that_comes_back_as_a_replica_is_not_read_from(group: Sen
 
 
 def _silences(group: Sentinels) -> list[int]:
-    """For how many ms each Sentinel has had no answer from the master."""
+    """Returns the ms since each Sentinel's last reply from the master."""
     return [int(opinion["last-ok-ping-reply"]) for opinion in group.opinions()]
 
 

@@ -102,7 +102,7 @@ async def test_a_producer_takes_no_jobs(producer: Queue, admin: Any) -> None:
 async def test_a_user_without_read_rights_drops_no_job(
     guarded: ValkeyServer, producer: Queue, admin: Any
 ) -> None:
-    """A refusal must not look like an id that leads to no job."""
+    """A refusal must not look like an id without a job."""
     make_user(admin, "blind", "worker")
     admin.execute_command("ACL", "SETUSER", "blind", "-hgetall")
     await producer.add("job", priority=1)
@@ -142,7 +142,7 @@ def test_every_command_of_a_roles_scripts_is_allowed(guarded: ValkeyServer, admi
     scripts += [bridge.load(verb) for verb in (("add",) if role == "producer" else bridge.verbs())]
     for script in scripts:
         found = re.findall(r'(?:call|asked_of_slot)\(\s*"([A-Z]+)"', script.text.decode())
-        used |= {name for name in found if name != "MSETEX"}  # used where it is there and allowed
+        used |= {name for name in found if name != "MSETEX"}  # used if available and allowed
     refused = {}
     for name in sorted(used):
         facts = admin.execute_command("COMMAND", "INFO", name)

@@ -18,7 +18,7 @@ NOW = 1_700_000_000_000
 
 
 class NoBroker:
-    """Notes what a handler asks of its queue."""
+    """Records the calls of a handler to its queue."""
 
     queue = base = "q"
     capabilities = BULLMQ
@@ -53,7 +53,7 @@ def make_job(
     broker: Any = None,
     **options: Any,
 ) -> RunningJob:
-    """A job as a worker claims it; ``opts`` are raw options of a peer, else our own."""
+    """Makes a claimed job; ``opts`` are raw options of a peer instead of our own."""
     if opts is None:
         raw, extras = codec.encode_options(JobOptions.build(**options))
         more = dict(zip(extras[::2], extras[1::2], strict=True))

@@ -24,7 +24,7 @@ class Point(msgspec.Struct):
 
 
 class Odd(Exception):
-    """Cannot be unpickled: its constructor wants more than its args."""
+    """Cannot be unpickled: its constructor needs more than its args."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} and {two}")

@@ -1,4 +1,4 @@
-"""Group commit: what goes together, whose turn it is, when to ask and when not."""
+"""Group commit: which outcomes share a call, which queue is next, and when to claim."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scripted:
         self.clock = clock
         self.lane: str | None = None
         self.caller = self
-        #: What fails together with the queue: "node" of "name@node".
+        #: The node that fails together with the queue: "node" of "name@node".
         self.place = queue.rpartition("@")[2]
         self.waits_for_slot = False
         self._calls = calls
@@ -119,7 +119,7 @@ class Desk:
         return await asyncio.wait_for(self.calls.get(), 10)
 
     async def quiet(self) -> None:
-        """No further call."""
+        """Checks that no further call was made."""
         for _ in range(10):
             await asyncio.sleep(0)
         assert self.calls.empty()
@@ -286,7 +286,7 @@ class TestWhenToAsk:
         desk = Desk("q", concurrency=5)
         desk.claims.wake(None)
         (await desk.next()).reply(0)
-        await eventually(lambda: desk.starved == 1, "told to wait")
+        await eventually(lambda: desk.starved == 1, "the wait for work begins")
         await desk.quiet()
         desk.claims.wake(0)
         assert (await desk.next()).count == 5
@@ -353,7 +353,7 @@ class TestWhenToAsk:
         desk = Desk("q", concurrency=5)
         desk.claims.wake(None)
         (await desk.next()).reply(0, closed=True)
-        await eventually(lambda: desk.starved == 1, "told to wait")
+        await eventually(lambda: desk.starved == 1, "the wait for work begins")
         await desk.quiet()
         desk.claims.wake(0)
         assert (await desk.next()).count == 5
@@ -373,7 +373,7 @@ class TestWhenToAsk:
         desk = Desk("q", concurrency=5)
         desk.claims.wake(None)
         (await desk.next()).reply(0, due_ms=5000)
-        await eventually(lambda: desk.starved == 1, "told to wait")
+        await eventually(lambda: desk.starved == 1, "the wait for work begins")
         assert desk.stations[0].due_ms == 5000
 
     async def test_orphans_are_reported(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -438,7 +438,7 @@ class TestLanes:
         assert (await desk.next()).queue == "b"
         await eventually(lambda: desk.stations[1].stuck, "this one too")
         desk.claims.wake_station(lane)
-        await desk.quiet()  # else the slots would be asked for again, and all calls answered in the end
+        await desk.quiet()  # otherwise the slots would be claimed again, and all calls answered in the end
         await desk.claims.close()
 
 

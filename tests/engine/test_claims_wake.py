@@ -13,7 +13,7 @@ LIMIT = 30.0
 
 
 class SlowBroker:
-    """Answers each claim when the test says so."""
+    """Answers each claim when the test releases it."""
 
     queue = "q"
 

@@ -35,7 +35,7 @@ async def test_in_the_order_of_their_time() -> None:
 
 
 async def test_deadlines_that_are_due_together() -> None:
-    """A loop that was held up finds several at once."""
+    """A delayed loop finds several expired deadlines at once."""
     watch = Watch()
     now = asyncio.get_running_loop().time() - 60
     for number in (5, 2, 8, 1, 9, 4, 7, 0, 3, 6):

@@ -1,4 +1,4 @@
-"""The slots: how many run, what stays apart, what stops them, and what their end means."""
+"""The executor: slots, isolation of jobs, timeouts, stops, and the outcome of an attempt."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class TestSlots:
         await bench.until(52)
 
     async def test_jobs_that_never_wait_leave_room_for_others(self, make_bench: Make) -> None:
-        """A slot that takes one job after another must not keep a job that waits from starting."""
+        """A slot that runs one job after another must not keep a waiting job from starting."""
         bench = make_bench(2)
         order: list[str] = []
 

@@ -27,7 +27,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 class Odd(BaseException):
-    """No ``Exception``, as the control flow of some frameworks and test tools is."""
+    """Not an ``Exception``, like the control flow of some frameworks and test tools."""
 
 
 class TestEveryErrorEndsItsAttempt:
@@ -65,7 +65,7 @@ class TestEveryErrorEndsItsAttempt:
 
 class TestSlots:
     async def test_a_late_cancellation_of_a_slot_does_not_stop_the_others(self, bench: Bench) -> None:
-        """A handler may leave behind something that cancels the task it ran in."""
+        """A handler may leave a callback that cancels the task it ran in."""
         tasks: list[asyncio.Task[Any]] = []
 
         async def leaves_a_trap() -> None:
@@ -118,7 +118,7 @@ class TestSlots:
 
 
 async def test_a_handler_process_leaves_signals_to_its_worker(bench: Bench) -> None:
-    """A supervisor may send SIGTERM to every process of a service; the job is to end in its time."""
+    """A supervisor may send SIGTERM to every process of a service; the job may still finish."""
     (pid, slow) = (await bench.one(process_handlers.whoami, run="process"), process_handlers.rests)
     bench.give(slow, run="process", data={"seconds": 1.0}, attempts=1)
     await asyncio.sleep(0.3)

@@ -275,7 +275,7 @@ class TestHandlers:
 
 
 class TestLenientPayloads:
-    """What Node writes and a strict reader refuses: half an emoji, escaped by JSON.stringify or left raw."""
+    """Node writes half an emoji, escaped or raw, which a strict JSON reader refuses."""
 
     @pytest.mark.parametrize("raw", [rb'{"s":"cut \ud83d","n":1}', b'{"s":"cut \xed\xa0\xbd","n":1}'])
     def test_half_a_surrogate_pair_reaches_a_typed_handler(self, raw: bytes) -> None:

@@ -95,7 +95,7 @@ class TestRouting:
         worker = Worker(queue, abilities=Abilities(capabilities="gpu", region="eu"))
         async with worker.running():
             await eventually(lambda: len(runs.ids) == 15, "all have run")
-        # Before the worker knows its lanes it takes what its queue has.
+        # Before the worker knows its lanes, it claims from its queue.
         numbers = [int(job_id[-1]) for job_id in runs.ids[5:] if not job_id.startswith("base")]
         assert numbers == sorted(numbers)
 
@@ -228,7 +228,7 @@ class TestChanges:
     async def test_only_a_worker_with_abilities_can_change_them(self, queue: Queue, runs: Runs) -> None:
         worker = Worker(queue)
         async with worker.running():
-            with pytest.raises(ValidationError, match="abilities must be said when the worker starts"):
+            with pytest.raises(ValidationError, match="abilities must be set when the worker starts"):
                 worker.abilities = Abilities()
         with pytest.raises(ValidationError, match="abilities gpu must be one of"):
             Worker(queue, abilities={"gpu": True})
@@ -262,7 +262,7 @@ class TestHolding:
             await eventually(lambda: runs.ids == [handle.id], "it runs")
             lane = "bull:q@all;c=gpu:"
             await eventually(lambda: store.pttl(f"{lane}stalled") > 0, "a check has marked it")
-            with store.pipeline() as at_once:  # what an outage leaves
+            with store.pipeline() as at_once:  # as after an outage
                 at_once.delete(f"{lane}{handle.id}:lock", f"{lane}ox:alive", f"{lane}stalled-check")
                 at_once.execute()
             await eventually(lambda: store.exists(f"{lane}{handle.id}:lock"), "its worker has it again")
@@ -297,7 +297,7 @@ class TestHolding:
     ) -> None:
         monkeypatch.setattr(engine_lanes.Lanes, "interval", 0.05)
         abilities = Abilities(capabilities="other")
-        # It ticks first, and all the time.
+        # It ticks first, and often.
         async with Worker(queue, abilities=abilities, recover=False).running() as first:
             await eventually(lambda: first._mesh._lanes[0]._version >= 0, "it tends the lanes")
             lost = queue._core.open_broker()
@@ -418,7 +418,7 @@ class TestUnroutable:
             async with Worker(queue).running():
                 await eventually(lambda: warnings() == 1, "a warning")
                 await stack.enter_async_context(Worker(queue).running())
-                # The next look finds the same, and the other worker leaves it to the first.
+                # The next check finds the same job, and the other worker leaves it to the first.
                 await queue.add("n", target=EU)
                 await eventually(lambda: "lane all;r=eu" in caplog.text, "another look")
                 assert warnings() == 1
@@ -502,7 +502,7 @@ async def test_a_lane_with_an_invalid_name_matches_no_worker(
             assert not broker.lanes.fits(lane, Abilities(server, capabilities=lane))
         await broker.lanes.enter(lane)
         store.lpush(f"bull:q@{lane}:wait", "x")
-    # Nor is a worker of such a name mixed up with the queue itself.
+    # Nor is a worker of such a name confused with the queue itself.
     async with Worker(queue, name="base", abilities=Abilities()).running() as worker:
         assert await (await queue.add("n", target=Target(server="base"))).result(20) == "q"
         assert await (await queue.add("n")).result(20) == "q"

@@ -32,7 +32,7 @@ EVERY = 0.05
 
 
 class Held:
-    """Leases of one queue, and what they say."""
+    """Leases of one queue and their reports."""
 
     def __init__(self, queue: Queue, lock_ms: int = LOCK_MS, every: float = EVERY, **facts: Any) -> None:
         self.queue = queue
@@ -68,7 +68,7 @@ class Held:
         self.leases._renew = renew
 
     async def renewals(self, count: int) -> None:
-        """Waits for so many more."""
+        """Waits for a number of further renewals."""
         target = len(self.renewed) + count
         await eventually(lambda: len(self.renewed) >= target, f"{count} renewals")
 
@@ -137,7 +137,7 @@ class TestRenewal:
     async def test_a_job_claimed_again_is_renewed_even_if_its_end_arrives_late(
         self, held: Held, store: redis.Redis
     ) -> None:
-        """The answer to its end was lost, and another call brought the job back before the repeat."""
+        """The reply to its finish was lost, and another call claimed the job again before the repeat."""
         (job,) = await held.claim()
         held.leases.hold(0, [job], [None])
         held.leases.let_go(0, [job.id])
@@ -192,7 +192,7 @@ class TestRenewal:
 
 
 def silence_renewers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Lets renewers start and never say a word; returns the file that has their pids."""
+    """Makes renewers start without ever reporting. Returns the file with their pids."""
     started, silent = folder / "started", folder / "silent"
     silent.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec 3>&1\nexec cat > /dev/null\n")
     silent.chmod(0o755)
@@ -247,7 +247,7 @@ class TestProcess:
             await held.close()
 
     async def test_renewer_renews_soon_after_an_outage(self, queue: Queue) -> None:
-        """A renewal that failed is not put off until the next one is due."""
+        """A failed renewal is repeated before the next one is due."""
         held = Held(queue, every=20.0, url="redis://127.0.0.1:1")
         held.leases._spawned_at = 1.0  # as after another renewer, so that this one renews at once
         held.leases.start()
@@ -350,7 +350,7 @@ class TestStandIn:
     async def alone(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> AsyncIterator[Held]:
-        """Leases whose renewer starts and never says a word."""
+        """Leases whose renewer starts but never reports."""
         silence_renewers(monkeypatch, tmp_path)
         held = Held(queue)
         held.stand_in()
@@ -390,7 +390,7 @@ class TestStandIn:
     async def test_stand_in_starts_when_the_renewer_cannot_renew(
         self, queue: Queue, store: redis.Redis
     ) -> None:
-        """The server lets the worker's connection live, and no new one of the renewer in."""
+        """The server keeps the worker's connection but refuses new ones of the renewer."""
         held = Held(queue, every=0.3)
         held.stand_in()
         held.leases.start()
@@ -448,7 +448,7 @@ class TestRenewerAlone:
     def test_repeats_soon_what_it_left_out_for_a_worker_that_was_stopped(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Until the next renewal is due the lease may have run out."""
+        """The lease may expire before the next renewal is due."""
         reports: list[dict[str, Any]] = []
         renewer = Renewer(1, LOCK_MS, reports.append)
         renewer.take(
@@ -480,7 +480,7 @@ class TestRenewerAlone:
 async def test_the_renewer_receives_the_new_address_of_the_server(
     queue: Queue, store: redis.Redis, url: str
 ) -> None:
-    """As a worker does that has learnt of more nodes of a cluster than its URL names."""
+    """A worker sends the cluster nodes that it has learnt beyond its URL."""
     held = Held(queue, url="redis://127.0.0.1:1")
     held.leases.start()
     try:

@@ -10,7 +10,7 @@ import redis
 from oxcart import Queue, RunningJob, Worker
 from tests.signals import eventually
 
-#: Values that are no bound.
+#: Values that are not valid bounds.
 ODD = ("-1", "many", "", "nan", "inf", "-inf", "1e400", "[]", "\x00\xff", "-0.5")
 FIELDS = (
     "concurrency",
@@ -65,7 +65,7 @@ async def test_it_is_logged_once_per_queue(
 async def test_a_worker_logs_a_concurrency_of_nothing(
     queue: Queue, store: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It stops the queue, as with Node, but not in silence."""
+    """It stops the queue, as with Node, but the worker logs it."""
 
     @queue.fallback
     async def work(job: RunningJob) -> str:

@@ -197,7 +197,7 @@ class TestImportPath:
 
     @pytest.mark.parametrize("guarded", [True, False])
     def test_a_handler_in_the_script_itself(self, tmp_path: Path, url: str, guarded: bool) -> None:
-        """The script is not run again by the child: its main part is the parent's alone."""
+        """The child does not run the script again: only the parent runs its main part."""
         script = tmp_path / "app.py"
         script.write_text(
             textwrap.dedent(

@@ -26,7 +26,7 @@ LONG = b"9" * 400
 LONGER = b"9" * 5000
 SEEDS = range(6)
 
-#: A field of a BullMQ job, what stands in it, and what the reason names.
+#: A field of a BullMQ job, its value, and the text that the reason contains.
 BAD = {
     "opts deep": (b"opts", DEEP, "opts"),
     "opts deeper": (b"opts", DEEPER, "opts"),
@@ -62,7 +62,7 @@ async def raw(valkey: ValkeyServer, store: redis.Redis) -> AsyncIterator[Any]:
 
 
 def everything(job: RunningJob) -> str:
-    """Reads all that a handler may look at."""
+    """Reads every attribute that a handler may read."""
     seen = (job.name, job.data, job.options, job.tags, job.correlation_id, job.attempt, job.stalls)
     more = (job.attempt_id, job.idempotency_key, job.checkpointed, job.snapshot(), repr(job))
     return str(len(repr((seen, more))))
@@ -175,7 +175,7 @@ FIELDS = (
     *(b"ox:noretry", b"ox:idem", b"ox:checkpoint", b"ox:forgiven", b"ox:category", b"ox:dead", b"ox:skip"),
 )
 
-#: What makes a JSON object of the wire odd, value by value.
+#: Odd values for the members of a JSON object on the wire.
 WORDS = (
     "attempts",
     "backoff",
@@ -255,7 +255,7 @@ async def test_random_bytes_in_every_field_stop_no_queue(
     await _read_all(queue, poisoned)
 
 
-#: Members of a Bridge record, and what our workers write down of its runs.
+#: Members of a Bridge record, including those that our workers write.
 MEMBERS = (
     *(
         "type",
@@ -284,7 +284,7 @@ RUN = (
 
 
 def odd_record(rand: random.Random, record: dict[str, Any]) -> bytes:
-    """A record of which some members are odd, or which is none."""
+    """A record with some odd members, or no valid record."""
     if rand.random() < 0.2:
         return odd(rand)
     parts = {name: json.dumps(value).encode() for name, value in record.items()}
@@ -316,7 +316,7 @@ async def test_random_bytes_in_records_stop_no_namespace(
             raw.set(f"odd:jobs:data:{handle.id}", odd_record(rand, record))
             if rand.random() < 0.5:
                 raw.hset(f"odd:ox:job:{handle.id}", rand.choice(RUN), odd(rand))
-            if rand.random() < 0.5:  # as another client would have put it there
+            if rand.random() < 0.5:  # as another client would write it
                 raw.delete("odd:ox:facts", "odd:ox:listed")
             if number % 4 == 0:
                 sound.add((await queue.add("email", number)).id)
@@ -353,7 +353,7 @@ async def _read_all(queue: Queue, ids: list[str]) -> None:
     await events.close()
 
 
-#: A Bridge record in the place of ours, and what the reason names.
+#: A Bridge record in place of ours, and the text that the reason contains.
 BAD_RECORDS = {
     "no json": (b"{not json", "record"),
     "no object": (b"[1]", "record"),
@@ -410,7 +410,7 @@ async def test_undecodable_record_is_failed_once_and_its_neighbours_run(
 async def test_half_a_surrogate_pair_goes_through_a_worker(
     valkey: ValkeyServer, store: redis.Redis, raw: Any, protocol: Any
 ) -> None:
-    """As Node writes it that cut an emoji, and as PyPI's producer writes it."""
+    """Node writes it after cutting an emoji; PyPI's producer writes it too."""
     place: dict[str, Any] = {"namespace" if protocol == "bridge" else "prefix": "half"}
     half = {"s": "cut \ud83d", "n": 2**70}
     async with Queue("email", url=valkey.url, protocol=protocol, **place) as queue:

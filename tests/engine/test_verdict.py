@@ -11,7 +11,7 @@ import pytest
 
 from oxcart.broker.port import Outcome
 from oxcart.engine.running import RunningJob
-from oxcart.engine.verdict import LONGEST_REASON, LONGEST_TRACE, TRACES, Verdict, tell_failure
+from oxcart.engine.verdict import LONGEST_REASON, LONGEST_TRACE, TRACES, Verdict, log_failure
 from oxcart.model.backoff import Backoff
 from oxcart.model.failure import Category, Classifier, PermanentError, Rule, TemporaryError
 from oxcart.model.outcome import Cancel, Retry, Snooze
@@ -192,7 +192,7 @@ class TestReasons:
             def __str__(self) -> str:
                 raise RuntimeError("no words")
 
-        assert self.reason(Mute()).startswith("Mute, of which nothing more can be told")
+        assert self.reason(Mute()).startswith("Mute, whose description failed with")
 
     def stacks(self, job: RunningJob, error: BaseException) -> list[str]:
         raw = verdict.of_error(job, error).stack
@@ -271,7 +271,7 @@ class TestBeforeStart:
         assert f"{made + stalls} of 3" in outcome.value.decode()
 
     def test_a_job_that_is_run_again_by_hand_may_run(self) -> None:
-        """Its attempts are used up, but none by a lost worker: an operator wants it to run."""
+        """Its attempts are used up, but none by a lost worker, so an operator let it run again."""
         assert verdict.before_start(make_job(attempts=3, fields={"atm": "3"})) is None
 
     def test_a_job_that_was_started_too_often(self) -> None:
@@ -304,7 +304,7 @@ class TestOthers:
         ("attempts", "made", "stalls", "category", "allowed"),
         [
             (3, 2, 0, Category.TEMPORARY, 3),  # used up, as peers must see
-            (3, 0, 2, Category.TEMPORARY, 1),  # stalls used the rest: the last ended one was it
+            (3, 0, 2, Category.TEMPORARY, 1),  # stalls used the rest: no attempt is left
             (3, 0, 0, Category.PERMANENT, 3),  # two were left
         ],
     )
@@ -321,7 +321,7 @@ class TestFailureLog:
 
     def test_a_final_failure_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         job = make_job(attempts=2, name="charge", fields={"atm": "1"})
-        tell_failure(job, verdict.of_error(job, TemporaryError("the bank said no\nand more")))
+        log_failure(job, verdict.of_error(job, TemporaryError("the bank said no\nand more")))
         (record,) = caplog.records
         assert (record.name, record.levelname) == ("oxcart.worker.failures", "WARNING")
         assert record.getMessage() == (
@@ -332,14 +332,14 @@ class TestFailureLog:
     def test_a_retry_is_logged_as_information(self, caplog: pytest.LogCaptureFixture) -> None:
         job = make_job(attempts=2, backoff="1500ms")
         outcome = verdict.of_error(job, TemporaryError("x" * 1000))
-        tell_failure(job, outcome)
+        log_failure(job, outcome)
         assert caplog.records == []
         with caplog.at_level("INFO", "oxcart.worker"):
-            tell_failure(job, outcome)
+            log_failure(job, outcome)
         assert "failed and is tried again in 1.5 s, attempt 1 of 2, temporary: xxx" in caplog.text
         assert "x" * 301 not in caplog.text
 
     def test_cancellation_is_not_logged_as_a_failure(self, caplog: pytest.LogCaptureFixture) -> None:
         job = make_job()
-        tell_failure(job, verdict.of_result(job, Cancel("not wanted")))
+        log_failure(job, verdict.of_result(job, Cancel("not wanted")))
         assert caplog.records == []

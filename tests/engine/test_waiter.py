@@ -59,7 +59,7 @@ class Desk:
 @pytest_asyncio.fixture
 async def desk(make_queue: MakeQueue) -> AsyncIterator[Desk]:
     made = Desk([make_queue("one")._core.open_broker(), make_queue("two")._core.open_broker()])
-    assert await made.next() is None  # connected: time to look at everything
+    assert await made.next() is None  # connected: all queues are checked
     assert made.states == [True]
     yield made
     await made.stop()
@@ -200,7 +200,7 @@ async def test_a_server_that_is_no_master_any_more_is_left_and_not_asked_all_the
 async def test_a_wait_begins_only_when_all_queues_are_known_to_be_idle(
     make_queue: MakeQueue, store: redis.Redis
 ) -> None:
-    """One found empty while another is still asked: the wait must not begin without the other's marker."""
+    """One queue is empty while the claim of another is pending: the wait must include both markers."""
     unknown = {0, 1}
     desk = Desk(
         [make_queue("one")._core.open_broker(), make_queue("two")._core.open_broker()],
@@ -209,7 +209,7 @@ async def test_a_wait_begins_only_when_all_queues_are_known_to_be_idle(
     desk.wanted = []
     assert await desk.next() is None
     for one in (0, 1):
-        await asyncio.sleep(0)  # the waiter sees that something is unknown
+        await asyncio.sleep(0)  # the waiter sees that the state of a queue is unknown
         unknown.discard(one)
         desk.wanted = [*desk.wanted, one]
         desk.waiter.needed.set()

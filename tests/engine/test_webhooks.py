@@ -195,7 +195,7 @@ class TestDelivery:
         assert headers["host"] == f"127.0.0.1:{receiver.port}"
         assert headers["oxcart-delivery"] == "d-1"
         assert headers["oxcart-correlation-id"] == "c"
-        # As a receiver checks it, from the documentation alone.
+        # As a receiver would check it by the documentation.
         made = hmac.new(SECRET.encode(), headers["oxcart-timestamp"].encode() + b"." + body, hashlib.sha256)
         assert headers["oxcart-signature"] == f"v1={made.hexdigest()}"
         assert headers["oxcart-timestamp"] == "1700000000"
@@ -256,7 +256,7 @@ class TestDelivery:
     async def test_delivery_times_out_after_ten_seconds(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The clock of the loop is put forward instead of waiting."""
+        """The test advances the clock of the loop instead of waiting."""
         loop = asyncio.get_running_loop()
         really, ahead = loop.time, 0.0
         monkeypatch.setattr(loop, "time", lambda: really() + ahead)

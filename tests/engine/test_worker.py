@@ -173,7 +173,7 @@ class TestRunning:
     async def test_a_job_added_while_idle_runs_at_once(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Woken by its marker: there is no poll."""
+        """Its marker wakes the worker, which does not poll."""
         monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
         queue.fallback(lambda: None)
         async with Worker(queue).running():
@@ -198,7 +198,7 @@ class TestRunning:
             other = Queue("other", server=queue._core.server)
             other.fallback(lambda: None)
             async with Worker(other).running():
-                await (await other.add("n")).result(timeout=20)  # time enough to take the paused one
+                await (await other.add("n")).result(timeout=20)  # enough time to claim the paused job
             assert await job.state() == "waiting"
             await queue.resume()
             await job.result(timeout=20)
@@ -207,7 +207,7 @@ class TestRunning:
     async def test_global_concurrency_of_the_queue(
         self, queue: Queue, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each end makes room for the next: there is no poll."""
+        """Each finish makes room for the next job, without polling."""
         monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
         now = most = 0
         full = asyncio.Event()
@@ -336,7 +336,7 @@ class TestMiddleware:
 
 
 class Noted:
-    """An observer that writes everything down."""
+    """An observer that records every call."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -515,7 +515,7 @@ class TestRecovery:
 async def test_a_queue_that_had_work_is_waited_for_again(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim under way keeps its queue out of the wait; the wait must not go on without it."""
+    """A pending claim keeps its queue out of the wait; the wait must restart with it."""
     monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
     queues = [make_queue(name) for name in ("one", "two")]
 

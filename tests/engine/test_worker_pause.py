@@ -13,7 +13,7 @@ from tests.signals import eventually
 
 
 class Held:
-    """Jobs that run until they are let go."""
+    """Jobs that run until the test releases them."""
 
     def __init__(self, queue: Queue) -> None:
         self.started: list[str] = []
@@ -28,7 +28,7 @@ class Held:
 class TestPause:
     async def test_claims_no_more_jobs_and_lets_running_ones_end(self, queue: Queue) -> None:
         held = Held(queue)
-        # One slot: with a second, a claim that is under way at the pause might still bring a job.
+        # One slot: with two, a claim that is pending at the pause could still return a job.
         async with Worker(queue).running() as worker:
             first = await queue.add("n")
             await eventually(lambda: held.started, "the job is in hand")
@@ -60,7 +60,7 @@ class TestPause:
         async with Worker(queue).running() as idle:
             await idle.pause()
             async with Worker(queue).running() as other:
-                for _ in range(5):  # each might have been the marker that the paused worker took
+                for _ in range(5):  # the paused worker could have taken any of their markers
                     assert await (await queue.add("n")).result(timeout=10) == 1
                 await eventually(lambda: other.processed == 5, "all by the other one")
                 assert idle.processed == 0

@@ -1,6 +1,6 @@
 """The content of a database in a form that can be compared.
 
-A dump holds every key with its type, its value and whether it expires. What cannot be equal is left out:
+A dump holds every key with its type, its value and whether it expires. It leaves out what cannot be equal:
 ids of stream entries, and the order of set members and hash fields. JSON is compared as JSON.
 """
 
@@ -44,7 +44,7 @@ return reply
 _JSON_FIELDS = frozenset({"opts", "data", "parent", "stacktrace", "returnvalue", "progress"})
 # Event fields that readers parse as JSON.
 _JSON_EVENT_FIELDS = frozenset({"data", "returnvalue"})
-# Two servers set an expiry at two moments: a real difference is one of arithmetic, not of milliseconds.
+# Two servers set an expiry at two moments, so differences of milliseconds do not count.
 TTL_TOLERANCE_MS = 5_000
 
 Value: TypeAlias = str | list[Any] | dict[str, Any]
@@ -68,7 +68,7 @@ Dump: TypeAlias = dict[str, Entry]
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A difference that is meant, with its reason; docs/protocol lists the same."""
+    """A deliberate difference with its reason; docs/protocol lists the same."""
 
     reason: str
     key: Callable[[str], bool]
@@ -175,7 +175,7 @@ def _canonical(text: str) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    # 1 and 1.0 are one number in JSON; True is another thing, and stays one.
+    # 1 and 1.0 are one number in JSON; True is a different value.
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

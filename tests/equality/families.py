@@ -21,7 +21,7 @@ POLICIES = (
 
 
 class Families(Generator):
-    """A temper of its own: always parents, mostly flows or mostly windows, made by us or by a peer."""
+    """A mix with parents, mostly flows or mostly windows, made by us or by a peer."""
 
     def __init__(self, seed: int, length: int | None = None) -> None:
         super().__init__(seed, length)
@@ -219,7 +219,7 @@ def _all(nodes: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
 
 
 def _without_twins(node: dict[str, Any]) -> None:
-    """Drops children of an id that came before: a tree of ours has each once."""
+    """Drops children with an earlier id: a tree of ours has each id once."""
     seen: set[tuple[str, str]] = set()
 
     def keep(one: dict[str, Any]) -> None:

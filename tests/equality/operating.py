@@ -59,7 +59,7 @@ class Operating(Generator):
             return None
         grace, limit = self._pick(0, 0, 1, 1_000, 5_000, 60_000), self._pick(0, 0, 1, 2)
         if state not in ("completed", "failed") and (grace or state == "active"):
-            # With a limit, 5.62.0 looks at so many jobs and removes those of them that are old; we look on.
+            # With a limit, 5.62.0 checks that many jobs and removes the old ones; we check further jobs.
             limit = 0
         return self._op("clean", queue, state=state, grace=grace, limit=limit)
 
@@ -73,7 +73,7 @@ class Operating(Generator):
         queue = self._some_queue()
         active = self._view.ids(queue, "active")
         parents = [self._view.hash(queue, one) for one in self._view.ids(queue, "waiting-children")]
-        # Parents that 5.62.0 forgets are removed by hand; what their removal would mean to others is not.
+        # Parents that 5.62.0 leaves behind are removed by hand, but without the effects on other jobs.
         if any("parentKey" in one or "deid" in one for one in parents):
             return None
         # A refusal leaves the queue paused in Node, and as it was in Oxcart.
@@ -190,7 +190,7 @@ class OperatingOxcart(OxcartSide):
 
     async def run(self, op: Op) -> Outcome:
         if op.kind == "clear_logs" and op.args.get("by") != "peer":
-            with contextlib.suppress(JobNotFound):  # of which Node says nothing; nothing changes
+            with contextlib.suppress(JobNotFound):  # which Node does not report; nothing changes
                 await self._brokers[op.queue].logs.clear(op.args["id"], op.args["keep"])
             return Outcome()
         return await super().run(op)

@@ -13,8 +13,8 @@ QUEUE = "q"
 PARENTS = "p"
 QUEUES = (QUEUE, PARENTS)
 
-# Done by the real BullMQ on both sides: what Oxcart does not offer here, but must live with. Of other kinds,
-# those operations are that say so (`by`).
+# The real BullMQ runs these on both sides, because Oxcart has no such operation but must handle its effects.
+# Other operations may be run by it too (`by`).
 PEER_KINDS = frozenset(
     {
         "add_auto",
@@ -22,7 +22,7 @@ PEER_KINDS = frozenset(
         "clear_logs",
     }
 )
-# Done by hand on both sides: what the servers' own clocks would do, and a blocked worker that is woken up.
+# Done by hand on both sides: expiries by the server's clock, and the wake-up of a blocked worker.
 SERVER_KINDS = frozenset(
     {
         "expire_lock",
@@ -36,7 +36,7 @@ SERVER_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation: what, when, and with what."""
+    """One operation: its kind, its time and its arguments."""
 
     kind: str
     now: int
@@ -57,7 +57,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an operation answered: a value, or an error with BullMQ's code."""
+    """The reply to an operation: a value, or an error with BullMQ's code."""
 
     value: Any = None
     code: int | None = None
@@ -70,7 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job that a worker was given and, for all it knows, still holds."""
+    """A job that a worker claimed and believes to hold."""
 
     queue: str
     job_id: str
@@ -81,7 +81,7 @@ class Claim:
 
 
 class View:
-    """What the generator sees of a database."""
+    """The generator's view of a database."""
 
     def __init__(self, dump: Dump) -> None:
         self._dump = dump

@@ -1,7 +1,7 @@
 """Oxcart's side of the comparison: the BullMQ broker, with the clock, ids and tokens of Node.
 
-The broker does not decide whether a failed attempt is retried: a worker does. The worker here obeys BullMQ's
-rule (`Held.verdict`), so that what is compared is the storing, not the policy.
+Not the broker but a worker decides whether a failed attempt is retried. The worker here follows BullMQ's rule
+(`Held.verdict`), so that the comparison covers the storage and not the policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.equality.sides import STATES, NodeSide, expire, known_ids
 
 @dataclass
 class Held:
-    """What a worker knows of a job since it claimed it."""
+    """A worker's knowledge of a job since the claim."""
 
     options: JobOptions
     attempts_made: int
@@ -46,7 +46,7 @@ class Held:
         )
 
     def verdict(self, op: Op) -> port.Outcome:
-        """Say what a failure means, as BullMQ does."""
+        """Return the outcome of a failure by BullMQ's rule."""
         error, options = op.args["error"], self.options
         if error.get("stack"):
             self.stacks.append(error["stack"])
@@ -67,7 +67,7 @@ class Held:
 
 
 class OxcartSide:
-    """Our broker. What only a peer can do is done by a peer on the same database."""
+    """Our broker. A peer on the same database runs the operations that only a peer has."""
 
     def __init__(self, url: str, client: redis.Redis, peer: NodeSide) -> None:
         self._client = client
@@ -206,7 +206,7 @@ class OxcartSide:
         return {"job": described, "limited": claimed.limited_ms, "delay_until": claimed.due_ms}
 
     def _holding(self, op: Op) -> Held:
-        """Return the claimed job as its worker holds it; for a stranger, as it is now."""
+        """Return the claimed job as its worker holds it; for another worker, as it is stored now."""
         held = self._held.get((op.queue, op.args["id"], op.args["token"]))
         return held or Held.of(self._client.hgetall(f"{PREFIX}:{op.queue}:{op.args['id']}"))  # type: ignore[arg-type]
 
@@ -347,7 +347,7 @@ class OxcartSide:
         except JobLocked:
             return 0
         except JobNotFound:
-            # Node says "removed" of a job that never was, we say that there is none; nothing changes.
+            # Node reports a missing job as removed, we report it as missing; nothing changes.
             return 1
         return 1
 

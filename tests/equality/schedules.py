@@ -1,7 +1,7 @@
 """Sequences of schedules and limits: runs that are claimed, missed, failed and changed.
 
-Everything of the plain sequences is there too. Where we mean to do otherwise than 5.62.0 (docs/protocol), the
-real BullMQ does it on both sides.
+All plain operations occur too. Where we differ from 5.62.0 on purpose (docs/protocol), the real BullMQ runs
+the operation on both sides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ZONES = (None, "UTC", "Europe/Berlin", "America/New_York")
 
 
 class Schedules(Generator):
-    """A temper of its own: always schedules, often limits, by us alone or in turns with a peer."""
+    """A mix with schedules and often limits, by us alone or in turn with a peer."""
 
     def __init__(self, seed: int, length: int | None = None) -> None:
         super().__init__(seed, length)
@@ -111,10 +111,10 @@ class Schedules(Generator):
         if held is None:
             return None
         del held["doomed"]
-        # A refused end holds the queue with us; with Node, too, but it says so in two steps.
+        # A refused finish holds the queue on both sides, but Node needs two steps.
         return self._op("give_back_held", **held, hold=self._pick(60_000, 90_000), by=self._who())
 
-    # ------------------------------------------------------------------------------------- what we mean
+    # ------------------------------------------------------------------------- deliberate differences
 
     def _is_meant(self, kind: str, queue: str, args: dict[str, Any]) -> bool:
         if super()._is_meant(kind, queue, args):
@@ -126,14 +126,14 @@ class Schedules(Generator):
         return False
 
     def _changes(self, key: str, repeat: dict[str, Any]) -> bool:
-        """Another schedule: 5.62.0 keeps the time of the old one for its next run."""
+        """A changed schedule: 5.62.0 keeps the time of the old one for its next run."""
         if key not in self._view.schedulers(QUEUE):
             return False
         there, wanted = self._again(key) or {}, {**repeat}
         return any(there.get(name) != wanted.get(name) for name in ("every", "pattern", "tz", "startDate"))
 
     def _misses(self, key: str) -> bool:
-        """Runs were missed: 5.62.0 leaves out one more than it must."""
+        """Runs were missed: 5.62.0 skips one more than necessary."""
         record = self._view.hash(QUEUE, f"repeat:{key}")
         every, offset = int(record.get("every", 0)), int(record.get("offset", 0))
         late = every and self._view.schedulers(QUEUE).get(key, self._now) + every < self._now

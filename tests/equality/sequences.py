@@ -1,8 +1,8 @@
 """Random sequences of operations on a few jobs, from a seed.
 
-The generator looks at what is in the database before it chooses the next operation, so that jobs are
-claimed, finished, stalled, recovered and retried rather than missed; every operation it makes is a value
-with its clock, ids and tokens, so that a sequence can be printed and played again without the generator.
+The generator reads the database before it chooses the next operation, so that most operations find a job.
+Every operation is a value with its clock, ids and tokens, so that a sequence can be printed and replayed
+without the generator.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from tests.equality.ops import (
 
 START = 1_700_000_000_000
 
-# Workers differ in what they write: a name, how long a lock lasts, what they keep, whether they limit. Few,
-# because each is a worker with connections of its own on the Node side. Every expiry is far longer than a
-# sequence takes.
+# Workers differ in name, lock duration, retention and limits. They are few, because each needs connections of
+# its own on the Node side. Every expiry is far longer than a sequence.
 WORKERS: tuple[dict[str, Any], ...] = (
     {"name": "w1", "lockDuration": 60_000, "stalledInterval": 60_000},
     {"lockDuration": 30_000, "stalledInterval": 90_000, "maxStalledCount": 0},
@@ -54,7 +53,7 @@ class Generator:
         self._claims: list[Claim] = []
         self._tokens = 0
         self._numbers = 0
-        # A sequence has a temper: without one, every sequence would be the same soup.
+        # Each sequence weights its operations differently: otherwise all sequences would be alike.
         self._parents = self._random.random() < 0.3
         self._limits = self._random.random() < 0.25
         self._pauses = self._random.random() < 0.5
@@ -81,9 +80,9 @@ class Generator:
                 return op
 
     def observe(self, op: Op, outcome: Outcome) -> None:
-        """Take note of what an operation gave: a job claimed, or a claim that has ended."""
+        """Record the effect of an operation: a claimed job, or the end of a claim."""
         token = op.args.get("token")
-        # Refused for the lack of a lock, a worker gives up; because of children it may come again.
+        # A worker refused for a missing lock gives up; refused for its children, it may try again.
         ended = not outcome.failed or outcome.code in (-1, -2, -3, -6)
         if ended and op.kind in ("complete", "fail", "move_to_delayed", "give_back", "give_back_held"):
             self._claims = [c for c in self._claims if (c.job_id, c.token) != (op.args["id"], token)]
@@ -167,9 +166,9 @@ class Generator:
         return Op(kind, self._now, {"queue": queue, **args})
 
     def _is_meant(self, kind: str, queue: str, args: dict[str, Any]) -> bool:
-        """Whether we would do otherwise than 5.62.0 here, and mean to: docs/protocol says where and why."""
+        """Whether we differ from 5.62.0 here on purpose, for the reasons in docs/protocol."""
         claims = kind == "claim" or (kind in ("complete", "fail") and args.get("fetch"))
-        # A queue that is held: Node's workers obey where they have a limiter, ours always.
+        # A held queue: Node's workers obey only with a limiter, ours always.
         return bool(claims) and self._view.is_held(queue) and "limiter" not in args["worker"]
 
     # ------------------------------------------------------------------------------------- adding
@@ -236,7 +235,7 @@ class Generator:
         return node
 
     def _policy(self, opts: dict[str, Any]) -> None:
-        """Say, or not, what a child's failure means for its parent."""
+        """Draw a policy for a child's failure, or none."""
         policies = ("failParentOnFailure", "continueParentOnFailure", "ignoreDependencyOnFailure")
         policy = self._pick(None, *policies, "removeDependencyOnFailure")
         if policy is not None:
@@ -278,7 +277,7 @@ class Generator:
             opts["priority"] = self._pick(1, 1, 2, 10, 2_097_152 if peer else 2_097_151)
         if chance() < 0.15:
             opts["lifo"] = True
-        # The same wish can be written in several ways; Oxcart writes the shortest.
+        # The same option has several forms; Oxcart writes the shortest.
         keep: tuple[Any, ...] = (True, False, 1, 2, {"age": 3}, {"age": 3, "count": 1})
         if peer:
             keep += (0, {"count": 1}, {"count": 0}, {"count": -1, "age": 4})

@@ -19,13 +19,13 @@ from tests.equality.sequences import Generator
 from tests.nodes import NodeDriver, NodeError
 
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
-# Answers that are the rest of an expiry on the server's clock.
+# Replies that are the rest of an expiry on the server's clock.
 _TIMES = frozenset({"limited"})
 _TIME_TOLERANCE_MS = TTL_TOLERANCE_MS
 
 
 class Side(Protocol):
-    """Something that operations can be given to."""
+    """One side of the comparison."""
 
     async def reset(self, metas: bool) -> None:
         """Start again with an empty database, with or without the `meta` that opening a queue writes."""
@@ -105,7 +105,7 @@ def known_ids(dump: Dump, queue: str) -> list[str]:
 
 
 def expire(client: redis.Redis, op: Op) -> Outcome:
-    """Do what the server's clock would do: a key is gone. Or a worker's blocking read: a marker is gone."""
+    """Remove a key, as the server's clock would, or a marker, as a blocking read would."""
     if op.kind == "pop_marker":
         return Outcome(client.zpopmin(f"{PREFIX}:{op.queue}:marker"))
     key = {
@@ -172,7 +172,7 @@ _NAMES = {
 
 
 def _scheduler(one: dict[str, Any]) -> dict[str, Any]:
-    """A schedule as Node reads it, but for its template's options, whose words are each side's own."""
+    """A schedule as Node reads it, without its template's options, which differ in form."""
     described = {name: value for name, value in one.items() if name not in ("template", "offset")}
     return described | {"data": one.get("template", {}).get("data", {})}
 
@@ -204,7 +204,7 @@ def _neutral(op: Op, answer: Any) -> Any:
             }
         return {"job": job, "limited": answer["limited"], "delay_until": answer["delayUntil"]}
     if op.kind in ("give_back", "give_back_held"):
-        # The rest of the rate limit, which our engine asks for with its next claim.
+        # The rest of the rate limit, which our engine learns with its next claim.
         return None
     return answer
 
@@ -223,7 +223,7 @@ class DivergenceError(AssertionError):
 
     @property
     def things(self) -> set[str]:
-        """What differs: the answer, keys and fields. Fewer operations may show something else."""
+        """The differences: the reply, keys and fields. Fewer operations may show others."""
         return {line.split(" ")[0] for line in self.lines if not line.startswith(" ")}
 
     def __str__(self) -> str:
@@ -235,7 +235,7 @@ class DivergenceError(AssertionError):
 
 
 class Pair:
-    """Two sides that are given the same operations."""
+    """Two sides that run the same operations."""
 
     def __init__(self, left: Side, right: Side, names: tuple[str, str] = ("node", "oxcart")) -> None:
         self._left = left

@@ -1,7 +1,7 @@
 """A batch of N leaves the same state as N single calls.
 
-One side gives every item of a batch to the server alone, the other all at once; after every operation the two
-databases and the answers must be equal.
+One side sends every item of a batch in its own call, the other all at once. After every operation the two
+databases and the replies must be equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHUNK = 25
 
 
 class BatchGenerator(Generator):
-    """Sequences with much in batches: bulk adds, claims of several, mixed ends, renewals, log lines."""
+    """Sequences with many batches: bulk adds, claims of several, mixed finishes, renewals, log lines."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -158,7 +158,7 @@ class BatchSide(OxcartSide):
 
 
 class SingleSide(BatchSide):
-    """Every item in a call of its own."""
+    """Sends every item in a call of its own."""
 
     async def _add_bulk(self, broker: BullMQBroker, op: Op) -> list[str]:
         return [(await self._add_jobs(broker, [job]))[0] for job in op.args["jobs"]]

@@ -61,7 +61,7 @@ async def test_a_difference_is_found_and_made_small(
         async def run(self, op: Op):  # type: ignore[no-untyped-def]
             outcome = await super().run(op)
             if op.kind == "resume" and not self._client.delete("bull:q:marker"):
-                self._client.delete("bull:q:meta")  # a shorter way to differ, in something else
+                self._client.delete("bull:q:meta")  # a shorter sequence with another difference
             return outcome
 
     one, other = (server.client(decode_responses=False) for server in servers)
@@ -90,7 +90,7 @@ def test_every_kind_of_difference_is_reported(servers: tuple[ValkeyServer, Valke
 
     fill(one, 1)
     fill(other, 2)
-    # Ours, and the same JSON in other words, are no differences.
+    # Our own keys and the same JSON in another form are no differences.
     other.hset("bull:q:a", mapping={"opts": '{ "b": [], "a": 1.0 }', "ox:extra": "1"})
     other.set("bull:q:ox:replies:c1", "x")
     lines = difference(take_dump(one), take_dump(other), ("one", "two"))

@@ -30,7 +30,7 @@ COUNT = int(os.environ.get("OXCART_KEPT_COUNT", "25"))
 
 
 class KeptLast(Families):
-    """Windows alone, of which many keep the last add."""
+    """Only windows, many of which keep the last add."""
 
     def __init__(self, seed: int, length: int | None = None) -> None:
         super().__init__(seed, length)
@@ -67,7 +67,7 @@ class KeptLast(Families):
 
 
 class Without:
-    """A side without what differs for other reasons: `debounced` events, and what getters call paused."""
+    """A side without `debounced` events and paused states, which differ for other reasons."""
 
     def __init__(self, side: Side) -> None:
         self._side = side

@@ -17,7 +17,7 @@ async def main(bullmq: Any, connection: Any) -> Any:
         started.append(job.id)
         await asyncio.sleep(60)
 
-    # The option is ours; theirs knows no other way.
+    # The option is ours; their package always closes this way.
     options = {"connection": connection, "concurrency": 2, "lockDuration": 1000, "stallOnForceClose": True}
     worker = bullmq.Worker("closing", hang, options)
     jobs = [await queue.add("work", {"n": number}) for number in range(3)]

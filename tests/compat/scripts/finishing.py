@@ -8,7 +8,7 @@ from seen import Ends, error, ids, seen, until
 
 
 def claimed(answer: Any) -> Any:
-    """What a call answered that may have claimed the next job: its id and name, and times as yes or no."""
+    """Returns the reply of a call that may claim the next job: id, name, and whether times are set."""
     if answer is None:
         return None
     fields, job_id, limited, due = answer

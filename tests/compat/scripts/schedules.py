@@ -62,7 +62,7 @@ async def main(bullmq: Any, connection: Any) -> Any:
     found["latest first"] = [one["key"] for one in await queue.getJobSchedulers()]
     found["a page"] = [one["key"] for one in await queue.getJobSchedulers(1, 1, True)]
     found["is"] = [await queue.isJobScheduler("poll"), await queue.isJobScheduler("none")]
-    with contextlib.suppress(ValueError):  # PyPI's cannot say that there is none
+    with contextlib.suppress(ValueError):  # PyPI's package cannot report a missing one
         assert await queue.getJobScheduler("none") is None
     found["over"] = [
         await queue.upsertJobScheduler("over", {"every": 1000, "endDate": 1000}),

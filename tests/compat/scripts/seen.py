@@ -1,4 +1,4 @@
-"""What scripts show of jobs and calls: everything that is equal in every run."""
+"""Converts jobs and calls to values that are equal in every run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TIMES = ("timestamp", "prevMillis")
 
 
 def seen(job: Any) -> Any:
-    """A job without the times in it, but with whether it has them."""
+    """Returns a job with its times replaced by whether they are set."""
     if job is None:
         return None
     opts = {
@@ -45,7 +45,7 @@ async def ids(doing: Any) -> list[str]:
 
 
 async def error(doing: Any) -> list[str]:
-    """The class and the words of what a call raises."""
+    """Returns the class and the text of the error of a call."""
     try:
         await doing
     except Exception as raised:
@@ -57,7 +57,7 @@ async def error(doing: Any) -> list[str]:
 
 
 async def caught(doing: Any, kind: type[BaseException]) -> Any:
-    """Whether what a call raises is caught as a class; its own class where it is not."""
+    """Returns True if the error of a call is an instance of a class, otherwise the class of the error."""
     try:
         await doing
     except kind:
@@ -68,12 +68,12 @@ async def caught(doing: Any, kind: type[BaseException]) -> Any:
 
 
 async def wording(doing: Any) -> str:
-    """The words of what a call raises."""
+    """Returns the text of the error of a call."""
     return (await error(doing))[1]
 
 
 async def until(condition: Any, limit: float = 20.0) -> None:
-    """Waits until a call (async or not) says yes."""
+    """Waits until a call (async or not) returns a true value."""
     end = asyncio.get_running_loop().time() + limit
     while True:
         answer = condition()

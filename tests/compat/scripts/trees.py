@@ -15,7 +15,7 @@ def tree(node: Any) -> Any:
 
 
 def blank(job: Any) -> Any:
-    """Ids that were made up are not compared."""
+    """Replaces generated ids, which are not compared."""
     for name in ("id", "parent"):
         if job[name] and "own" not in str(job[name]):
             job[name] = "made up" if name == "id" else job[name][1] and sorted(job[name][1])

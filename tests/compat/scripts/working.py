@@ -81,13 +81,13 @@ async def main(bullmq: Any, connection: Any) -> Any:
     workers = await queue.get_workers()
     found["workers"] = [workers[0]["name"], workers[0]["rawname"].endswith(":w:me")]
 
-    # what can be done with ended jobs
+    # operations on ended jobs
     failed = await queue.getJob(jobs["final"].id)
     found["is"] = [await failed.isFailed(), await failed.isCompleted(), await failed.isInZSet("failed")]
     found["a wrong state"] = await error(failed.retry("completed"))
     await worker.pause()
     found["paused"] = [worker.paused, await queue.isPaused()]
-    await queue.pause()  # a paused worker may still claim with a call that was under way
+    await queue.pause()  # a paused worker may still receive jobs of a pending claim
     await failed.retry("failed", {"resetAttemptsMade": True})
     found["retried"] = [await failed.getState(), failed.failedReason, failed.attemptsMade]
     await queue.resume()
