@@ -1,1 +1,1 @@
-"""How jobs run: claims, leases, execution, recovery. One noun, one loop, one file."""
+"""Runs jobs: claims, leases, execution, recovery. One noun, one loop, one file."""

@@ -106,7 +106,7 @@ class Cancellations:
             log.warning("could not read why job %s lost its lease: %s", job.id, error)
 
     async def look(self, index: int, jobs: list[RunningJob]) -> None:
-        """Reads from jobs themselves whether they are to be cancelled."""
+        """Reads from the jobs whether to cancel them."""
         if not jobs:
             return
         root = self._brokers[index]

@@ -26,7 +26,7 @@ def read_lease(lock_duration: Duration, renew_every: Duration | None) -> tuple[i
     """Returns the ms that a lease lasts and the seconds between renewals.
 
     Raises:
-        ValidationError: A value is no duration, or a lease would run out before its renewal.
+        ValidationError: A value is no duration, or a lease would expire before its renewal.
     """
     lock_ms = parse_ms(lock_duration, "lock_duration", minimum=100)
     every = lock_ms // 2 if renew_every is None else parse_ms(renew_every, "renew_every", minimum=10)

@@ -1,4 +1,4 @@
-"""Group commit: ends attempts and claims jobs in as few calls as the moment allows.
+"""Group commit: finishes attempts and claims jobs in as few calls as the moment allows.
 
 Free slots decide how many jobs a call asks for. Outcomes that become ready while calls are in flight go
 together in the next call, which also claims into the freed slots. Queues take turns. An idle worker makes one
@@ -23,7 +23,7 @@ from oxcart.model.errors import BrokerError, BrokerUnavailable, CrossSlotError
 
 log = logging.getLogger("oxcart.worker")
 
-#: Attempts ended, and jobs claimed, in one call at most: mostly less than 2 ms of the server's time.
+#: Most attempts that one call finishes, and most jobs that it claims: usually less than 2 ms of server time.
 BATCH = 50
 #: The same while many delayed jobs are due, which such calls promote as well.
 BATCH_DUE = 12
@@ -36,9 +36,9 @@ ASK_AGAIN = 0.1
 #: Ms after which a queue at its rate limit is asked again at most: a user may have lifted the limit.
 LIMITED = 5_000
 #: Seconds after which a call counts as hanging: its endpoint is away or silent. No other call goes to that
-#: endpoint meanwhile. Queues of other endpoints go on, without the slots that the call asked for.
+#: endpoint meanwhile. Queues of other endpoints continue, without the slots that the call asked for.
 STUCK = 1.0
-#: Attempts ended in one call times active jobs at most: each of them may cost a search in the list.
+#: Most finished attempts in one call times active jobs: each of them may cost a search in the list.
 SEARCHED = 100_000
 #: Lanes that one claim chooses between at most.
 CHOICE = 32
@@ -61,7 +61,7 @@ class Station:
         asked_at: When the worker last claimed from it, in loop time.
         wakes: How often it was woken. A reply to a call from before the last wake does not show that it is
             empty: the job may have come after the call.
-        root: The queue that it is a lane of, or itself.
+        root: The base queue of a lane, or itself.
         family: For a root: its lanes that the worker claims from.
         owing: For a root: the stations of its family with outcomes to commit, the oldest first.
         retired: For a lane: whether the worker has stopped claiming from it. Its claimed jobs still end.
@@ -235,7 +235,7 @@ class Claims:
         self._pump_soon()
 
     def stop_claiming(self) -> None:
-        """Only ends attempts from now on."""
+        """Only finishes attempts from now on."""
         self._claiming = False
         if self._alarm is not None:
             self._alarm.cancel()
@@ -339,7 +339,7 @@ class Claims:
         task.add_done_callback(self._finished)
 
     def _hangs(self, call: _Call) -> None:
-        """Lets other queues go on. The call goes on too, because the server may have applied it."""
+        """Lets other queues continue. The call continues too, because the server may have applied it."""
         call.is_stuck = True
         self._stuck += 1
         call.station.root.stuck += 1
@@ -456,7 +456,7 @@ class Claims:
                 refused = {lease.id for lease in leases}
             if refused:
                 log.warning(
-                    "queue %s: dropped %d claimed jobs: the reply came after their leases had run out",
+                    "queue %s: dropped %d claimed jobs: the reply came after their leases had expired",
                     station.broker.queue,
                     len(refused),
                     extra={"job_ids": sorted(refused)[:100]},
@@ -499,7 +499,7 @@ class Claims:
             self._set_alarm()
             self._starved()  # there may be room for the jobs of other queues
         elif len(claimed.jobs) < asked and not (claimed.more or claimed.repeated) and station.wakes == wakes:
-            # Fewer than asked for: the queue is empty, unless payloads alone made the batch short.
+            # Fewer than asked for: the queue is empty, unless large payloads cut the batch short.
             full = not claimed.closed and _bytes(claimed) >= self._ask.max_bytes
             station.ready = full and not station.retired
             if not station.ready:

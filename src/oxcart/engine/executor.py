@@ -93,7 +93,7 @@ class Executor:
         return len(self.running) + len(self._backlog)
 
     def give(self, jobs: list[RunningJob]) -> None:
-        """Runs jobs; the caller gives no more than there are free slots."""
+        """Runs jobs; the caller passes at most as many as there are free slots."""
         self._backlog.extend(jobs)
         self._wake()
 
@@ -199,7 +199,7 @@ class Executor:
                     if free in self._idle:
                         self._idle.remove(free)
                     else:
-                        self._waking = False  # it was woken in vain; wake another slot instead
+                        self._waking = False  # it was woken for nothing; wake another slot instead
                     raise
                 self._waking = False
             job = self._backlog.popleft()
@@ -208,8 +208,9 @@ class Executor:
             try:
                 outcome = await self._attempt(job, me)
             except Exception as error:
-                # Without an outcome its lease is renewed for ever; delayed, it comes back for ever.
-                log.exception("could not judge the end of job %s", job.id, extra=job.log_fields())
+                # Without an outcome its lease is renewed forever; if it were delayed, it would come back
+                # forever.
+                log.exception("could not decide the outcome of job %s", job.id, extra=job.log_fields())
                 outcome = self._verdict.quarantined(job, f"{type(error).__name__}: {error}")
             place.job = None
             if outcome is not None:
@@ -274,7 +275,7 @@ class Executor:
                 job, error, Category.SYSTEM if isinstance(error, HandlerCrashed) else None
             )
         except BaseException as error:
-            # Of any kind: an attempt without an outcome would keep its lease for ever.
+            # Of any kind: an attempt without an outcome would keep its lease forever.
             if job.cancel_reason in _ENDING:
                 return self._stopped(job, error)
             ends = isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit))

@@ -13,7 +13,7 @@ class GateRelease(Looper):
     Args:
         listener: Settles gates as soon as they open.
         reconnect: Pauses between attempts to reach a lost server.
-        every: Seconds between two looks at all gates.
+        every: Seconds between two checks of all gates.
     """
 
     name = "release of dependents"
@@ -26,7 +26,7 @@ class GateRelease(Looper):
         self._every = every
 
     async def tick(self) -> None:
-        """Settles gates until the next look at all of them is due."""
+        """Settles gates until the next check of all of them is due."""
         await self._listener.settle_for(self._every)
 
     def retry_after(self, failures: int) -> float:

@@ -1,4 +1,4 @@
-"""Handlers: functions, how to run them, and how a payload becomes their arguments.
+"""Handlers: functions, how to run them, and the conversion of a payload to their arguments.
 
 The signature describes the payload: ``async def welcome(to: str, name: str)`` takes jobs whose data has these
 fields. Their types are checked before the call. A parameter named ``job`` (or annotated ``RunningJob``)

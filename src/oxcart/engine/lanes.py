@@ -1,11 +1,11 @@
-"""The lanes of a queue for one worker: which fit it, which have jobs, and their maintenance.
+"""The lanes of a queue for one worker: which match it, which have jobs, and their maintenance.
 
 A worker with abilities takes jobs from its queue and from every lane that fits it. It waits for the markers
 of at most 32 lanes. Its wake key wakes it for a new lane. If more lanes fit than it can wait for, the key
-wakes it for every add to a lane. A tick finds what was missed.
+wakes it for every add to a lane. A tick finds lanes that were missed.
 
 Once a second one of the workers maintains all lanes of the queue. It promotes due jobs, recovers stalled
-jobs, ends jobs whose lifetime is over and releases dependents. It removes lanes that stay empty, drops
+jobs, ends expired jobs and releases dependents. It removes lanes that stay empty, drops
 entries of ids whose jobs are gone, and scans for lanes that peers have made.
 """
 
@@ -41,7 +41,7 @@ class Lanes(Looper):
     Args:
         root: The queue.
         worker_id: The worker's id, which names its wake key.
-        abilities: Returns what the worker can do now.
+        abilities: Returns the worker's present abilities.
         claims: Claims from the lanes that fit.
         open_station: Makes the station of a lane.
         is_held: Returns whether the worker has jobs of a station.
@@ -90,7 +90,7 @@ class Lanes(Looper):
         self._names: set[str] = set()
         self._fits: dict[str, bool] = {}
         self._stations: dict[str, Station] = {}  # every lane that the worker ever claimed from
-        self._live: dict[str, Station] = {}  # lanes to claim from now, the last one that had jobs at the end
+        self._live: dict[str, Station] = {}  # lanes to claim from now, the last with jobs at the end
         self._backlog: dict[str, None] = {}  # lanes with jobs for which there is no place yet
         self._dice = random.Random(worker_id)
         self._is_news = False
@@ -176,7 +176,7 @@ class Lanes(Looper):
             del self._backlog[lane]
 
     def _make_room(self) -> None:
-        """Gives places of lanes with jobs to lanes in the backlog, which might wait for ever otherwise."""
+        """Moves places of lanes with jobs to lanes in the backlog, which might otherwise wait forever."""
         most = min(len(self._backlog), max(1, self._most // 4))
         for lane in [lane for lane, one in self._live.items() if not one.calls][:most]:
             self._leave(lane)

@@ -1,4 +1,4 @@
-"""Fires the schedules of a namespace, in the one worker that leads; the others wait for it to be gone."""
+"""Fires the schedules of a namespace, in the one worker that leads; the others wait until it is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oxcart.broker.port.parts import ScheduleLeader
 from oxcart.engine.looper import Looper
 from oxcart.model.errors import BrokerError
 
-#: Seconds that a worker that stops spends at most on letting another lead.
+#: Most seconds that a stopping worker spends on letting another lead.
 RESIGN = 2.0
 
 
@@ -25,7 +25,7 @@ class Leadership(Looper):
         self._leader = leader
 
     async def tick(self) -> None:
-        """Fires what is due, if this worker leads."""
+        """Fires due schedules, if this worker leads."""
         await self._leader.tick()
 
     async def resign(self) -> None:

@@ -167,7 +167,7 @@ class Leases:
             self._tell(station, jobs)
 
     def let_go(self, station: int, ids: list[str]) -> None:
-        """Forgets jobs whose outcome is being sent. The renewer goes on until ``drop``, maybe for minutes."""
+        """Forgets jobs whose outcome is being sent; the renewer continues until ``drop``."""
         held = self._held[station]
         for job_id in ids:
             job = held.pop(job_id, None)
@@ -271,7 +271,7 @@ class Leases:
     def _spawn(self) -> None:
         """Starts the renewer process and writes all leases into its pipe, without waiting for either."""
         now = time.monotonic()
-        # The leases of a renewer that died may be about to run out; those of a first claim are new.
+        # The leases of a renewer that died may be about to expire; those of a first claim are new.
         first = now if self._spawned_at else now + self._every
         self._spawned_at = now
         theirs, ours = os.pipe()
@@ -320,7 +320,7 @@ class Leases:
 
     @property
     def _holds_remote(self) -> bool:
-        """Whether jobs are held whose leases the renewer process can renew."""
+        """Returns whether there are jobs whose leases the renewer process can renew."""
         return any(held and facts for held, facts in zip(self._held, self._stations, strict=True))
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
@@ -333,7 +333,7 @@ class Leases:
             chunk = b""
         try:
             self._heard = renewer.read_frames(self._heard + chunk, self._hear)
-        except Exception:  # without a renewer every lease would run out
+        except Exception:  # without a renewer every lease would expire
             log.exception("could not read the reports of the renewer process")
             chunk = b""
         if not chunk:
@@ -379,7 +379,7 @@ class Leases:
 
 
 def log_failed_renewal(held: Mapping[str, RunningJob], ids: list[str], error: str) -> None:
-    """Logs the jobs whose leases could not be renewed, but for those that have ended since."""
+    """Logs the jobs whose leases could not be renewed, except jobs that have ended since."""
     jobs = [job for job_id in ids if (job := held.get(job_id)) is not None]
     if not jobs:
         return

@@ -54,7 +54,7 @@ class Looper:
         """Releases what the loop holds when it ends."""
 
     async def step(self) -> None:
-        """Ticks once and logs a failure; `run` goes on from there."""
+        """Ticks once and logs a failure; `run` continues from there."""
         self._sooner.clear()
         try:
             wanted = await self.tick()

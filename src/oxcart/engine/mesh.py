@@ -25,7 +25,7 @@ class Mesh:
         worker_id: The worker's id.
         name: Its name.
         concurrency: How many jobs it runs at once.
-        abilities: What it can do; None if it takes no jobs with a target.
+        abilities: Its abilities; None if it takes no jobs with a target.
         stations: Its queues.
         claims: Claims from them.
         leases: Its leases.
@@ -100,7 +100,7 @@ class Mesh:
         return bool(self._registrations.by_name)
 
     async def begin(self, stopping: asyncio.Event) -> None:
-        """Registers the worker where that must happen before it claims."""
+        """Registers the worker if that must happen before it claims."""
         await self._registrations.begin(stopping)
 
     async def leave(self) -> None:

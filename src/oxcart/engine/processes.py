@@ -35,7 +35,7 @@ from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import OxcartError, ValidationError
 
-#: Seconds between looks of a handler's process whether its worker still runs.
+#: Seconds between the checks of a handler's process whether its worker still runs.
 LOOK = 0.5
 
 
@@ -58,7 +58,7 @@ class RemoteTraceback(Exception):
 #: ``multiprocessing`` is loaded there, so objects of its classes can be sent both ways.
 _SCRIPT = "__mp_main__"
 
-#: What a child runs first. It receives the import path, and does not run the parent's script.
+#: The code that a child runs first. It receives the import path, and does not run the parent's script.
 _BOOT = """
 import sys
 from multiprocessing.connection import Connection
@@ -284,7 +284,7 @@ def serve(pipe: Connection[Any, Any], level: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process, and those that the handler started, when the worker is gone."""
+    """Ends this process, and the processes that the handler started, when the worker is gone."""
     while os.getppid() == parent:
         time.sleep(LOOK)
     os.killpg(0, signal.SIGKILL)

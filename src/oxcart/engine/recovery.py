@@ -3,8 +3,8 @@
 Every worker does it. A guard key lets one stalled check run per interval and queue, and work that is done
 twice does no harm.
 
-After a silence of all workers in which a lease can run out, the server was away, or every worker was. The
-first check then only notes what is active, so that workers renew first (docs/decisions/61).
+After a silence of all workers in which a lease can expire, the server was away, or every worker was. The
+first check then only notes the active jobs, so that workers renew first (docs/decisions/61).
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ log = logging.getLogger("oxcart.recovery")
 
 #: Jobs that one call promotes.
 PROMOTE = 40
-#: Seconds before the next attempt where a guard is about to end twice in a row.
+#: Seconds before the next attempt if a guard is about to end twice in a row.
 AT_END = 1.0
-#: Seconds between checks at most where a lock of 30 s must be enough to have a job back within 35 s.
+#: Most seconds between checks if a lock of 30 s must suffice to have a job back within 35 s.
 CHECK_OFTEN = 2.0
 #: Seconds after the end of the last check's guard at which the next one is tried.
 GUARD_MARGIN = 0.005
-#: Of the outage in which a lease could run out, the part that is noticed as one at the latest.
+#: The part of an outage in which a lease could expire after which it is noticed at the latest.
 NOTICED = 0.6
-#: Seconds of silence that are no outage in any case: a busy machine is silent for as long.
+#: Seconds of silence that never count as an outage: a busy machine is silent for as long.
 LEAST_SILENCE = 0.3
-#: Seconds that a worker may need to reach a server that is back, where its lease is longer than that.
+#: Seconds that a worker may need to reach a server that is back, if its lease is longer than that.
 REACH = 2.0
-#: The same as a part of its renewal interval, where that is more.
+#: The same as a part of its renewal interval, if that is more.
 REACH_PART = 0.2
 #: Signs of life that a worker gives in the silence that would count as an outage.
 SIGNS = 3
 
 
 def outage_of(lock_ms: int, renew_every: float) -> Outage:
-    """When a server counts as having been away, for leases of this length.
+    """Returns when a server counts as having been away, for leases of this length.
 
     Args:
         lock_ms: How long a lease lasts.
         renew_every: Seconds between renewals.
     """
-    # A lease that is about to be renewed when the outage begins runs out first.
+    # A lease that is about to be renewed when the outage begins expires first.
     shortest = lock_ms / 1000 - renew_every
     # The pauses between attempts to connect grow with the outage, so a short lease needs less.
     grace = renew_every + max(REACH_PART * renew_every, min(REACH, lock_ms / 1000))
@@ -53,7 +53,7 @@ def outage_of(lock_ms: int, renew_every: float) -> Outage:
 
 
 def check_interval(broker: ServedBroker, interval: float) -> float:
-    """Seconds between checks: as asked for, or as often as the protocol needs it."""
+    """Returns the seconds between checks: as configured, or as often as the protocol needs it."""
     return interval if broker.capabilities.can("wakes") else min(interval, CHECK_OFTEN)
 
 
@@ -63,7 +63,7 @@ class StalledCheck(Looper):
     Args:
         broker: The queue or lane.
         interval: Seconds between checks.
-        max_stalled: How often a job may stall before it is failed.
+        max_stalled: How often a job may stall before it fails.
         recovered: Receives the ids of recovered jobs.
         skipped: Called for each interval in which the last check is still running.
         outage: When the server counts as having been away; None to check in any case.
@@ -93,7 +93,7 @@ class StalledCheck(Looper):
 
     @property
     def is_running(self) -> bool:
-        """Whether a check is under way."""
+        """Whether a check is in progress."""
         return self._overdue is not None
 
     async def tick(self) -> float | None:
@@ -131,7 +131,7 @@ class StalledCheck(Looper):
                 wait,
             )
             return wait + GUARD_MARGIN
-        # Another worker checked, and may be gone by now: take over when its guard ends.
+        # Another worker checked, and may be gone: take over when its guard ends.
         if not wait and self._at_end:
             wait = AT_END  # it was about to end the last time too: do not ask all the time
         self._at_end = not found.wait_ms
@@ -147,7 +147,7 @@ class StalledCheck(Looper):
 
 
 class Promotion(Looper):
-    """Promotes due jobs of a queue, and ends jobs whose lifetime is over."""
+    """Promotes due jobs of a queue, and ends expired jobs."""
 
     name = "promotion"
 
@@ -157,7 +157,7 @@ class Promotion(Looper):
         self._broker = broker
 
     async def tick(self) -> None:
-        """Promotes in steps, so that many jobs that are due at once leave the server free in between."""
+        """Promotes in steps, so that many due jobs leave the server free in between."""
         moved = PROMOTE
         while moved == PROMOTE:
             moved, _ = await self._broker.promote(PROMOTE)
@@ -166,7 +166,7 @@ class Promotion(Looper):
 
 
 class SignsOfLife(Looper):
-    """Gives signs of life; a check must not wait for its turn where the last sign has run out.
+    """Gives signs of life; makes the check due at once if the last sign has expired.
 
     Args:
         broker: The queue.
@@ -184,6 +184,6 @@ class SignsOfLife(Looper):
         self._check = check
 
     async def tick(self) -> None:
-        """Gives a sign, and makes the check due if the sign before had run out."""
+        """Gives a sign, and makes the check due if the previous sign had expired."""
         if not await self._broker.appear(self._outage) and not self._check.is_running:
             self._check.soon()

@@ -17,7 +17,7 @@ from oxcart.engine.looper import Looper
 from oxcart.model.errors import BrokerError
 from oxcart.model.target import Abilities
 
-#: Seconds that a worker that stops spends at most on each entry.
+#: Most seconds that a stopping worker spends on each entry.
 LEAVE = 1.0
 
 
@@ -69,7 +69,7 @@ class Registrations:
         worker_id: Its id.
         name: Its name.
         concurrency: How many jobs it runs at once.
-        abilities: Returns what it can do.
+        abilities: Returns its abilities.
         is_routed: Returns whether it takes jobs with a target.
         wakes: Returns which adds to lanes of a queue, by its index, wake the worker.
 
@@ -120,7 +120,7 @@ class Registrations:
         return [one for one in self.loops if one.registry.by_name]
 
     async def begin(self, stopping: asyncio.Event) -> None:
-        """Registers the worker where that must happen before it claims; a lost server only delays it.
+        """Registers the worker if that must happen before it claims; a lost server only delays it.
 
         Args:
             stopping: Ends the wait for a server that is away.
@@ -139,7 +139,7 @@ class Registrations:
             beating.result()
 
     def soon(self) -> None:
-        """Writes the records now: something of them has changed."""
+        """Writes the records now, because they have changed."""
         for one in self.loops:
             one.soon()
 

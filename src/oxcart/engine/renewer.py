@@ -4,7 +4,7 @@ A handler in C code can block the interpreter for minutes, and no thread of the 
 small process renews. It learns of claims and ends over a pipe (its standard input), renews all leases of a
 queue in one call, and reports refusals and counts on its standard output. It stops renewing when its worker
 is gone (the pipe ends), when its worker is stopped (for example by SIGSTOP), and for a job that is past its
-deadline: a worker that cannot go on must lose its leases.
+deadline: a worker that cannot continue must lose its leases.
 
 Messages each way are dicts of plain values, marshalled behind their length in four bytes:
 in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix", "protocol"}
@@ -29,7 +29,7 @@ import sys
 import time
 
 try:
-    import _signal as signal  # what ``signal`` is made of, without its enums
+    import _signal as signal  # the core of ``signal``, without its enums
 except ImportError:
     import signal
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from oxcart.broker.port import ServedBroker
 
-#: Seconds between looks whether the worker still runs: a fork of it may keep the pipe open.
+#: Seconds between checks whether the worker still runs: a fork of it may keep the pipe open.
 LOOK = 1.0
 #: Seconds in which messages gather before they are read.
 GATHER = 0.05
@@ -127,7 +127,7 @@ class Renewer:
                     self._brokers.pop(number, None)
 
     def beat(self, *, again: bool = False) -> bool:
-        """Renews everything once, or what the last renewal failed to renew.
+        """Renews all leases once, or those that the last renewal failed to renew.
 
         Args:
             again: Whether this repeats a failed renewal that was reported.
@@ -138,7 +138,7 @@ class Renewer:
         if not any(self._held.values()):
             return True
         if is_stopped(self._parent):
-            self._failed = set(self._held)  # due at once when the worker goes on
+            self._failed = set(self._held)  # due at once when the worker continues
             return False
         import asyncio
 

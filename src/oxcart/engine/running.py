@@ -1,4 +1,4 @@
-"""A job in a worker's hands: what a handler sees and may do."""
+"""A running job: what a handler sees and may do."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ FENCE_BITS = 20
 
 
 class RunningJob(Parent):
-    """A claimed job. Handlers ask for it with a parameter named ``job``.
+    """A claimed job. Handlers receive it in a parameter named ``job``.
 
     Attributes:
         id: The job's id.
-        queue: The queue it came from; of a job in a lane the queue that the lane belongs to.
+        queue: Its queue; for a job in a lane the base queue.
         token: The lease under which it runs.
         fencing: How often the job was started: grows with every claim, so a store can refuse a writer
-            whose number is old. A job that is removed and added again begins anew; ``fence`` does not.
+            whose number is old. A job that is removed and added again starts from 1; ``fence`` does not.
         started_ms: When this attempt began, by the server's clock.
         began: The same in seconds of the monotonic clock.
         took: How many seconds it took, once it has ended.
         worker_id: The worker that runs it.
-        state: What the worker's lifespan opened.
+        state: The value of the worker's lifespan.
     """
 
     __slots__ = (
@@ -96,20 +96,20 @@ class RunningJob(Parent):
         self.worker_id = worker_id
         self.state = state
         self.handler: Handler | None = None
-        #: Why a field of the job cannot be decoded; empty where all can.
+        #: Why a field of the job cannot be decoded; empty if all can.
         self.fault = ""
         self.station: Any = None
         #: Seconds this attempt may take, or None.
         self.limit: float | None = None
-        #: Whether that is what is left of the job's lifetime.
+        #: Whether that is the rest of the job's lifetime.
         self.limit_is_life = False
-        #: Moves the end of the attempt nearer; set by the executor while it runs.
+        #: Brings the deadline of the attempt forward; set by the executor while it runs.
         self.shorten: Callable[[RunningJob, float], None] | None = None
-        #: Loop time at which the attempt is over, or None.
+        #: Deadline of the attempt in loop time, or None.
         self.deadline: float | None = None
-        #: Why the attempt is to stop, once somebody said so.
+        #: Why the attempt must stop; None while it need not.
         self.cancel_reason: str | None = None
-        #: In the words of who cancelled the job.
+        #: The reason that the client gave for the cancellation.
         self.cancel_text = ""
         #: Stops the attempt; set by the executor while it runs.
         self.stop: Callable[[], object] | None = None
@@ -146,7 +146,7 @@ class RunningJob(Parent):
 
     @property
     def sealer(self) -> Sealer | None:
-        """Seals and opens the job's values; None where its queue has no keys."""
+        """Seals and opens the job's values; None if its queue has no keys."""
         return self._broker.sealer
 
     @property
@@ -169,7 +169,7 @@ class RunningJob(Parent):
 
     @property
     def type(self) -> str:
-        """The job's name, in the word of the formal model."""
+        """The job's name, as the formal model calls it."""
         return self.name
 
     @property
@@ -179,7 +179,7 @@ class RunningJob(Parent):
 
     @property
     def correlation_id(self) -> str | None:
-        """What ties the job to others, to logs and traces; the jobs that its handler adds have it too."""
+        """The id that ties the job to others, to logs and traces; jobs that its handler adds inherit it."""
         return self.claim.correlation_id
 
     @property
@@ -199,12 +199,12 @@ class RunningJob(Parent):
 
     @property
     def stalls(self) -> int:
-        """How often the job was taken back from a worker that was gone."""
+        """How often the job was recovered from a lost worker."""
         return self.claim.stalls
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1; one whose worker was lost counts, one given back does not."""
+        """The number of this attempt, from 1; a start by a lost worker counts, a returned one does not."""
         return self.attempts_made + 1 + (self.stalls if self.options.attempts > 0 else 0)
 
     @property
@@ -226,12 +226,12 @@ class RunningJob(Parent):
     def is_cancelled(self) -> bool:
         """Whether this attempt should stop: cancelled, lease lost, time up, or the worker shuts down.
 
-        The way for a thread to find out; it cannot be stopped from outside.
+        A thread must poll this: it cannot be stopped from outside.
         """
         return self.cancel_reason is not None
 
     async def cancelled(self) -> str:
-        """Waits until the attempt should stop; returns why."""
+        """Waits until the attempt should stop; returns the reason."""
         if self._cancelled is None:
             self._cancelled = asyncio.Event()
             if self.cancel_reason is not None:
@@ -250,7 +250,7 @@ class RunningJob(Parent):
             raise JobCancelled(self.cancel_text or self.cancel_reason)
 
     def cancel(self, reason: str) -> None:
-        """Tells the attempt to stop. Called by the worker, in its loop."""
+        """Requests the attempt to stop. Called by the worker, in its loop."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
             if self._cancelled is not None:
@@ -259,7 +259,7 @@ class RunningJob(Parent):
                 self._flag.set()
 
     def wait_cancelled(self, timeout: float | None = None) -> bool:
-        """For threads: waits until the attempt should stop, or for so many seconds."""
+        """For threads: waits until the attempt should stop, or until the timeout (seconds)."""
         if self._flag is None:
             self._flag = threading.Event()
             if self.cancel_reason is not None:
@@ -267,12 +267,12 @@ class RunningJob(Parent):
         return self._flag.wait(timeout)
 
     def bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Notes the worker's loop, so that a thread can use ``call_soon`` ways back into it."""
+        """Stores the worker's loop, so that a thread can call back into it."""
         self._loop = loop
         self._loop_thread = threading.get_ident()
 
     def wait_for(self, doing: Coroutine[Any, Any, T]) -> T:
-        """For threads: does something async in the worker's loop, e.g. ``job.wait_for(job.log("…"))``."""
+        """For threads: runs a coroutine in the worker's loop, e.g. ``job.wait_for(job.log("…"))``."""
         if self._loop is None:
             doing.close()
             raise RuntimeError("wait_for is for handlers that run in a thread; an async handler awaits")
@@ -290,13 +290,13 @@ class RunningJob(Parent):
         )
 
     async def checkpoint(self, data: Any) -> None:
-        """Saves how far the work has come, for the next attempt to go on from (``checkpointed``).
+        """Saves the progress of the work, from which the next attempt continues (``checkpointed``).
 
         Args:
-            data: Anything JSON can hold; it replaces what was saved before.
+            data: Anything JSON can hold; it replaces the last checkpoint.
 
         Raises:
-            LeaseLost: Another worker runs this job by now; nothing was written.
+            LeaseLost: Another worker now runs this job; nothing was written.
         """
         body = payload.encode(data, field="checkpoint")
         if (sealer := self.sealer) is not None:
@@ -307,7 +307,7 @@ class RunningJob(Parent):
 
     @property
     def checkpointed(self) -> Any:
-        """What ``checkpoint`` saved last, in this attempt or one before; None for nothing.
+        """The last value of ``checkpoint``, of this attempt or an earlier one; None if there is none.
 
         Raises:
             SealError: The queue is sealed, and this is not what was sealed for this job.
@@ -320,7 +320,7 @@ class RunningJob(Parent):
         return payload.decode_stored(opened, "ox:checkpoint")
 
     def limit_to(self, timeout: Duration) -> None:
-        """Asks for less time than the attempt has, counted from now; more than it has is not to be had.
+        """Shortens the time of the attempt, counted from now; it cannot be extended.
 
         Raises:
             ValidationError: The value is no duration.
@@ -334,22 +334,22 @@ class RunningJob(Parent):
             self.shorten(self, seconds)
 
     async def update_data(self, data: Any) -> None:
-        """Replaces the payload, for the next attempt to see."""
+        """Replaces the payload for the next attempt."""
         await self._broker.update_data(self.id, data)
         self._data = data
 
     async def add_children(self, *flows: HasTree) -> list[AddedTree]:
         """Adds children to this job while it runs; return ``WaitForChildren()`` to wait for them.
 
-        An attempt that is repeated adds them again: give them a ``job_id`` that follows from this job's to
-        make them the same ones.
+        A repeated attempt adds them again. A ``job_id`` that is derived from this job's id makes them the
+        same jobs.
 
         Args:
-            *flows: The children, each perhaps with children of its own (``Flow``).
+            *flows: The children, each optionally with children of its own (``Flow``).
 
         Raises:
             ValidationError: Something is wrong with a child; nothing was written.
-            LeaseLost: Another worker runs this job by now; nothing was written.
+            LeaseLost: Another worker now runs this job; nothing was written.
         """
         trees = [flow.tree() for flow in flows]
         return await self._flows.add_children(self.id, trees, token=self.token)
@@ -358,7 +358,7 @@ class RunningJob(Parent):
         return self._broker
 
     def log_fields(self) -> dict[str, Any]:
-        """The fields of a log line about this attempt."""
+        """Returns the fields of a log line about this attempt."""
         fields = {
             "worker_id": self.worker_id,
             "job_id": self.id,
@@ -371,11 +371,11 @@ class RunningJob(Parent):
         return fields
 
     def server_ms(self) -> int:
-        """The time in ms by the clock of the job's server."""
+        """Returns the time in ms by the clock of the job's server."""
         return self._broker.clock()
 
     def snapshot(self) -> Job:
-        """The job as a value of the model."""
+        """Returns the job as a value of the model."""
         sealer = self.sealer
         if sealer is None:
             _ = self.raw_data  # raises if the payload is sealed: without keys it would pass as data
@@ -383,7 +383,7 @@ class RunningJob(Parent):
 
 
 class Place:
-    """Where a handler runs: tells code far below which job it is part of."""
+    """The running job of a handler, for code that it calls."""
 
     __slots__ = ("job",)
 
@@ -395,7 +395,7 @@ current_place: ContextVar[Place | None] = ContextVar("oxcart_place", default=Non
 
 
 def carry(options: JobOptions) -> JobOptions:
-    """Options of a job that a handler adds: it has the correlation id of the handler's, or one of its own."""
+    """Returns options of a job that a handler adds; they inherit its correlation id by default."""
     place = current_place.get()
     if place is None or place.job is None or options.correlation_id is not None:
         return options
@@ -404,6 +404,6 @@ def carry(options: JobOptions) -> JobOptions:
 
 
 def current_job() -> RunningJob | None:
-    """The job that the calling code is part of, or None outside of handlers."""
+    """Returns the job that the calling code belongs to, or None outside of handlers."""
     place = current_place.get()
     return place.job if place else None

@@ -1,11 +1,11 @@
 """Makes the next run of a schedule before the claimed run is run.
 
-A run is a job like any other, but the first worker that claims it makes the run that follows. So a schedule
+A run is a job like any other, but the first worker that claims it makes the next run. So a schedule
 needs no process of its own and does not depend on how the run ends. Only the current run may make the next
 one, so it is made exactly once, whichever client claims and however often a run is retried.
 
-A run whose next one cannot be made is delayed, longer each time. A schedule that stops in silence would be
-worse than one that is late and logs why.
+A run whose next one cannot be made is delayed, longer each time. A schedule that stops silently would be
+worse than a late run with a log line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from oxcart.model.schedule import is_legacy_id
 
 log = logging.getLogger("oxcart.worker")
 
-#: Ms by which a run is delayed whose next one could not be made: doubled with each start, up to the second.
+#: Ms by which a run is delayed if its next one could not be made: doubled with each start, up to the second.
 DELAYS = (2_000, 300_000)
 
 

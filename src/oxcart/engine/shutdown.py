@@ -11,7 +11,7 @@ from oxcart.engine.claims import Claims, Station
 
 log = logging.getLogger("oxcart.worker")
 
-#: Seconds between looks at the outcomes that are left.
+#: Seconds between checks of the remaining outcomes.
 LOOK = 0.05
 #: Seconds that a worker waits for a server that cannot be reached.
 UNREACHED = 0.5
@@ -20,7 +20,7 @@ ANSWERED = 2.0
 
 
 async def commit_the_rest(claims: Claims, stations: Sequence[Station], give_up: Callable[[], float]) -> bool:
-    """Commits the outcomes that are left; waits for a lost server only while there are any.
+    """Commits the remaining outcomes; waits for a lost server only while there are any.
 
     Args:
         claims: Has the outcomes.
@@ -45,7 +45,7 @@ async def commit_the_rest(claims: Claims, stations: Sequence[Station], give_up: 
             await asyncio.wait((draining,))
             if owed:
                 log.error(
-                    "%d outcomes could not be committed; their jobs run again when their leases have run out",
+                    "%d outcomes could not be committed; their jobs run again when their leases have expired",
                     owed,
                 )
             return False

@@ -1,7 +1,7 @@
 """Warns if the clock of this machine differs from the server's.
 
-Jobs do not suffer from it: scripts decide by the server's clock (docs/decisions/62). But peers set and
-compare due times by theirs, and log lines and ages are off.
+Jobs do not suffer from it: scripts use the server's clock (docs/decisions/62). But peers set and
+compare due times by their own clocks, and log lines and ages are off.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a worker consumes: queues with handlers."""
+"""The queues with handlers that a worker consumes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Source(Protocol):
         """The queue in which its webhooks wait to be sent; None if it has none."""
 
     def station_facts(self) -> dict[str, Any]:
-        """What the renewer process needs to find the queue; empty if only this process can."""
+        """Returns the facts by which the renewer process finds the queue; empty if only this process can."""
 
 
 class Consumable(Protocol):
@@ -46,7 +46,7 @@ class Consumable(Protocol):
 
     @property
     def _core(self) -> Source:
-        """What stands behind the queue's face."""
+        """The core behind the queue's face."""
 
 
 def make_worker_id() -> str:

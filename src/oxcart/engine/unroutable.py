@@ -1,7 +1,7 @@
 """Warns of jobs whose targets no living worker fits, on any protocol.
 
-Every worker runs this loop, also one without abilities: a fleet of plain workers must report jobs that wait
-for a target in vain. Of all workers of a queue one looks at a time.
+Every worker runs this loop, even one without abilities: a fleet of plain workers must report jobs whose
+target no worker has. One worker of a queue checks at a time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from oxcart.engine.looper import Looper
 
 log = logging.getLogger("oxcart.lanes")
 
-#: Seconds after which another worker looks if the one that did is gone.
+#: Seconds after which another worker checks if the last one is gone.
 TURN = 15.0
 
 
 class Unroutable(Looper):
-    """Looks for jobs of a queue that no living worker can take, and logs each of their targets once.
+    """Searches jobs of a queue that no living worker can take, and logs each of their targets once.
 
     Args:
         broker: The queue.
-        worker_id: The worker that looks.
+        worker_id: The worker that checks.
     """
 
     name = "search for unroutable jobs"
@@ -35,7 +35,7 @@ class Unroutable(Looper):
         self._logged: set[str] = set()
 
     async def tick(self) -> None:
-        """Looks once, unless another worker watches the queue."""
+        """Checks once, unless another worker watches the queue."""
         broker = self._broker
         if not (await broker.has_targets() and await broker.take_watch(self._worker_id, round(TURN * 1000))):
             self._logged.clear()

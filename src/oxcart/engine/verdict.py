@@ -1,9 +1,7 @@
-"""What an ended attempt means for its job: completed, retried now or later, failed for good, given back.
+"""Decides the outcome of an ended attempt: completed, retried now or later, failed for good, returned.
 
-All of the retry policy is here. Attempts used are ended attempts plus stalls; a job that a peer added
-without a number of attempts has one, and stalls do not count against it (as with peers).
-
-May touch: nothing; a function of the attempt and its result.
+All of the retry policy is here. Used attempts are ended attempts plus stalls. A job that a peer added
+without a number of attempts has one attempt, and stalls do not count against it (as with peers).
 """
 
 from __future__ import annotations
@@ -34,31 +32,31 @@ from oxcart.model.outcome import Cancel, Retry, Snooze, WaitForChildren
 from oxcart.model.retention import Retention
 
 log = logging.getLogger("oxcart.worker")
-#: Failed attempts alone, so that they can be turned down without the rest.
+#: Only failed attempts, so that their level can be set separately.
 failures = logging.getLogger("oxcart.worker.failures")
 
-#: A trace longer than this is cut in the middle; what matters is at both ends.
+#: A longer trace is cut in the middle; its ends matter most.
 LONGEST_TRACE = 16_384
-#: The same for a reason: it stands in the job, in an event, and in the memory of whoever lists failed jobs.
+#: The same for a reason: the job and an event store it, and clients that list failed jobs load it.
 LONGEST_REASON = 16_384
 #: A reason in the log is cut here.
 LONGEST_LINE = 300
 #: The reason that peers write too.
 STARTED_TOO_OFTEN = "job started more than allowable limit"
-#: How often a job may be started without ending, unless the worker says otherwise. Starts count whose worker
-#: was lost or gave the job back; those that ended in a result, a failure or a snooze do not.
+#: How often a job may be started without ending, unless the worker has another bound. Only starts whose
+#: worker was lost or returned the job count; starts that ended in a result, a failure or a snooze do not.
 MOST_UNENDED = 1000
 #: The reason of a job beyond that bound.
 NEVER_ENDED = "job started {} times without ending: its workers were lost or gave it back"
-#: How many traces are kept where the job does not say.
+#: How many traces are kept if the job has no number.
 TRACES = 10
 
 #: Why the end of an attempt is refused, by the code.
 REFUSALS: dict[int, str] = {
     ReplyCode.JOB_NOT_FOUND: "the job is gone",
-    ReplyCode.LEASE_GONE: "its lease ran out",
-    ReplyCode.WRONG_STATE: "the job is not active any more",
-    ReplyCode.LEASE_OF_ANOTHER: "another worker holds its lease",
+    ReplyCode.LEASE_GONE: "its lease has expired",
+    ReplyCode.WRONG_STATE: "the job is no longer active",
+    ReplyCode.LEASE_OF_ANOTHER: "another worker has its lease",
 }
 
 _NOUNS = {OutcomeKind.COMPLETED: "result", OutcomeKind.FAILED: "failure"}
@@ -73,14 +71,15 @@ class Verdict:
     """Turns results and exceptions into outcomes.
 
     Args:
-        classifier: Tells the category of an exception.
+        classifier: Returns the category of an exception.
         strategies: Backoff functions by name, for jobs whose policy is ``custom``.
-        remove_on_complete: What to keep of completed jobs that do not say.
-        remove_on_fail: The same for failed ones.
-        max_started: How often a job may be started, every start included; None for no limit. Unless given, a
+        remove_on_complete: Retention of completed jobs that have none of their own.
+        remove_on_fail: The same for failed jobs.
+        max_started: How often a job may be started, every start included; None for no limit. By default a
             job may be started `MOST_UNENDED` times without ending.
         rand: Randomness for jitter, from 0 to 1.
-        clock: The time in ms, for tests; without it attempts end, and lifetimes are over, by the server's.
+        clock: The time in ms, for tests; by default the server's clock decides when attempts and lifetimes
+            end.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class Verdict:
         self._max_started = max_started
 
     def of_result(self, job: RunningJob, result: Any) -> Outcome:
-        """The outcome of a handler that returned."""
+        """Returns the outcome of a handler that returned."""
         kind = type(result)
         if kind is Snooze:
             return self.snoozed(job, parse_ms(result.delay, "delay"))
@@ -135,7 +134,7 @@ class Verdict:
         )
 
     def of_error(self, job: RunningJob, error: BaseException, category: Category | None = None) -> Outcome:
-        """The outcome of a handler that raised."""
+        """Returns the outcome of a handler that raised."""
         if isinstance(error, Undecodable):
             return self.quarantined(job, str(error))
         if isinstance(error, RateLimited):
@@ -147,8 +146,8 @@ class Verdict:
                 category = self._classifier.classify(error)
             if isinstance(error, TemporaryError) and error.retry_after is not None:
                 after = parse_ms(error.retry_after, "retry_after")
-        except Exception as broken:  # an error that cannot say what it is must still end its attempt
-            reason = f"{type(error).__name__}, of which nothing more can be told: {type(broken).__name__}"
+        except Exception as broken:  # an error whose description fails must still end its attempt
+            reason = f"{type(error).__name__}, whose description failed with {type(broken).__name__}"
             category = category or Category.TEMPORARY
         final = category in (Category.PERMANENT, Category.CANCELLED) or not self._is_retried(job, category)
         if final or (job.options.skip_on and _is_named(error, job.options.skip_on)):
@@ -178,14 +177,14 @@ class Verdict:
         )
 
     def before_start(self, job: RunningJob) -> Outcome | None:
-        """The outcome of a job that must not run at all, or None for one that may."""
+        """Returns the outcome of a job that must not run at all, or None if it may run."""
         claim = job.claim
         has_conditions = claim.has_conditions
         if has_conditions:
             if self.life_left(job) == 0:
                 return self.expired(job)
             reason = claim.cancel_reason
-            if reason is not None:  # the worker that got the request is lost, or gave the job back
+            if reason is not None:  # the worker that received the request is lost, or returned the job
                 return self._final(job, reason, Category.CANCELLED, None)
             reason = claim.deferred_failure
             if reason is not None:
@@ -206,7 +205,7 @@ class Verdict:
         return None
 
     def _started_too_often(self, job: RunningJob) -> str:
-        """Why a job was started too often; empty where it was not."""
+        """Returns why a job was started too often; empty if it was not."""
         bound = self._max_started
         if bound is None or job.fencing <= (MOST_UNENDED if bound is UNSET else bound):
             return ""
@@ -217,18 +216,18 @@ class Verdict:
         return NEVER_ENDED.format(unended) if unended >= MOST_UNENDED else ""
 
     def cancelled(self, job: RunningJob, error: BaseException | None = None) -> Outcome:
-        """The outcome of an attempt that ended because its job was cancelled."""
+        """Returns the outcome of an attempt that ended because its job was cancelled."""
         if error is not None and not isinstance(error, JobCancelled):
             cause, error = error, JobCancelled(job.cancel_text)
             error.__cause__ = cause
         return self._final(job, job.cancel_text or "cancelled", Category.CANCELLED, error)
 
     def _time(self) -> int:
-        """When an attempt ends that ends now; 0 for the server's time."""
+        """Returns the end of an attempt that ends now; 0 for the server's time."""
         return 0 if self._clock is None else self._clock()
 
     def life_left(self, job: RunningJob) -> int | None:
-        """Ms until the job's lifetime is over, at least 0; None where it has no end."""
+        """Returns the ms until the job's lifetime expires, at least 0; None if it has no lifetime."""
         expires_ms = job.claim.expires_ms
         if expires_ms is None:
             return None
@@ -236,28 +235,28 @@ class Verdict:
         return max(0, expires_ms - now)
 
     def expired(self, job: RunningJob, error: BaseException | None = None) -> Outcome:
-        """The outcome of a job whose lifetime is over: a dead letter, whatever attempts are left."""
+        """Returns the outcome of a job whose lifetime has expired: a dead letter."""
         outcome = self._final(job, LIFETIME_OVER, Category.TIMEOUT, error)
         outcome.dead = "lifetime"
         return outcome
 
     @staticmethod
     def goes_on(result: Any) -> bool:
-        """Whether a handler asks for its job to run again, which one that was cancelled does not."""
+        """Returns whether a handler's result makes its job run again; a cancelled job does not."""
         return isinstance(result, Retry | Snooze | WaitForChildren | RateLimited)
 
     def snoozed(self, job: RunningJob, delay_ms: int) -> Outcome:
-        """Put off without having been an attempt."""
+        """Returns the outcome of a job that is delayed without using an attempt."""
         return Outcome(
             OutcomeKind.DELAY, job.id, job.token, job.fencing, self._time(), delay_ms=delay_ms, counts=False
         )
 
     def given_back(self, job: RunningJob) -> Outcome:
-        """Back to the front of the queue, as if it had not been claimed."""
+        """Returns a job to the front of the queue, as if it had not been claimed."""
         return Outcome(OutcomeKind.GIVE_BACK, job.id, job.token, job.fencing, self._time())
 
     def limited(self, job: RunningJob, limit: RateLimited) -> Outcome:
-        """Back to the front of the queue, which is held for a while."""
+        """Returns a job to the front of the queue, which is held for a while."""
         log.info("queue %s is held for %d ms: %s", job.queue, limit.after_ms, limit, extra=job.log_fields())
         return Outcome(
             OutcomeKind.HOLD_QUEUE,
@@ -270,7 +269,7 @@ class Verdict:
         )
 
     def children_not_ready(self, job: RunningJob, code: int) -> Outcome:
-        """A completion refused because of the job's children becomes a failure."""
+        """Returns a failure for a completion that was refused because of the job's children."""
         pending = (
             "the job has children that have not ended; a handler returns WaitForChildren() to wait for them"
         )
@@ -330,7 +329,8 @@ class Verdict:
             _text(_cut(reason, LONGEST_REASON)),
             self._stack(job, reason, error),
             retention_argument(self._failed if kept is None else kept),
-            # Peers compare ended attempts alone; where stalls used up the rest, the last ended one was it.
+            # Peers compare only ended attempts; if stalls used up the rest, the last ended attempt was the
+            # final one.
             attempts=min(options.attempts, ended) if used >= options.attempts else options.attempts,
             category=category.value,
             code=_code(error),
@@ -348,10 +348,10 @@ class Verdict:
         return _json.encode([_text(trace).decode() for trace in kept])
 
 
-def tell_failure(job: RunningJob, outcome: Outcome) -> None:
+def log_failure(job: RunningJob, outcome: Outcome) -> None:
     """Logs a failed attempt in one line, with its traceback and the facts of its job as fields."""
     if outcome.category == Category.CANCELLED.value:
-        return  # somebody wanted it so
+        return  # a client requested it
     if outcome.dead == UNDECODABLE:
         log.error(
             "queue %s: job %s is quarantined: %s",
@@ -380,8 +380,8 @@ def tell_failure(job: RunningJob, outcome: Outcome) -> None:
     )
 
 
-def tell_refusal(job: RunningJob, outcome: Outcome, code: Code) -> None:
-    """Logs an outcome that the server refused; one of a job that was cancelled by force is no news."""
+def log_refusal(job: RunningJob, outcome: Outcome, code: Code) -> None:
+    """Logs an outcome that the server refused, unless its job was cancelled by force."""
     if job.cancel_reason == Category.CANCELLED.value and outcome.category == Category.CANCELLED.value:
         return
     log.warning(
@@ -400,13 +400,13 @@ def _last_trace(outcome: Outcome) -> str:
 
 
 def _is_named(error: BaseException, names: Sequence[str]) -> bool:
-    """Whether the names include an error's code, its class or a base of it."""
+    """Returns whether the names include an error's code, its class or a base of it."""
     kinds = {kind.__name__ for kind in type(error).__mro__} | {_code(error)}
     return not kinds.isdisjoint(names)
 
 
 def _code(error: BaseException | None) -> str:
-    """The application's own word for a failure, else the class of the error."""
+    """Returns the application's own word for a failure, else the class of the error."""
     if error is None:
         return ""
     code = getattr(error, "code", None)
@@ -414,7 +414,7 @@ def _code(error: BaseException | None) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """A text without its middle, where it is too long."""
+    """Returns a text without its middle, if it is too long."""
     if len(text) <= longest:
         return text
     half = longest // 2
@@ -422,5 +422,5 @@ def _cut(text: str, longest: int) -> str:
 
 
 def _text(text: str) -> bytes:
-    """UTF-8 of any text; half of a surrogate pair, which has no UTF-8, is written as its escape."""
+    """Returns UTF-8 of any text; half of a surrogate pair, which has no UTF-8, is written as its escape."""
     return text.encode("utf-8", "backslashreplace")

@@ -19,7 +19,7 @@ from oxcart.model.errors import AccessDenied, BrokerError, BrokerUnavailable
 
 log = logging.getLogger("oxcart.worker")
 
-#: Longest single block, in seconds; also the interval at which queues are looked at without a marker.
+#: Longest single block, in seconds; also the interval at which queues are checked without a marker.
 POLL = 5.0
 #: The same for a protocol whose peers write no markers.
 POLL_OFTEN = 0.25
@@ -51,7 +51,7 @@ class Waiter:
         brokers: The queues to wait for; all in one slot on a cluster.
         name: The worker's name.
         wanted: Returns the indexes of the queues to wait for now, and the time (ms) until which at most.
-        wake: Receives the index of a queue that has jobs, or None when it is time to look at all queues.
+        wake: Receives the index of a queue that has jobs, or None when it is time to check all queues.
         has_room: Returns whether a slot is free.
         clock: The clock of the times that ``wanted`` returns, in ms.
         reconnect: Pauses between attempts to reach a lost server.

@@ -1,10 +1,8 @@
-"""The worker: takes jobs from one or several queues and runs their handlers.
+"""The worker: claims jobs from one or several queues and runs their handlers.
 
-It puts the parts together: ``claims`` talks to the queues, ``executor`` runs handlers, ``leases`` keeps
-holds alive, ``waiter`` waits for work, ``housekeeping`` keeps house. Its own work is the way of a job between
-them, and an orderly start and end.
-
-May touch: everything the parts touch.
+It assembles the parts: ``claims`` talks to the queues, ``executor`` runs handlers, ``leases`` renews leases,
+``waiter`` waits for jobs, ``maintenance`` runs the periodic loops. The worker itself moves a job between
+them, and starts and stops them in order.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from oxcart.engine.runs import ClaimedRuns
 from oxcart.engine.shutdown import UNREACHED, commit_the_rest
 from oxcart.engine.source import Consumable, Source, make_worker_id
 from oxcart.engine.unknown import UnknownNames
-from oxcart.engine.verdict import Verdict, tell_failure, tell_refusal
+from oxcart.engine.verdict import Verdict, log_failure, log_refusal
 from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.engine.webhooks.outbox import Outbox
 from oxcart.model.backoff import Strategy
@@ -66,33 +64,33 @@ class Worker:
     Args:
         *queues: The queues to consume, in rotation.
         concurrency: How many handlers run at once.
-        name: The worker's name, shown by peers; its id unless given.
-        abilities: What it can do and where it is. One that was told takes jobs whose targets fit it, beside
-            those without a target; one that was not takes only the latter, and on Bridge also jobs that ask
-            for its name or stack. Its server is its name.
+        name: The worker's name, shown by peers; its id by default.
+        abilities: What it can do and where it is. A worker with abilities takes jobs without a target and
+            jobs whose targets match it. A worker without takes only jobs without a target, and on Bridge also
+            jobs whose target is its name or stack. Its server is its name.
         lock_duration: How long a lease lasts without renewal.
-        renew_every: How often leases are renewed; half the lease unless given.
-        stalled_interval: How often to look for jobs of lost workers.
-        max_stalled: How often a job may be taken back before it is failed.
-        timeout: How long an attempt may take where neither job nor handler says; None for no limit.
+        renew_every: How often leases are renewed; half the lease by default.
+        stalled_interval: How often to check for jobs of lost workers.
+        max_stalled: How often a job may be recovered before it fails.
+        timeout: How long an attempt may take if neither job nor handler has a timeout; None for no limit.
         shutdown_timeout: How long running jobs may take to end when the worker is stopped.
         limiter: ``(max, duration)``: at most so many jobs in that time over all workers of a queue.
-        lifespan: An async context manager; what it yields is ``job.state`` in every handler.
+        lifespan: An async context manager; its value is ``job.state`` in every handler.
         middleware: ``async def layer(job, call_next)`` around every handler, the first outermost.
-        classifier: Tells the category of an exception.
+        classifier: Returns the category of an exception.
         strategies: Backoff functions by name, for the policy ``custom``.
-        remove_on_complete: What to keep of completed jobs that do not say.
-        remove_on_fail: The same for failed ones.
+        remove_on_complete: Retention of completed jobs that have none of their own.
+        remove_on_fail: The same for failed jobs.
         reconnect: Pauses and limit of attempts to reach a lost server.
-        recover: Whether this worker looks for jobs of lost workers.
-        max_started: How often a job may be started, retries, stalls and give-backs included, before it is
-            failed without being run; None for no limit. Unless given, a job may be started 1 000 times
-            without ending: starts whose worker was lost or gave the job back.
-        metrics: For so many minutes the queue keeps how many jobs ended in each, for
+        recover: Whether this worker recovers jobs of lost workers.
+        max_started: How often a job may be started, retries, stalls and returns included, before it fails
+            without being run; None for no limit. By default a job may be started 1 000 times
+            without ending: starts whose worker was lost or returned the job.
+        metrics: For how many minutes the queue keeps the counts of ended jobs, for
             ``queue.jobs.metrics`` and
             Node's ``getMetrics``; 0 counts nothing.
-        observer: Told what happens, for metrics and traces.
-        clock: The time in ms in the place of the server's, for tests.
+        observer: Receives what happens, for metrics and traces.
+        clock: A clock in ms that replaces the server's, for tests.
         rand: Randomness, from 0 to 1.
     """
 
@@ -173,23 +171,23 @@ class Worker:
         self._state: Any = None
         self._stopping = asyncio.Event()
         self._eased = asyncio.Event()
-        #: Whether the worker takes no jobs until ``resume``.
+        #: Whether the worker claims no jobs until ``resume``.
         self.is_paused = False
         self._given_up: set[RunningJob] = set()
         self._failure: BaseException | None = None
         self._unknown = UnknownNames(self._verdict)
-        #: Set once the worker takes jobs.
+        #: Set once the worker claims jobs.
         self.started = asyncio.Event()
-        #: Whether the server could be reached when last tried.
+        #: Whether the server could be reached at the last attempt.
         self.is_connected = False
         self.processed = 0
 
     @property
     def abilities(self) -> Abilities:
-        """What the worker can do. A change takes effect at once; what the worker holds it still ends.
+        """The worker's abilities. A change takes effect at once; the worker still ends the jobs it has.
 
         Raises:
-            ValidationError: They are none, or a worker that runs was told none when it started.
+            ValidationError: They cannot be read, or the running worker was started without abilities.
         """
         return self._abilities
 
@@ -198,7 +196,7 @@ class Worker:
         read = read_abilities(abilities, self.name)
         if self.started.is_set():
             if not self._is_routed and not self._mesh.may_change:
-                raise ValidationError("abilities", "said when the worker starts, to be changed later", read)
+                raise ValidationError("abilities", "set when the worker starts, to be changed later", read)
             self._abilities = read
             self._mesh.change(read)
             self._claims.wake(None)
@@ -222,11 +220,11 @@ class Worker:
             raise self._failure
 
     def stop(self, *, now: bool = False, abandon: bool = False) -> None:
-        """Asks the worker to end: no new jobs, running ones may end, the rest is given back.
+        """Asks the worker to end: it claims no new jobs, running jobs may end, and it returns the rest.
 
         Args:
             now: Do not wait for running jobs; also when the worker is already waiting for them.
-            abandon: Nor give them back: another worker's stalled check takes them, as after a kill.
+            abandon: Do not return them either: another worker's stalled check recovers them, as after a kill.
         """
         self._stopping.set()
         self._eased.set()
@@ -237,27 +235,27 @@ class Worker:
                 self._executor.hurry()
 
     async def pause(self, *, wait: bool = True) -> None:
-        """Takes no more jobs until ``resume``. Other workers of the queues go on.
+        """Claims no more jobs until ``resume``. Other workers of the queues continue.
 
-        What is in hand is run to its end, and so is what a claim brings that is under way. A worker that has
+        The worker finishes its jobs, including those of a claim in flight. A worker that has
         not started yet will start paused.
 
         Args:
-            wait: Whether to return only when nothing is in hand any more.
+            wait: Whether to return only when the worker has no jobs left.
         """
         self.is_paused = True
         if not self.started.is_set():
             return
         self._claims.paused = True
         if wait:
-            await self._claims.drained()  # a claim under way may still bring jobs
+            await self._claims.drained()  # a claim in flight may still return jobs
             while self._executor.load and not self._stopping.is_set():
                 self._eased.clear()
                 await self._eased.wait()
             await self._claims.drained()
 
     def resume(self) -> None:
-        """Takes jobs again after ``pause``."""
+        """Claims jobs again after ``pause``."""
         self.is_paused = False
         if self.started.is_set():
             self._claims.paused = False
@@ -265,7 +263,7 @@ class Worker:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Worker]:
-        """Runs the worker beside the block, and stops it at its end."""
+        """Runs the worker during the block, and stops it at its end."""
         task = asyncio.create_task(self.run(), name=f"oxcart-worker-{self.name}")
         waiting = asyncio.create_task(self.started.wait())
         try:
@@ -383,7 +381,7 @@ class Worker:
         return self._executor.load + self._runs.load
 
     def _is_holding(self) -> bool:
-        """Whether somebody waits for what this worker has; a call under way carries outcomes, or claims."""
+        """Returns whether this worker has jobs or outcomes; a call in flight carries outcomes, or claims."""
         return self._load() > 0 or any(one.calls or one.outcomes for one in self._mesh.stations)
 
     def _make_waiter(self, brokers: list[ServedBroker], indexes: list[int]) -> Waiter:
@@ -416,7 +414,7 @@ class Worker:
             is_settled=lambda: not self._claims.has_room or self._mesh.is_settled(indexes),
         )
 
-    # -- the way of a job
+    # -- the path of a job
 
     def _arrived(self, station: Station, claimed: Claimed) -> None:
         if (url := station.broker.known_url) is not None:  # by now it may name more nodes than at the start
@@ -431,9 +429,7 @@ class Worker:
                 if not job.fault:
                     job.handler = handlers.find(claim.name)
                     job.limit = self._executor.limit_of(job)
-            except (
-                Exception
-            ) as error:  # whatever a peer wrote: it must not end this worker, and then the next
+            except Exception as error:  # a malformed job must not end this worker, and then the next
                 log.exception("queue %s: could not decode job %s", station.broker.queue, job.id)
                 job.fault = f"{type(error).__name__}: {error}"
             jobs.append(job)
@@ -441,11 +437,11 @@ class Worker:
             if claim.advances_schedule:
                 runs.append(job)
         if self._stopping.is_set():
-            # The claim was under way when the worker was told to end.
+            # The claim was in flight when the worker was stopped.
             for job in jobs:
                 self._claims.submit(station, job, self._verdict.given_back(job))
             return
-        # Before any handler runs: one of them may never let this process speak again.
+        # Before any handler runs: a handler may block this process forever.
         self._leases.hold(station.index, jobs, timeouts)
         self._cancellations.needed.set()
         if runs:
@@ -471,7 +467,7 @@ class Worker:
 
     def _job_done(self, job: RunningJob, outcome: Outcome) -> None:
         if job in self._given_up:
-            return  # it was given back because it would not end; the job is not ours any more
+            return  # it was returned because it would not end; the job is no longer ours
         self._claims.submit(job.station, job, outcome)
 
     def _ended(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
@@ -479,7 +475,7 @@ class Worker:
         if code == _DONE_WITHOUT_PARENT:
             code = _DONE
             log.error(
-                "queue %s: job %s has ended, but its parent could not be told and waits for it",
+                "queue %s: job %s has ended, but its parent could not be notified and still waits",
                 station.broker.queue,
                 job.id,
                 extra=job.log_fields(),
@@ -487,11 +483,11 @@ class Worker:
         if code == _DONE:
             self.processed += 1
             if outcome.category:
-                tell_failure(job, outcome)
+                log_failure(job, outcome)
             if outcome.kind in _ENDED and job.claim.callback_url is not None:
                 self._outbox.finished(station.root.index, job, outcome)
         elif code == ReplyCode.NOTHING_TO_DO and outcome.kind == OutcomeKind.AWAIT_CHILDREN:
-            # Its children ended before it began to wait: it goes on at once.
+            # Its children ended before it began to wait: it continues at once.
             self._leases.hold(station.index, [job], [None])
             self._claims.submit(station, job, self._verdict.given_back(job))
             return
@@ -501,7 +497,7 @@ class Worker:
             self._claims.submit(station, job, self._verdict.children_not_ready(job, int(code)))
             return
         else:
-            tell_refusal(job, outcome, code)
+            log_refusal(job, outcome, code)
         if self._observer is not None:
             self._observer.job_ended(job, outcome, code, job.took)
 
@@ -510,7 +506,7 @@ class Worker:
         for waiter in self._waiters:
             waiter.needed.set()
 
-    # -- what the parts report
+    # -- reports of the parts
 
     def _lease_lost(self, station: int, job_id: str) -> None:
         job = self._leases.held(station).get(job_id)
@@ -560,8 +556,8 @@ class Worker:
     # -- the end
 
     async def _shut_down(self, loops: list[asyncio.Task[None]], brokers: list[ServedBroker]) -> None:
-        """No new jobs; running ones may end in their time; what is left is given back."""
-        self._stopping.set()  # also where the task was cancelled: what a late claim brings is given back
+        """Claims no new jobs, lets running jobs end in their time, and returns the rest."""
+        self._stopping.set()  # also if the task was cancelled: jobs of a late claim are returned
         self._claims.stop_claiming()
         for job in self._runs.take_back() + self._executor.take_back():
             self._claims.submit(job.station, job, self._verdict.given_back(job))
@@ -572,10 +568,10 @@ class Worker:
             job.deadline = None
             self._executor.stop(job, SHUTDOWN)
         if left:
-            fate = "left to a stalled check" if self._given_up else "given back"
+            fate = "left to a stalled check" if self._given_up else "returned to the queue"
             log.warning("worker %s: %d jobs did not end in time and are %s", self.name, len(left), fate)
             await asyncio.sleep(0.05)
-        for job in set(self._executor.running) - self._given_up:  # deaf: a thread, or one that will not stop
+        for job in set(self._executor.running) - self._given_up:  # threads, and handlers that do not stop
             self._given_up.add(job)
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         for task in loops:
@@ -583,7 +579,7 @@ class Worker:
         await asyncio.wait(loops, timeout=UNREACHED)
         is_reached = False
         if not isinstance(self._failure, BrokerUnavailable | AccessDenied):
-            # A second stop takes the time away that the first one gave.
+            # A second stop takes away the time that the first one allowed.
             until = lambda: give_up if self._shutdown_timeout else 0.0  # noqa: E731
             is_reached = await commit_the_rest(self._claims, self._mesh.stations, until)
         await self._claims.close()

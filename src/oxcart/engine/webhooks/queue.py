@@ -15,7 +15,7 @@ from oxcart.engine.running import RunningJob
 from oxcart.engine.source import Consumable
 from oxcart.engine.webhooks.sender import Delivery, Webhooks
 
-#: Behind a queue's name.
+#: The suffix of a queue's name.
 SUFFIX = ".webhooks"
 
 
