@@ -91,7 +91,7 @@ class User:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         return lines
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message; a user that does not read misses it and does not delay the others."""
         with contextlib.suppress(OSError):
             self.link.send(json.dumps(message).encode() + b"\n")
@@ -237,7 +237,7 @@ class Keeper:
         self._selector = selectors.DefaultSelector()
         self._users: set[User] = set()
         self._started = time.time()
-        self._empty_since = self._told = self._looked = time.monotonic()
+        self._empty_since = self._reported = self._looked = time.monotonic()
         self._ready = self._was_ready = self._stop_wanted = False
         self._failed_starts = 0
         self._retry_at = self._server_since = 0.0
@@ -441,7 +441,7 @@ class Keeper:
             self._join(user, message)
             return True
         if op == "status":
-            user.tell(self._status())
+            user.send(self._status())
             return False
         if op == "leave":
             user.joined, user.leaving = False, True
@@ -459,16 +459,16 @@ class Keeper:
         self._server.wish_fsync(wish if wish in _FSYNC else "")
         if self._ready:
             self._server.apply_fsync()
-        user.tell(self._ready_message() if self._ready else {"state": "starting"})
+        user.send(self._ready_message() if self._ready else {"state": "starting"})
 
     def _tell_all(self, message: dict[str, Any]) -> None:
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         for user in self._users:
             if user.joined:
-                user.tell(message)
+                user.send(message)
 
     def _tell_waiting(self, state: str) -> None:
-        if time.monotonic() - self._told > _TICK:
+        if time.monotonic() - self._reported > _TICK:
             self._tell_all({"state": state})
 
     def _ready_message(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One job type of a Bridge namespace: every verb of the port is one script, or a few bounded ones.
 
-Scripts never decode a record. What a claim needs to know of a job is written down once by whoever reads
-its record first: for our own jobs when they are added, for those of other clients when they are found in
+Scripts never decode a record. The first client of ours that reads a record stores the facts that a claim
+needs: for our own jobs when they are added, for jobs of other clients when they are found in
 the list (``_index``).
 """
 
@@ -64,38 +64,38 @@ from oxcart.model.errors import (
 from oxcart.model.options import JobOptions
 from oxcart.model.target import Abilities
 
-#: Jobs that one call claims, and attempts that it ends, at most: a call holds the server for 2 ms.
+#: Most jobs that one call claims, and most attempts that it finishes: a call blocks the server for 2 ms.
 CLAIM = 20
 FINISH = 25
-#: Entries of the list that one call looks at.
+#: Entries of the list that one call scans.
 SCAN = 50
-#: Jobs that one promotion lets through.
+#: Jobs that one call promotes.
 PROMOTE = 100
-#: Active jobs that one step of a check for lost workers looks at.
+#: Active jobs that one step of a check for lost workers reads.
 CHECK = 100
-#: Lost jobs that one call takes back.
+#: Lost jobs that one call recovers.
 TAKE_BACK = 25
-#: Pending jobs that one call looks at.
+#: Pending jobs that one call checks.
 SETTLE = 50
 #: Leases per renewal call.
 RENEW_CHUNK = 100
-#: Ms that one check for lost workers is alone: with a lock of 30 s a job is back within 35 s.
+#: Ms for which no other check for lost workers begins: with a lock of 30 s a job is back within 35 s.
 CHECK_EVERY = 2_000
-#: Seconds after which a check gives a lost server up.
+#: Seconds after which a check gives up a lost server.
 CHECK_TIMEOUT = 1.0
-#: Lanes that a worker names in a claim at most; with more it learns anew which of them have work.
+#: Most lanes that a worker names in a claim; beyond that it learns again which of them have work.
 MOST_LANES = 500
 #: Lanes of which a worker remembers whether it may serve them.
 MOST_JUDGED = 10_000
-#: How often one claim goes on through the list before the worker is told that there may be more.
+#: How often one claim continues through the list before it returns that there may be more.
 ROUNDS = 20
-#: Ms for which a job that goes elsewhere is kept from the worker that failed it: a heartbeat's life.
+#: Ms for which a job is kept from the worker that failed it: the life of a heartbeat.
 REROUTED = 30_000
-#: How often a record is read again that somebody else changes at the same time.
+#: How often a record is read again that another client changes at the same time.
 TRIES = 10
 #: Outcomes after which a job runs again because it failed.
 _AGAIN = (OutcomeKind.RETRY, OutcomeKind.DELAY)
-#: Why a job is a dead letter whose workers were lost too often.
+#: Why a job whose workers were lost too often is a dead letter.
 LOST = "its worker was lost, and no attempt is left: {} of {}"
 
 
@@ -103,13 +103,13 @@ class BridgeBroker(Looking):
     """One job type.
 
     Args:
-        server: Where the namespace lives.
+        server: The server that the namespace is on.
         queue: The job type.
-        namespace: What stands before all keys.
-        clock: The time in ms in the place of the server's; for tests.
+        namespace: The prefix of all keys.
+        clock: A clock in ms that replaces the server's; for tests.
         formal: Whether priorities are the five formal ones.
-        key_ring: Opens payloads that are sealed.
-        abilities: What the worker can do that claims with this broker.
+        key_ring: Opens sealed payloads.
+        abilities: The abilities of the worker that claims with this broker.
     """
 
     capabilities = BRIDGE
@@ -138,7 +138,7 @@ class BridgeBroker(Looking):
             server, self.slot, uuid.uuid4().hex[:16], journal=journal_key, reconnect=reconnect
         )
         self.next_expiry = 0
-        #: Targets are no queues of their own here.
+        #: Targets are no separate queues here.
         self.base: str = queue
         self.lane: str | None = None
         self._waiting = self.keys.waiting()
@@ -162,7 +162,7 @@ class BridgeBroker(Looking):
         return self.keys.queue
 
     def serve(self, abilities: Abilities) -> None:
-        """Says what the worker can do that claims with this broker; it may change at any time."""
+        """Sets the abilities of the worker that claims with this broker; they may change at any time."""
         if abilities != self.abilities:
             self.abilities = abilities
             self._judged = {"": True}
@@ -178,8 +178,10 @@ class BridgeBroker(Looking):
     async def add_each(
         self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
     ) -> list[Added | OxcartError]:
-        """As ``add``, with the error of a call that failed in the place of each of its jobs, and in that of a
-        job that is to wait for one that is not there, why it was refused.
+        """As ``add``, with the errors of refused jobs in their places.
+
+        The error of a failed call is the error of each of its jobs. A missing dependency refuses its job
+        alone.
         """
         added: list[Added | OxcartError] = []
         left = time_left(timeout)
@@ -211,12 +213,12 @@ class BridgeBroker(Looking):
     # -- running
 
     async def claim(self, ask: Ask) -> Claimed:
-        """Takes ready jobs; goes on through the list, and says so where that was not seen to its end."""
+        """Claims ready jobs; continues through the list, and reports if it did not reach the end."""
         answer = await self._claim(ask, ask.count)
         return await self._go_on(answer, ask, ROUNDS)
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
-        """Ends attempts and claims into the freed slots."""
+        """Finishes attempts and claims into the freed slots."""
         codes: list[Code] = []
         awaited: list[bytes] = []
         for start in range(0, max(1, len(outcomes)), FINISH):
@@ -267,7 +269,7 @@ class BridgeBroker(Looking):
         return ask.worker or self.caller.client_id
 
     async def _go_on(self, answer: Any, ask: Ask, rounds: int) -> Claimed:
-        """Reads what others have put into the list, and claims again while there may be more."""
+        """Indexes jobs of other clients in the list, and claims again while there may be more."""
         worker = self._worker(ask)
         jobs = self._jobs(answer, worker)
         orphans, repeated = list(answer[6]), answer[7] == 1
@@ -276,15 +278,15 @@ class BridgeBroker(Looking):
             found = self._judge(answer[10])
             closed = answer[4] == 1 or answer[2] > 0
             more = not closed and (found or beside or bool(answer[8]) or answer[9] == 1)
-            # What was found is not kept waiting: the worker asks again at once.
+            # The found jobs do not wait: the worker asks again at once.
             if jobs or not ask.count or not more or not rounds:
-                with contextlib.suppress(BrokerError):  # the next pass does it; what was claimed must arrive
+                with contextlib.suppress(BrokerError):  # the next scan does it; the claimed jobs must arrive
                     if answer[8] and (unread := await self._read_foreign(answer[8])):
                         await self._index(unread)
                 break
             rounds -= 1
             unread = await self._read_foreign(answer[8]) if answer[8] else None
-            # One behind the other on one connection, unless the server does not know the script yet: so once
+            # Calls on one connection run in order, unless the server does not know the script yet: hence one
             # more after the last.
             beside = unread is not None
             if unread is None:
@@ -296,8 +298,8 @@ class BridgeBroker(Looking):
                     raise answer
             jobs += self._jobs(answer, worker)
             orphans += answer[6]
-        told = texts(orphans)
-        return Claimed(jobs, answer[2], answer[3], answer[4] == 1, answer[5], told, repeated, more)
+        dropped = texts(orphans)
+        return Claimed(jobs, answer[2], answer[3], answer[4] == 1, answer[5], dropped, repeated, more)
 
     def _jobs(self, answer: Any, worker: str) -> list[ClaimedJob]:
         jobs: list[ClaimedJob] = []
@@ -307,7 +309,7 @@ class BridgeBroker(Looking):
         return jobs
 
     def _rerouted(self, outcome: Outcome) -> bytes:
-        """The facts of a job that another worker is to try next; empty for others."""
+        """Returns the facts of a job that another worker must try next; empty for others."""
         record = outcome.claim.record if isinstance(outcome.claim, BridgeClaim) else None
         if record is None or outcome.kind not in _AGAIN or outcome.code not in record.reroute_on:
             return b""
@@ -316,7 +318,7 @@ class BridgeBroker(Looking):
         return msgspec.structs.replace(facts, lane=lane).packed()
 
     def _judge(self, lanes: Iterable[bytes]) -> bool:
-        """Learns which lanes the worker may serve; says whether there is a new one among them."""
+        """Updates which lanes the worker may serve; returns whether there is a new one among them."""
         found = False
         for raw in lanes:
             lane = raw.decode("utf-8", "replace")
@@ -324,13 +326,13 @@ class BridgeBroker(Looking):
                 if len(self._judged) > MOST_JUDGED:
                     self._judged = {"": True}
                 may = records.matches(lane, self.abilities, self.clock())
-                if may or not lane.startswith(records.AWAY):  # the others will be ours in a while
+                if may or not lane.startswith(records.AWAY):  # the others will be ours later
                     self._judged[lane] = may
                 found = found or may
         return found
 
     async def _read_foreign(self, ids: Sequence[bytes]) -> list[bytes | str | int] | None:
-        """Reads records of other clients; returns what the server is to be told of them, None for nothing."""
+        """Reads records of other clients; returns the arguments of ``index.lua``, None for nothing."""
         names = texts(ids)
         keys = [*map(self.keys.data, names), *map(self.keys.status, names)]
         answers = await self.caller.command("MGET", *keys)
@@ -347,14 +349,14 @@ class BridgeBroker(Looking):
         for one, raw in zip(ids, raws, strict=True):
             if raw is None or one in over:
                 continue
-            facts, depends, told = records.read_facts(raw)
-            if not facts.type:  # nobody can run it: the worker that finds it quarantines it
+            facts, depends, event = records.read_facts(raw)
+            if not facts.type:  # no worker can run it: the worker that finds it quarantines it
                 facts, depends = records.unreadable(self.queue), ()
             if depends:
-                waiting += (one, facts.packed(), told, records.pack(depends))
+                waiting += (one, facts.packed(), event, records.pack(depends))
             else:
                 lanes.setdefault((facts.type, facts.lane, facts.priority), []).extend(
-                    (one, facts.packed(), told)
+                    (one, facts.packed(), event)
                 )
         if not lanes and not waiting:
             return None
@@ -364,7 +366,7 @@ class BridgeBroker(Looking):
         return args + list(waiting)
 
     async def _index(self, args: Sequence[bytes | str | int]) -> None:
-        """Tells the server what is in records of other clients."""
+        """Stores the facts of other clients' records on the server."""
         await self.caller.again(load("index"), self._waiting, *args, patient=True)
 
     async def renew(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
@@ -378,12 +380,10 @@ class BridgeBroker(Looking):
             refused += map(text, answer)
         return refused
 
-    # -- keeping house
+    # -- maintenance
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
-        """Lets due jobs through, and those whose dependencies have completed; returns how many, and the
-        next due time.
-        """
+        """Promotes due jobs and releases dependents; returns how many, and the next due time."""
         moved = 0
         while True:
             step = max(0, min(PROMOTE, most - moved))
@@ -400,9 +400,7 @@ class BridgeBroker(Looking):
         return moved, due
 
     async def _settle(self, ended: bytes = b"") -> int:
-        """Looks at the jobs that wait for one that has ended, or at all that wait, in steps; returns how many
-        were let through.
-        """
+        """Releases the dependents of an ended job, or of all jobs, in steps; returns how many."""
         at = passed = 0
         begun = False
         through: int
@@ -421,20 +419,20 @@ class BridgeBroker(Looking):
                 return passed
 
     async def expire(self) -> int:
-        """Bridge has no lifetimes."""
+        """Returns 0: Bridge has no lifetimes."""
         return 0
 
     async def appear(self, outage: Outage) -> bool:
-        """Gives a sign of life; returns whether the one before had not run out yet."""
+        """Renews the namespace's sign of life; returns whether the one before had not expired."""
         args = (load("appear"), self._waiting, outage.silence_ms)
         return bool(await self.caller.again(*args, patient=True))
 
     async def recover(
         self, *, max_stalled: int = 1, interval_ms: int = CHECK_EVERY, outage: Outage | None = None
     ) -> Recovered:
-        """Brings back jobs whose worker is gone, in steps, and sets counters that are wrong.
+        """Recovers jobs whose worker is gone, in steps, and corrects counters.
 
-        How often a job may be lost is a matter of its attempts: each start is one.
+        The attempts of a job bound how often it may be lost: each start is one.
         """
         alone = min(interval_ms, CHECK_EVERY)
         away = ("", "") if outage is None else (outage.silence_ms, outage.grace_ms)
@@ -459,11 +457,11 @@ class BridgeBroker(Looking):
         return Recovered(ids, True)
 
     async def take_back(self, lost: Sequence[bytes], rescued: Mapping[bytes, int] | None = None) -> list[str]:
-        """Brings active jobs back whose workers are gone; returns those that wait or are dead letters now.
+        """Recovers active jobs whose workers are gone; returns those that are ready or dead letters now.
 
         Args:
             lost: The jobs.
-            rescued: How often jobs were found in no list, which counts as an attempt each.
+            rescued: How often jobs were found in no list; each time counts as an attempt.
         """
         back: list[str] = []
         for start in range(0, len(lost), TAKE_BACK):
@@ -492,7 +490,7 @@ class BridgeBroker(Looking):
         ]
 
     async def _reconcile(self, foreign: Sequence[bytes]) -> int:
-        """Compares the counters of all types with what is active; returns how many were wrong."""
+        """Compares the counters of all types with the active jobs; returns how many were wrong."""
         by_type: dict[str, list[bytes]] = {
             text(raw): [] for raw in await self.caller.command("SMEMBERS", self.keys.types())
         }
@@ -512,16 +510,16 @@ class BridgeBroker(Looking):
     # -- the type
 
     async def pause(self) -> None:
-        """Stops handing out jobs of the type."""
+        """Blocks claims of the type."""
         await self.caller.write("SADD", self.keys.paused(), self.queue)
 
     async def resume(self) -> None:
-        """Hands out jobs of the type again."""
+        """Allows claims of the type again."""
         await self.caller.write("SREM", self.keys.paused(), self.queue)
         await self.caller.write("ZADD", self.keys.marker(), 0, "0")
 
     async def is_paused(self) -> bool:
-        """Whether the type is paused."""
+        """Returns whether the type is paused."""
         return bool(await self.caller.command("SISMEMBER", self.keys.paused(), self.queue))
 
     # -- jobs
@@ -535,7 +533,7 @@ class BridgeBroker(Looking):
         await self._change("set_progress", job_id, self.queue, body)
 
     async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
-        """Saves how far a running job has come, for whoever holds it."""
+        """Stores a running job's checkpoint, under its lease."""
         await self._change("set_checkpoint", job_id, token, body)
 
     async def update_data(self, job_id: str, data: Any) -> None:
@@ -556,7 +554,7 @@ class BridgeBroker(Looking):
         await self._change("change_delay", job_id, self.queue, self.clock.argument, delay_ms)
 
     async def promote_job(self, job_id: str) -> None:
-        """Lets a delayed job run now."""
+        """Promotes a delayed job now."""
         _check(await bulk.promote(self, [job_id]), job_id, "promote_job")
 
     async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
@@ -567,7 +565,7 @@ class BridgeBroker(Looking):
         """Removes a job.
 
         Raises:
-            JobLocked: A worker holds it.
+            JobLocked: It is leased.
         """
         if _check(await bulk.remove(self, [job_id]), job_id, "remove_job") == ReplyCode.NOTHING_TO_DO:
             raise JobLocked(job_id)

@@ -1,6 +1,6 @@
-"""Operations on many jobs of a Bridge type: removing, retrying, promoting and counting, in bounded steps.
+"""Operations on many jobs of a Bridge type: removes, retries, promotes and counts them, in bounded steps.
 
-A step deals with 50 jobs in one call and leaves the server free in between.
+A step processes 50 jobs in one call and leaves the server free in between.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from oxcart.broker.bridge.broker import BridgeBroker
     from oxcart.model.job import Job
 
-#: Jobs that one step deals with.
+#: Jobs that one step processes.
 STEP = 50
 #: The order in which the states of a type are removed.
 EVERYTHING = ("active", "delayed", "waiting-children", "wait", "completed", "failed")
 
 
 async def remove(broker: BridgeBroker, ids: Sequence[str], *, force: bool = False) -> list[int]:
-    """Removes jobs; returns a code for each, as ``remove_job.lua`` has it."""
+    """Removes jobs; returns a code for each, as ``remove_job.lua`` does."""
     codes: list[int] = []
     for start in range(0, len(ids), STEP):
         args = (broker.queue, "1" if force else "", *ids[start : start + STEP])
@@ -36,7 +36,7 @@ async def remove(broker: BridgeBroker, ids: Sequence[str], *, force: bool = Fals
 
 
 async def promote(broker: BridgeBroker, ids: Sequence[str]) -> list[int]:
-    """Lets delayed jobs run now; returns a code for each, as ``promote_job.lua`` has it."""
+    """Promotes delayed jobs now; returns a code for each, as ``promote_job.lua`` does."""
     codes: list[int] = []
     for start in range(0, len(ids), STEP):
         args: list[bytes | str] = [broker.queue]
@@ -49,7 +49,7 @@ async def promote(broker: BridgeBroker, ids: Sequence[str]) -> list[int]:
 async def retry(
     broker: BridgeBroker, ids: Sequence[str], *, lifo: bool = False, reset: bool = False
 ) -> list[int]:
-    """Lets ended jobs run again; returns a code for each, as ``retry_job.lua`` has it."""
+    """Lets ended jobs run again; returns a code for each, as ``retry_job.lua`` does."""
     codes: list[int] = []
     for start in range(0, len(ids), STEP):
         args: list[bytes | str] = [broker.queue, "L" if lifo else ""]
@@ -167,7 +167,7 @@ class TypeBulk(TypePart, Bulk):
         limit: int | None,
         progress: OnProgress,
     ) -> int:
-        """Applies a call to the jobs of a state that fit, oldest first; returns for how many it did so."""
+        """Applies a call to the matching jobs of a state, oldest first; returns how many it changed."""
         ids = await self._broker.ids(state)
         done = 0
         for start in range(0, len(ids), STEP):

@@ -1,4 +1,4 @@
-"""Cancelling jobs of a Bridge type: some by their ids, or all that a filter chooses, in bounded steps."""
+"""Cancels jobs of a Bridge type: some by their ids, or all that a filter selects, in bounded steps."""
 
 from __future__ import annotations
 

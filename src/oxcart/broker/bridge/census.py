@@ -1,7 +1,7 @@
 """Counts and finds the jobs of a Bridge namespace by type and target, for jobs of all clients.
 
-The document's lists hold ids of all types. Type and target of an id come from our index. Other records are
-read once and remembered, because neither changes.
+The specification's lists hold ids of all types. Type and target of an id come from our index. Other records
+are read once and remembered, because neither changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 Place = Literal["waiting", "active", "delayed", "pending", "dead"]
 
-#: Ids that one read takes, and records.
+#: Ids per read, and records per read.
 PAGE = 1000
 RECORDS = 100
 #: Jobs of other clients whose kinds are remembered.
@@ -74,7 +74,7 @@ class Census:
         return [found.get(one) or self._read.get(one) for one in ids]
 
     async def pages(self, place: Place) -> AsyncIterator[list[bytes]]:
-        """Yields all ids in a place, step by step; in order but for ``active``."""
+        """Yields all ids in a place, step by step; in order except for ``active``."""
         keys, command = self._keys, self._caller.command
         if place == "active":
             cursor = b""
@@ -130,7 +130,7 @@ class Census:
     async def unnoted_ends(self) -> dict[str, list[str]]:
         """Returns jobs that other clients completed and no worker recorded, by type, oldest first.
 
-        Goes through all keys of the server in steps.
+        Scans all keys of the server in steps.
         """
         base = self._keys.result("").encode()
         pattern, cursor = glob_escape(base.decode()) + "*", b""

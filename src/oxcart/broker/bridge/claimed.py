@@ -1,4 +1,4 @@
-"""A claimed job of Bridge: its record, and the hash of what our workers know of its runs."""
+"""A claimed job of Bridge: its record, and the hash in which our workers record its runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BridgeClaim(msgspec.Struct):
 
     Attributes:
         raw: The job's record.
-        run: What our workers wrote of its runs, before the claim.
+        run: The fields of its runs that our workers recorded before the claim.
         record: The record, decoded; None if it cannot be.
         unreadable: Why it cannot be; empty if it can.
     """
@@ -139,12 +139,12 @@ class BridgeClaim(msgspec.Struct):
 def read_claim(
     job_id: str, token: str, starts: int, started_ms: int, raw: bytes, run: dict[bytes, bytes]
 ) -> BridgeClaim:
-    """Returns a claimed job; a record that cannot be read is its fault, not an error."""
+    """Returns a claimed job; an unreadable record becomes its fault and raises no error."""
     record, why = None, ""
     try:
         record = records.read_record(raw)
         if not record.type:
             record, why = None, parts.fault_of(raw)
-    except Exception as error:  # whatever a client wrote: it must not cost the other jobs of the claim
+    except Exception as error:  # a malformed record must not cost the other jobs of the claim
         why = f"record: {type(error).__name__}: {error}"
     return BridgeClaim(job_id, token, starts, started_ms, raw, run, record, why)

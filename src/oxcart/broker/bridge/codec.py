@@ -1,13 +1,11 @@
 """Writes Bridge's JSON records.
 
-A job becomes its record, and the facts by which a claim judges it. Our records begin with the number of
-attempts, so that a claim can count a run without reading the rest; a record of another client has that
-number elsewhere, and its place is told. No script ever decodes a record: it may be large, and what Lua
-writes back is not what it read (``[]`` becomes ``{}``).
+A job becomes its record, and the facts that a claim needs. Our records begin with the number of attempts, so
+that a claim can count a run without reading the rest. A record of another client has that number elsewhere,
+and its facts contain the offset. No script ever decodes a record: it may be large, and Lua does not write
+back what it read (``[]`` becomes ``{}``).
 
-What Bridge has no field for goes to an object ``ox`` in the record.
-
-May touch: nothing.
+Values without a field of Bridge go to an object ``ox`` in the record.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from oxcart.broker.bridge.records import (
     MAX_DELAY,
     NORMAL_PRIORITY,
     Facts,
+    added_fields,
     pack,
     read_backoff,
-    told_of,
 )
 from oxcart.broker.capabilities import BRIDGE
 from oxcart.broker.ids import new_id
@@ -63,17 +61,17 @@ ADD_CHUNK = 100
 ADD_BYTES = 1_048_576
 #: How long a job's keys stay after its end, in seconds.
 KEPT = 86_400
-#: What stands in a record before the time of its creation; strings of JSON cannot hold it.
+#: The text before the time of creation in a record; strings of JSON cannot contain it.
 CREATED = b',"createdAt":'
-#: Stands for that time until the server writes it: as many digits as it has.
+#: The placeholder of that time until the server writes it: it has as many digits.
 NO_TIME = 1_000_000_000_000
-#: Characters of a stack that a pipeline is told.
+#: Characters of a stack that an event carries for a pipeline.
 LONGEST_STACK = 4000
 
-#: How ``finish.lua`` reads the failure of a job that was cancelled.
+#: The category by which ``finish.lua`` recognizes a cancelled job.
 CANCELLED = "x"
 
-#: Why a job fails whose handler asks for what the protocol has not.
+#: Why a job fails whose handler wants to wait for children.
 NO_CHILDREN = "the bridge protocol has no place for children, for which the handler wants to wait"
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -94,7 +92,7 @@ def encode_job(
 
     Args:
         job_type: Its type: the queue.
-        name: The name of its handler; kept where it is not the type.
+        name: The name of its handler; stored if it is not the type.
         data: Its payload.
         options: Its options.
         now: The time in ms, or empty for the server's.
@@ -102,8 +100,8 @@ def encode_job(
         sealer: Seals the payload for this job.
 
     Raises:
-        ValidationError: Something of it cannot be stored.
-        NotSupported: Bridge has no place for an option.
+        ValidationError: A value cannot be stored.
+        NotSupported: Bridge cannot express an option.
         PayloadTooLarge: It is over the limit.
     """
     check_job_name(name)
@@ -125,7 +123,7 @@ def encode_job(
         facts.packed(),
         due,
         "L" if options.lifo else "",
-        told_of(name, options.correlation_id, options.tags),
+        added_fields(name, options.correlation_id, options.tags),
         record.rindex(CREATED) + len(CREATED) if isinstance(created, str) else "",
         len(options.after),
         *options.after,
@@ -143,7 +141,7 @@ def make_record(
     formal: bool = False,
     schedule: Mapping[str, Any] | None = None,
 ) -> tuple[bytes, Facts]:
-    """A job's record, and its facts."""
+    """Returns a job's record, and its facts."""
     number = priority_of(options.priority, formal=formal)
     ox: dict[str, Any] = {}
     if name != job_type:
@@ -200,7 +198,7 @@ def make_record(
 
 
 def check_options(options: JobOptions) -> None:
-    """Refuses what Bridge has no place for, before anything is written.
+    """Refuses options that Bridge cannot express, before anything is written.
 
     Raises:
         NotSupported: There is such an option.
@@ -225,10 +223,10 @@ def check_options(options: JobOptions) -> None:
 
 
 def priority_of(given: int, *, formal: bool = False) -> int:
-    """Bridge's number of a priority: 1 to 10, of which a higher one runs first; 0 is none given.
+    """Returns Bridge's number of a priority: 1 to 10, a higher one runs first; 0 if none is given.
 
     Raises:
-        ValidationError: It is outside.
+        ValidationError: It is out of range.
     """
     if formal:
         return FORMAL[Priority(given)]
@@ -240,7 +238,7 @@ def priority_of(given: int, *, formal: bool = False) -> int:
 
 
 def retention_seconds(argument: str) -> int:
-    """For how many seconds the keys of an ended job stay, from the argument of an outcome; 0 for none."""
+    """Returns for how many seconds the keys of an ended job stay, from an outcome's argument; 0 for none."""
     if not argument:
         return KEPT
     count, age, _ = (argument + "::").split(":", 2)
@@ -250,18 +248,18 @@ def retention_seconds(argument: str) -> int:
 
 
 def result_of(value: bytes) -> bytes:
-    """The result of a completed job as JSON; the script adds when it ended and how long it ran."""
+    """Returns the result of a completed job as JSON; the script adds its end and its duration."""
     return _json.encode({"success": True, "data": msgspec.Raw(value or b"null")})
 
 
 def newest_stack(stack: bytes) -> str:
-    """The last of some stack traces, as a pipeline is told of it: of a long one its end, where it failed."""
+    """Returns the last stack trace for a pipeline; a long one loses its beginning."""
     traces = decoded(stack)
     return str(traces[-1])[-LONGEST_STACK:] if isinstance(traces, list) and traces else ""
 
 
 def failure_of(reason: str, stack: bytes, name: str) -> bytes:
-    """The result of a failed job as JSON; the script adds the same."""
+    """Returns the result of a failed job as JSON; the script adds its end and its duration."""
     traces = decoded(stack)
     error = {
         "message": reason,
@@ -272,7 +270,7 @@ def failure_of(reason: str, stack: bytes, name: str) -> bytes:
 
 
 def outcome_of(o: Outcome, facts: bytes) -> bytes:
-    """An outcome as ``finish.lua`` reads it; ``facts`` where it goes to another worker."""
+    """Returns an outcome as ``finish.lua`` reads it; ``facts`` if it goes to another worker."""
     kind: str = o.kind
     value, category, state = o.value, o.category, ""
     if kind == OutcomeKind.AWAIT_CHILDREN:
@@ -311,7 +309,7 @@ def outcome_of(o: Outcome, facts: bytes) -> bytes:
 
 
 def _failed_into(o: Outcome, category: str) -> str:
-    """The formal state in which a failed job ends."""
+    """Returns the formal state in which a failed job ends."""
     ended = o.attempts if o.claim is None else o.claim.attempts_made + 1
     return str(
         formal_state(
@@ -325,7 +323,7 @@ def _failed_into(o: Outcome, category: str) -> str:
 
 
 def progress_of(progress: Any, now_ms: int) -> bytes:
-    """Progress as JSON: a number is its percentage, an object its data, percent and message apart."""
+    """Returns progress as JSON: a number is a percentage; an object is data, percent and message."""
     written: dict[str, Any] = {"percent": 0}
     if isinstance(progress, dict):
         rest = dict(progress)
@@ -341,7 +339,7 @@ def progress_of(progress: Any, now_ms: int) -> bytes:
 
 
 def _wire_backoff(backoff: Backoff) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The policy as the document has it, and the exact one where that is another."""
+    """Returns the policy as the specification has it, and the exact one if it differs."""
     kind = backoff.type if backoff.type != "custom" else "fixed"
     cap = backoff.cap if backoff.cap is not None else MAX_MS
     if kind == "fixed":
@@ -373,12 +371,12 @@ def _wire_target(target: Target | None) -> dict[str, Any]:
 
 
 def with_parts(raw: bytes, **parts: bytes) -> bytes:
-    """A record with some parts replaced, each as JSON; the others stay to the letter.
+    """Returns a record with some parts replaced, each as JSON; the others stay byte for byte.
 
     The number of attempts goes to the front, where our scripts find it at once.
 
     Raises:
-        PayloadError: It is no record at all. Not `Undecodable`: a handler that meets it is sound itself.
+        PayloadError: It is no record at all. Not `Undecodable`: the handler that reads it is not at fault.
     """
     if not parts_of(raw):
         raise PayloadError("record", "a JSON object", f"{len(raw)} bytes of something else")
@@ -391,7 +389,7 @@ def with_parts(raw: bytes, **parts: bytes) -> bytes:
 
 
 def parts(jobs: Sequence[Encoded]) -> Iterable[Sequence[Encoded]]:
-    """Splits jobs into those that each add call carries."""
+    """Splits jobs into the batches of the add calls."""
     start = 0
     while start < len(jobs):
         size = count = 0

@@ -1,7 +1,7 @@
-"""Dead letters of a job type on Bridge: those of the document's list, of all clients.
+"""Dead letters of a job type on Bridge: the specification's list, of all clients.
 
-Every job that failed for good is a dead letter there, also one that would fail again. This module reads and
-chooses them page by page; replays and removals are calls of their own.
+Every job that failed for good is a dead letter there, even one that would fail again. This module reads and
+selects them page by page; replays and removals are separate calls.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def _of_type(broker: BridgeBroker, ids: Sequence[str]) -> list[Job]:
         one
         for one, raw in zip(ids, raws, strict=True)
         if raw is not None
-        and records.read_record(raw).type in (broker.queue, "")  # without a type: every type's
+        and records.read_record(raw).type in (broker.queue, "")  # without a type: it belongs to every type
     ]
     return [job for job in await broker.look(mine, lenient=True) if job is not None] if mine else []
 

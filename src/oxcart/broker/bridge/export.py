@@ -1,6 +1,6 @@
 """The streams and job records of a Bridge namespace: a job type is a queue, and events carry its attempts.
 
-No list has a completed job's id, so all records are scanned. What is known of a job's last run was written by
+No list has a completed job's id, so all records are scanned. The fields of a job's last run were written by
 the client that ended it. A job that another client's worker ended has no category and no worker; its start is
 computed from its result.
 """
@@ -82,7 +82,7 @@ class BridgeExport(Export):
         ended_from: int | None = None,
         ended_to: int | None = None,
     ) -> list[JobIds]:
-        """Lists the ids of all jobs of the namespace; only their records tell type and state."""
+        """Lists the ids of all jobs of the namespace; only their records contain type and state."""
         prefix = self._keys().data("")
         pattern = f"{glob_escape(prefix)}*"
         ids: set[str] = set()
@@ -163,7 +163,7 @@ def _stored(
 
 
 def _options(record: records.Record) -> bytes:
-    """The options as JSON, in the words that the options of both protocols have in a copy."""
+    """Returns the options as JSON, in the words that both protocols share in a copy."""
     options: dict[str, Any] = {
         "attempts": record.attempts,
         "backoff": record.backoff.wire(),
@@ -181,7 +181,7 @@ def _moment(number: int | None) -> int | None:
 
 
 def _state(status: bytes | None, result: bytes | None) -> str | None:
-    """The state by the status, or by the result where a client keeps no status; None where neither says."""
+    """Returns the state by the status, or by the result if there is no status; None without either."""
     known = records.PLACES.get((status or b"").decode("utf-8", "replace"))
     if known is not None or result is None:
         return known
@@ -189,13 +189,13 @@ def _state(status: bytes | None, result: bytes | None) -> str | None:
 
 
 def _is_ours(run: Mapping[bytes, bytes], ended: Mapping[str, Any]) -> bool:
-    """Whether our client ended the job: it noted the time, and the result has the same."""
+    """Returns whether our client ended the job: its recorded time equals that of the result."""
     at = run.get(b"finishedOn")
     return at is not None and (not ended or count_of(at) == ended.get("completedAt"))
 
 
 def _run_of_peer(ended: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """What another client's result says of the run."""
+    """Returns the fields of the run in another client's result."""
     run = {}
     at, took, error = ended.get("completedAt"), ended.get("processingTime"), ended.get("error")
     if isinstance(at, int | float) and isinstance(took, int | float) and 0 <= took <= at < 2**53:

@@ -1,6 +1,6 @@
 """Turns the keys of a Bridge job into the model's values: its options, and the job as a snapshot.
 
-Our workers keep what they know of a job's runs in a hash beside the record (`BridgeKeys.job`).
+Our workers record a job's runs in a hash beside the record (`BridgeKeys.job`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def tags_of(record: Record) -> dict[str, str]:
 
 
 def correlation_of(record: Record) -> str | None:
-    """Returns the correlation id that our producer gave."""
+    """Returns the correlation id that our producer set."""
     return as_text(record.ox.get("corr"))
 
 
@@ -65,12 +65,12 @@ def schedule_of(record: Record) -> str | None:
 
 
 def as_text(value: Any) -> str | None:
-    """Returns text from JSON as it would be after a way through bytes: half a surrogate pair is escaped."""
+    """Returns text from JSON as it is after encoding and decoding: half a surrogate pair is escaped."""
     return text_of(text_bytes(value)) if isinstance(value, str) else None
 
 
 def faults_of(record: Record, run: Mapping[bytes, bytes]) -> str:
-    """Returns why a readable record, or what is known of its runs, cannot be decoded; empty if it can."""
+    """Returns why a readable record, or the record of its runs, cannot be decoded; empty if it can."""
     name, timeout = record.name, record.ox.get("timeout")
     if not name.isascii() and (why := name_fault(text_bytes(name))):
         return why
@@ -101,7 +101,7 @@ def decode_job(
     """Returns a snapshot of a job from its keys, with its sealed values opened.
 
     Raises:
-        DecryptionError: A sealed value does not open; not if ``lenient`` leaves it as it is.
+        DecryptionError: A sealed value does not open, unless ``lenient`` leaves it sealed.
     """
     record = read_record(raw)
     run = run or {}
@@ -155,10 +155,10 @@ def decode_job(
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What became of a job so far.
+    """The past of a job.
 
     Attributes:
-        state: Its formal state; None if its status says nothing.
+        state: Its formal state; None if its status is unknown.
         delay: How long it waits now, in ms.
         finished_ms: When it ended.
         value: The result as JSON, perhaps sealed; None unless it completed.
@@ -178,7 +178,7 @@ class Past(msgspec.Struct, frozen=True):
 def read_past(
     record: Record, status: str | None, run: Mapping[bytes, bytes], result: bytes | None, place: str | None
 ) -> Past:
-    """Returns what became of a job at a place of the wire; its result adds what our workers did not write."""
+    """Returns the past of a job in a wire state; its result adds what our workers did not record."""
     ended = read_object(decoded(result)) if result else {}
     finished = read_number(ended.get("completedAt"), 0) if ended else int_of(run.get(b"finishedOn"), None)
     value = dump(ended.get("data")) if ended.get("success") else None
@@ -191,7 +191,7 @@ def read_past(
     made = max(0, record.runs - 1) if status == "active" else record.runs
     delay = 0
     if status == "delayed":
-        # A record of another client may not say how long the job waits.
+        # A record of another client may lack the delay.
         delay = (int_of(run[b"delay"], 0) if b"delay" in run else record.delay) or 1
     state = None
     if place is not None:

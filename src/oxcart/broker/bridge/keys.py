@@ -1,11 +1,11 @@
 """The names of all keys of a Bridge namespace, in both layouts.
 
-On a single server they are exactly the document's: ``bridge:jobs:waiting``. On a cluster the namespace is
-the hash tag, ``{bridge}:jobs:waiting``, because one claim touches the lists, the job and the counters. A
-tag that the namespace already carries is left alone.
+On a single server they are exactly the specification's: ``bridge:jobs:waiting``. On a cluster the namespace
+is the hash tag, ``{bridge}:jobs:waiting``, because one claim touches the lists, the job and the counters. A
+tag that the namespace already has stays.
 
-What is ours alone stands under ``bridge:ox:``. All of it can be made anew from the document's keys, but for
-the facts of running jobs; peers need not know of it.
+Our own keys are under ``bridge:ox:``. All of them can be rebuilt from the specification's keys, except
+the facts of running jobs; peers need not know of them.
 
 Lua builds the same names from the prefix of the waiting key (``lua/parts/base.lua``).
 """
@@ -26,7 +26,7 @@ _NAMEABLE = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 
 
 def journal_key(waiting: str, slot: str) -> str:
-    """The key of a caller's slot, from the waiting list that a script was called with."""
+    """Returns the key of a caller's slot, from the waiting list that a script was called with."""
     return f"{waiting.removesuffix('jobs:waiting')}ox:call:{slot}"
 
 
@@ -51,12 +51,12 @@ class BridgeKeys:
 
     @property
     def prefix(self) -> str:
-        """The namespace, in the word that both protocols share."""
+        """The namespace, under the name that both protocols share."""
         return self.namespace
 
     @property
     def base(self) -> str:
-        """What all keys of the namespace begin with, without the last colon."""
+        """The common beginning of all keys of the namespace, without the last colon."""
         return f"{{{self.namespace}}}" if self.tagged and not has_tag(self.namespace) else self.namespace
 
     def slot(self) -> int:
@@ -64,17 +64,17 @@ class BridgeKeys:
         return slot_of(self.waiting())
 
     def key(self, suffix: str) -> str:
-        """A key by its suffix; the named methods below are the known ones."""
+        """Returns a key by its suffix; the methods below name the known ones."""
         return f"{self.base}:{suffix}"
 
-    # -- the document's
+    # -- the specification's
 
     def worker(self, server_id: str) -> str:
-        """String: what a worker is and can do, as JSON."""
+        """String: a worker's record, as JSON."""
         return self.key(f"workers:{server_id}")
 
     def heartbeat(self, server_id: str) -> str:
-        """String: the time of a worker's last heartbeat; gone after 30 s."""
+        """String: the time of a worker's last heartbeat; expires after 30 s."""
         return self.key(f"workers:heartbeat:{server_id}")
 
     def workers(self) -> str:
@@ -86,11 +86,11 @@ class BridgeKeys:
         return self.key(f"jobs:data:{job_id}")
 
     def status(self, job_id: str) -> str:
-        """String: where a job is."""
+        """String: a job's status."""
         return self.key(f"jobs:status:{job_id}")
 
     def result(self, job_id: str) -> str:
-        """String: how a job ended, as JSON; gone after 24 h."""
+        """String: a job's result, as JSON; expires after 24 h."""
         return self.key(f"jobs:result:{job_id}")
 
     def lock(self, job_id: str) -> str:
@@ -98,7 +98,7 @@ class BridgeKeys:
         return self.key(f"jobs:lock:{job_id}")
 
     def progress(self, job_id: str) -> str:
-        """String: how far a job is, as JSON."""
+        """String: a job's progress, as JSON."""
         return self.key(f"jobs:progress:{job_id}")
 
     def waiting(self) -> str:
@@ -106,11 +106,11 @@ class BridgeKeys:
         return self.key("jobs:waiting")
 
     def active(self) -> str:
-        """Set: jobs that workers have claimed."""
+        """Set: leased jobs."""
         return self.key("jobs:active")
 
     def delayed(self) -> str:
-        """Sorted set: jobs whose time has not come."""
+        """Sorted set: jobs that are not due yet."""
         return self.key("jobs:delayed")
 
     def cron(self) -> str:
@@ -126,15 +126,15 @@ class BridgeKeys:
         return self.key(f"ratelimit:concurrent:{job_type}")
 
     def minute(self, job_type: str) -> str:
-        """String: how many jobs of a type were claimed in this minute; gone after 60 s."""
+        """String: how many jobs of a type were claimed in this minute; expires after 60 s."""
         return self.key(f"ratelimit:minute:{job_type}")
 
     def paused(self) -> str:
-        """Set: the types of which no job is claimed."""
+        """Set: the paused types."""
         return self.key("queues:paused")
 
     def leader(self) -> str:
-        """String: the id of the one scheduler that fires schedules; gone after 30 s."""
+        """String: the id of the one scheduler that fires schedules; expires after 30 s."""
         return self.key("scheduler:lock")
 
     def processed(self) -> str:
@@ -148,23 +148,23 @@ class BridgeKeys:
     # -- ours alone
 
     def facts(self) -> str:
-        """Hash: what a claim needs to know of each live job that was read once."""
+        """Hash: the facts that a claim needs of each live job that was read once."""
         return self.key("ox:facts")
 
     def listed(self) -> str:
-        """Set: jobs of the waiting list that stand in a lane too, or wait for others."""
+        """Set: jobs of the waiting list that are also in a lane, or wait for others."""
         return self.key("ox:listed")
 
     def lanes(self) -> str:
-        """Set: the targets of the type's jobs that wait, as their lanes are named."""
+        """Set: the targets of the type's waiting jobs, by the names of their lanes."""
         return self.key(f"ox:lanes:{self.queue}")
 
     def watcher(self) -> str:
-        """String: the worker that looks for jobs of the type that no worker can take (short-lived)."""
+        """String: the worker that watches for jobs of the type that no worker can take (short-lived)."""
         return self.key(f"ox:watcher:{self.queue}")
 
     def lane(self, name: str) -> str:
-        """Sorted set: the type's jobs of one target that wait, by priority and turn."""
+        """Sorted set: the type's waiting jobs of one target, by priority and turn."""
         return self.key(f"ox:lane:{len(self.queue.encode())}:{self.queue}:{name}")
 
     def turns(self) -> str:
@@ -176,19 +176,19 @@ class BridgeKeys:
         return self.key("ox:front")
 
     def scan(self) -> str:
-        """Hash: how far the waiting list was looked through for jobs of others."""
+        """Hash: how far the waiting list was scanned for jobs of other clients."""
         return self.key("ox:scan")
 
     def pending(self) -> str:
-        """Sorted set: jobs that wait for others, by the time since when."""
+        """Sorted set: jobs that wait for others, by the time at which they began to wait."""
         return self.key("ox:pending")
 
     def followers(self, job_id: str) -> str:
-        """Set: the jobs that wait for this one; gone after a day, after which a slower look finds them."""
+        """Set: the dependents of a job; expires after a day, after which a slower search finds them."""
         return self.key(f"ox:next:{job_id}")
 
     def settling(self) -> str:
-        """String: the guard that lets one look at all jobs that wait for others run at a time."""
+        """String: the guard that permits one check of all dependents at a time."""
         return self.key("ox:settling")
 
     def held(self) -> str:
@@ -204,7 +204,7 @@ class BridgeKeys:
         return self.key("ox:types")
 
     def job(self, job_id: str) -> str:
-        """Hash: what our workers record of a job's runs."""
+        """Hash: our workers' record of a job's runs."""
         return self.key(f"ox:job:{job_id}")
 
     def ended(self, state: str, job_type: str | None = None) -> str:
@@ -212,11 +212,11 @@ class BridgeKeys:
         return self.key(f"ox:ended:{state}:{self.queue if job_type is None else job_type}")
 
     def hold(self) -> str:
-        """String: no job of the type is claimed while it is there."""
+        """String: no job of the type is claimed while it exists."""
         return self.key(f"ox:hold:{self.queue}")
 
     def survey(self) -> str:
-        """Hash: how far the search for jobs in no list has come, and when its last pass ended."""
+        """Hash: the progress of the search for jobs in no list, and when its last pass ended."""
         return self.key("ox:survey")
 
     def missing(self) -> str:
@@ -224,7 +224,7 @@ class BridgeKeys:
         return self.key("ox:missing")
 
     def rescued(self, job_id: str) -> str:
-        """String: how often a job was lost while it ran in no list; gone after a day."""
+        """String: how often a running job was found in no list; expires after a day."""
         return self.key(f"ox:rescued:{job_id}")
 
     def checking(self) -> str:
@@ -236,11 +236,11 @@ class BridgeKeys:
         return self.key(f"ox:marker:{self.queue}")
 
     def events(self) -> str:
-        """Stream: what our brokers did to jobs of the type."""
+        """Stream: the events of the type's jobs."""
         return self.key(f"ox:events:{self.queue}")
 
     def reading(self) -> str:
-        """Hash: how many events of the type pipelines want to be kept, and which pipelines read them."""
+        """Hash: how many events of the type pipelines want to keep, and which pipelines read them."""
         return self.key(f"ox:reading:{self.queue}")
 
     def call(self, slot: str) -> str:
@@ -256,7 +256,7 @@ class BridgeKeys:
         return (self.cancellations(client_id),)
 
     def schedule(self, schedule_id: str) -> str:
-        """Hash: what our scheduler knows of a schedule: its policies and its last firing."""
+        """Hash: our scheduler's record of a schedule: its policies and its last firing."""
         return self.key(f"ox:schedule:{schedule_id}")
 
     def fence(self) -> str:

@@ -74,12 +74,12 @@ class Looking(Connected):
         return found
 
     async def ended(self, job_id: str) -> Ended:
-        """Returns what is known of a job's end."""
+        """Returns the stored end of a job."""
         raw, status, result = await self.caller.command(
             "MGET", self.keys.data(job_id), self.keys.status(job_id), self.keys.result(job_id)
         )
         value = records.value_of(result) if result else None
-        # A client that does not keep the status still leaves a result; another leaves one with every failure.
+        # A client that stores no status still leaves a result; another leaves one with every failure.
         place = _text(status)
         finished = place in records.OVER or value is not None or (bool(result) and place not in records.LIVE)
         return Ended(raw is not None, finished, value, result is not None)
@@ -96,11 +96,11 @@ class Looking(Connected):
         ]
 
     async def counts_over_lanes(self) -> dict[str, int]:
-        """The same as ``counts``: a job with a target is one of its type."""
+        """Returns the same as ``counts``: a job with a target belongs to its type."""
         return await self.counts()
 
     async def counts(self) -> dict[str, int]:
-        """Counts the jobs of the type in each state, those of other clients included.
+        """Counts the jobs of the type in each state, including those of other clients.
 
         Jobs that other clients have completed count once a worker of ours has recorded them.
         """
@@ -120,7 +120,7 @@ class Looking(Connected):
         }
 
     async def counts_at_once(self) -> dict[str, int]:
-        """As ``counts``: the document's lists cannot be read at one moment."""
+        """As ``counts``: the specification's lists cannot be read at one moment."""
         return await self.counts()
 
     async def _waiting_count(self, pending: set[str]) -> int:
@@ -167,11 +167,11 @@ class Looking(Connected):
         return await self.read_jobs(ids[first : last + 1])
 
     async def read_jobs(self, ids: Sequence[str]) -> list[Job]:
-        """Reads jobs for a list, without those that are gone; a value that cannot be opened stays sealed."""
+        """Reads jobs for a list, without missing ones; a value that does not open stays sealed."""
         return [job for job in await self.look(ids, lenient=True) if job is not None]
 
     async def ids(self, state: str) -> list[str]:
-        """The ids of all jobs of the type in a wire state, oldest first."""
+        """Returns the ids of all jobs of the type in a wire state, oldest first."""
         if state == "wait":
             return await self._waiting_ids()
         if state == "active":
@@ -199,7 +199,7 @@ class Looking(Connected):
         return ids + [one for one in listed if one in there]
 
     async def _failed(self) -> list[str]:
-        """Dead letters and cancelled jobs of the type, by the time of their end."""
+        """Returns dead letters and cancelled jobs of the type, by the time of their end."""
         dead = await self.census.of_type("dead", self.queue)
         scores = await self.caller.command("ZMSCORE", self.keys.ended("failed"), *dead) if dead else []
         ends: list[tuple[float, str]] = []
@@ -213,7 +213,7 @@ class Looking(Connected):
         return list(dict.fromkeys(one for _, one in ends))[::-1]
 
     async def _merged(self, keys: Sequence[str], most: int, oldest: bool) -> list[str]:
-        """The first members of some sorted sets together, or the last ones first; so many at most."""
+        """Returns the first members of some sorted sets together, or the last ones first."""
         scored: list[tuple[float, bytes]] = []
         if most > 0:
             way = () if oldest else ("REV",)
@@ -229,7 +229,7 @@ class Looking(Connected):
         return NamespaceWorkers(self)
 
     async def unroutable(self) -> dict[str, int]:
-        """How many jobs of the type wait whose targets no living worker fits, by the targets."""
+        """Returns how many jobs of the type wait whose targets no living worker fits, by the targets."""
         return await self.registry.unroutable()
 
     async def unroutable_page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:

@@ -1,4 +1,4 @@
-"""A Bridge namespace as a whole: the monitoring list of its document."""
+"""A Bridge namespace as a whole: the monitoring list of the specification."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BridgeNamespace(TypePart, Namespace):
 
 
 def _count(raw: bytes | None) -> int:
-    """Reads a counter as any client may have left it."""
+    """Reads a counter as any client may have stored it."""
     try:
         return int(raw or 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The members of a Bridge record as JSON, however deep, long or broken they are."""
+"""Splits a Bridge record into its members as JSON, however deep, long or broken they are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _json = msgspec.json.Encoder()
 
 
 def fault_of(raw: bytes) -> str:
-    """Why nobody can tell what a record asks for; empty where the type of the job is known."""
+    """Returns why a record cannot be read; empty if the type of the job is known."""
     parts = parts_of(raw)
     if not parts:
         return json_fault(raw, "record") or "record: a JSON object is needed"
@@ -27,7 +27,7 @@ def fault_of(raw: bytes) -> str:
 
 
 def parts_of(raw: bytes) -> Mapping[str, bytes | msgspec.Raw]:
-    """The members of a record, each as JSON; none where it is no object."""
+    """Returns the members of a record, each as JSON; none if it is no object."""
     try:
         found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except RecursionError:
@@ -42,7 +42,7 @@ def parts_of(raw: bytes) -> Mapping[str, bytes | msgspec.Raw]:
 
 
 def _split(raw: bytes) -> dict[str, bytes]:
-    """The same without a limit of depth: one part may be nested deeper than a reader goes."""
+    """Does the same without a limit of depth: one part may be nested deeper than the decoder goes."""
     parts: dict[str, bytes] = {}
     depth = start = 0
     name = None
@@ -63,7 +63,7 @@ def _split(raw: bytes) -> dict[str, bytes]:
 
 
 def decoded(raw: bytes | msgspec.Raw | None) -> Any:
-    """What a piece of JSON says; None where it says nothing that can be read."""
+    """Returns the value of a piece of JSON; None if it cannot be read."""
     if not raw:
         return None
     try:
@@ -73,7 +73,7 @@ def decoded(raw: bytes | msgspec.Raw | None) -> Any:
 
 
 def dump(value: Any) -> bytes:
-    """JSON of what was read from JSON; half of a surrogate pair is written as its escape."""
+    """Returns JSON of a value that was read from JSON; half of a surrogate pair is written as its escape."""
     try:
         return _json.encode(value)
     except UnicodeEncodeError:
@@ -81,5 +81,5 @@ def dump(value: Any) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """UTF-8 of what was read from JSON; half of a surrogate pair becomes bytes that are no UTF-8."""
+    """Returns UTF-8 of text that was read from JSON; half a surrogate pair becomes invalid bytes."""
     return text.encode("utf-8", "surrogatepass")

@@ -1,7 +1,6 @@
-"""Reads Bridge's JSON records, whoever wrote them.
+"""Reads the JSON records of any client of Bridge.
 
-What a client wrote is read as it is; a member that makes no sense reads as a default of the document, never
-as an exception.
+A malformed member reads as a default of the specification and never raises.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from oxcart.model.backoff import Backoff
 from oxcart.model.errors import ValidationError
 from oxcart.model.target import Abilities, Mode, Target
 
-#: The priority of a job that says nothing.
+#: The priority of a job without one.
 NORMAL_PRIORITY = 5
-#: What Bridge's ``jitter: true`` means.
+#: The jitter of Bridge's ``jitter: true``.
 JITTER = 0.25
-#: The longest wait between attempts where a record does not say.
+#: The longest wait between attempts for a record without one.
 MAX_DELAY = 60_000
-#: The lane of jobs whose target nobody can read.
+#: The lane of jobs with an unreadable target.
 UNREADABLE = "!"
 
-#: What a target without a mode means: the original client and its script take it so.
+#: The mode of a target without one, as in the original client and its script.
 DEFAULT_MODE: Mode = "any"
 
-#: No number of a record is further from 0: scripts read all up to it exactly.
+#: No number of a record is further from 0: scripts read numbers up to it exactly.
 MOST = 2**53 - 1
 
-#: The position in the facts of a record that nobody can read: scripts leave it as it is.
+#: The position in the facts of an unreadable record: scripts leave it as it is.
 WHOLE = -3
 
-#: How the lanes of jobs begin that another worker is to try.
+#: The beginning of lanes whose jobs another worker must try.
 AWAY = "-"
 
-#: What a record of ours begins with, before the number of attempts.
+#: The beginning of our records, before the number of attempts.
 FRONT = b'{"attempts":'
 
-#: What ``lua/parts/counting.lua`` asks of the bytes before the number; and a number that it can count up.
+#: The bytes that ``lua/parts/counting.lua`` requires before the number; and a number that it can count up.
 _COUNTED = re.compile(rb'"attempts"\s*:\s*\Z')
 _WHOLE = re.compile(rb"\d{1,15}(?![\d.eE])")
 _ATTEMPTS = re.compile(rb'"attempts"\s*:\s*(\d+)')
@@ -54,10 +53,10 @@ _scan = json.JSONDecoder()
 
 
 def pack(value: Any) -> bytes:
-    """A value as scripts read it: their MessagePack knows text, and no bytes beside it."""
+    """Returns a value as scripts read it: their MessagePack has text, but no bytes."""
     packed: bytes
     try:
-        # An id that another client wrote and that is no text goes back as it came.
+        # An id of another client that is no text goes back unchanged.
         packed = msgpack.packb(value, use_bin_type=False, unicode_errors="surrogateescape")
     except UnicodeEncodeError:  # half of a surrogate pair, from JSON
         packed = msgpack.packb(value, use_bin_type=False, unicode_errors="surrogatepass")
@@ -65,16 +64,16 @@ def pack(value: Any) -> bytes:
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """What a claim needs to know of a job.
+    """The facts of a job that a claim needs.
 
     Attributes:
         type: Its type.
         lane: Its target, as lanes are named; empty for none.
-        priority: From 1 to 10, higher is sooner.
+        priority: From 1 to 10, higher runs sooner.
         max_concurrent: At most so many of its type at once; 0 for no limit.
         max_per_minute: At most so many of its type in a minute; 0 for no limit.
-        position: The byte of its record at which the number of attempts stands; -1 where there is none,
-            `WHOLE` where nobody can read the record.
+        position: The offset of the number of attempts in its record; -1 if there is none,
+            `WHOLE` if the record is unreadable.
     """
 
     type: str
@@ -85,7 +84,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     position: int
 
     def packed(self) -> bytes:
-        """As the server keeps them."""
+        """Returns them as the server stores them."""
         return pack(
             (
                 self.type,
@@ -99,18 +98,18 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 def unreadable(job_type: str) -> Facts:
-    """Facts of a record that nobody can read, for a worker of this type to quarantine."""
+    """Returns facts of an unreadable record, for a worker of this type to quarantine."""
     return Facts(job_type, "", NORMAL_PRIORITY, 0, 0, WHOLE)
 
 
-def told_of(name: str, corr: Any = None, tags: Any = None, created: int = 0) -> bytes:
-    """What the event of a new job tells besides its id, as scripts read it.
+def added_fields(name: str, corr: Any = None, tags: Any = None, created: int = 0) -> bytes:
+    """Returns the fields of the event of a new job besides its id, as scripts read them.
 
     Args:
         name: The name of its handler.
         corr: Its correlation id.
         tags: Its tags.
-        created: When another client made it, in ms.
+        created: When another client added it, in ms.
     """
     fields: list[str | int | bytes] = ["name", name]
     if isinstance(corr, str):
@@ -123,13 +122,13 @@ def told_of(name: str, corr: Any = None, tags: Any = None, created: int = 0) -> 
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A job's record, read.
+    """A decoded record of a job.
 
     Attributes:
         payload: The payload as JSON.
         runs: How often it was started.
-        attempts: How often it may be tried.
-        ox: What our producer added.
+        attempts: How many attempts it has.
+        ox: The members that our producer added.
     """
 
     type: str
@@ -152,10 +151,10 @@ class Record(msgspec.Struct, frozen=True):
     position: int
 
     def facts(self, finder: str = "") -> Facts:
-        """What a claim needs to know of it.
+        """Returns the facts that a claim needs.
 
         Args:
-            finder: The type that a worker serves who found it. A record without a type goes to that worker,
+            finder: The type of the worker that found it. A record without a type goes to that worker,
                 which quarantines it.
         """
         if not self.type and finder:
@@ -166,13 +165,13 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of its handler: the type, unless our producer gave another."""
+        """The name of its handler: the type, unless our producer set another."""
         name = self.ox.get("name")
         return name if isinstance(name, str) and name else self.type
 
 
 def read_record(raw: bytes) -> Record:
-    """Reads a record of any client; what is missing or makes no sense is a default of the document."""
+    """Reads a record of any client; a missing or malformed member is a default of the specification."""
     parts = parts_of(raw)
 
     def part(name: str) -> Any:
@@ -212,7 +211,7 @@ def read_record(raw: bytes) -> Record:
 
 
 class _Brief(msgspec.Struct):
-    """What a claim needs to know of a record, where all of it makes sense."""
+    """The members of a record that a claim needs, if all of them are well-formed."""
 
     type: str
     target: dict[str, Any] = {}
@@ -235,16 +234,16 @@ _counted = msgspec.json.Decoder(_Counted)
 
 
 def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...], bytes]:
-    """What a claim needs to know of a record, which jobs it waits for, and what is told of it as a new job.
+    """Returns the facts of a record, its dependencies, and the fields of its event as a new job.
 
-    Much faster than all of it. Of a job that was started before nothing is told: it is not new.
+    Much faster than `read_record`. The fields are empty for a job that was started before: it is not new.
     """
     try:
         brief = _brief.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         record = read_record(raw)
-        told = told_of(record.type, None, record.metadata, record.created_at)
-        return record.facts(), record.depends_on, b"" if record.runs else told
+        event = added_fields(record.type, None, record.metadata, record.created_at)
+        return record.facts(), record.depends_on, b"" if record.runs else event
     rate = brief.rate or {}
     facts = Facts(
         brief.type,
@@ -254,15 +253,15 @@ def read_facts(raw: bytes) -> tuple[Facts, tuple[str, ...], bytes]:
         max(0, read_number(rate.get("maxPerMinute"), 0)),
         attempts_at(raw),
     )
-    told = b"" if brief.runs else told_of(brief.type, None, brief.metadata, brief.created)
-    return facts, tuple(brief.depends), told
+    event = b"" if brief.runs else added_fields(brief.type, None, brief.metadata, brief.created)
+    return facts, tuple(brief.depends), event
 
 
 def attempts_at(raw: bytes) -> int:
-    """The byte at which the number of attempts stands in a record; -1 where it has none.
+    """Returns the offset of the number of attempts in a record; -1 if it has none.
 
-    What stands there otherwise (nothing, a text, a fraction, a name written with escapes) is no number that a
-    script could count up: then the number goes to the front of the record, and holds.
+    Another value there (nothing, a text, a fraction, a name written with escapes) is no number that a script
+    could count up. Then the number goes to the front of the record, and that one counts.
     """
     at = _find_attempts(raw)
     return at if at >= 0 and _COUNTED.search(raw[:at][-41:]) and _WHOLE.match(raw, at) else -1
@@ -271,7 +270,7 @@ def attempts_at(raw: bytes) -> int:
 def _find_attempts(raw: bytes) -> int:
     if raw.startswith(FRONT) and raw[len(FRONT) : len(FRONT) + 1].isdigit():
         return len(FRONT)
-    # There may be several, and but one is the record's own: the one whose change changes it.
+    # There may be several, but only one is the record's own: changing it changes the decoded record.
     for found in reversed(list(_ATTEMPTS.finditer(raw))):
         start, end = found.span(1)
         try:
@@ -285,7 +284,7 @@ def _find_attempts(raw: bytes) -> int:
 
 
 def _search(raw: bytes) -> int:
-    """The same, by reading the record from its beginning: for names that are written with escapes."""
+    """Does the same by reading the record from its beginning: for names that are written with escapes."""
     try:
         text = raw.decode()
         at = _after_space(text, text.index("{") + 1)
@@ -306,7 +305,7 @@ def _search(raw: bytes) -> int:
 
 
 def read_backoff(wire: Any) -> Backoff:
-    """A retry policy of the document: exponential from 2 s up to a minute unless it says otherwise."""
+    """Returns a retry policy of the specification: by default exponential from 2 s up to a minute."""
     given = read_object(wire)
     kind: Any = given.get("type")
     if kind not in ("fixed", "linear", "exponential"):
@@ -320,17 +319,17 @@ def read_backoff(wire: Any) -> Backoff:
 
 
 def away_from(lane: str, server: str, until_ms: int) -> str:
-    """The lane of a job that another worker is to try; from then on anybody may."""
+    """Returns the lane of a job that another worker must try; after ``until_ms`` any worker may."""
     return f"{AWAY}{until_ms}:{quote(server, safe='')} {target_of(lane)}"
 
 
 def target_of(lane: str) -> str:
-    """The target that the name of a lane stands for, wherever its jobs are not to go for a while."""
+    """Returns the target that a lane's name contains, without the worker that must not try its jobs."""
     return lane.partition(" ")[2] if lane.startswith(AWAY) else lane
 
 
 def matches(lane: str, abilities: Abilities, now_ms: int = 0) -> bool:
-    """Whether a worker may run the jobs of a lane."""
+    """Returns whether a worker may run the jobs of a lane."""
     if lane.startswith(AWAY):
         whom, _, lane = lane[len(AWAY) :].partition(" ")
         until, _, server = whom.partition(":")
@@ -345,17 +344,17 @@ def matches(lane: str, abilities: Abilities, now_ms: int = 0) -> bool:
 
 
 def value_of(result: bytes) -> bytes | None:
-    """The value in a result, as JSON; None where the job failed."""
+    """Returns the value in a result, as JSON; None if the job failed."""
     parts = parts_of(result)
     return bytes(parts.get("data", b"null")) if bytes(parts.get("success", b"")) == b"true" else None
 
 
 def ended_at(result: bytes) -> int:
-    """When a job ended, in ms, as its result says; 0 where it does not."""
+    """Returns when a job ended, in ms, from its result; 0 if that is unknown."""
     return read_number(read_object(decoded(result)).get("completedAt"), 0)
 
 
-#: Where a job of each status is, in the words that both protocols share.
+#: The wire state of each status, in the words that both protocols share.
 PLACES = {
     "waiting": "waiting",
     "active": "active",
@@ -388,7 +387,7 @@ def _lane(target: Any) -> str:
     if not asked:
         return ""
     try:
-        # A server decides alone, so there is one lane for it, whatever the mode.
+        # A server alone decides, so there is one lane for it, whatever the mode.
         mode = target.get("mode") or ("all" if "server" in asked else DEFAULT_MODE)
         return str(Target(**asked, mode=mode))
     except ValidationError:
@@ -405,10 +404,10 @@ def read_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _runs(raw: bytes, position: int, told: Any) -> int:
-    """How often a job was started: the number that our scripts count, though another may follow it."""
+def _runs(raw: bytes, position: int, decoded: Any) -> int:
+    """Returns how often a job was started: the number that our scripts count, even if another follows it."""
     whole = _WHOLE.match(raw, position) if position >= 0 else None
-    return int(whole[0]) if whole else max(0, read_number(told, 0))
+    return int(whole[0]) if whole else max(0, read_number(decoded, 0))
 
 
 def _words(value: Any) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""Finds jobs of a Bridge namespace that are in no list, and brings them back.
+"""Finds jobs of a Bridge namespace that are in no list, and puts them back.
 
 A record whose id is in none of ``waiting``, ``active``, ``delayed``, ``cron`` and ``deadletter`` is a job
-that no worker will ever run. The TypeScript client leaves one behind whenever it dies: it takes an id out of
+that no worker will ever run. The TypeScript client leaves one behind whenever it dies: it removes an id from
 the list and puts it nowhere.
 
-The search goes through all records in bounded steps. What is in no list and not locked is a suspect. The
-script that brings a job back decides whether it is really lost, in the same step. The search also
+The search goes through all records in bounded steps. A job that is in no list and not locked is a suspect.
+The script that puts a job back decides in the same step whether it is really lost. The search also
 records jobs that other clients have ended.
 """
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oxcart.recovery")
 
-#: Keys that one step looks at, records of one pipeline, and steps of one check.
+#: Keys that one step reads, records of one pipeline, and steps of one check.
 STEP = 1000
 PAGE = 200
 STEPS = 5
 #: Ms between the end of one pass of maintenance and the next.
 REST = 30_000
-#: Ms that a job must be in no list before maintenance brings it back. A client that takes a job in steps, or
+#: Ms that a job must be in no list before maintenance puts it back. A client that takes a job in steps, or
 #: runs it for longer than its lock lasts, has the time of two locks.
 GRACE = 60_000
-#: Seconds between the two looks of an operator's rescue.
+#: Seconds between the two checks of an operator's rescue.
 SECOND_LOOK = 1.0
-#: Suspects per call, and entries of lists that one call may go through: about 5 ms of the server's time.
+#: Suspects per call, and entries of lists that one call may search: about 5 ms of server time.
 FEW = 50
 WALK = 500_000
 #: Job types up to which ends of other clients are recorded.
@@ -53,7 +53,7 @@ MOST_TYPES = 50
 class Rescuer:
     """The rescue by maintenance, a bounded step per check.
 
-    All workers of a namespace go on where the last one stopped.
+    All workers of a namespace continue where the last one stopped.
 
     Args:
         broker: Any broker of the namespace.
@@ -68,7 +68,7 @@ class Rescuer:
         self._denied = False
 
     async def step(self) -> list[str]:
-        """Looks at some records; returns the jobs that were brought back."""
+        """Checks some records; returns the jobs that were put back."""
         if self._denied:
             return []
         try:
@@ -147,14 +147,14 @@ async def rescue(
     dry_run: bool = False,
     progress: OnProgress = silent,
 ) -> dict[str, Rescued]:
-    """Brings back every lost job of a namespace; returns what was found, by job type.
+    """Puts back every lost job of a namespace; returns the findings by job type.
 
     Entries of the list without a record are removed.
 
     Args:
         broker: Any broker of the namespace.
-        types: Only jobs of these types; of all unless given.
-        dry_run: Only return what would be brought back.
+        types: Only jobs of these types; all by default.
+        dry_run: Only return what would be put back.
         progress: Called after every step.
     """
     wanted = set(types)
@@ -198,14 +198,14 @@ async def _rescue(
     dry_run: bool = False,
     counts: bool = False,
 ) -> AsyncIterator[tuple[str, str, int]]:
-    """Asks the script about suspects, and takes back what ran: id, type and code of each.
+    """Asks the script about suspects, and recovers those that ran: yields id, type and code of each.
 
     Args:
         broker: Any broker of the namespace.
         ids: The suspects.
-        wanted: Only jobs of these types; of all unless given.
+        wanted: Only jobs of these types; all by default.
         dry_run: Change nothing.
-        counts: Whether a job that was lost too often becomes a dead letter, also one whose client counts no
+        counts: Whether a job that was lost too often becomes a dead letter, even if its client does not count
             runs.
     """
     keys, caller, only = broker.keys, broker.caller, set(wanted)
@@ -235,7 +235,7 @@ async def _rescue(
 
 
 async def _scan(broker: BridgeBroker, cursor: bytes) -> tuple[bytes, list[bytes]]:
-    """The ids of some records."""
+    """Returns the ids of some records."""
     base = broker.keys.data("").encode()
     pattern = glob_escape(base.decode()) + "*"
     cursor, keys = await broker.caller.command("SCAN", cursor, "MATCH", pattern, "COUNT", STEP)
@@ -245,13 +245,13 @@ async def _scan(broker: BridgeBroker, cursor: bytes) -> tuple[bytes, list[bytes]
 async def _sort(
     broker: BridgeBroker, ids: Sequence[bytes], waiting: Container[bytes] | None = None
 ) -> tuple[list[bytes], list[bytes]]:
-    """Sorts out which of some jobs are in no list, and which have ended.
+    """Returns which of some jobs are in no list, and which have ended.
 
     Args:
         broker: Any broker of the namespace.
         ids: The jobs.
-        waiting: The ids of the list; jobs that a worker holds are then among the first. Unless given the
-            index decides what waits, and held jobs are left out.
+        waiting: The ids of the list; leased jobs are then among the first result. By default the index
+            decides which jobs wait, and leased jobs are left out.
     """
     if not ids:
         return [], []
@@ -310,6 +310,6 @@ async def _drop_entries(broker: BridgeBroker) -> None:
 
 
 async def _now(broker: BridgeBroker) -> int:
-    """The server's time in ms."""
+    """Returns the server's time in ms."""
     seconds, micros = await broker.caller.command("TIME")
     return int(seconds) * 1000 + int(micros) // 1000

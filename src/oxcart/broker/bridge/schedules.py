@@ -1,7 +1,7 @@
 """Schedules of a Bridge namespace: stored per job type, fired by one leader.
 
 A schedule is a record of its own in ``jobs:cron``. Each run is a new job that names its schedule. The script
-that makes it also moves the schedule on to its next time, so a second leader makes no second run.
+that makes it also advances the schedule to its next time, so a second leader makes no second run.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ log = logging.getLogger("oxcart.worker")
 MISSED: tuple[Missed, ...] = ("skip", "once", "all")
 OVERLAP: tuple[Overlap, ...] = ("beside", "skip", "queue")
 
-#: For how long a leader leads without renewing it, in ms.
+#: Ms for which a leader leads without renewing.
 LEADS = 30_000
-#: A due time is missed when it is so many ms ago: longer than it takes another worker to lead.
+#: A due time is missed after so many ms: longer than another worker needs to become the leader.
 LATE = 35_000
-#: Ms after which an unreadable schedule is looked at again.
+#: Ms after which an unreadable schedule is read again.
 UNREADABLE = 60_000
-#: Schedules that one look reads.
+#: Schedules per read.
 BATCH = 100
-#: Firings that one call makes, of one schedule or of many: about 2 ms of the server's time.
+#: Firings that one call makes, of one schedule or of many: about 2 ms of server time.
 FIRINGS = 40
 
 #: Makes ids of schedules from their names.
@@ -135,7 +135,7 @@ class TypeSchedules(Schedules):
         return False
 
     def leader(self, worker: str) -> CronKeeper:
-        """Returns what fires the schedules of the namespace in a worker."""
+        """Returns the scheduler of the namespace in a worker."""
         return CronKeeper(self._broker, worker)
 
     async def advance(self, claims: Sequence[ClaimedJob]) -> list[str | OxcartError]:
@@ -161,12 +161,12 @@ class TypeSchedules(Schedules):
 
 
 class CronKeeper:
-    """A worker's scheduler of a namespace: leads or waits to lead, and makes the runs that are due.
+    """A worker's scheduler of a namespace: leads or waits to lead, and makes due runs.
 
     Args:
         broker: Any broker of the namespace.
         name: The scheduler's id.
-        leads: For how long it leads without renewing it, in ms.
+        leads: Ms for which it leads without renewing.
     """
 
     def __init__(self, broker: Any, name: str, *, leads: int = LEADS) -> None:
@@ -179,7 +179,7 @@ class CronKeeper:
         self.term = 0
 
     async def tick(self) -> int:
-        """Makes the runs that are due, if it leads; returns how many."""
+        """Makes due runs, if it leads; returns how many."""
         if not await self.lead():
             return 0
         made = 0
@@ -206,7 +206,7 @@ class CronKeeper:
         await self._caller.again(load("lead"), self._keys.waiting(), self._name, "")
 
     async def _due(self) -> list[tuple[str, float, bytes]]:
-        """Returns schedules whose time has come: id, that time as it is stored, record."""
+        """Returns due schedules: id, due time as it is stored, record."""
         now = await self._broker.now()
         flat = await self._caller.command(
             *("ZRANGEBYSCORE", self._keys.cron(), "-inf", now),
@@ -221,7 +221,7 @@ class CronKeeper:
         ]
 
     async def _fire(self, due: Sequence[tuple[str, float, bytes]]) -> int:
-        """Moves schedules on and makes their jobs; -1 where it leads no more."""
+        """Advances schedules and makes their jobs; returns -1 if it no longer leads."""
         made, now = 0, await self._broker.now()
         batch: list[bytes] = []
         firings = 0
@@ -252,14 +252,14 @@ class CronKeeper:
 def due_times(
     schedule: Schedule, first: int, now: int, missed: Missed, most: int = FIRINGS
 ) -> tuple[list[int], int | None]:
-    """Returns the due times of which a schedule makes runs now, and when it is due next.
+    """Returns the due times for which a schedule makes runs now, and when it is due next.
 
     Args:
         schedule: When it fires.
-        first: The due time that was not fired yet.
+        first: The first due time without a run.
         now: The time.
         missed: What to do about due times that are long ago.
-        most: How many at most; with more of them the next one is due already.
+        most: How many at most; with more of them the next one is already due.
 
     Raises:
         ValidationError: The expression cannot be read.
@@ -279,14 +279,14 @@ def due_times(
 
 @lru_cache(maxsize=16_384)
 def _following(schedule: Schedule, after: int) -> int | None:
-    """The next time of a schedule; many schedules share an expression, and a search takes milliseconds."""
+    """Returns the next time of a schedule; cached, because a search takes milliseconds."""
     return schedule.following(after)
 
 
 def _firing(one: str, at: float, raw: bytes, now: int, most: int) -> tuple[bytes, int]:
-    """A schedule's due jobs as ``fire.lua`` takes them, so many at most, and how many there are.
+    """Returns at most ``most`` due jobs of a schedule as ``fire.lua`` reads them, and how many there are.
 
-    A record that cannot be read may be another client's: the worker looks at it again later. An entry
+    An unreadable record may be another client's: the worker reads it again later. An entry
     without a record is removed.
     """
     record = records.read_record(raw)
@@ -296,7 +296,7 @@ def _firing(one: str, at: float, raw: bytes, now: int, most: int) -> tuple[bytes
     try:
         if raw:
             jobs, following = _runs(one, _ms(at), raw, record, now, most)
-    except Exception as error:  # a malformed record of any client must not end this worker, and then the next
+    except Exception as error:  # a malformed record must not end this worker, and then the next
         log.warning("could not fire schedule %s, retrying in 60 s: %s", one, error)
         jobs, following = [], now + UNREADABLE
     packed = records.pack(
@@ -308,10 +308,10 @@ def _firing(one: str, at: float, raw: bytes, now: int, most: int) -> tuple[bytes
 def _runs(
     one: str, first: int, raw: bytes, record: records.Record, now: int, most: int
 ) -> tuple[list[tuple[str, bytes, bytes, bytes, bytes]], int | None]:
-    """A schedule's due jobs, so many at most, and when it is due next.
+    """Returns at most ``most`` due jobs of a schedule, and when it is due next.
 
     Raises:
-        ValidationError: It has no cron expression, or one that cannot be read.
+        ValidationError: It has no cron expression, or an unreadable one.
     """
     schedule, missed = _schedule(record), record.ox.get("missed")
     if not schedule.cron:
@@ -334,15 +334,15 @@ def _runs(
             createdAt=b"%d" % now,
             ox=parts.dump({**ox, "schedule": one, "due": due}),
         )
-        told = records.told_of(record.name, record.ox.get("corr"), record.metadata)
+        event = records.added_fields(record.name, record.ox.get("corr"), record.metadata)
         rule = {"schedule": _name(one, record), "cron": schedule.cron, "tz": schedule.tz, "due": due}
         counted = parts.dump(rule)[:-1] + b',"count":'  # the script appends the number of the run
-        jobs.append((job_id, body, records.read_record(body).facts().packed(), told, counted))
+        jobs.append((job_id, body, records.read_record(body).facts().packed(), event, counted))
     return jobs, following
 
 
 def _ms(score: float) -> int:
-    """The time of a score; other clients write fractions, and infinity for never."""
+    """Returns the time of a score; other clients write fractions, and infinity for never."""
     return int(min(max(score, 0), MAX_MS))
 
 
@@ -358,7 +358,7 @@ def _schedule(record: records.Record) -> Schedule:
 
 
 def _name(job_id: str, record: records.Record) -> str:
-    """The name of a schedule; that of another client has only its id."""
+    """Returns the name of a schedule; a schedule of another client has only its id."""
     name = record.ox.get("scheduler")
     return name if isinstance(name, str) else job_id
 

@@ -1,4 +1,4 @@
-"""The Lua scripts of the Bridge protocol; see ``oxcart.broker.scripts`` for how they are put together."""
+"""The Lua scripts of the Bridge protocol; ``oxcart.broker.scripts`` assembles them."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def load(verb: str) -> Script:
 
 
 def verbs() -> list[str]:
-    """The verbs of all scripts."""
+    """Returns the verbs of all scripts."""
     return verbs_of(__package__)

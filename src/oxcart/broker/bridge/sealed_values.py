@@ -50,7 +50,7 @@ class TypeSealedValues(TypePart, SealedValues):
 
 
 async def _of_records(broker: BridgeBroker, sealer: Sealer, ids: Sequence[str]) -> list[StoredValue]:
-    """The values of jobs and schedules on Bridge."""
+    """Returns the values of jobs and schedules on Bridge."""
     keys, found = broker.keys, []
     commands: list[tuple[str, ...]] = []
     for one in ids:

@@ -1,4 +1,4 @@
-"""Keeps the index of a namespace from growing with jobs that other clients take out of the list."""
+"""Keeps the index of a namespace from growing with jobs that other clients remove from the list."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from oxcart.broker.replies import texts
 SLACK = 1000
 PAUSE = 30.0
 PAUSES = 20
-#: Ids that one read takes, and that one call forgets.
+#: Ids per read, and ids that one call drops.
 PAGE = 1000
 FORGET = 100
-#: Facts that are looked at per sweep.
+#: Facts that one sweep checks.
 FACTS = 100
-#: States of jobs that need no facts any more.
+#: States of jobs that no longer need facts.
 _OVER = frozenset({b"completed", b"dead", b"failed"})
 
 
@@ -40,7 +40,7 @@ class Sweeper:
         self._next = 0.0
 
     async def sweep(self) -> int:
-        """Drops entries that are in the index alone; returns how many."""
+        """Drops entries that are only in the index; returns how many."""
         listed, waiting = await self._caller.pipeline(
             [("SCARD", self._keys.listed()), ("LLEN", self._keys.waiting())]
         )
@@ -67,7 +67,7 @@ class Sweeper:
         return gone
 
     async def _sweep_facts(self) -> int:
-        """Looks at some facts each time and drops those of jobs that have ended or are gone."""
+        """Checks some facts each time and drops those of jobs that have ended or are gone."""
         self._cursor, flat = await self._caller.command(
             "HSCAN", self._keys.facts(), self._cursor, "COUNT", FACTS
         )

@@ -1,4 +1,5 @@
-"""The registry of a namespace's workers, in the form of Bridge's document, and the targets that none fits.
+"""The registry of a namespace's workers, in the form of Bridge's specification, and targets that no worker
+fits.
 
 A heartbeat every 10 s keeps a key of 30 s; another worker that finds it gone recovers the worker's jobs. The
 renewer process beats too with every renewal (``lua/renew.lua``), so that a handler that blocks the worker's
@@ -85,7 +86,7 @@ class NamespaceWorkers(WorkerRegistry):
         )
 
     async def everyone(self) -> list[WorkerRecord]:
-        """Returns all registered workers, by their ids, also those that are gone."""
+        """Returns all registered workers, by their ids, including those that are gone."""
         keys, caller = self._broker.keys, self._broker.caller
         names = sorted(text(raw) for raw in await caller.command("SMEMBERS", keys.workers()))
         commands: list[tuple[str, ...]] = [("TIME",)]
@@ -99,7 +100,7 @@ class NamespaceWorkers(WorkerRegistry):
         ]
 
     async def living(self) -> list[WorkerRecord]:
-        """Returns the workers that live and may take jobs of the type."""
+        """Returns the living workers that may take jobs of the type."""
         return [one for one in await self.everyone() if one.alive and one.may_take(self._broker.queue)]
 
     async def sweep(self) -> int:
@@ -142,7 +143,7 @@ def _of_type(counted: Counter[tuple[str, str]], job_type: str) -> dict[str, int]
 
 
 def _one(words: tuple[str, ...]) -> str:
-    """The document has one stack and one region per worker."""
+    """Returns one word: the specification has one stack and one region per worker."""
     return words[0] if words else ""
 
 
@@ -155,7 +156,7 @@ def _record(name: str, raw: bytes | None, beats: bool, now_ms: int) -> WorkerRec
         read = {}
     ours = read.get("ox")
     more = ours if isinstance(ours, dict) else {}
-    # A client may beat for the first time ten seconds after it has registered; see lua/parts/holders.lua.
+    # A client may send its first heartbeat ten seconds after it has registered; see lua/parts/holders.lua.
     seen = abs(_int(read.get("lastSeen")) - now_ms) < LIFE * 1000
     return WorkerRecord(
         id=name,

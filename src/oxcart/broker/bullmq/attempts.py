@@ -1,8 +1,6 @@
-"""What claims and ends of attempts look like on the wire: their arguments, and the answer.
+"""Builds the arguments of claims and of finished attempts, and reads the replies.
 
-The same order of arguments is read by ``lua/claim.lua`` and ``lua/finish.lua``.
-
-May touch: nothing.
+``lua/claim.lua`` and ``lua/finish.lua`` read the arguments in the same order.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from oxcart.broker.stored import count_of
 
 
 def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[bytes | str | int]:
-    """The arguments of a claim, for the queue of a broker or, where it is that of a lane, for the lane."""
+    """Returns the arguments of a claim, for the broker's queue or lane."""
     count: int | str = ask.count
     if ask.lanes:
         count = f"{count}@{'@'.join((lane or 'base', *ask.lanes))}"
@@ -36,7 +34,7 @@ def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[b
 
 
 def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | int]:
-    """The arguments that end attempts, behind those of a claim; what attempts have in common is said once."""
+    """Returns the arguments that finish attempts, behind those of a claim; shared values are sent once."""
     args: list[bytes | str | int] = [len(outcomes)]
     completed, failed, retry, delay = (
         OutcomeKind.COMPLETED,
@@ -47,11 +45,11 @@ def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | in
     ended = (completed, failed)
     group: tuple[str, str, int, str, int] | None = None
     size_at = 0
-    told: list[bytes | str | int] = []
+    failures: list[bytes | str | int] = []
     for number, o in enumerate(outcomes, 1):
         kind = o.kind
         if o.category:
-            told += (number, o.category, o.code)
+            failures += (number, o.category, o.code)
         more = ("L" if o.lifo else "") if kind == retry else o.retention
         earlier = o.claim.earlier if isinstance(o.claim, BullMQClaim) and kind in ended else -1
         shared = (kind, o.token, o.at_ms, more, earlier)
@@ -72,7 +70,7 @@ def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | in
         elif kind == OutcomeKind.HOLD_QUEUE:
             args.append(o.delay_ms)
     args.append(metrics or "")
-    args += told
+    args += failures
     return args
 
 
@@ -84,13 +82,13 @@ def read_claim(answer: Any, token: str) -> Claimed:
     for i in range(0, len(flat), 2):
         try:
             job_id = flat[i].decode()
-        except UnicodeDecodeError:  # nothing that a worker could name: the stalled check takes it back
+        except UnicodeDecodeError:  # no worker could name this id: the stalled check recovers it
             aside.append(flat[i])
             continue
         pairs = iter(flat[i + 1])
         fields = dict(zip(pairs, pairs, strict=True))
         starts = count_of(fields.get(b"ats"))
-        # A repeated answer is read after the claim, a first one before it.
+        # A repeated answer is read after the claim, a first answer before it.
         jobs.append(BullMQClaim(job_id, token, starts if answer[7] == 1 else starts + 1, now, fields))
     found = Claimed(
         jobs,

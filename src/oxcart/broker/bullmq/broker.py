@@ -62,33 +62,33 @@ log = logging.getLogger("oxcart.broker")
 #: Jobs per add call: keeps a call at about 3 ms of the server's time.
 ADD_CHUNK = 150
 ADD_BYTES = 1_048_576
-#: Add calls under way at once: while the server works on one, the next is packed.
+#: Add calls in flight at once: while the server works on one, the next is packed.
 ADD_CALLS = 2
 #: Ids per step of a stalled check.
 RECOVER_STEP = 1000
-#: Calls that a pause or resume makes at most to merge the lists of two generations of peers.
+#: Most calls that a pause or resume makes to merge the lists of two generations of peers.
 SETTLE_CALLS = 1000
-#: Seconds after which a stalled check gives a lost server up. One that waited for it would be the first call
-#: to arrive, before the workers could take their leases up again.
+#: Seconds after which a stalled check gives up a lost server. A check that waited would be the first call to
+#: arrive, before the workers could renew their leases.
 RECOVER_TIMEOUT = 1.0
 #: Ids that one call of a page lists at most; a longer page is read in parts.
 PAGE = 1000
 #: Jobs that one call of it reads at most.
 PAGE_PART = 100
-#: Ms that a worker has to end a running job itself whose lifetime is over.
+#: Grace in ms in which a worker may end a running job itself whose lifetime has expired.
 EXPIRY_GRACE = 5_000
 #: Leases per renewal call.
 RENEW_CHUNK = 150
 #: Refusals that may mean that the job is in a lane of the queue.
 _NOT_HERE = (ReplyCode.JOB_NOT_FOUND, ReplyCode.WRONG_STATE)
-#: How scripts that only read answer for such a job.
+#: The answer of scripts that only read for such a job.
 ELSEWHERE = b"elsewhere"
 
 
 def _parts(
     jobs: Sequence[codec.Encoded], lane: str | None
 ) -> Iterator[tuple[Sequence[codec.Encoded], list[bytes | str | int]]]:
-    """What each add call carries: the jobs, and its arguments."""
+    """Splits an add into calls: the jobs of each, and its arguments."""
     start = 0
     while start < len(jobs):
         args: list[bytes | str | int] = [0, 0]
@@ -110,12 +110,12 @@ class BullMQBroker(Connected):
     """One queue.
 
     Args:
-        server: Where the queue lives.
+        server: The server that the queue is on.
         queue: Its name.
-        prefix: What stands before the name in its keys.
-        clock: The time in ms in the place of the server's; for tests.
-        new_token: Makes the lease token of a claim; passed in for the same reason.
-        key_ring: Opens payloads that are sealed.
+        prefix: The prefix of the name in its keys.
+        clock: A clock in ms that replaces the server's; for tests.
+        new_token: Makes the lease token of a claim; for tests.
+        key_ring: Opens sealed payloads.
     """
 
     capabilities = BULLMQ
@@ -143,13 +143,13 @@ class BullMQBroker(Connected):
             server, self.slot, uuid.uuid4().hex[:16], journal=journal_key, reconnect=reconnect
         )
         self._meta = self.keys.meta()
-        #: When the next lifetime is over, in ms, as the last ``promote`` saw it; 0 for none.
+        #: When the next lifetime expires, in ms, as the last ``promote`` saw it; 0 for none.
         self.next_expiry = 0
         #: Bounds of the queue that make no sense and were logged.
         self._odd_bounds: set[bytes] = set()
         self._claims = 0
         self._new_token = new_token or self._next_token
-        #: The queue that this one is a lane of, and its name within it; itself and None where it is none.
+        #: The base queue of a lane, and the lane's name within it; itself and None if it is no lane.
         self.base, self.lane = split_lane(queue)
         self.sealer = Sealer.of(key_ring, "bullmq", self.keys.prefix, self.base)
         self.lanes = QueueLanes(self)
@@ -175,7 +175,7 @@ class BullMQBroker(Connected):
         return self.keys.queue
 
     def open_lane(self, lane: str) -> BullMQBroker:
-        """The broker of a lane of this queue, on the same connection."""
+        """Returns the broker of a lane of this queue, on the same connection."""
         return BullMQBroker(
             self.server,
             f"{self.base}@{lane}",
@@ -202,8 +202,7 @@ class BullMQBroker(Connected):
     ) -> list[Added | OxcartError]:
         """As ``add``, with the error of a refused job in its place.
 
-        A call that fails as such is the error of every job that it carries, and of those that were still to
-        be sent.
+        The error of a failed call is the error of every job in it, and of the jobs that were not sent yet.
         """
         parts, left = _parts(jobs, self.lane), time_left(timeout)
         added: list[Added | OxcartError] = []
@@ -251,8 +250,8 @@ class BullMQBroker(Connected):
             if isinstance(code, bytes):
                 added.append(script_error("add", code.decode("utf-8", "replace")))
             elif isinstance(code, list):
-                # Kept out by a deduplication window, or with 1 by an idempotency key: its owner. With 2 it
-                # was added, under the number that the queue gave it.
+                # A deduplication window, or with 1 an idempotency key, kept it out: this is its owner. With 2
+                # it was added, under a number from the queue's counter.
                 added.append(Added(text(code[0]), code[1:] == [2], code[1:] == [1], now))
             elif code < 0:
                 added.append(error_for_code(code, job_id, "add"))
@@ -263,7 +262,7 @@ class BullMQBroker(Connected):
     # -- running
 
     async def claim(self, ask: Ask) -> Claimed:
-        """Takes ready jobs."""
+        """Claims ready jobs."""
         token, sent = self._new_token(), monotonic_ms()
         args = claim_args(ask, self.clock.argument, token, self.lane)
         answer = await self.caller.once(load("claim"), self._meta, *args, patient=True)
@@ -271,7 +270,7 @@ class BullMQBroker(Connected):
         return read_claim(answer, token)
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
-        """Ends attempts and claims into the freed slots."""
+        """Finishes attempts and claims into the freed slots."""
         token, sent = self._new_token(), monotonic_ms()
         written = outcomes
         if self.sealer is not None and self.sealer.seals("result"):
@@ -296,14 +295,14 @@ class BullMQBroker(Connected):
         return refused
 
     async def appear(self, outage: Outage) -> bool:
-        """Gives a sign of life; returns whether the one before had not run out yet."""
+        """Renews the queue's sign of life; returns whether the one before had not expired."""
         args = (load("appear"), self._meta, outage.silence_ms)
         return bool(await self.caller.again(*args, patient=True))
 
     async def recover(
         self, *, max_stalled: int = 1, interval_ms: int = 30_000, outage: Outage | None = None
     ) -> Recovered:
-        """Brings back jobs whose worker is gone, in steps that leave the server free in between."""
+        """Recovers jobs whose worker is gone, in steps that leave the server free in between."""
         away = ("", "") if outage is None else (outage.silence_ms, outage.grace_ms)
         ids: list[str] = []
         phase, cursor = "start", 0
@@ -322,7 +321,7 @@ class BullMQBroker(Connected):
         return Recovered(ids, True, cursor)
 
     async def promote(self, most: int = 250) -> tuple[int, int]:
-        """Lets due jobs through and settles the pause lists; returns how many, and the next due time."""
+        """Promotes due jobs and merges the pause lists; returns how many, and the next due time."""
         sent = monotonic_ms()
         moved, due, self.next_expiry, now, odd = await self.caller.again(
             load("promote"), self._meta, self.clock.argument, most, patient=True
@@ -338,10 +337,10 @@ class BullMQBroker(Connected):
         return moved, due
 
     async def expire(self, *, grace_ms: int = EXPIRY_GRACE) -> int:
-        """Ends jobs whose lifetime is over, in steps; returns how many.
+        """Ends jobs whose lifetime has expired, in steps; returns how many.
 
         Args:
-            grace_ms: A running job is left to its worker for so long; then its lease is taken.
+            grace_ms: Ms for which a running job is left to its worker; then its lease is deleted.
         """
         ended = 0
         while True:
@@ -355,17 +354,17 @@ class BullMQBroker(Connected):
     # -- the queue
 
     async def pause(self) -> None:
-        """Stops handing out jobs."""
+        """Blocks claims."""
         await self.caller.once(load("pause"), self._meta)
         await self._settle()
 
     async def resume(self) -> None:
-        """Hands out jobs again."""
+        """Allows claims again."""
         await self.caller.once(load("resume"), self._meta)
         await self._settle()
 
     async def _settle(self) -> None:
-        """Merges what was too long for one call: an older peer's next rename would drop the rest."""
+        """Merges lists that were too long for one call: an older peer's next rename would drop the rest."""
         for _ in range(SETTLE_CALLS):
             rest = self.keys.wait() if await self.is_paused() else self.keys.paused()
             if not await self.caller.command("EXISTS", rest):
@@ -373,11 +372,11 @@ class BullMQBroker(Connected):
             await self.promote(0)
 
     async def is_paused(self) -> bool:
-        """Whether the queue is paused."""
+        """Returns whether the queue is paused."""
         return bool(await self.caller.command("HEXISTS", self._meta, "paused"))
 
     async def counts(self) -> dict[str, int]:
-        """How many jobs are in each wire state."""
+        """Returns how many jobs are in each wire state."""
         commands = [("LLEN" if state in LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
         return dict(zip(STATES, await self.caller.pipeline(commands), strict=True))
 
@@ -401,7 +400,7 @@ class BullMQBroker(Connected):
         return bool(await self.caller.write("DEL", self.keys.key(suffix)))
 
     async def counts_over_lanes(self) -> dict[str, int]:
-        """How many jobs of the queue and of its lanes are in each wire state."""
+        """Returns how many jobs of the queue and of its lanes are in each wire state."""
         commands = [("LLEN" if state in LISTS else "ZCARD", self.keys.key(state)) for state in STATES]
         *own, has_lanes = await self.caller.pipeline([*commands, ("EXISTS", self.keys.lanes())])
         counted = dict(zip(STATES, own, strict=True))
@@ -417,7 +416,7 @@ class BullMQBroker(Connected):
         return QueueWorkers(self)
 
     async def unroutable(self) -> dict[str, int]:
-        """How many jobs wait in lanes that no living worker fits, by the lanes' names."""
+        """Returns how many jobs wait in lanes that no living worker fits, by the lanes' names."""
         return await self.registry.unroutable()
 
     async def unroutable_page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
@@ -430,7 +429,7 @@ class BullMQBroker(Connected):
     # -- jobs
 
     async def change(self, verb: str, job_id: str, *args: bytes | str | int, harmless: bool = False) -> int:
-        """Runs a script about one job, where the job is: in this queue, or in one of its lanes."""
+        """Runs a script about one job, in the job's queue or lane."""
         run = self.caller.again if harmless else self.caller.once
         code: int = await run(load(verb), self._meta, job_id, *args)
         if code in _NOT_HERE and (lane := await self.lanes.holder(job_id)) is not None:
@@ -455,7 +454,7 @@ class BullMQBroker(Connected):
         await self.change("update_data", job_id, body, harmless=True)
 
     async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
-        """Saves how far a running job has come, for whoever holds it."""
+        """Stores a running job's checkpoint, under its lease."""
         await self.change("set_checkpoint", job_id, token, body, harmless=True)
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
@@ -463,13 +462,13 @@ class BullMQBroker(Connected):
         await self.change("change_delay", job_id, delay_ms, self.clock.argument)
 
     async def promote_job(self, job_id: str) -> None:
-        """Lets a delayed job run now."""
+        """Promotes a delayed job now."""
         await self.change("promote_job", job_id)
 
     async def retry_job(
         self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False, restart: bool = False
     ) -> None:
-        """Lets a finished job run again; ``reset`` counts its attempts anew, ``restart`` its starts."""
+        """Lets a finished job run again; ``reset`` resets its attempts, ``restart`` its starts."""
         front, anew = "L" if lifo else "", ("1" if reset else "") + ("S" if restart else "")
         await self.change("retry_job", job_id, state, front, anew, self.clock.argument)
 
@@ -477,12 +476,12 @@ class BullMQBroker(Connected):
         """Removes a job.
 
         Raises:
-            JobLocked: A worker holds it or a child of it.
+            JobLocked: It or a child of it is leased.
         """
         if await self.change("remove_job", job_id, "1" if children else "") == ReplyCode.NOTHING_TO_DO:
             raise JobLocked(job_id)
 
-    # -- looking
+    # -- reading
 
     async def get(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
         """Reads jobs.
@@ -494,12 +493,12 @@ class BullMQBroker(Connected):
         return [self._job(job_id, fields, lenient=lenient) for job_id, fields in found]
 
     async def records(self, job_ids: Sequence[str]) -> list[dict[bytes, bytes]]:
-        """Reads jobs as they are stored; one that is not there has no fields."""
+        """Reads jobs as they are stored; a missing job has no fields."""
         answers = await self.caller.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in job_ids])
         return [pairs(flat) for flat in answers]
 
     async def ended(self, job_id: str) -> Ended:
-        """What is known of a job's end."""
+        """Returns the stored end of a job."""
         finished, value, added, starts = await self.caller.command(
             "HMGET", self.keys.job(job_id), "finishedOn", "returnvalue", "timestamp", "ats"
         )
@@ -523,7 +522,7 @@ class BullMQBroker(Connected):
         return found
 
     async def states(self, job_ids: Sequence[str]) -> list[str]:
-        """Tells the wire states of jobs."""
+        """Returns the wire states of jobs."""
         answer = await self.caller.again(load("job_state"), self._meta, *job_ids)
         found = ["unknown" if state == ELSEWHERE else state.decode() for state in answer]
         lost = [place for place, state in enumerate(answer) if state == ELSEWHERE]
@@ -545,10 +544,10 @@ class BullMQBroker(Connected):
 
         Args:
             state: The wire's name of the state.
-            first: The first place of the page, from 0.
+            first: The first index of the page, from 0.
             last: The last one.
             oldest: Whether the oldest comes first.
-            pages: How many pages to look through at most, where ids without a job leave the page too short.
+            pages: How many pages to read at most, if ids without a job leave the page too short.
         """
         found: list[tuple[str, dict[bytes, bytes]]] = []
         order, most = "1" if oldest else "", last - first + 1

@@ -1,8 +1,8 @@
 """Operations on a whole queue: removing, retrying, promoting and counting jobs by the million.
 
 Each is a loop of bounded steps. A step looks at 25 jobs in one call of about half a ms, so a queue can be
-cleaned while workers serve it. What an operation found when it began bounds its work: a faster producer does
-not keep it from ending.
+cleaned while workers serve it. The number of jobs at the beginning bounds an operation: a faster producer
+does not keep it from ending.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from oxcart.model.errors import QueueBusy
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
 
-#: Jobs that one step looks at: about half a ms of the server's time, so that a step stays short on a machine
-#: that is ten times slower for a while.
+#: Jobs that one step looks at: about half a ms of server time, so that a step stays short on a machine
+#: that is temporarily ten times slower.
 STEP = 25
 #: Priorities that one step counts.
 PRIORITIES = 200
 #: Later than any time on the wire.
 FOREVER = 2**53
 
-#: The order in which the states of a queue are removed: as peers do, then what they forget.
+#: The order in which the states of a queue are removed: the peers' order, then states that they skip.
 _EVERYTHING = (
     "active",
     "delayed",
@@ -42,7 +42,7 @@ _EVERYTHING = (
     "waiting-children",
 )
 
-#: Does something to one queue, for at most so many jobs; returns how many.
+#: Runs an operation on one queue, for at most so many jobs; returns how many.
 _Step = Callable[["BullMQBroker", int | None, OnProgress], Awaitable[int]]
 
 
@@ -98,7 +98,7 @@ class QueueBulk(QueuePart, Bulk):
             if active:
                 raise QueueBusy(self._broker.queue, active)
         done = 0
-        for broker in reversed(brokers):  # the lanes first: then the queue finds what is left of them as well
+        for broker in reversed(brokers):  # the lanes first: then the queue also finds their remains
             done += await _obliterate(broker, force, after(done, progress))
         return done
 

@@ -1,4 +1,4 @@
-"""Cancelling jobs of a queue: some by their ids, or all that a filter chooses, in bounded steps."""
+"""Cancels jobs of a queue: some by their ids, or all that a filter selects, in bounded steps."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def _cancel_own(
     found: Cancelled,
     progress: OnProgress,
 ) -> bool:
-    """Cancels in one queue, without its lanes; returns False where the limit is reached."""
+    """Cancels in one queue, without its lanes; returns False if the limit is reached."""
     counts = await broker.counts()
     total, looked = sum(counts[state] for state in states), 0
     script, meta, (reason, force, dry_run) = load("cancel_jobs"), broker.keys.meta(), flags

@@ -1,4 +1,4 @@
-"""A claimed job of BullMQ: its hash, decoded field by field when the engine asks."""
+"""A claimed job of BullMQ: its hash; a field is decoded when the engine reads it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BullMQClaim(msgspec.Struct):
 
     @property
     def earlier(self) -> int:
-        """Attempts ended so far, as ``finish.lua`` takes them; -1 if the script must read more of the job."""
+        """Attempts ended so far, as ``finish.lua`` receives them; -1 if the script must read more."""
         fields = self.fields
         if (
             b"deid" in fields

@@ -1,11 +1,11 @@
-"""Between the model's values and BullMQ's hash fields.
+"""Converts between the model's values and BullMQ's hash fields.
 
-Writing: a job becomes the flat arguments of ``add.lua``. Options equal on the wire are encoded once: most
-jobs of a queue share them. Reading: whatever a peer of any age wrote is read as it is; a field that makes
-no sense is shown raw, never an exception, because an operator must be able to look at every job.
+Writing: a job becomes the flat arguments of ``add.lua``. Equal options are encoded once, because most
+jobs of a queue share them. Reading: records of peers of any age are accepted. A malformed field is shown raw
+and never raises, because an operator must be able to look at every job.
 
-What BullMQ has no field for goes to hash fields prefixed ``ox:``; peers leave them alone and their
-removal removes them.
+Values without a field of BullMQ go to hash fields prefixed ``ox:``. Peers ignore them, and removing a job
+removes them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from oxcart.broker.keyring import Purpose
     from oxcart.broker.sealing import Sealer
 
-#: The exact retry policy, where ``opts.backoff`` can only hold the nearest.
+#: The exact retry policy, if ``opts.backoff`` can only hold the nearest.
 FIELD_BACKOFF = "ox:backoff"
 #: The execution timeout in ms; empty for none.
 FIELD_TIMEOUT = "ox:timeout"
@@ -45,28 +45,28 @@ FIELD_CATEGORY = "ox:category"
 
 #: Labels, as a JSON object of text.
 FIELD_TAGS = "ox:tags"
-#: What ties a job to others, to logs and traces.
+#: The id that ties a job to others, to logs and traces.
 FIELD_CORRELATION = "ox:corr"
-#: Who is told when the job has ended.
+#: The address of the webhook that follows the job's end.
 FIELD_CALLBACK = "ox:callback"
 #: The application's own word for that failure.
 FIELD_CODE = "ox:code"
-#: Why a job is a dead letter though attempts were left: ``lifetime``, ``dependency``.
+#: Why a job is a dead letter although attempts were left: ``lifetime``, ``dependency``.
 FIELD_DEAD = "ox:dead"
-#: The job's transitions; its presence, even empty, says that they are kept.
+#: The job's transitions; they are kept if the field exists, even empty.
 FIELD_HISTORY = "ox:history"
 #: The idempotency key.
 FIELD_IDEMPOTENCY = "ox:idem"
-#: How long after its creation the job must have ended, in ms.
+#: The lifetime: ms after its creation by which the job must have ended.
 FIELD_LIFETIME = "ox:lifetime"
-#: Whom the job is done for, where the queue limits jobs per key.
+#: The key whose limits apply, if the queue limits jobs per key.
 FIELD_LIMIT = "ox:limit"
-#: Categories that are not tried again though they could be.
+#: Retryable categories that are not retried.
 FIELD_NO_RETRY = "ox:noretry"
-#: What the handler saved for its next attempt, as JSON.
+#: The checkpoint: what the handler saved for its next attempt, as JSON.
 FIELD_CHECKPOINT = "ox:checkpoint"
 
-#: Why a child's end could not be told to its parent.
+#: Why a parent could not be notified of a child's end.
 FIELD_UNTOLD = "ox:untold"
 
 _json = msgspec.json.Encoder()
@@ -74,20 +74,20 @@ _json = msgspec.json.Encoder()
 Encoded = tuple[str, list[bytes | str | int]]
 """A job ready to be sent: its id, empty for the queue's next number, and its arguments for ``add.lua``."""
 
-#: What the flags of a job begin with that belongs to a parent, to children or to a deduplication window.
+#: The first flag of a job that is tied to a parent, to children or to a deduplication window.
 TIED = "T"
-#: Where the flags are among a job's arguments.
+#: The index of the flags in a job's arguments.
 FLAGS = 7
 
 
 class ParentLink(msgspec.Struct, frozen=True):
-    """What a child knows of its parent.
+    """The parent as a child's hash names it.
 
     Attributes:
         id: The parent's id.
         base: The qualified name of its queue, as in its keys.
-        flag: What the child's failure means for it, as the wire says: ``fpof``, ``cpof``, ``idof``, ``rdof``,
-            or empty: the parent goes on waiting.
+        flag: The effect of the child's failure, in the wire's words: ``fpof``, ``cpof``, ``idof``, ``rdof``,
+            or empty: the parent keeps waiting.
     """
 
     id: str
@@ -108,7 +108,7 @@ class ParentLink(msgspec.Struct, frozen=True):
 
 
 class WrittenOptions(JobOptions, frozen=True, kw_only=True):
-    """Options that were handed to us in the words of the wire, and go there to the letter.
+    """Options in the words of the wire, which are stored unchanged.
 
     Attributes:
         written: The ``opts`` object as JSON.
@@ -119,12 +119,12 @@ class WrittenOptions(JobOptions, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1024)
 def _wire_backoff(backoff: Backoff, attempts: int) -> tuple[dict[str, Any], str | None]:
-    """The nearest policy that peers understand, and the exact one where that is another."""
+    """Returns the nearest policy that peers understand, and the exact one if it differs."""
     return backoff.wire(), None if backoff.exact_on_wire(attempts) else backoff.to_field()
 
 
 def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
-    """The ``opts`` object, and further hash fields as a flat list of names and values."""
+    """Returns the ``opts`` object, and further hash fields as a flat list of names and values."""
     if isinstance(options, WrittenOptions):
         window = options.deduplication
         return msgspec.json.decode(options.written), [] if window is None else ["deid", window.id]
@@ -181,7 +181,7 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
 
 
 def _refuse_foreign(options: JobOptions) -> None:
-    """Refuses what only other protocols have a place for.
+    """Refuses options that only other protocols can store.
 
     Raises:
         NotSupported: There is such an option.
@@ -195,7 +195,7 @@ def _refuse_foreign(options: JobOptions) -> None:
 
 
 def metadata_field(name: str, value: Any) -> tuple[str, str]:
-    """The field of tags, correlation id or callback URL, and its text; empty to remove it."""
+    """Returns the field of tags, correlation id or callback URL, and its text; empty to remove it."""
     if name == "tags":
         return FIELD_TAGS, encode_tags(value) if value else ""
     return {"correlation_id": FIELD_CORRELATION, "callback_url": FIELD_CALLBACK}[name], value or ""
@@ -235,15 +235,15 @@ def encode_job(
         now: The time in ms, or empty for the server's.
         parent: The job that it is a child of.
         waits: Whether it waits for children that are added with it.
-        counted: Whether a job without an id gets the next number of the queue, as peers have it. Such an id
-            is known only when the job is added.
+        counted: Whether a job without an id gets the next number of the queue, as peers do. Such an id
+            is known only after the add.
         sealer: Seals the payload for this job.
 
     Raises:
         ValidationError: Name or data cannot be stored.
         PayloadTooLarge: Data and options are over the limit.
     """
-    if name or not isinstance(options, WrittenOptions):  # peers let a job have no name
+    if name or not isinstance(options, WrittenOptions):  # peers accept jobs without a name
         check_job_name(name)
     body = payload.encode(data)
     flags = "L" if options.lifo else ""
@@ -294,10 +294,10 @@ def read_options(
     no_retry: bytes | None = None,
     history: bool = False,
 ) -> tuple[JobOptions, str]:
-    """Reads ``opts`` and our further fields; what is missing or makes no sense is a default of the wire.
+    """Reads ``opts`` and our further fields; a missing or malformed value is a default of the wire.
 
     Returns:
-        The options; and why ``opts`` or the policy cannot be decoded at all, empty where they can.
+        The options; and why ``opts`` or the policy cannot be decoded at all, empty if they can.
     """
     fault = ""
     wire: Any = {}
@@ -339,9 +339,9 @@ def read_options(
 
 
 def fault_of(fields: Mapping[bytes, bytes]) -> str:
-    """Why a job cannot be decoded, beginning with the field; empty where it can.
+    """Returns why a job cannot be decoded, beginning with the field; empty if it can.
 
-    The payload is not looked at: it is decoded once, for the handler.
+    The payload is not checked: it is decoded once, for the handler.
     """
     return fault_in(fields) or _stored_options(fields)[1]
 
@@ -362,7 +362,7 @@ def _stored_options(fields: Mapping[bytes, bytes]) -> tuple[JobOptions, str]:
 
 
 def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
-    """The options in a job's hash."""
+    """Returns the options in a job's hash."""
     get = fields.get
     options = _stored_options(fields)[0]
     tags, correlation, url = get(b"ox:tags"), get(b"ox:corr"), get(b"ox:callback")
@@ -379,7 +379,7 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
 
 
 def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: str | None = None) -> Job:
-    """A snapshot from a job's hash, and from the place that it has among the queue's, where that is known."""
+    """Returns a snapshot from a job's hash, and from its wire state if that is known."""
     get = fields.get
     finished = get(b"finishedOn")
     return_value = json_of(get(b"returnvalue"))
@@ -426,7 +426,7 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: st
 
 
 def state_of(fields: Mapping[bytes, bytes], place: str) -> State | None:
-    """The formal state of a job in this place of the wire; None where it has no place."""
+    """Returns the formal state of a job in this wire state; None if it has none."""
     if place not in _PLACES:
         return None
     get = fields.get
@@ -447,7 +447,7 @@ _PLACES = {state.value: state for state in WireState if state is not WireState.U
 
 
 def attempts_made(fields: Mapping[bytes, bytes]) -> int:
-    """Attempts that have ended: the larger of ``atm`` and of the field that older peers count in."""
+    """Returns how many attempts have ended: the larger of ``atm`` and the field of older peers."""
     ended = count_of(fields.get(b"atm"))
     return max(ended, count_of(fields[b"attemptsMade"])) if b"attemptsMade" in fields else ended
 
@@ -470,7 +470,7 @@ def open_fields(
         sealer: Opens values of the queue.
         job_id: The job.
         fields: Its hash.
-        lenient: Whether a value that does not open stays as it is: in a list, one such job must not hide the
+        lenient: Whether a value that does not open stays sealed: in a list, one such job must not hide the
             others.
 
     Raises:

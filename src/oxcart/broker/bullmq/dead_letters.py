@@ -1,7 +1,7 @@
-"""Dead letters of a queue: found, replayed and removed in bounded steps.
+"""Finds, replays and removes the dead letters of a queue in bounded steps.
 
-``parts/dead.lua`` decides from the job's own record whether it is a dead letter, so those of Node's workers
-are among them. What an operation found when it began bounds its work.
+``parts/dead.lua`` decides from the job's own record whether it is a dead letter, so dead letters of Node's
+workers are included. The number of jobs at the beginning bounds an operation.
 """
 
 from __future__ import annotations

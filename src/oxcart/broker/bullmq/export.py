@@ -20,7 +20,7 @@ from oxcart.model.target import split_lane
 if TYPE_CHECKING:
     from oxcart.broker.link import Argument
 
-#: Where jobs are, in the direction in which they move, and how the state is called.
+#: Where jobs are, in the direction in which they move, and the name of the state.
 _PLACES = {
     "waiting-children": "waiting-children",
     "delayed": "delayed",
@@ -92,7 +92,7 @@ class BullMQExport(Export):
     ) -> list[JobIds]:
         """Lists ids by queue and state, in the direction in which jobs move.
 
-        So a job that moves meanwhile is seen at least once. An id seen twice counts where it was seen last.
+        So a job that moves meanwhile is seen at least once. An id seen twice counts in the later state.
         """
         listed = []
         for queue in queues:

@@ -1,4 +1,4 @@
-"""Flows on BullMQ's key layout: trees of jobs are added in one call, and read back by their keys.
+"""Flows on BullMQ's key layout: adds trees of jobs in one call, and reads them by their keys.
 
 All queues of a tree are in one slot of one server, so the broker of any of them can add and read all of it.
 """
@@ -37,7 +37,7 @@ from oxcart.model.target import base_of
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
 
-#: Jobs per call when a running job adds children: each tree as a whole, so a call may carry more.
+#: Jobs per call when a running job adds children. A tree is never split, so a call may carry more.
 CHUNK = 250
 #: Children per step when all of them are read.
 STEP = 500
@@ -153,7 +153,7 @@ def _moved(placed: list[Placed], by: int) -> list[Placed]:
 
 
 def _check_slots(broker: BullMQBroker, placed: Sequence[Placed]) -> dict[tuple[str, str], Keys]:
-    """The keys of every queue of a tree."""
+    """Returns the keys of every queue of a tree."""
     found: dict[tuple[str, str], Keys] = {}
     for one in placed:
         named = (one.tree.prefix, one.tree.queue)
@@ -224,7 +224,7 @@ async def _add(
 
 
 def _answered(placed: Sequence[Placed], ids: list[str], codes: list[int]) -> list[AddedTree]:
-    # From the last generation up: children are there before their parents.
+    # From the last generation up: children come before their parents.
     below: dict[int, list[AddedTree]] = {}
     for number in range(len(placed) - 1, -1, -1):
         one = placed[number]

@@ -2,7 +2,7 @@
 
 A worker of ours that finishes a job releases its dependents in the same call, up to a bound. The rest, and
 dependents of jobs that a peer's worker finished, are released here. ``lua/parts/gates.lua`` and
-docs/decisions/42 describe what a gate is and which keys there are.
+docs/decisions/42 describe gates and their keys.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 #: Dependents that one call releases at most: about 3 ms of the server's time.
 ROOM = 250
-#: Waiting gates that one call looks at for jobs that have ended without opening them.
+#: Waiting gates that one call checks for jobs that have ended without opening them.
 STEP = 100
-#: How many ticks there are between two such looks.
+#: Ticks between two such checks.
 LOOK_EVERY = 5
 
 
 class GateKeeper(Gates):
-    """Settles the gates that jobs of a queue wait behind.
+    """Settles the gates behind which jobs of a queue wait.
 
     Attributes:
-        hidden: The hidden queues that were known at the last look, as the beginnings of their keys.
+        hidden: The key prefixes of the hidden queues that were known at the last check.
     """
 
     def __init__(self, broker: BullMQBroker) -> None:
@@ -52,8 +52,8 @@ class GateKeeper(Gates):
         """Settles the gates of one hidden queue; returns how many jobs were released.
 
         Args:
-            hidden: The beginning of its keys.
-            look: How many of the gates that wait to look at as well, from where the last look ended.
+            hidden: The prefix of its keys.
+            look: How many waiting gates to check as well, from where the last check ended.
         """
         broker = self._broker
         released = 0
@@ -73,7 +73,7 @@ class GateKeeper(Gates):
         return MarkerListener(self._broker, [one for one in gates if isinstance(one, GateKeeper)])
 
     async def repair(self) -> int:
-        """Restores the gates of waiting jobs that lost them; returns how many dependencies were mended."""
+        """Restores the gates of waiting jobs that lost them; returns how many dependencies it repaired."""
         broker, mended, at = self._broker, 0, 0
         while True:
             args = (broker.clock.argument, at, STEP)
@@ -87,7 +87,7 @@ class MarkerListener(GateListener):
     """Settles gates as soon as the markers of their hidden queues appear.
 
     It has a connection of its own, so that a worker that is paused or has no free slot settles too. The
-    connection opens only where there are gates.
+    connection opens only if there are gates.
 
     Args:
         broker: One of the queues.

@@ -1,4 +1,4 @@
-"""Graphs on BullMQ's key layout: jobs that wait for others are added in one call.
+"""Graphs on BullMQ's key layout: adds jobs that wait for others in one call.
 
 All queues of a graph are in one slot of one server, so the broker of any of them can add all of it.
 ``lua/parts/gates.lua`` and docs/decisions/42 describe gates and their keys.

@@ -1,4 +1,4 @@
-"""The parts of a broker that deal with single jobs: logs, updates and deduplication windows."""
+"""The parts of a broker for single jobs: logs, updates and deduplication windows."""
 
 from __future__ import annotations
 

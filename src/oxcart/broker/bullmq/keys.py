@@ -2,8 +2,8 @@
 
 On a single server a queue's keys are ``bull:video:wait``, as Node writes them. On a cluster all keys of
 a queue must share a slot, so the queue's name is its hash tag: ``bull:{video}:wait``. A tag that the
-prefix or the name already carries is left alone, because the user chose it. A lane has the tag of the queue
-that it belongs to: ``bull:{video}@all;c=gpu:wait``.
+prefix or the name already has stays, because the user chose it. A lane has the tag of its base queue:
+``bull:{video}@all;c=gpu:wait``.
 
 Lua builds the same names from the prefix of the meta key (``lua/parts/base.lua``).
 """
@@ -21,19 +21,19 @@ from oxcart.model.target import base_of
 
 DEFAULT_PREFIX = "bull"
 
-#: What a server accepts in a connection's name: no space, nothing beyond ASCII.
+#: The characters that a server accepts in a connection's name: no space, only ASCII.
 _NAMEABLE = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 
 
 def journal_key(meta: str, slot: str) -> str:
-    """The key of a caller's slot, from the meta key that a script was called with."""
+    """Returns the key of a caller's slot, from the meta key that a script was called with."""
     return f"{meta.removesuffix('meta')}ox:call:{slot}"
 
 
 def split_own(key: str, base: str) -> tuple[str, str] | None:
     """Splits a key of a queue, of one of its lanes or of their gates into qualified name and end.
 
-    Other queues have names that begin alike: ``ada@example.com`` is no lane of ``ada``.
+    Other queues may have names that begin alike: ``ada@example.com`` is no lane of ``ada``.
 
     Args:
         key: The key.
@@ -94,7 +94,7 @@ class Keys:
         return slot_of(self.meta())
 
     def key(self, suffix: str) -> str:
-        """A key by its suffix; the named methods below are the known ones."""
+        """Returns a key by its suffix; the methods below name the known ones."""
         return f"{self.base}:{suffix}"
 
     def meta(self) -> str:
@@ -114,7 +114,7 @@ class Keys:
         return self.key("paused")
 
     def active(self) -> str:
-        """List: jobs that workers have claimed, youngest at the head."""
+        """List: leased jobs, youngest at the head."""
         return self.key("active")
 
     def prioritized(self) -> str:
@@ -126,7 +126,7 @@ class Keys:
         return self.key("pc")
 
     def delayed(self) -> str:
-        """Sorted set: jobs whose time has not come."""
+        """Sorted set: jobs that are not due yet."""
         return self.key("delayed")
 
     def waiting_children(self) -> str:
@@ -166,7 +166,7 @@ class Keys:
         return self.key(f"repeat:{scheduler_id}")
 
     def events(self) -> str:
-        """Stream: what happened to the queue's jobs."""
+        """Stream: the events of the queue's jobs."""
         return self.key("events")
 
     def metrics(self, state: str) -> str:
@@ -214,7 +214,7 @@ class Keys:
         return self.key(f"ox:idem:{len(name.encode())}:{name}:{key}")
 
     def expiring(self) -> str:
-        """Sorted set: jobs with a lifetime, by the time at which it is over (ours alone)."""
+        """Sorted set: jobs with a lifetime, by the time at which it expires (ours alone)."""
         return self.key("ox:expiring")
 
     def call(self, slot: str) -> str:
@@ -230,7 +230,7 @@ class Keys:
         return self.key("ox:parked")
 
     def opening(self) -> str:
-        """Sorted set: buckets with jobs held back, by the time at which to look at them (ours alone)."""
+        """Sorted set: buckets that hold jobs back, by the time of their next check (ours alone)."""
         return self.key("ox:opening")
 
     def starts(self, bucket: str) -> str:
@@ -246,7 +246,7 @@ class Keys:
         return self.key(f"ox:cancel:{client_id}")
 
     def inboxes(self, client_id: str) -> tuple[str, ...]:
-        """The cancellation inboxes of a worker of this queue; of a lane also that of its queue."""
+        """The cancellation inboxes of a worker of this queue; for a lane also that of its base queue."""
         own, base = self.cancellations(client_id), base_of(self.queue)
         if base == self.queue:
             return (own,)
@@ -269,7 +269,7 @@ class Keys:
         return self.key("ox:lanes:busy")
 
     def lanes_version(self) -> str:
-        """String: grows with every lane that comes or goes (ours alone)."""
+        """String: grows with every new or removed lane (ours alone)."""
         return self.key("ox:lanes:version")
 
     def lanes_tended(self) -> str:
@@ -289,7 +289,7 @@ class Keys:
         return self.key(f"ox:worker:{worker_id}")
 
     def watcher(self) -> str:
-        """String: the worker that looks for jobs that no worker can take (ours alone, short-lived)."""
+        """String: the worker that watches for jobs that no worker can take (ours alone, short-lived)."""
         return self.key("ox:watcher")
 
     def listeners(self) -> str:
@@ -310,10 +310,10 @@ class Keys:
         return quote(f"{self.prefix}:{encoded}{suffix}", safe=_NAMEABLE)
 
     def consumer_names(self) -> tuple[str, str]:
-        """The names of connections of this queue's workers: Node's and ours, and PyPI's, which is plain."""
+        """The connection names of this queue's workers: Node's and ours, and PyPI's, which is plain."""
         plain = quote(f"{self.prefix}:{self._named()}", safe=_NAMEABLE)
         return self.client_name(), plain
 
     def _named(self) -> str:
-        # A Node peer on the same keys was given the tag as part of its queue's name.
+        # A Node peer on the same keys has the tag as part of its queue's name.
         return self.base[len(self.prefix) + 1 :]

@@ -1,7 +1,7 @@
-"""The lanes of a queue: which there are, what is in them, and their maintenance.
+"""The lanes of a queue: their names, their jobs and their maintenance.
 
-A lane is a queue of its own, named after what its jobs ask of a worker (docs/decisions/60). An add to
-a lane registers it with the queue that it belongs to.
+A lane is a queue of its own, named after the target of its jobs (docs/decisions/60). An add to
+a lane registers it with its base queue.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
     from oxcart.model.job import Job
 
-#: Lanes that one step of a tick looks at: about half a millisecond of the server's time.
+#: Lanes that one step of a tick checks: about half a millisecond of server time.
 STEP = 50
-#: Ids that one call looks for; and where there are too many lanes for that, ids and keys.
+#: Ids that one call looks up; with too many lanes for that, ids and keys.
 FIND = 100
 FIND_FEW, FIND_KEYS = 20, 1_000
-#: Entries of custom ids that one step of a sweep looks at.
+#: Entries of custom ids that one step of a sweep checks.
 NOTES = 100
-#: Lanes that one step of a count looks at.
+#: Lanes that one step of a count reads.
 COUNT = 100
 #: For how many ms a tick keeps others from making one.
 GUARD = 950
@@ -174,7 +174,7 @@ class QueueLanes(Lanes):
         return (await self.holders([job_id]))[0]
 
     async def holding(self, job_ids: Sequence[str], places: Sequence[int]) -> dict[BullMQBroker, list[int]]:
-        """Returns the lanes that have some of the jobs, given by their places, with the places of each."""
+        """Returns the lanes that have some of the jobs, given by their indexes, with the indexes of each."""
         held: dict[BullMQBroker, list[int]] = {}
         for place, lane in zip(places, await self.holders([job_ids[i] for i in places]), strict=True):
             if lane is not None:
@@ -198,7 +198,7 @@ class QueueLanes(Lanes):
         return [self.open(lane) if lane else None for lane in lanes]
 
     async def _search(self, job_ids: Sequence[str]) -> list[str | None]:
-        """As ``holders`` where there are very many lanes: looks through some of them at a time."""
+        """As ``holders`` with very many lanes: searches some of them at a time."""
         broker, names = self._broker, await self.names()
         found: dict[str, str] = {}
         for at in range(0, len(job_ids), FIND_FEW):

@@ -1,4 +1,4 @@
-"""The limits of a queue: its concurrency, its rate, a pause of its rate limit; and limits per type and key.
+"""The limits of a queue: its concurrency, its rate and holds; and limits per type and key.
 
 The first are fields of ``meta`` and the counter ``limiter``, which peers obey as well. Limits per type and
 key are ours alone (decision 56).
@@ -17,7 +17,7 @@ from oxcart.broker.port.results import LimitRules
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
 
-#: The counter of a queue that is held: no limit is higher.
+#: The counter of a held queue: no limit is higher.
 HELD = 9_007_199_254_740_991
 
 

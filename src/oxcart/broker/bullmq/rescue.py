@@ -1,9 +1,9 @@
 """Finds jobs that are in no list of their queue, and puts them back or removes them.
 
-A job hash that no list or set names is a job that no worker will ever run. A peer can leave one behind: two
-generations of BullMQ that pause and resume the same queue rename one list over another (docs/protocol).
+A job hash that no list or set contains is a job that no worker will ever run. A peer can leave one behind:
+two generations of BullMQ that pause and resume the same queue rename one list over another (docs/protocol).
 
-The scan keeps no more than ids: first every id that is in some state, then every job hash. What is left are
+The scan keeps only ids: first every id that is in some state, then every job hash. The difference are
 suspects.
 """
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 #: Keys, or members, that one step looks at.
 STEP = 1000
-#: Suspects per call: few, because each is searched for in the lists.
+#: Suspects per call: few, because each is searched in the lists.
 FEW = 50
-#: Members of lists that a call may walk through at most, about 5 ms of the server's time.
+#: Members of lists that one call may walk through, about 5 ms of server time.
 WALK = 500_000
 
 
@@ -39,7 +39,7 @@ class QueueRescue(QueuePart, Rescue):
     async def run(self, *, dry_run: bool = False, progress: OnProgress = silent) -> Rescued:
         found = Rescued()
         suspects = await _suspects(self._broker, found, progress)
-        # Each is put in front of the last: the oldest goes last, and will be the first to run.
+        # Each is put in front of the last: the oldest goes last, and runs first.
         suspects.sort(reverse=True)
         async for raw, code in _ask(self._broker, "rescue", [one for _, one in suspects], dry_run):
             job_id = raw.decode("utf-8", "replace")
@@ -59,7 +59,7 @@ class QueueRescue(QueuePart, Rescue):
 
 
 async def _suspects(broker: BullMQBroker, found: Rescued, progress: OnProgress) -> list[tuple[int, bytes]]:
-    """Returns jobs that no list or set named when it was read: when they were made, and their ids."""
+    """Returns jobs that no list or set contained when it was read: when they were made, and their ids."""
     total = int(await broker.caller.command("DBSIZE"))
     known: set[bytes] = set()
     async for ids in _known(broker):
@@ -85,7 +85,7 @@ async def _suspects(broker: BullMQBroker, found: Rescued, progress: OnProgress) 
 async def _ask(
     broker: BullMQBroker, verb: str, ids: list[bytes], dry_run: bool
 ) -> AsyncIterator[tuple[bytes, int]]:
-    """Lets a script decide about suspects: the id and the answer of each."""
+    """Lets a script decide about suspects; yields the id and the answer of each."""
     script = load(verb)
     start = 0
     while start < len(ids):
@@ -103,7 +103,8 @@ async def _known(broker: BullMQBroker) -> AsyncIterator[list[bytes]]:
     for state in STATES:
         key = broker.keys.key(state)
         if state in LISTS:
-            # From the head: jobs arrive there and leave at the tail, so one can only be read twice.
+            # From the head: jobs arrive there and leave at the tail, so none is missed, but one may be read
+            # twice.
             at = 0
             while ids := await command("LRANGE", key, at, at + STEP - 1):
                 yield ids
@@ -118,7 +119,7 @@ async def _known(broker: BullMQBroker) -> AsyncIterator[list[bytes]]:
 
 
 async def _hashes(broker: BullMQBroker) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Yields the ends of keys that are hashes of the queue, with about how many keys were seen."""
+    """Yields the key suffixes of the queue's hashes, with about how many keys were seen."""
     base = broker.keys.key("")
     pattern = glob_escape(base) + "*"
     skip = len(base.encode())

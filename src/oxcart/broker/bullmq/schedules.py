@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _json = msgspec.json.Encoder()
 
-#: How often a later time is sought where one is taken.
+#: How often a later time is tried if one is taken.
 LATER = 32
 
 
@@ -78,7 +78,7 @@ class QueueSchedules(Schedules):
         extras: Sequence[str] = (),
         at_ms: int | None = None,
     ) -> tuple[str, int] | None:
-        """Makes or changes a schedule; returns id and delay of its next run, or None where it never fires.
+        """Makes or changes a schedule; returns id and delay of its next run, or None if it never fires.
 
         Args:
             scheduler_id: The schedule's id.
@@ -114,7 +114,7 @@ class QueueSchedules(Schedules):
         return answer[0].decode(), int(answer[1])
 
     def leader(self, worker: str) -> None:
-        """No worker leads: the claim of a run makes the next one."""
+        """Returns None: the claim of a run makes the next one."""
 
     async def advance(self, claims: Sequence[ClaimedJob]) -> list[str | OxcartError]:
         made: list[str | OxcartError] = [""] * len(claims)
@@ -132,7 +132,7 @@ class QueueSchedules(Schedules):
     async def _advance(
         self, claims: Sequence[ClaimedJob], left: Mapping[int, int], made: list[str | OxcartError]
     ) -> dict[int, int]:
-        """One call for all; returns those whose time was taken, with that time."""
+        """Advances schedules in one call; returns claims whose time was taken, with that time."""
         args: list[bytes | str | int] = []
         asked = []
         for place, after in left.items():
@@ -141,7 +141,7 @@ class QueueSchedules(Schedules):
             except ValidationError as error:
                 made[place] = error
                 continue
-            except Exception as error:  # a malformed run must not stop those of other schedules
+            except Exception as error:  # a malformed run must not stop runs of other schedules
                 made[place] = ScriptError(f"advance: {type(error).__name__}: {error}")
                 continue
             if item is not None:
@@ -164,7 +164,7 @@ class QueueSchedules(Schedules):
         return taken
 
     def _item(self, claim: ClaimedJob, now: int) -> list[bytes | str | int] | None:
-        """A claim as the script's arguments, or None where no run follows."""
+        """Returns the script's arguments for a claim, or None if no run follows."""
         assert isinstance(claim, BullMQClaim)
         options, schedule_id = _object(claim.fields.get(b"opts")), claim.schedule_id or ""
         run = next_run(options, now, schedule_id)
@@ -214,7 +214,7 @@ def _object(raw: bytes | None) -> dict[str, Any]:
 
 
 def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
-    """Decodes the record of any client; a repeatable job has no count, an old one nothing but its key."""
+    """Decodes the record of any client; a repeatable job has no count, and an old one only its key."""
     fields = pairs(flat)
 
     def text(name: bytes) -> str | None:
@@ -253,7 +253,7 @@ def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
 def _repeatable(
     claim: BullMQClaim, options: dict[str, Any], run: NextRun, data: bytes, now: int
 ) -> list[bytes | str | int]:
-    """The next run of a repeatable job, from before schedulers: its key and its options tell all."""
+    """Returns the next run of a repeatable job (older than schedulers), from its key and its options."""
     schedule_id, at_ms = claim.schedule_id or "", run.at_ms
     if at_ms is None:
         every = Schedule.from_wire(run.options["repeat"]).every or 1

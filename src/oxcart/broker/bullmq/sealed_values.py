@@ -29,7 +29,7 @@ _JOB_FIELDS = (*SEALABLE, b"jid", b"timestamp")
 
 
 class QueueSealedValues(QueuePart, SealedValues):
-    """The sealed values of one queue and its lanes: fields of hashes, all of them."""
+    """The sealed values of one queue and its lanes, all of them fields of hashes."""
 
     async def values(self, sealer: Sealer, progress: OnProgress) -> AsyncIterator[StoredValue]:
         broker = self._broker
@@ -55,7 +55,7 @@ class QueueSealedValues(QueuePart, SealedValues):
 async def _own(broker: BullMQBroker, keys: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the keys of a queue and its lanes among some, each with its end.
 
-    Keys of a queue ``r`` with the prefix ``bull:q`` begin as those of ``q`` with the prefix ``bull`` do.
+    Keys of a queue ``r`` with the prefix ``bull:q`` begin like those of ``q`` with the prefix ``bull``.
     """
     found, heads = [], dict[str, list[str]]()
     for key in keys:

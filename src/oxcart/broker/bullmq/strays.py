@@ -1,9 +1,9 @@
-"""Removes what is left of a queue when its jobs are gone: keys that no list names, found by a scan.
+"""Removes the remaining keys of a queue without jobs: keys that no list names, found by a scan.
 
-A job leaves keys that outlast it, because they are about others: its idempotency key, its
-deduplication window, the journals of callers, the records of workers. So can a peer that dies half-way. The
-scan goes through the server in bounded steps. A script decides about every key in the same step in which it
-removes it, so a job that was added meanwhile keeps all its keys.
+A job leaves keys that outlast it, because they concern others: its idempotency key, its
+deduplication window, the journals of callers, the records of workers. A peer that dies half-way leaves some
+too. The scan goes through the server in bounded steps. A script decides about each key in the same step in
+which it removes it, so a job that was added meanwhile keeps all its keys.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oxcart.broker")
 
-#: Keys that one step of the scan looks at, and keys that one call decides about.
+#: Keys that one step of the scan reads, and keys that one call decides about.
 SCAN, FEW = 1000, 50
 
 
 async def settle_gates(broker: BullMQBroker) -> None:
-    """Releases or cancels the jobs of other queues that waited for jobs of this one, which are gone."""
+    """Releases or cancels the jobs of other queues that waited for removed jobs of this one."""
     hidden = f"{broker.keys.base}{HIDDEN}"
     places = [f"{hidden}:{state}" for state in ("wait", "waiting-children", "ox:weak")]
     keeper = GateKeeper(broker)
@@ -48,7 +48,7 @@ async def _lengths(broker: BullMQBroker, places: list[str]) -> list[int]:
 async def remove_strays(broker: BullMQBroker) -> int:
     """Removes keys of a queue, its lanes and its gates that belong to no job; returns how many.
 
-    A user who may not scan keeps what expires by itself.
+    Without the right to scan, keys that expire are left to their expiry.
     """
     removed, script = 0, load("remove_strays")
     try:
@@ -62,7 +62,7 @@ async def remove_strays(broker: BullMQBroker) -> int:
 
 
 async def _keys(broker: BullMQBroker) -> AsyncIterator[tuple[str, list[str]]]:
-    """Every key of the queue, its lanes and gates: what a key begins with, and the ends behind it."""
+    """Yields every key of the queue, its lanes and gates, as a prefix and the suffixes behind it."""
     pattern = f"{glob_escape(broker.keys.base)}*"
     cursor = b"0"
     while True:

@@ -1,6 +1,6 @@
-"""The registry of a queue's workers, and the lanes that none of them fits.
+"""The registry of a queue's workers, and the lanes that no worker fits.
 
-A worker writes its record every ten seconds; the key lives for thirty.
+A worker writes its record every ten seconds; the key expires after thirty.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class QueueWorkers(WorkerRegistry):
         return id(self._broker.server), self._broker.keys.base
 
     def check_name(self, name: str) -> None:
-        """Any name will do: records are found by the worker's id."""
+        """Accepts any name: records are found by the worker's id."""
 
     async def beat(self, record: WorkerRecord, wakes: Wakes = Wakes.NOTHING, *, life: float = LIFE) -> None:
         """Writes a worker's record, which counts as a sign of life for so many seconds."""
@@ -69,7 +69,7 @@ class QueueWorkers(WorkerRegistry):
         return sorted(records, key=lambda record: record.id)
 
     async def living(self) -> list[WorkerRecord]:
-        """Returns the workers that live, by their ids."""
+        """Returns the living workers, by their ids."""
         return await self.everyone()
 
     async def sweep(self) -> int:
@@ -77,7 +77,7 @@ class QueueWorkers(WorkerRegistry):
         return 0
 
     async def unroutable(self) -> dict[str, int]:
-        """Returns how many jobs wait, now or for their time, in lanes that no living worker fits."""
+        """Returns how many jobs wait, ready or delayed, in lanes that no living worker fits."""
         counted = {
             lane: sum(row[state] for state in WAITING)
             for lane, row in (await self._broker.lanes.counts()).items()
@@ -95,7 +95,7 @@ class QueueWorkers(WorkerRegistry):
         return [lane for lane in left if lane not in consumed]
 
     async def _consumed(self, lanes: Sequence[str]) -> set[str]:
-        """Returns the lanes that a worker consumes as a queue of its own, as Node's workers do.
+        """Returns the lanes that a worker consumes as a separate queue, as Node's workers do.
 
         Such a worker has no record here; BullMQ finds it by the name of its connection. If the server refuses
         to list connections, a lane with active jobs counts as consumed.
@@ -107,6 +107,6 @@ class QueueWorkers(WorkerRegistry):
         except (ScriptError, AccessDenied):
             lengths = await broker.caller.pipeline([("LLEN", one.active()) for one in keys.values()])
             return {lane for lane, length in zip(keys, lengths, strict=True) if length}
-        # Without the worker's own name; that of a listener to events matches no queue.
+        # Without the worker's own name; the name of an event listener matches no queue.
         names = {client.get("name", "").partition(":w:")[0] for client in listed}
         return {lane for lane, one in keys.items() if names.intersection(one.consumer_names())}
