@@ -1,4 +1,4 @@
-"""What of a queue belongs to one event loop: a connection, waiting adds, waiting results."""
+"""Per-event-loop state of a queue: its connection, pending adds and pending results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oxcart.model.errors import OxcartError
 
 
 class Bound:
-    """What of a queue belongs to one event loop: a connection, waiting adds, waiting results."""
+    """Per-event-loop state of a queue: its connection, pending adds and pending results."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Bound:
         self.results = Results(broker)
         self._add_timeout = add_timeout
         self._alone = False
-        self._closing: asyncio.Event | None = None  # set when the add that goes alone has ended
-        self._shares = shares  # the connection is another queue's
-        #: Adds of this turn of the loop: those that need no replica, and those that need one.
+        self._closing: asyncio.Event | None = None  # set when an add that is sent alone has ended
+        self._shares = shares  # the connection belongs to another queue
+        #: Adds of this turn of the loop: without a replica, and with one.
         self._waiting: dict[bool, list[tuple[Encoded, asyncio.Future[Added]]]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     async def add(self, job: Encoded, *, replicated: bool = False) -> Added:
-        """Adds a job: at once where no other add is under way, else together with those of this turn."""
+        """Adds a job: at once if no other add is in flight, else together with the adds of this turn."""
         if self._alone or self._waiting:
             return await self._add_soon(job, replicated)
         self._alone = True
@@ -82,7 +82,7 @@ class Bound:
                 future.set_result(one)
 
     async def close(self) -> None:
-        """Waits for adds under way, and closes the connection."""
+        """Waits for adds in flight, and closes the connection."""
         if self._alone:
             self._closing = asyncio.Event()
             await self._closing.wait()

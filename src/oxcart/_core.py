@@ -1,4 +1,4 @@
-"""What stands behind a queue's face: its place, its options, its handlers and its connections.
+"""The core behind a queue's face: its place, its options, its handlers and its connections.
 
 A worker consumes a core (`oxcart.engine.source.Source`), and the parts of a queue reach the server through
 it. It connects when first used, once per event loop, and again in a forked child.
@@ -46,7 +46,7 @@ class Core:
         add_timeout: Seconds after which an unacknowledged add fails.
         brokers: Opens its brokers, instead of a server; None for a server.
         key_ring: Keys that seal stored values, or None.
-        priorities: ``"formal"`` where priorities are names, or None.
+        priorities: ``"formal"`` if priorities are names, or None.
         reconnect: Pauses and limit of attempts to reach a lost server; None for the default.
     """
 
@@ -127,14 +127,14 @@ class Core:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The server as a value: its URL, and its folder where it is embedded."""
+        """The server as a value: its URL, and its folder if it is embedded."""
         if self.brokers is not None:
             return "", f"memory {id(self.brokers)}"
         location = self.server.location
         return (location.url, "") if location else ("", str(self.server.folder))
 
     def station_facts(self) -> dict[str, Any]:
-        """Returns what another process needs to find the queue; empty if only this process can."""
+        """Returns the facts by which another process finds the queue; empty if only this process can."""
         if self.brokers is not None:
             return {}
         url, folder = self.place

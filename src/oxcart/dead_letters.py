@@ -1,12 +1,12 @@
-"""``queue.dead_letters``: jobs that used up their attempts or their life, and what can be done about them.
+"""``queue.dead_letters``: lists, replays and purges jobs that used up their attempts or their lifetime.
 
     for job in await queue.dead_letters.list(category="timeout", newer_than="1d"):
         print(job.id, job.failed_reason)
     await queue.dead_letters.replay_all(tags={"tenant": "acme"}, rate=50)
 
-A dead letter is not a failed job: one that failed for good (a permanent error) would fail again, a dead
-letter may do better another time. Cancelled jobs are neither. Jobs that Node's workers gave up are too. On
-Bridge all are dead letters that failed for good, as its document says.
+A dead letter is not a failed job. A job that failed for good (a permanent error) would fail again; a dead
+letter may succeed another time. Cancelled jobs are neither. Jobs that Node's workers gave up are dead letters
+too. On Bridge every job that failed for good is a dead letter, as its specification defines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_DEAD = "job {} is no dead letter: it has not ended, has completed, was canc
 
 
 class Which(TypedDict, total=False):
-    """Which dead letters are meant; what is not said does not matter.
+    """A filter of dead letters; a key that is left out matches all.
 
     Keys: ``name`` (one or several), ``category`` of the last failure (one or several), ``tags`` (all of
     them), ``correlation_id``, ``older_than`` and ``newer_than`` (since their end).
@@ -53,11 +53,11 @@ class DeadLetters:
         self._queue = queue
 
     async def list(self, *, limit: int = 100, oldest: bool = False, **which: Unpack[Which]) -> Sequence[Job]:
-        """Dead letters, newest first unless ``oldest``.
+        """Returns dead letters, newest first unless ``oldest``.
 
         Args:
             limit: How many at most.
-            oldest: Begin with those that died first.
+            oldest: Begin with the oldest.
             **which: As in `Which`.
         """
         work = DeadWork("list", await self._filter(which), newest=not oldest, limit=check_limit(limit))
@@ -66,11 +66,11 @@ class DeadLetters:
         return [job for job in jobs if job is not None]
 
     async def count(self, **which: Unpack[Which]) -> int:
-        """How many dead letters there are."""
+        """Returns how many dead letters there are."""
         return (await self._store.run(DeadWork("list", await self._filter(which)))).matched
 
     async def get(self, job_id: str) -> Job:
-        """A dead letter, with all that is known of its failures.
+        """Returns a dead letter with its recorded failures.
 
         Raises:
             JobNotFound: There is no such job.
@@ -89,7 +89,7 @@ class DeadLetters:
 
         Args:
             job_id: The job.
-            reset: Whether its attempts count from the beginning; otherwise it is tried once more.
+            reset: Whether to reset its attempts; otherwise it has one more.
 
         Raises:
             JobNotFound: There is no such job.
@@ -116,11 +116,11 @@ class DeadLetters:
         progress: OnProgress | None = None,
         **which: Unpack[Which],
     ) -> DeadDone:
-        """Lets all dead letters run again that fit, oldest first; a dry run only says which those are.
+        """Replays all dead letters that match, oldest first; a dry run only returns which.
 
         Args:
             reset: As in ``replay``.
-            rate: How many per second at most, so that what made them fail is not overrun again.
+            rate: How many per second at most, so that the cause of the failures is not overloaded again.
             dry_run: Change nothing.
             limit: How many at most.
             progress: Called after every step.
@@ -138,7 +138,7 @@ class DeadLetters:
         progress: OnProgress | None = None,
         **which: Unpack[Which],
     ) -> DeadDone:
-        """Removes all dead letters that fit, for good; a dry run only says which those are.
+        """Removes all dead letters that match, for good; a dry run only returns which.
 
         Args:
             dry_run: Change nothing.

@@ -8,7 +8,7 @@
   whose answer is missing.
 * `TemporaryError`, `PermanentError`, `RateLimited` and `JobCancelled`: a handler raises them.
 
-`JobFailed` and `ResultTimeout` are what a caller of ``job.result()`` catches. Errors of the pipeline,
+A caller of ``job.result()`` catches `JobFailed` and `ResultTimeout`. Errors of the pipeline,
 of ``oxcart.testing``, of webhooks and of the embedded server load their module when first used.
 """
 

@@ -1,7 +1,7 @@
-"""What happens in a queue: an async iterator over its event stream, and results built on it.
+"""The event stream of a queue as an async iterator, and the wait for results that is built on it.
 
-A position is the id of the last event seen; whoever keeps it can go on from there, as far as the stream
-reaches back (about 10 000 events unless a pipeline keeps more).
+A position is the id of the last event seen. A reader that stores it can continue from there, as far as the
+stream reaches back (about 10 000 events unless a pipeline keeps more).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ log = logging.getLogger("oxcart.events")
 
 #: Longest single block of a read, in seconds.
 BLOCK = 10.0
-#: Seconds after which a job that is waited for is looked at again.
+#: Seconds after which an awaited job is read again.
 LOOK_AGAIN = 30.0
-#: The same where peers tell of nothing.
+#: The same if peers write no events.
 LOOK_OFTEN = 1.0
 
 
 class QueueEvents:
-    """The events of a queue, one after another, for ever.
+    """The events of a queue, one after another, without an end.
 
     Args:
         broker: The queue.
@@ -59,7 +59,7 @@ class QueueEvents:
         if reader is None:
             raise OxcartError(f"queue {broker.queue!r} has no server, so it has no events")
         self._reader = reader
-        #: The id of the last event read; give it as ``since`` to go on from here.
+        #: The id of the last event read; pass it as ``since`` to continue from here.
         self.position = since
 
     async def __aenter__(self) -> QueueEvents:
@@ -82,13 +82,13 @@ class QueueEvents:
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
             for event in await self._peek():
-                # One by one: whoever keeps the position, or leaves, in the midst of a page misses nothing.
+                # One by one: a reader that stores the position, or leaves, within a page misses nothing.
                 self.position = event.id
                 if self._wants(event):
                     yield event
 
     async def read(self, block: float = BLOCK) -> list[Event]:
-        """The next events; waits for one for so many seconds, then returns an empty list."""
+        """Returns the next events; waits for one for so many seconds, then returns an empty list."""
         events = await self._peek(block)
         if events:
             self.position = events[-1].id
@@ -106,20 +106,20 @@ class QueueEvents:
         return entries
 
     async def _peek(self, block: float = BLOCK) -> list[Event]:
-        """As ``read``, but events of every name, and the position stays."""
+        """As ``read``, but returns events of every name, and does not move the position."""
         await self.ready()
         entries = await self._reader.read(self.position, block)
         return [self._event(entry_id, fields) for entry_id, fields in entries]
 
     def _event(self, entry_id: str, fields: dict[bytes, bytes]) -> Event:
-        """An event with its sealed values opened; one that does not open stays as it is."""
+        """Returns an event with its sealed values opened; a value that does not open stays sealed."""
         sealer, job_id = self._broker.sealer, fields.get(b"jobId")
         if sealer is not None and job_id is not None:
             fields = sealer.open_event(job_id.decode("utf-8", "surrogateescape"), fields)
         return Event.parse(entry_id, fields, self._broker.queue)
 
     def _wants(self, event: Event) -> bool:
-        """Whether an event is of the names that were asked for."""
+        """Returns whether an event has one of the requested names."""
         return self._names is None or event.name in self._names
 
 
@@ -148,8 +148,8 @@ class Events:
         written as JSON.
 
         Args:
-            event: Its name; not one that the queue itself uses.
-            keep_events: About how many events of the queue stay; the queue's own setting unless given.
+            event: Its name; none of the queue's own.
+            keep_events: About how many events of the queue stay; the queue's own setting by default.
             **fields: The event's fields.
 
         Raises:
@@ -196,25 +196,25 @@ class Results:
         self._reading = asyncio.Event()
 
     async def wait(self, job_id: str, timeout: float | None) -> Any:
-        """The job's result, once it has one.
+        """Returns the job's result, once it has one.
 
         Raises:
             JobFailed: It failed for good.
             ResultTimeout: It has not ended in time.
-            JobNotFound: It is gone, and no event tells how it ended.
+            JobNotFound: It is gone, and no event contains its end.
             DecryptionError: The queue seals results, and this one does not open.
         """
         future = self._expect(job_id)
         try:
             async with asyncio.timeout(timeout):
-                # Listen first, then look: an end in between is seen by one or the other.
+                # Listen first, then read: one of the two sees an end in between.
                 await self._listen()
                 while True:
                     ended = await self._broker.ended(job_id)
                     found, value = await self._look(job_id, ended)
                     if found:
                         return value
-                    # Now and then look again: events are trimmed, so one may be gone before it is read.
+                    # Read again now and then: events are trimmed, so one may be gone before it is read.
                     again = LOOK_AGAIN if self._broker.capabilities.can("wakes") else LOOK_OFTEN
                     await asyncio.wait((future,), timeout=again)
                     if future.done():
@@ -222,11 +222,11 @@ class Results:
                         future = self._expect(job_id)
                         if ended.started and event.name == "completed":
                             continue  # it may be the end of a run before a retry, read late
-                        found, value = await self._told(event)
+                        found, value = await self._read_end(event)
                         if found:
                             return value
         except ResultTimeout:
-            raise  # of a broker that knows that nothing will run the job
+            raise  # from a broker that knows that nothing will run the job
         except TimeoutError:
             raise ResultTimeout(f"job {job_id} has not ended within {timeout:g} s") from None
         finally:
@@ -262,11 +262,11 @@ class Results:
             event = await self._look_back(job_id)
             if event is None:
                 raise JobNotFound(job_id)
-            return await self._told(event)
+            return await self._read_end(event)
         return False, None
 
     async def _look_back(self, job_id: str) -> Event | None:
-        """The end of a job that is gone, from the events that are still there, newest first."""
+        """Returns the end of a job that is gone, from the remaining events, newest first."""
         if (reader := self._broker.open_events()) is None:
             return None
         async for entry_id, fields in reader.backwards():
@@ -275,7 +275,7 @@ class Results:
                 return event
         return None
 
-    async def _told(self, event: Event) -> tuple[bool, Any]:
+    async def _read_end(self, event: Event) -> tuple[bool, Any]:
         """Returns whether the job has ended, and its result."""
         if event.name == "completed":
             if self._broker.sealer is None:
@@ -298,7 +298,7 @@ class Results:
     async def _listen(self) -> None:
         if self._reader is None or self._reader.done():
             if (stream := self._broker.open_events()) is None:
-                return  # callers only look
+                return  # callers only read the job
             self._reading.clear()
             self._reader = asyncio.create_task(self._read(stream), name="oxcart-results")
             self._reader.add_done_callback(self._reader_ended)
@@ -309,13 +309,13 @@ class Results:
             reading.cancel()
 
     def _reader_ended(self, reader: asyncio.Task[None]) -> None:
-        """Tells those who wait: nobody listens for them any more."""
+        """Wakes waiting callers, because the reader has ended."""
         error = None if reader.cancelled() else reader.exception()
         for futures in self._waiting.values():
             for future in futures:
                 if not future.done():
                     future.set_exception(error or BrokerUnavailable("the queue was closed"))
-                    future.exception()  # who has seen the job's end otherwise does not ask
+                    future.exception()  # a caller that learned of the job's end otherwise does not read it
 
     async def _read(self, reader: EventStream) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Flows: a tree of jobs in the user's hand, written as it looks.
+"""Flows: a tree of jobs, written in the shape of the tree.
 
     flow = Flow(reports, "assemble", {"month": "May"}).after(
         Flow(images, "render", {"page": 1}),
@@ -8,10 +8,10 @@
     job = await flow.add()
     print(await job.result(timeout=60))
 
-A job runs after those below it have ended. With typed handlers the same reads
+A job runs after the jobs below it have ended. With typed handlers the same reads
 ``assemble.flow(month="May").after(render.flow(page=1), …)``. A flow is a value: ``after`` and ``on_failure``
-make another one, and the same part may be used in several trees. Nothing is written before ``add``, and then
-all of it in one step, or nothing.
+return another one, and the same part may be used in several trees. Nothing is written before ``add``, which
+writes the whole tree in one step, or nothing.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Flow:
     """A job, and the jobs that it waits for.
 
     Args:
-        queue: The queue of the job. Those of its children may be others of the same server; on a cluster
+        queue: The queue of the job. Its children may be in other queues of the same server; on a cluster
             they must share a hash tag.
-        name: What kind of job it is.
+        name: The kind of job.
         data: Its payload.
         children: The jobs that it waits for.
-        on_failure: What its final failure means for the job above it: ``fail`` (that one fails too),
-            ``continue`` (that one runs at once), ``ignore`` (that one does not wait for it, and can read
-            why it failed), ``remove`` (the same without a trace) or ``wait`` (until somebody retries or
+        on_failure: The effect of its final failure on its parent: ``fail`` (the parent fails too),
+            ``continue`` (the parent runs at once), ``ignore`` (the parent does not wait for it, and can read
+            why it failed), ``remove`` (the same without a trace) or ``wait`` (until an operator retries or
             removes it).
-        **options: As in ``JobOptions``. A delay or priority of a job with children holds from the moment at
-            which they have ended.
+        **options: As in ``JobOptions``. Delay and priority of a job with children apply from the end of the
+            last child on.
     """
 
     __slots__ = ("children", "data", "name", "options", "policy", "queue")
@@ -87,7 +87,7 @@ class Flow:
 
     @classmethod
     def of(cls, queue: Queue, name: str, data: Any, options: JobOptions) -> Flow:
-        """A job without children, with options that are already read."""
+        """Returns a job without children, with options that are already read."""
         return cls.__new__(cls)._fill(queue, name, data, options, OnFailure.FAIL, ())
 
     def __repr__(self) -> str:
@@ -95,18 +95,18 @@ class Flow:
         return f"Flow({self.queue.name}/{self.name}){below}"
 
     def after(self, *children: Flow) -> Flow:
-        """This job, after those: they are added to the ones that it already waits for."""
+        """Returns this job with more children to wait for."""
         return self._changed(self.policy, (*self.children, *children))
 
     def on_failure(self, policy: OnFailure | str) -> Flow:
-        """This job with another meaning of its failure for the job above it."""
+        """Returns this job with another effect of its failure on its parent."""
         return self._changed(OnFailure.parse(policy), self.children)
 
     def _changed(self, policy: OnFailure, children: Sequence[Flow]) -> Flow:
         return Flow.__new__(Flow)._fill(self.queue, self.name, self.data, self.options, policy, children)
 
     def tree(self) -> Tree:
-        """The tree as a value of the model.
+        """Returns the tree as a value of the model.
 
         Raises:
             ValidationError: Its queues are on different servers.
@@ -150,7 +150,7 @@ class FlowHandle(JobHandle[Any]):
     """A job of a tree that was added.
 
     Attributes:
-        children: The jobs below it; none where a deduplication window kept the tree out.
+        children: The jobs below it; none if a deduplication window kept the tree out.
     """
 
     __slots__ = ("children",)

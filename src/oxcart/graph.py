@@ -1,4 +1,4 @@
-"""Graphs: jobs that wait for others, written one after the other.
+"""Graphs: jobs that wait for others, written one after another.
 
     graph = Graph(pages)
     fetch = graph.job("fetch", {"url": "…"})
@@ -6,10 +6,10 @@
     graph.fan_in("join", after=parts, queue=reports)
     jobs = await graph.add()
 
-``after`` waits until all of them have completed, ``after_any`` until one of them has ended, however it did.
-Both take jobs of the graph, handles on jobs that exist, of any queue of the server, and ids of the job's own
-queue. A single job needs no graph: ``queue.add("join", after=handles)``. Nothing is written before ``add``,
-and then all of it in one step, or nothing.
+``after`` waits until all of the given jobs have completed, ``after_any`` until one of them has ended in any
+state. Both take jobs of the graph, handles on existing jobs of any queue of the server, and ids of the job's
+own queue. A single job needs no graph: ``queue.add("join", after=handles)``. Nothing is written before
+``add``, which writes the whole graph in one step, or nothing.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ class GraphJob:
         return f"GraphJob({self.queue.name}/{self.name})"
 
     def after(self, *others: Dependency) -> GraphJob:
-        """Lets the job wait until all of these have completed, besides what it waits for already."""
+        """Makes the job wait until all of these have completed, in addition to earlier ones."""
         self._after += others
         return self
 
     def after_any(self, *others: Dependency) -> GraphJob:
-        """Lets the job wait until one of these, or of those named before, has ended."""
+        """Makes the job wait until one of these, or of those passed before, has ended."""
         self._any += others
         return self
 
     @property
     def _named(self) -> Existing | None:
-        """What an id means that is one of the graph's own."""
+        """Returns the existing job that an id of the graph's own names, or None."""
         known = self._options.job_id
         return None if known is None else Existing(self.queue._core.prefix, self.queue.name, known)
 
@@ -99,15 +99,15 @@ class GraphJob:
         raise ValidationError("after", "jobs of the graph, handles or ids", other)
 
 
-#: What a job can wait for.
+#: The ways to name a dependency.
 Dependency = GraphJob | JobHandle[Any] | str
 
 
 class Graph:
-    """Jobs that wait for each other, and for jobs that exist.
+    """Jobs that wait for each other, and for existing jobs.
 
     Args:
-        queue: The queue of jobs that do not say theirs. Other queues may be any of the same server; on a
+        queue: The queue of jobs without their own. Other queues may be any of the same server; on a
             cluster they must share a hash tag.
     """
 
@@ -128,12 +128,12 @@ class Graph:
         after_any: Iterable[Dependency] = (),
         **options: Unpack[OptionKwargs],
     ) -> GraphJob:
-        """One more job.
+        """Adds a job to the graph.
 
         Args:
-            name: What kind of job it is.
+            name: The kind of job.
             data: Its payload.
-            queue: Its queue; the graph's unless given.
+            queue: Its queue; the graph's by default.
             after: Jobs that must have completed before it runs.
             after_any: Jobs of which one must have ended before it runs.
             **options: As in ``JobOptions``.
@@ -145,7 +145,7 @@ class Graph:
     def take(
         self, flow: Flow, *, after: Iterable[Dependency] = (), after_any: Iterable[Dependency] = ()
     ) -> GraphJob:
-        """One more job, of a typed handler: ``graph.take(render.flow(page=1), after=[fetch])``.
+        """Adds a job of a typed handler to the graph: ``graph.take(render.flow(page=1), after=[fetch])``.
 
         Raises:
             ValidationError: It has children of its own.
@@ -160,7 +160,7 @@ class Graph:
         return made
 
     def chain(self, *rows: Row, after: Iterable[Dependency] = ()) -> list[GraphJob]:
-        """Jobs one behind the other: what does not complete stops the chain. Rows as in ``add_many``."""
+        """Adds jobs that run one after another; a job that does not complete stops the chain."""
         made: list[GraphJob] = []
         first = _listed(after, "after")
         for row in rows:
@@ -168,7 +168,7 @@ class Graph:
         return made
 
     def fan_out(self, of: Dependency, rows: Iterable[Row]) -> list[GraphJob]:
-        """Jobs that run beside each other once one has completed."""
+        """Adds jobs that run in parallel once one has completed."""
         return [self._row(row, [of]) for row in rows]
 
     def fan_in(
@@ -180,7 +180,7 @@ class Graph:
         queue: Queue | None = None,
         **options: Unpack[OptionKwargs],
     ) -> GraphJob:
-        """A job that runs once all of these have completed."""
+        """Adds a job that runs once all of these have completed."""
         return self.job(name, data, queue=queue, after=after, **options)
 
     def _row(self, row: Row, after: Sequence[Dependency]) -> GraphJob:
@@ -188,10 +188,10 @@ class Graph:
         return self.job(row[0], row[1], after=after, **options)
 
     def nodes(self) -> list[Node]:
-        """The graph as values of the model.
+        """Returns the graph as values of the model.
 
         Raises:
-            ValidationError: A job waits for one of another graph, or of another server.
+            ValidationError: A job waits for a job of another graph, or of another server.
         """
         numbers = {id(job): number for number, job in enumerate(self.jobs)}
         for job in self.jobs:
@@ -201,7 +201,7 @@ class Graph:
         return [job._node(numbers, named) for job in self.jobs]
 
     async def add(self, *, durability: Durability | None = None) -> list[JobHandle[Any]]:
-        """Adds all jobs in one step; handles in the order in which the jobs were made.
+        """Adds all jobs in one step; returns handles in the order in which the jobs were made.
 
         Args:
             durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
@@ -243,7 +243,7 @@ def _listed(given: Iterable[Dependency], field: str) -> list[Dependency]:
 
 
 def ids_of(queue: Queue, after: Iterable[Dependency]) -> list[str]:
-    """Returns the ids of jobs to wait for, where a job can wait for jobs of its namespace alone.
+    """Returns the ids of dependencies, for a protocol whose jobs can wait only for jobs of their namespace.
 
     Raises:
         ValidationError: One of them is neither an id nor a handle of the namespace.

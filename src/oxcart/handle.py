@@ -1,4 +1,4 @@
-"""A handle on a job that was added: ask for its state and result, change it, remove it."""
+"""A handle on a job that was added: reads its state and result, changes it, removes it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class JobHandle(Parent, Generic[R]):
         name: Its name.
         queue: The queue it is in.
         created: Whether this add made the job; False when a job of this id existed, or when a deduplication
-            window or an idempotency key kept it out: the handle is then on the job that owns it.
-        duplicate: Whether a job of the same name and idempotency key existed: the handle is on that one.
+                window or an idempotency key kept it out: then the handle is on the job that owns it.
+            duplicate: Whether a job of the same name and idempotency key existed: then the handle is on that
+                job.
     """
 
     __slots__ = ("created", "duplicate", "id", "name", "queue")
@@ -54,7 +55,7 @@ class JobHandle(Parent, Generic[R]):
         return self.queue._core.part(self.queue._core.broker.logs, "logs")
 
     async def get(self) -> Job:
-        """The job as it is now.
+        """Returns the job as it is now.
 
         Raises:
             JobNotFound: It was removed.
@@ -65,26 +66,26 @@ class JobHandle(Parent, Generic[R]):
         return job
 
     async def state(self) -> str:
-        """The job's state in the words of the wire."""
+        """Returns the job's state in the words of the wire."""
         return await self.queue.jobs.state(self.id)
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Waits for the job's result; works as well when the job is removed on completion.
+        """Waits for the job's result; works even if the job is removed on completion.
 
         Args:
-            timeout: How long to wait; None for ever.
+            timeout: How long to wait; None for no limit.
 
         Raises:
             JobFailed: The job failed for good.
             ResultTimeout: It has not ended in time.
-            JobNotFound: It was removed, and no event tells how it ended.
+            JobNotFound: It was removed, and no event contains its end.
         """
         seconds = None if timeout is None else parse_ms(timeout, "timeout") / 1000
         value: R = await self.queue._core.results.wait(self.id, seconds)
         return value
 
     async def logs(self) -> list[str]:
-        """The job's log."""
+        """Returns the job's log."""
         return await self._logs.read(self.id)
 
     async def log(self, *lines: str) -> int:
@@ -92,7 +93,7 @@ class JobHandle(Parent, Generic[R]):
         return await self._logs.append(self.id, list(lines), DEFAULT_KEEP_LOGS)
 
     async def clear_logs(self, keep: int = 0) -> None:
-        """Drops the job's log but for the newest lines."""
+        """Drops the job's log except the newest lines."""
         if type(keep) is not int or keep < 0:
             raise ValidationError("keep", "an integer, at least 0", keep)
         await self._logs.clear(self.id, keep)
@@ -113,15 +114,15 @@ class JobHandle(Parent, Generic[R]):
         callback_url: str | UnsetType | None = UNSET,
         priority: int | str | UnsetType = UNSET,
     ) -> None:
-        """Changes what hangs on the job until it has ended. What is not said stays; None takes it away.
+        """Changes metadata of a job that has not ended. An omitted argument changes nothing; None removes.
 
         The payload cannot be changed: cancel the job and add another.
 
         Args:
             tags: Its labels, all of them.
-            correlation_id: What ties it to others.
-            callback_url: Who is told when it has ended.
-            priority: When it runs, compared with others; of a job that runs it counts from its next wait on.
+            correlation_id: The id that ties it to others.
+            callback_url: The address of the webhook that follows its end.
+            priority: Its priority; for a running job it applies from its next wait on.
 
         Raises:
             ValidationError: A value is outside its bound; nothing was written.
@@ -134,13 +135,13 @@ class JobHandle(Parent, Generic[R]):
             "callback_url": callback_url,
             "priority": priority,
         }
-        said = {name: value for name, value in given.items() if value is not UNSET}
-        read = self.queue._core.read_options(cast(OptionKwargs, said), DEFAULT_OPTIONS)
-        metadata = {name: getattr(read, name) for name in said if name != "priority"}
+        changes = {name: value for name, value in given.items() if value is not UNSET}
+        read = self.queue._core.read_options(cast(OptionKwargs, changes), DEFAULT_OPTIONS)
+        metadata = {name: getattr(read, name) for name in changes if name != "priority"}
         updates = self.queue._core.part(self.queue._core.broker.updates, "updates")
         if read.callback_url is not None:
             await self.queue._core.expect_webhooks([self.id])
-        await updates.update(self.id, metadata, read.priority if "priority" in said else None)
+        await updates.update(self.id, metadata, read.priority if "priority" in changes else None)
 
     async def change_priority(self, priority: int | str, *, lifo: bool = False) -> None:
         """Changes the priority; ``lifo`` puts the job in front of its equals."""
@@ -153,11 +154,11 @@ class JobHandle(Parent, Generic[R]):
         await self.queue._core.broker.change_delay(self.id, parse_ms(delay, "delay"))
 
     async def promote(self) -> None:
-        """Lets a delayed job run now."""
+        """Promotes a delayed job now."""
         await self.queue._core.broker.promote_job(self.id)
 
     async def retry(self, *, reset: bool = False) -> None:
-        """Lets a finished job run again; ``reset`` counts its attempts from the beginning."""
+        """Lets a finished job run again; ``reset`` resets its attempts."""
         await self.queue.jobs.retry(self.id, reset=reset)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Cancellation:
@@ -165,23 +166,23 @@ class JobHandle(Parent, Generic[R]):
         return await self.queue.jobs.cancel(self.id, reason, force=force)
 
     async def remove(self, *, children: bool = False) -> None:
-        """Removes the job, unless a worker holds it."""
+        """Removes the job, unless it is leased."""
         await self.queue.jobs.remove(self.id, children=children)
 
     async def remove_unprocessed_children(self) -> None:
         """Removes the jobs below this one that have not ended.
 
-        What a worker holds stays, with all below it, and so does what has failed. A job that waited for
+        Leased jobs and all below them stay, and so do failed jobs. A job that waited for
         nothing else runs.
         """
         await self._flows.remove_unprocessed(self.id)
 
     async def leave_parent(self) -> bool:
-        """Lets the parent wait for this job no more; says whether one did. The job itself goes on."""
+        """Detaches this job from its parent, which no longer waits for it; returns whether one did."""
         return await self._flows.leave_parent(self.id)
 
     async def release_deduplication(self) -> bool:
-        """Closes the deduplication window that this job owns; says whether it owned one."""
+        """Closes the deduplication window that this job owns; returns whether it owned one."""
         name = (await self.get()).dedup_id
         if name is None:
             return False

@@ -1,4 +1,4 @@
-"""``queue.jobs``: the jobs of a queue that exist, one by one and all at once.
+"""``queue.jobs``: the existing jobs of a queue, one by one and all at once.
 
     job = await emails.jobs.get(job_id)
     await emails.jobs.cancel(job_id, "the order was withdrawn")
@@ -6,7 +6,7 @@
     await emails.jobs.retry_all(since=yesterday)
 
 Operations on many jobs work in bounded steps, so that they never block the server for long. Cancelling one
-keeps what it has done, and calling it again goes on from there.
+keeps its partial result, and calling it again continues from there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LISTABLE: Mapping[str, tuple[str, ...]] = {
     "completed": ("completed",),
     "failed": ("failed",),
 }
-#: The states whose jobs can be cancelled, in the order in which jobs move: a job that moves on meanwhile is
+#: The states whose jobs can be cancelled, in the order in which jobs move: a job that moves meanwhile is
 #: met again, not missed.
 CANCELLABLE = ("waiting-children", "delayed", "prioritized", "waiting", "active")
 CLEANABLE = ("completed", "failed", "waiting", "prioritized", "delayed", "active")
@@ -56,7 +56,7 @@ NO_REASON = "cancelled"
 
 
 class Cancellation(StrEnum):
-    """What cancelling a job did."""
+    """The result of cancelling a job."""
 
     CANCELLED = "cancelled"
     REQUESTED = "requested"
@@ -116,7 +116,7 @@ class Jobs:
         """Returns how many jobs wait with each priority; 0 is that of jobs without one (not on Bridge).
 
         Args:
-            priorities: The priorities to count; all that some job has unless given.
+            priorities: The priorities to count; by default all that a job has.
         """
         asked = None if priorities is None else [*priorities]
         for one in asked or ():
@@ -145,7 +145,7 @@ class Jobs:
 
         Args:
             job_id: The job.
-            reset: Whether to count its attempts from the beginning.
+            reset: Whether to reset its attempts.
 
         Raises:
             JobNotFound: There is no such job.
@@ -170,10 +170,10 @@ class Jobs:
     async def cancel(self, job_id: str, reason: str = "", *, force: bool = False) -> Cancellation:
         """Cancels a job.
 
-        A job that waits has ended when this returns. The worker of a running job is asked to stop it, within
-        a second where it can be reached: it cancels an async handler, kills a process with its children, and
-        sets the cancel signal of a thread. A result that the handler returns all the same stands.
-        docs/guarantees.md lists what each kind of handler can be made to stop.
+        A waiting job has ended when this returns. The worker of a running job is asked to stop it, within
+        a second if it can be reached: it cancels an async handler, kills a process with its children, and
+        sets the cancel signal of a thread. If the handler still returns a result, the job completes.
+        docs/guarantees.md lists how each kind of handler can be stopped.
 
         Args:
             job_id: The job.
@@ -182,7 +182,7 @@ class Jobs:
                 and the handler's result is refused.
 
         Returns:
-            ``CANCELLED``, or ``REQUESTED`` where the worker was asked to stop the job.
+            ``CANCELLED``, or ``REQUESTED`` if the worker was asked to stop the job.
 
         Raises:
             JobNotFound: There is no such job.
@@ -217,7 +217,7 @@ class Jobs:
         """Cancels all jobs that match.
 
         Args:
-            state: Only jobs in these states; all that have not ended unless given: ``waiting``,
+            state: Only jobs in these states; by default all that have not ended: ``waiting``,
                 ``prioritized``, ``delayed`` (retries among them), ``waiting-children`` and ``active``.
             name: Only jobs of these names.
             tags: Only jobs that have all of these tags.
@@ -264,9 +264,9 @@ class Jobs:
         Args:
             state: ``failed`` or ``completed``.
             since: Only jobs that ended at this time or later.
-            until: Only jobs that ended at this time or earlier; now unless given.
+            until: Only jobs that ended at this time or earlier; by default now.
             limit: How many at most, in the order in which they ended; None for all.
-            reset: Whether to count their attempts from the beginning.
+            reset: Whether to reset their attempts.
             progress: Called after every step.
         """
         return await self._bulk.retry_all(
@@ -281,7 +281,7 @@ class Jobs:
     async def promote_all(
         self, *, until: Moment | None = None, limit: int | None = None, progress: OnProgress | None = None
     ) -> int:
-        """Lets delayed jobs run now, each by its priority; returns how many.
+        """Promotes delayed jobs now, each by its priority; returns how many.
 
         Args:
             until: Only jobs that are due at this time or earlier.
@@ -303,12 +303,12 @@ class Jobs:
     ) -> int:
         """Removes old jobs of a state; returns how many.
 
-        Active jobs are removed only where no worker has a lease on them; the next runs of schedules stay.
+        Active jobs are removed only if they have no lease; the next runs of schedules stay.
 
         Args:
             state: ``completed``, ``failed``, ``waiting``, ``prioritized``, ``delayed`` or ``active``.
-            grace: Younger jobs stay. A finished job counts from its end, another from its last start, and one
-                that never started from its creation.
+            grace: Younger jobs stay. A finished job counts from its end, another from its last start, and a
+                job that never started from its creation.
             limit: How many to remove at most, oldest first; None for all.
             progress: Called after every step.
 
@@ -321,7 +321,7 @@ class Jobs:
         return await bulk.clean(LISTABLE[state], before_ms, limit=most, progress=progress or silent)
 
     async def clear(self, *, delayed: bool = False, progress: OnProgress | None = None) -> int:
-        """Removes every job that waits; returns how many.
+        """Removes every waiting job; returns how many.
 
         Running and finished jobs stay, and so do the next runs of schedules.
 
@@ -348,7 +348,7 @@ class Jobs:
     ) -> Sequence[str]:
         """Removes jobs that are in no state, which no worker would ever run; returns their ids.
 
-        ``oxcart doctor --rescue`` puts them back instead, where they have not ended.
+        ``oxcart doctor --rescue`` puts them back instead, if they have not ended.
 
         Args:
             dry_run: Only return which.

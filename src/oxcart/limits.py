@@ -1,17 +1,18 @@
-"""What holds a queue back, over all its workers: how many jobs at once, how many in a time.
+"""``queue.limits``: limits over all workers of a queue, on jobs at once and on jobs per time.
 
     await emails.limits.set_concurrency(20)
     await emails.limits.set_rate(100, per="1m")
-    await emails.limits.hold("30s")                 # somebody said: too many requests
+        await emails.limits.hold("30s")                 # the provider replied: too many requests
 
-Node's workers obey all of that too, but a hold only where they have a limiter or the queue a rate. Jobs of
-one type, and those done for one key, can be limited besides; the others go past them:
+Node's workers obey these too, but a hold only if they have a limiter or the queue has a rate. Jobs of
+one type, and jobs of one key, can be limited in addition; other jobs overtake them:
 
     await emails.limits.set_type_limit("digest", concurrent=2, per_minute=100)
     await emails.limits.set_key_limit(concurrent=5)
     await emails.add("welcome", {…}, limit_key="tenant-42")
 
-Those limits are ours alone: what Node's workers take is neither held back nor counted (docs/decisions/56).
+These limits are ours alone: jobs that Node's workers take are neither held back nor counted
+(docs/decisions/56).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MOST = 1_000_000_000
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """At most so many jobs start in a time.
+    """A rate limit: how many jobs may start in a time.
 
     Attributes:
         most: How many.
@@ -47,11 +48,11 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """How many jobs of a type, or of a key, may run and start.
+    """A limit of a type, or of a key.
 
     Attributes:
-        concurrent: How many at once; None for any number.
-        per_minute: How many may start in a minute; None for any number. Minutes are fixed windows: one begins
+        concurrent: How many jobs may run at once; None for unlimited.
+        per_minute: How many may start in a minute; None for unlimited. Minutes are fixed windows: one begins
             with the first start, so around its end up to twice as many can start within 60 seconds.
     """
 
@@ -60,12 +61,12 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a limit does at this moment.
+    """The present effect of a limit.
 
     Attributes:
-        running: Jobs that hold a place; counted where there is a limit on how many run at once.
-        held_back: Jobs that would run but for the limit; they are among the delayed ones.
-        started: Jobs that started in the present minute; counted where that is limited.
+        running: Jobs that occupy a place; counted if jobs at once are limited.
+        held_back: Jobs that the limit keeps from running; they are among the delayed ones.
+        started: Jobs that started in the present minute; counted if that is limited.
     """
 
     running: int
@@ -74,64 +75,64 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Limits:
-    """What ``queue.limits`` is."""
+    """The limits of a queue."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
     async def set_concurrency(self, most: int) -> None:
-        """Lets at most so many jobs of the queue run at once."""
+        """Sets how many jobs of the queue may run at once."""
         await self._store.set_concurrency(_count(most))
 
     async def concurrency(self) -> int | None:
-        """How many jobs may run at once, or None for any number."""
+        """Returns how many jobs may run at once, or None for unlimited."""
         return await self._store.concurrency()
 
     async def remove_concurrency(self) -> None:
-        """Lets any number of jobs run at once."""
+        """Removes the limit of jobs at once."""
         await self._store.remove_concurrency()
 
     async def set_rate(self, most: int, *, per: Duration) -> None:
-        """Lets at most so many jobs of the queue start in a time; stands above a worker's own limiter."""
+        """Sets how many jobs of the queue may start in a time; overrides a worker's own limiter."""
         await self._store.set_rate(_count(most), parse_ms(per, "per", minimum=1))
 
     async def rate(self) -> Rate | None:
-        """How many jobs may start in a time, or None for any number."""
+        """Returns how many jobs may start in a time, or None for unlimited."""
         found = await self._store.rate()
         return None if found is None else Rate(*found)
 
     async def remove_rate(self) -> None:
-        """Lets jobs start at any rate."""
+        """Removes the rate limit."""
         await self._store.remove_rate()
 
     async def hold(self, duration: Duration) -> None:
-        """Lets no job start for a time. Running jobs go on.
+        """Blocks all starts for a time. Running jobs continue.
 
-        A handler says the same with ``RateLimited``, which also puts its job back.
+        A handler does the same with ``RateLimited``, which also returns its job to the queue.
         """
         await self._store.hold(parse_ms(duration, "duration", minimum=1))
 
     async def release(self) -> None:
-        """Ends a hold, and begins the present window of a rate anew. Workers notice within five seconds."""
+        """Ends a hold, and restarts the present window of a rate. Workers notice within five seconds."""
         await self._store.release()
 
     async def wait_ms(self, most: int | None = None) -> int:
-        """For how many ms the rate or a hold lets no job start; 0 where one may.
+        """Returns for how many ms the rate or a hold blocks the next start; 0 if a job may start.
 
         Args:
-            most: The limit of the workers' own limiter, where the queue has no rate.
+            most: The limit of the workers' own limiter, for a queue without a rate.
         """
         return await self._store.wait_ms(most)
 
     async def set_type_limit(
         self, name: str, *, concurrent: int | None = None, per_minute: int | None = None
     ) -> None:
-        """Lets at most so many jobs of a type run at once, and start in a minute.
+        """Sets how many jobs of a type may run at once, and start in a minute.
 
         Args:
             name: The type: the name of its jobs.
-            concurrent: How many at once; None for any number.
-            per_minute: How many may start in a minute; None for any number.
+            concurrent: How many at once; None for unlimited.
+            per_minute: How many may start in a minute; None for unlimited.
 
         Raises:
             ValidationError: One of them is out of bounds, or both are None.
@@ -139,20 +140,20 @@ class Limits:
         await self._store.set_bucket("t", _type(name), *_both(concurrent, per_minute))
 
     async def type_limits(self) -> dict[str, Limit]:
-        """The limits of types."""
+        """Returns the limits of types."""
         rules = await self._store.rules()
         return {name: _limit(rule) for name, rule in sorted(rules.t.items())}
 
     async def remove_type_limit(self, name: str) -> None:
-        """Lets any number of jobs of a type run; those held back are let in."""
+        """Removes the limit of a type; jobs that it held back become ready."""
         await self._store.set_bucket("t", _type(name), 0, 0)
 
     async def type_usage(self, name: str) -> Usage:
-        """What the limit of a type does at this moment."""
+        """Returns the present effect of a type's limit."""
         return Usage(*await self._store.usage(f"t:{_type(name)}"))
 
     async def set_key_limit(self, *, concurrent: int | None = None, per_minute: int | None = None) -> None:
-        """Lets at most so many jobs of each ``limit_key`` run at once, and start in a minute.
+        """Sets how many jobs of each ``limit_key`` may run at once, and start in a minute.
 
         Raises:
             ValidationError: One of them is out of bounds, or both are None.
@@ -160,16 +161,16 @@ class Limits:
         await self._store.set_bucket("k", "", *_both(concurrent, per_minute))
 
     async def key_limit(self) -> Limit | None:
-        """The limit of each key, or None."""
+        """Returns the limit of each key, or None."""
         rules = await self._store.rules()
         return _limit(rules.k) if any(rules.k) else None
 
     async def remove_key_limit(self) -> None:
-        """Lets any number of jobs of a key run; those held back are let in."""
+        """Removes the limit of keys; jobs that it held back become ready."""
         await self._store.set_bucket("k", "", 0, 0)
 
     async def key_usage(self, key: str | None = None) -> Usage:
-        """What the limit does to one key at this moment, or to all of them together."""
+        """Returns the present effect of the limit on one key, or on all of them together."""
         return Usage(*await self._store.usage("k:*" if key is None else f"k:{check_limit_key(key, 'key')}"))
 
     @property

@@ -1,6 +1,6 @@
 """A queue: adds jobs, names their handlers, and is paused and resumed.
 
-Everything about jobs that exist, and every other noun, is a part of it: ``queue.jobs``, ``.dead_letters``,
+Existing jobs, and every other noun, are a part of it: ``queue.jobs``, ``.dead_letters``,
 ``.deduplication``, ``.events``, ``.flows``, ``.lanes``, ``.limits``, ``.namespace``, ``.schedules`` and
 ``.workers`` (docs/decisions/72-the-face.md).
 
@@ -56,14 +56,16 @@ class Queue:
 
     Args:
         name: The queue's name; the same name in a Node service is the same queue.
-        url: The server; ``OXCART_URL`` unless given, and the embedded Valkey without that.
-        prefix: The prefix of the queue's keys, ``bull`` unless given; all peers must use the same.
-        protocol: ``bullmq``, or ``bridge``, where a queue is a job type.
-        namespace: With ``protocol="bridge"``, the prefix of all keys, ``bridge`` unless given.
+        url: The server; by default ``OXCART_URL``, and without that the embedded Valkey.
+        prefix: The prefix of the queue's keys, ``bull`` by default; all peers must use the same.
+        protocol: ``bullmq``, or ``bridge``, whose queues are job types.
+        namespace: With ``protocol="bridge"``, the prefix of all keys, ``bridge`` by default.
         folder: The embedded server's data folder, instead of the project's ``.oxcart``.
-        add_timeout: Seconds after which an unacknowledged add fails; one with a ``job_id`` is safe to repeat.
+        add_timeout: Seconds after which an unacknowledged add fails; an add with a ``job_id`` is safe to
+            repeat.
         durability: ``"replicated"``: an add returns only when a replica has the job (`WAIT`). It costs a
-            round trip between master and replica, and fails with `NotReplicated` where none confirms in time.
+                round trip between master and replica, and fails with `NotReplicated` if none confirms in
+                time.
         default_lifetime: The lifetime of jobs that do not set their own.
         server: A server object to share between queues, instead of ``url``.
         broker: Opens the queue's broker, instead of ``url``: a ``MemoryServer`` keeps the jobs in memory.
@@ -158,7 +160,7 @@ class Queue:
             ValidationError: An argument is wrong; nothing was written.
             NotSupported: The protocol lacks an option; the error names the alternative. Nothing was written.
             BrokerTimeout: The server could not be reached in time; nothing was written.
-            OutcomeUnknown: No answer in time (``add_timeout``, 30 s). To repeat it with the error's
+            OutcomeUnknown: No answer in time (``add_timeout``, 30 s). Repeating it with the error's
                 ``job_ids``, or with the same idempotency key, is safe.
             NotReplicated: The master has the job, but no replica confirmed it in time; repeat it likewise.
             UnknownDependency: A job to wait for does not exist; nothing was written.
@@ -185,7 +187,7 @@ class Queue:
         Args:
             jobs: ``(name, data)`` or ``(name, data, options)`` per job.
             durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
-            **options: Options of all of them, beneath their own.
+            **options: Options of all of them; the options of a row override them.
         """
         read = self._core.read_options
         shared = carry(read(options))
@@ -260,7 +262,7 @@ class Queue:
 
         Args:
             function: The function, when used as ``@queue.job`` without arguments.
-            name: The job name; the function's own unless given.
+            name: The job name; the function's own by default.
             run: ``thread`` (the default of a plain function) or ``process``; async functions run in the loop.
             **options: Options of jobs enqueued through it.
         """
@@ -275,7 +277,7 @@ class Queue:
         return decorate if function is None else decorate(function)
 
     def fallback(self, function: Callable[..., Any], *, run: RunKind | None = None) -> Callable[..., Any]:
-        """Makes a function the handler of every job name that has no handler of its own."""
+        """Makes a function the handler of every job name without a handler of its own."""
         self._core.handlers.add(Handler("*", function, run=run, options=self._core.defaults), fallback=True)
         return function
 
@@ -287,11 +289,11 @@ class Queue:
         return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}
 
     async def pause(self) -> None:
-        """Lets no worker claim a job until ``resume``. Running jobs go on."""
+        """Blocks claims until ``resume``. Running jobs continue."""
         await self._core.broker.pause()
 
     async def resume(self) -> None:
-        """Lets workers claim jobs again."""
+        """Allows claims again."""
         await self._core.broker.resume()
 
     async def is_paused(self) -> bool:
@@ -352,7 +354,7 @@ class Queue:
 
     @property
     def schedules(self) -> Schedules:
-        """Rules that make jobs at intervals or by cron expressions: make, list and remove them."""
+        """Rules that make jobs at intervals or by cron expressions: set, list and remove them."""
         return Schedules(self)
 
     @property

@@ -1,9 +1,9 @@
-"""The schedules of a queue: jobs that are made again and again, at intervals or by a cron expression.
+"""``queue.schedules``: rules that make jobs at intervals or by a cron expression.
 
     await emails.schedules.upsert("digest", cron="0 7 * * MON-FRI", tz="Europe/Berlin")
     await emails.schedules.upsert("poll", every="30s", name="poll_inbox", attempts=1)
 
-There is nothing else to start: whichever worker claims a run, Node's or ours, makes the next one first.
+No other process is needed: the worker that claims a run, Node's or ours, makes the next one first.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ class Schedules:
     ) -> JobHandle[Any]:
         """Makes a schedule, or changes the one of this id.
 
-        Saying the same again, as every start of a service may do, changes nothing: the run that is due next
-        keeps its time. Payload and options of that run are those said last.
+        The same call again, for example at every start of a service, changes nothing: the next run
+        keeps its time. Payload and options of that run are those of the last call.
 
         Args:
             schedule_id: The schedule's name; every run is a job ``repeat:<id>:<ms>``.
-            every: The interval. The first run is now, unless ``offset`` or ``start`` say otherwise.
+            every: The interval. The first run is now, unless ``offset`` or ``start`` change that.
             cron: Or a cron expression, of five fields or of six with seconds first.
-            tz: The time zone of the expression; None is that of whichever machine computes a run.
-            offset: How far behind a full multiple of the interval runs are: ``every="1h", offset="5m"`` is
+            tz: The time zone of the expression; None for that of the machine that computes a run.
+            offset: By how much runs follow a full multiple of the interval: ``every="1h", offset="5m"`` is
                 five minutes past each hour (UTC).
             start: No run before this.
             end: No run after this.
-            limit: How many runs there are at most.
+            limit: Most runs that the schedule makes.
             immediately: Whether the first run of a cron expression is now.
-            name: The name of the jobs; the schedule's id unless given.
-            data: Their payload; an empty object unless given.
-            missed: With Bridge, what becomes of firings that nobody made in time: ``skip`` them, make one
-                for all of them (``once``, unless said), or make ``all``.
-            overlap: With Bridge, what becomes of a firing while the last one still runs: it runs ``beside``
-                it (unless said), is left out (``skip``), or one waits for its end (``queue``).
+            name: The name of the jobs; the schedule's id by default.
+            data: Their payload; an empty object by default.
+            missed: With Bridge, what to do about firings that no worker made in time: ``skip`` them, make one
+                for all of them (``once``, the default), or make ``all``.
+            overlap: With Bridge, what to do about a firing while the last one still runs: it runs ``beside``
+                it (the default), is left out (``skip``), or one waits for its end (``queue``).
             **options: Their options, as for ``Queue.add``; not delay, job_id and timestamp.
 
         Returns:
@@ -82,7 +82,7 @@ class Schedules:
             schedule's own record.
 
         Raises:
-            ValidationError: Something is wrong, or the schedule would never fire; nothing was written.
+            ValidationError: An argument is wrong, or the schedule would never fire; nothing was written.
             JobError: A run of that time exists already.
         """
         check_scheduler_id(schedule_id)
@@ -111,7 +111,7 @@ class Schedules:
         return JobHandle(self._queue, run, called, True)
 
     async def get(self, schedule_id: str) -> Scheduler | None:
-        """A schedule as it is now, or None.
+        """Returns a schedule as it is now, or None.
 
         Raises:
             DecryptionError: The queue has keys, and the schedule's payload does not open with them.
@@ -120,7 +120,7 @@ class Schedules:
         return None if found is None else self._opened(found, lenient=False)
 
     async def list(self, *, first: int = 0, limit: int = 100, latest: bool = False) -> Sequence[Scheduler]:
-        """A page of schedules, those whose next run is soonest first unless ``latest``.
+        """Returns a page of schedules, soonest next run first unless ``latest``.
 
         Repeatable jobs of BullMQ's older versions are among them, marked ``legacy``.
         """
@@ -130,24 +130,24 @@ class Schedules:
         return [self._opened(one, lenient=True) for one in found]
 
     async def count(self) -> int:
-        """How many schedules there are."""
+        """Returns how many schedules there are."""
         return await self._store.count()
 
     async def remove(self, schedule_id: str) -> bool:
-        """Removes a schedule and the run that waits for its time; False if there is none.
+        """Removes a schedule and its delayed run; returns False if there is none.
 
-        A run that is already due, or running, goes on and is the last.
+        A run that is already due, or running, is not removed and is the last.
         """
         return await self._store.remove(schedule_id)
 
     def _opened(self, found: Scheduler, *, lenient: bool) -> Scheduler:
-        """A schedule with its payload opened, where the queue has keys."""
+        """Returns a schedule with its payload opened, if the queue has keys."""
         sealer = self._queue._core.sealer
         if sealer is None:
             return found
         try:
             body = sealer.open("schedule", self._store.bound_id(found.id), payload.encode(found.data))
-        except (DecryptionError, PayloadError):  # what we cannot write was not sealed by us
+        except (DecryptionError, PayloadError):  # a payload that we cannot write was not sealed by us
             if not lenient:
                 raise
             return found

@@ -1,7 +1,4 @@
-"""A handler in the user's hand: what ``@queue.job`` makes of a function, to enqueue it by its own signature.
-
-May touch: the server, through its queue.
-"""
+"""Tasks: ``@queue.job`` turns a function into a task, which is enqueued by its own signature."""
 
 from __future__ import annotations
 
@@ -37,9 +34,9 @@ R = TypeVar("R")
 
 
 class Task(Generic[P, C, R]):
-    """A handler that can be enqueued; still callable as the function it was made from.
+    """A handler that can be enqueued; still callable as its function.
 
-    Its types: the function's parameters but the job, what a call returns (a coroutine for an async
+    Its types: the function's parameters without the job, the return type of a call (a coroutine for an async
     function), and the job's result.
     """
 
@@ -61,11 +58,11 @@ class Task(Generic[P, C, R]):
         return self.handler.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> C:
-        """Calls the function itself, with the job where it takes one; nothing is enqueued."""
+        """Calls the function itself, with the job if it takes one; enqueues nothing."""
         return self.__wrapped__(*args, **kwargs)
 
     def using(self, **options: Unpack[OptionKwargs]) -> Task[P, C, R]:
-        """The same task with other options, e.g. ``welcome.using(delay="5m").enqueue(…)``."""
+        """Returns the same task with other options, e.g. ``welcome.using(delay="5m").enqueue(…)``."""
         read = self.queue._core.read_options(options, self.options)
         return Task(self.queue, self.handler, self.__wrapped__, read)
 
@@ -79,7 +76,7 @@ class Task(Generic[P, C, R]):
         return cast(JobHandle[R], job)
 
     def flow(self, *args: P.args, **kwargs: P.kwargs) -> Flow:
-        """A job that will call the function with these arguments, as part of a flow.
+        """Returns a job that will call the function with these arguments, as part of a flow.
 
         Raises:
             ValidationError: The arguments do not fit the signature.
@@ -87,7 +84,7 @@ class Task(Generic[P, C, R]):
         return Flow.of(self.queue, self.name, self.payload(*args, **kwargs), self.options)
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        """The payload of a call with these arguments, checked."""
+        """Returns the checked payload of a call with these arguments."""
         given: Mapping[str, Any] = kwargs
         if args:
             names = self._fields
@@ -105,7 +102,7 @@ class Task(Generic[P, C, R]):
 
 
 class TaskMaker(Protocol):
-    """What ``@queue.job(…)`` is: takes a function, async or not, and gives a task."""
+    """The decorator ``@queue.job(…)``: takes a function, async or not, and returns a task."""
 
     @overload
     def __call__(
