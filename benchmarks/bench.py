@@ -26,7 +26,7 @@ from benchmarks.workloads import WORKLOADS, Bench, Round, Sizes
 SLOW = "process_c100_10ms"
 
 
-#: What `--quick` changes.
+#: The settings of `--quick`.
 QUICK = {
     "rounds": 3,
     "budget": 165.0,

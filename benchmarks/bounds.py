@@ -170,7 +170,7 @@ class Bounds:
             moved += found
 
     def age(self, first: int, end: int, every: int) -> None:
-        """Makes waiting jobs old: those of a range, or every so many of them."""
+        """Makes waiting jobs old: those of a range, or every n-th."""
         keys = self.broker.keys
         for start in range(first, end, 10_000):
             last = min(start + 10_000, end) - 1
@@ -201,7 +201,7 @@ def _needed(entries: list[tuple[float, str]], *, repeated: bool) -> tuple[float,
 
 
 async def waiting(bounds: Bounds) -> None:
-    """Everything that looks at a long list, and drain."""
+    """Every operation that reads a long list, and drain."""
     broker, jobs = bounds.broker, bounds.jobs
     await bounds.fill()
     await bounds.measure("counts", *(broker.counts() for _ in range(_TIMES)))
@@ -285,7 +285,7 @@ async def put_off(bounds: Bounds) -> None:
 
 
 async def all_of_it(bounds: Bounds) -> None:
-    """A queue with jobs in every state goes."""
+    """Obliterates a queue with jobs in every state."""
     broker, part = bounds.broker, bounds.jobs // 5
     await bounds.fill()
     for state in ("completed", "failed", "delayed", "prioritized"):

@@ -52,8 +52,8 @@ TWO = 0.9
 #: The slow log omits shorter calls, in µs (benchmarks/slowlog.py).
 _LOGGED = 500
 
-#: What there is to measure: first uses of scripts, the four limits, jobs due at once, jobs active elsewhere
-#: and here, and two processes.
+#: The parts: first uses of scripts, the four limits, jobs due at once, jobs active elsewhere and here, and
+#: two processes.
 PARTS = ("first", "four", "due", "elsewhere", "active", "two")
 
 LEASE_MS = 600_000
@@ -140,8 +140,8 @@ class Held:
     async def first_use(self) -> None:
         """Sends the text of every script, which the server compiles, and checks how long that takes.
 
-        Forgets them again: the pauses of Lua's collector, which count as time of the call they meet, grow
-        with all that was ever compiled, and no worker uses every script there is.
+        Unloads them again: the pauses of Lua's collector count as time of a call and grow with the number of
+        compiled scripts, and no worker uses every script.
         """
         self.log.start()
         for verb in verbs():
@@ -152,7 +152,7 @@ class Held:
         self._checks.ms(f"first use of a script, longest of {len(verbs())} (compiled once)", longest, HELD)
 
     def idle_loop(self, calls: int) -> None:
-        """How long a script that touches nothing takes at worst, here and now."""
+        """Returns the longest time of a script that does nothing, on this machine now."""
         before = cores.stolen_ms()
         took = sorted(self.log.idle(calls))
         stolen = cores.stolen_ms() - before
@@ -189,7 +189,7 @@ class Held:
 
 
 async def due_at_once(server: ValkeyServer, log: SlowLog, delayed: int) -> None:
-    """All delayed jobs are due when the worker comes."""
+    """All delayed jobs are due when the worker starts."""
     server.client().flushall()
     hour = 3_600_000
     past = open_broker(server, clock=lambda: now_ms() - hour)
@@ -215,7 +215,7 @@ async def beside_active(server: ValkeyServer, log: SlowLog, active: int, jobs: i
     for _ in range(3):
         client.delete(broker.keys.stalled_check())
         await broker.recover(interval_ms=1000)
-    # The worst day: all their workers are gone, and all jobs come back.
+    # The worst case: all their workers are lost, and all jobs are recovered.
     for claimed in held:
         client.delete(*(broker.keys.lock(job.id) for job in claimed.jobs))
     client.delete(broker.keys.stalled_check())

@@ -52,7 +52,7 @@ def make_console() -> Console:
 
 
 def medians(rounds: Iterable[Round]) -> list[Result]:
-    """Puts the rounds of each workload and system together, in the order in which they first ran."""
+    """Groups the rounds by workload and system, in the order of their first run."""
     groups: dict[tuple[str, str, str], list[Round]] = {}
     for one in rounds:
         groups.setdefault((one.workload, one.system, one.version), []).append(one)
@@ -70,8 +70,8 @@ def medians(rounds: Iterable[Round]) -> list[Result]:
 class Floor:
     """A bar of the specification: our figure against a peer's, as the median over the rounds of their ratios.
 
-    Within a round the two are measured one after the other, so the machine's faster and slower minutes, which
-    change figures by half, leave most of a ratio alone.
+    Within a round the two are measured one after the other. The machine's speed changes figures by half from
+    minute to minute, but hardly changes a ratio.
 
     Attributes:
         bound: The ratio that must be reached, or must not be passed where `at_most`.
@@ -83,9 +83,9 @@ class Floor:
     version: str
     bound: float
     at_most: bool = False
-    #: The peer's workload, where it is another.
+    #: The peer's workload, if it differs.
     against: str = ""
-    #: Which face of ours.
+    #: Which of our APIs.
     ours: str = OURS
 
     def check(self, rounds: Sequence[Round]) -> tuple[str, float | None, bool | None]:
@@ -187,7 +187,7 @@ def write(
 def _figures(
     rounds: Sequence[Round], workload: str, system: str, version: str, field: str
 ) -> dict[int, float]:
-    """What a system reached on a workload, by the number of the round."""
+    """Returns a system's result on a workload by the number of the round."""
     return {
         one.number: value
         for one in rounds

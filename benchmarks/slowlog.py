@@ -37,7 +37,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the server did meanwhile.
+    """The server's calls during a measurement.
 
     Attributes:
         calls: The logged calls in order, including commands within scripts.
@@ -132,7 +132,7 @@ class SlowLog:
         """Returns the times of an idle script of about 2 ms, in ms."""
         if not self._turns:
             self._turns = 100_000
-            for _ in range(8):  # how many turns that is, is found out here and now
+            for _ in range(8):  # the number of turns is measured on this machine
                 usual = sorted(self._loops(self._turns, 20))[10]
                 if 1.5 < usual < 2.5:
                     break

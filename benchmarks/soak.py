@@ -42,7 +42,7 @@ WARM = 0.2
 
 @dataclass(frozen=True)
 class Sample:
-    """A look at everything: memory in MiB, keys on the server."""
+    """One sample: memory in MiB, and keys on the server."""
 
     jobs: int
     worker: float
@@ -76,7 +76,7 @@ def slope(samples: list[Sample], field: str) -> float:
 
 async def work(port: int, concurrency: int) -> None:
     """The worker's process: runs until its parent stops it."""
-    # Renewals come often, so that the renewer has done all it ever does before memory is compared.
+    # Frequent renewals, so that the renewer has used all its code before memory is compared.
     worker = oxcart.Worker(make_queue("soak", port), concurrency=concurrency, renew_every=0.5)
     running = asyncio.create_task(worker.run())
     await worker.started.wait()
@@ -88,7 +88,7 @@ async def work(port: int, concurrency: int) -> None:
 
 
 async def produce(queue: oxcart.Queue, jobs: int, client: Any) -> None:
-    """Keeps the queue filled, but not deep."""
+    """Keeps the queue filled, but short."""
     added = 0
     while added < jobs:
         if client.llen("bull:soak:wait") > DEEP:
@@ -101,7 +101,7 @@ async def produce(queue: oxcart.Queue, jobs: int, client: Any) -> None:
 
 
 def finished(client: Any) -> int:
-    """Jobs that were ever completed: those added less those still there."""
+    """Returns the number of completed jobs: the added jobs less the remaining ones."""
     added = int(client.get("bull:soak:id") or 0)
     return added - int(client.llen("bull:soak:wait")) - int(client.llen("bull:soak:active"))
 

@@ -74,7 +74,7 @@ def _pypi() -> list[str]:
 def _drop_in() -> list[str]:
     """Our drop-in for PyPI bullmq, through its API: the same file as for that.
 
-    Without the file's folder among the places of packages (-P): there is an ``oxcart.py`` in it.
+    It runs with -P, because the file's folder contains an ``oxcart.py``.
     """
     return [sys.executable, "-P", str(PEERS / "bullmq_python.py"), "oxcart.compat.bullmq"]
 
@@ -92,7 +92,7 @@ class CannotInstall(Exception):
 def environment(name: str) -> Path:
     """Makes the environment of a peer, or makes it anew when its pins have changed.
 
-    Test processes that want it at the same time make it once: the others wait for the first.
+    Concurrent test processes make it once: the others wait for the first.
     """
     folder = BUILD / f"peer-{name}"
     pins = PEERS / f"requirements-{name}.txt"

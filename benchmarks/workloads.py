@@ -15,13 +15,13 @@ from benchmarks.measured import Measured, ServerClock
 from benchmarks.systems import System
 
 QUEUE = "bench"
-#: How often the server is asked whether a system's last jobs are acknowledged.
+#: Seconds between checks whether a system's last jobs are acknowledged.
 _LOOK = 0.002
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything.
+    """The sizes of the workloads.
 
     Attributes:
         jobs: Jobs of the bulk and processing workloads.
@@ -44,7 +44,7 @@ class Sizes:
 
 @dataclass
 class Round:
-    """What one round of one system yields; None where a workload has no such figure."""
+    """The result of one round of one system; None for figures that a workload lacks."""
 
     workload: str
     system: str
@@ -75,8 +75,8 @@ class Bench:
 
     Args:
         server: The server that all systems share.
-        sizes: How much of everything.
-        slow_port: Where the server is reached over the slow link.
+        sizes: The sizes of the workloads.
+        slow_port: The port of the slow link to the server.
     """
 
     def __init__(self, server: ValkeyServer, sizes: Sizes, slow_port: int | None = None) -> None:
@@ -264,7 +264,7 @@ WORKLOADS: dict[str, Callable[[Bench, str, System], Awaitable[Round]]] = {
     "process_c100_10ms": Bench.process_slow,
 }
 
-#: What the field is measured on; names of their own, so that the floors' rounds stay among themselves.
+#: The workloads of the field; separate names keep its rounds apart from those of the floors.
 FIELD: dict[str, Callable[[Bench, str, System], Awaitable[Round]]] = {
     "field_add": Bench.add,
     "field_add_many": Bench.add_many,

@@ -54,12 +54,12 @@ _FLAGS = (
     "--window-size=1280,900",
     "--remote-debugging-pipe",
 )
-#: The package's own looks for fonts where its cloud has them; without any font the browser ends.
+#: The package's own configuration looks for fonts of its cloud; without a font the browser exits.
 _FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><dir>{folder}</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
 """
 
-#: Where an element is, or nothing while it is missing, moves, or is under another one.
+#: The position of an element; empty while it is missing, moves, or is covered.
 _STANDS = """(async () => {
   const e = FOUND;
   if (!e) return [];
@@ -102,7 +102,7 @@ def _from_debian() -> Path | None:
         return None
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     getting = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
-    # The lists of packages may be missing or too old: then once more with new ones.
+    # The package lists may be missing or too old: then retry with new ones.
     for command in (getting, ["apt-get", "update"], getting):
         done = subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=600
@@ -118,7 +118,7 @@ def _unpacked() -> Path:
 
 
 def _from_npm() -> Path | None:
-    """The one inside an npm package: the program, and the libraries that a bare machine lacks."""
+    """The browser of an npm package: the program, and the libraries that a bare machine lacks."""
     if shutil.which("npm") is None:
         return None
     packed = install(NODE_FOLDER / "browser") / "node_modules" / "@sparticuz" / "chromium" / "bin"
@@ -234,7 +234,7 @@ class Browser:
         return answer["result"]
 
     def wait(self, condition: Any, what: str, limit: float = _LIMIT) -> None:
-        """Takes what the browser says until a condition holds."""
+        """Reads messages of the browser until a condition holds."""
         end = time.monotonic() + limit
         while not condition():
             self._take(max(0.0, end - time.monotonic()), what, limit)
@@ -285,7 +285,7 @@ class Page:
         return self._browser.call(method, self._session, **params)
 
     def block(self, *patterns: str) -> None:
-        """Refuses to fetch what matches, as a machine without the web would; that is no error of the page."""
+        """Blocks matching requests, as a machine without internet would, without an error of the page."""
         self.call("Network.setBlockedURLs", urls=list(patterns))
 
     def goto(self, url: str) -> None:
@@ -297,7 +297,7 @@ class Page:
         self._browser.wait(lambda: self._loads > before, f"{url} is loaded")
 
     def evaluate(self, script: str) -> Any:
-        """The value of an expression of JavaScript, awaited where it is a promise."""
+        """Returns the value of a JavaScript expression, awaited if it is a promise."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise BrowserError(f"{script}: {_thrown(answer['exceptionDetails'])}")
@@ -312,7 +312,7 @@ class Page:
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def click(self, selector: str, text: str | None = None) -> None:
-        """Clicks the middle of an element with the mouse, when it is there, stands still and is not covered.
+        """Clicks the middle of an element once it exists, does not move and is not covered.
 
         Args:
             selector: Which elements.
@@ -341,7 +341,7 @@ class Page:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def hear(self, event: str, params: dict[str, Any]) -> None:
-        """Takes an event of the page."""
+        """Handles an event of the page."""
         if event == "Page.loadEventFired":
             self._loads += 1
         elif event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):

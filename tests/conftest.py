@@ -22,7 +22,7 @@ from tests.servers import ValkeyServer
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# An example that takes long is no failure: the machine may have been busy with something else.
+# A slow example is no failure: the machine may have been busy.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
@@ -38,7 +38,7 @@ GROUPS = {
     "tests/spark/test_kill.py": "kill",
     "tests/spark/": "spark",
 }
-#: What takes longest begins first.
+#: The longest suites start first.
 FIRST = ("tests/chaos/", "tests/spark/", "tests/equality/", "tests/interop/")
 
 
@@ -52,8 +52,8 @@ def group_of(nodeid: str) -> str:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Spreads the tests over processes by group; for ``pytest -n 2 --dist loadgroup``.
 
-    The marks of xdist itself have no effect: it hangs them on the ids of tests, which pytest 9.2 does not let
-    it change.
+    The marks of xdist itself have no effect: it appends them to the ids of tests, which pytest 9.2 does not
+    allow.
     """
     if config.getvalue("dist") != "loadgroup":
         return None

@@ -58,7 +58,7 @@ class Runs:
 
 
 def marker() -> Callable[[], object]:
-    """What a handler calls to be counted over processes and threads: it adds a byte to a file."""
+    """Counts a run over processes and threads: each call appends a byte to a file."""
     path = os.environ.get(_TALLY)
     if path is None:
         return lambda: None
@@ -172,5 +172,5 @@ async def serve(task: dict[str, Any], version: str, add_many: AddMany, *commands
 
 
 async def _line() -> str:
-    """The next word of the parent, or none when that has gone."""
+    """Returns the next word of the parent, or an empty one if the parent is gone."""
     return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

@@ -16,7 +16,7 @@ runs = field.Runs()
 
 
 def worker_of(queue: str, concurrency: int = 100) -> tuple[Any, Any]:
-    """A worker, which is also what adds, and its task."""
+    """Returns a worker, which also adds jobs, and its task."""
     worker: Any = Worker(
         redis_url=field.url(), queue_name=queue, concurrency=concurrency, prefetch=1000, handle_signals=False
     )

@@ -33,7 +33,7 @@ from tests.servers import ValkeyServer
 
 T = TypeVar("T")
 
-#: Real ms that a lease lasts here: longer than any run. A crash takes it away.
+#: Real ms that a lease lasts here: longer than any run. Only a crash removes it.
 LEASE = 3_600_000
 #: Ms that the worker of a running job has after the job's lifetime.
 GRACE = 5_000
@@ -48,7 +48,7 @@ SETS = ("prioritized", "delayed", "waiting-children", "completed", "failed")
 
 @dataclass
 class Expected:
-    """What the reference model knows of a job."""
+    """A job in the reference model."""
 
     id: str
     attempts: int
@@ -74,7 +74,7 @@ class Expected:
         return self.ended + self.stalls
 
     def fail(self, category: Category, now: int, delay: int | None = None) -> None:
-        """A failed attempt; what follows by the rules of the specification."""
+        """Applies a failed attempt by the rules of the specification."""
         self.ended += 1
         retried = {Category.TIMEOUT: self.retry_timeout, Category.SYSTEM: self.retry_system}.get(
             category, True
@@ -96,7 +96,7 @@ class Expected:
 
 @dataclass
 class Held:
-    """A claim in the hands of a worker, alive or not."""
+    """A claim of a worker, which may be dead."""
 
     job: RunningJob
     starts: int
@@ -105,7 +105,7 @@ class Held:
 
 
 class Life(RuleBasedStateMachine):
-    """Random lives of jobs."""
+    """Random commands on jobs."""
 
     server: ClassVar[ValkeyServer]
     steps: ClassVar[int] = 0
@@ -381,7 +381,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(step=st.sampled_from([1, 300, 700, 1500, 4000, 6000, -500]))
     def time_passes(self, step: int) -> None:
-        """The clock goes on, or is set back a little; then the maintenance runs."""
+        """Advances the clock, or sets it back a little, and runs the maintenance."""
         self.clock.now += step
         self.do(self.broker.promote())
         for one in self.expected.values():
@@ -451,7 +451,7 @@ class Life(RuleBasedStateMachine):
             self.take_away(self.expected[waited_for[number % len(waited_for)]])
 
     def waited_for(self) -> list[str]:
-        """Jobs that others wait for."""
+        """Returns the jobs that others depend on."""
         waiting = [one for one in self.expected.values() if one.state is State.PENDING]
         found = {other for one in waiting for other in (*one.after, *one.after_any)}
         return sorted(found & self.expected.keys())
@@ -481,7 +481,7 @@ class Life(RuleBasedStateMachine):
         one.state = State.SCHEDULED
 
     def let_through_really(self, one: Expected) -> None:
-        """Whether a job whose time has come was let through yet is the server's business."""
+        """Accepts a due job in either state, because the server decides when to promote it."""
         if not self.store.zscore("bull:q:delayed", one.id):
             self.let_through(one)
 

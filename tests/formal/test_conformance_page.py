@@ -30,5 +30,5 @@ def test_every_numbered_rule_is_here_or_listed_as_missing() -> None:
 
 
 def test_every_row_has_a_mutant_and_every_mutant_fits() -> None:
-    """`make conformance-mutants` runs them all. A snippet that the source has no more is noticed here."""
+    """`make conformance-mutants` runs them all. This test notices snippets that the source no longer has."""
     assert catalogue.faults(catalogue.mutants(), rows()) == []

@@ -19,7 +19,7 @@ BEFORE = {"add": 307, "claim": 164, "finish": 326, "retry": 505, "promote": 204}
 
 
 async def counted(q: Q, store: redis.Redis) -> dict[str, int]:
-    """The commands of each step in the life of a hundred jobs."""
+    """Returns the commands of each step of a hundred jobs."""
     found: dict[str, int] = {}
 
     def note(step: str) -> None:

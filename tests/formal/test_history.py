@@ -33,7 +33,7 @@ def ways(job: Job) -> list[tuple[str, str]]:
 
 
 def check(job: Job) -> None:
-    """Every transition is an allowed one with a reason of the model, and they hang together."""
+    """Checks that every transition is allowed, has a reason of the model, and follows the previous one."""
     known = {(move.source, move.target, move.reason) for move in TRANSITIONS}
     changes = job.transitions
     assert all((one.source, one.target, one.why) in known for one in changes), changes

@@ -45,7 +45,7 @@ class TestKey:
         first = await queue.add("n", idempotency_key="k", idempotency_window="1h")
         key = Keys("q").idempotency("n", "k")
         assert 3_500_000 < int(store.pttl(key)) <= 3_600_000
-        store.delete(key)  # as its life would have
+        store.delete(key)  # as its expiry would
         second = await queue.add("n", idempotency_key="k")
         assert second.created
         assert second.id != first.id

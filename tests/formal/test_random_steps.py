@@ -42,5 +42,5 @@ def test_two_thousand_random_steps_equal_the_model(valkey: ValkeyServer) -> None
     allowed = {(move.source, move.target) for move in TRANSITIONS}
     assert Life.seen <= allowed
     unseen = sorted(f"{source} to {target}" for source, target in allowed - Life.seen)
-    # What needs other jobs, and what chance left out: of few examples now and then more than usual.
+    # Commands that need other jobs, and rare commands, may be missing in a few examples.
     assert len(unseen) <= (14 if EXAMPLES > 50 else 20), unseen

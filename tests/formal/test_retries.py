@@ -23,7 +23,7 @@ from tests.signals import eventually
 
 
 async def delays(queue: Queue, rand: float = 0.5, **options: Any) -> list[int]:
-    """The waits between the attempts of a job that always fails: each is cut short once it is known."""
+    """Returns the waits between the attempts of a failing job; each wait is cut short once it is known."""
 
     async def fail() -> None:
         raise TemporaryError("no")
@@ -100,7 +100,7 @@ class TestBackoff:
         ]
 
     async def test_jitter_is_random_by_default(self, queue: Queue) -> None:
-        """Two workers that fail at the same time do not try again at the same time."""
+        """Two workers that fail at the same time do not retry at the same time."""
         assert len({Worker(queue)._verdict._rand() for _ in range(20)}) > 10
 
 

@@ -126,7 +126,7 @@ class TestExecution:
 
 class TestVisibility:
     async def test_the_default_lease_is_thirty_seconds(self, queue: Queue, store: redis.Redis) -> None:
-        """Renewed after half of it; lost workers are looked for every thirty seconds."""
+        """It is renewed after half its duration; stalled checks run every thirty seconds."""
         begun, may_end = asyncio.Event(), asyncio.Event()
 
         async def work() -> None:
@@ -250,7 +250,7 @@ class TestLifetime:
         assert await q.state() == "active"
         q.clock.now += 500
         assert await q.broker.expire(grace_ms=500) == 1
-        assert await q.end(job) == -2  # what its worker still says is refused
+        assert await q.end(job) == -2  # the late result of its worker is refused
         seen = await look(q)
         check(seen)
         assert ways(seen)[-1] == ("running", "dead_letter")
@@ -267,7 +267,7 @@ class TestLifetime:
 
         queue.job(name="n")(hang)
         handle = await queue.add("n", lifetime="1h", history=True)
-        # However long it takes to begin, 150 ms are left then.
+        # 150 ms are left at its start, however late it starts.
         late = (await handle.get()).timestamp + 3_600_000 - 150
         async with Worker(queue, clock=lambda: late).running():
             with pytest.raises(JobFailed, match="lifetime is over"):

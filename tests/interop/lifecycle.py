@@ -10,7 +10,7 @@ from tests.nodes import NodeDriver
 
 
 class Side(Protocol):
-    """One of the two, with the verbs that the life needs."""
+    """One of the two clients, with the operations of the lifecycle."""
 
     async def add(self, name: str, data: Any = None, **options: Any) -> str: ...
     async def do(self, verb: str, *args: Any) -> None: ...
@@ -18,7 +18,7 @@ class Side(Protocol):
 
 
 async def live(side: Side) -> None:
-    """Live it once; about a second."""
+    """Run the lifecycle once, in about a second."""
     await side.add("plain", {"result": 1, "progress": 50, "log": "a row"}, jobId="plain")
     await side.add("again", {}, jobId="plain")
     await side.add("front", {"result": {"a": [1]}}, lifo=True)

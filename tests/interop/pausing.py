@@ -50,7 +50,7 @@ def after_bullmq_5(lists: Lists, verb: str, job_id: str) -> Lists:
 
 
 def after_bullmq_6(lists: Lists, verb: str, job_id: str) -> Lists:
-    """What BullMQ 6 makes of them: it adds to `wait` alone and appends the other list when it resumes."""
+    """The lists after BullMQ 6, which adds only to `wait` and appends the other list when it resumes."""
     match verb:
         case "pause":
             return replace(lists, is_paused=True)

@@ -1,7 +1,7 @@
 """bull-board on an Oxcart queue, in a real browser: it shows the queue, and its buttons work.
 
-Jobs are added and worked by Oxcart; BullMQ is only what bull-board itself uses. A button's effect is read
-through Oxcart, and nothing may go wrong on the page: neither on its console nor in a request.
+Oxcart adds and runs the jobs; only bull-board itself uses BullMQ. The tests read a button's effect through
+Oxcart. The page must have no errors, neither on its console nor in a request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.nodes import bull_board, node_missing
 from tests.servers import ValkeyServer, wait_until
 from tests.signals import eventually
 
-#: Under which words bull-board shows a state.
+#: The names of states in bull-board.
 TITLES = {
     "active": "ACTIVE",
     "waiting": "WAITING",
@@ -71,7 +71,7 @@ class Board:
         return ids
 
     def counts(self) -> dict[str, int]:
-        """The figures beside the names of states; a state without one has none."""
+        """Returns the counts beside the names of states; a state without a count has no jobs."""
         texts: list[str] = self.page.evaluate(
             "[...document.querySelectorAll('#root a[href*=\"status=\"]')].map(e => e.innerText)"
         )
@@ -89,7 +89,7 @@ class Board:
             wait_until(lambda text=text: text in self.page.text(), f"{text!r} is shown")  # type: ignore[misc]
 
     def press(self, selector: str, text: str | None = None) -> None:
-        """Presses a button, and says yes to the question."""
+        """Presses a button and confirms the dialog."""
         self.page.click(selector, text)
         self.page.click("[role=alertdialog] button", "Confirm")
         self.page.wait_for("document.querySelector('[role=alertdialog]') === null")
@@ -120,7 +120,7 @@ def browser() -> Iterator[Browser]:
 def board(browser: Browser, served: str) -> Iterator[Board]:
     board = Board(browser.page(), served)
     yield board
-    # It asks for a script beforehand that a page may not need.
+    # It preloads a script that a page may not need.
     assert [error for error in board.page.errors if "preloaded using link preload" not in error] == []
 
 

@@ -21,7 +21,7 @@ async def test_node_hears_of_a_job_that_waited(node: NodeDriver, queue: Queue) -
     seen = await node.call("getJob", queue=queue.name, jobId=job_id)
     assert seen["failedReason"] == "withdrawn"
     assert (await node.call("getJobCounts", queue=queue.name))["delayed"] == 0
-    # What we cancelled, Node may let run again.
+    # Node may retry a job that we cancelled.
     await node.call("retry", queue=queue.name, jobId=job_id, state="failed")
     assert await node.call("getState", queue=queue.name, jobId=job_id) == "waiting"
     await node.call("eventsStop", handle=queue.name)
@@ -53,7 +53,7 @@ async def test_by_force_the_end_of_a_node_worker_is_refused(node: NodeDriver, qu
 
 
 async def test_a_parent_that_node_runs(node: NodeDriver, queue: Queue) -> None:
-    """The child is cancelled; its parent goes on by its policy, and Node reads why."""
+    """The child is cancelled; its parent follows its policy, and Node reads the reason."""
     tree = await Flow(queue, "p", children=[Flow(queue, "c", job_id="child", on_failure="ignore")]).add()
     await queue.jobs.cancel("child", "not needed")
     assert await node.call("getState", queue=queue.name, jobId=tree.id) == "waiting"

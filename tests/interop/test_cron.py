@@ -1,7 +1,7 @@
 """Next times equal those of the cron-parser in the real BullMQ: random expressions and instants.
 
-Both times a year that a clock is set are in it, for zones that set it by an hour, by half an hour, at
-midnight and never. A refusal must be a refusal on both sides.
+It covers both clock changes of a year, in zones that change by an hour, by half an hour, at midnight and
+never. Both sides must refuse the same expressions.
 
     OXCART_CRON=5000 pytest tests/interop/test_cron.py      # as `make cron` does
 """
@@ -53,7 +53,7 @@ CHANGES = {zone: changes_of(zone) for zone in ZONES}
 
 
 class Expressions:
-    """Draws expressions: most are good, some are near misses."""
+    """Draws expressions: most are valid, some are nearly valid."""
 
     def __init__(self, rand: random.Random) -> None:
         self._random = rand

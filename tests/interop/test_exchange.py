@@ -14,7 +14,7 @@ from tests.nodes import NodeDriver
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 
-#: What a job can be asked to do: its data and options, and how it ends.
+#: Kinds of jobs: data, options and the expected end.
 JOBS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "plain": ({"result": {"n": 1}}, {}, {"returnvalue": {"n": 1}, "attemptsMade": 1}),
     "nothing": ({}, {}, {"returnvalue": None, "attemptsMade": 1}),
@@ -44,7 +44,7 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 
 def ours(options: dict[str, Any]) -> dict[str, Any]:
-    """The same options in our words."""
+    """Returns the same options under our names."""
     given = dict(options)
     if "delay" in given:
         given["delay"] = f"{given['delay']}ms"
@@ -54,7 +54,7 @@ def ours(options: dict[str, Any]) -> dict[str, Any]:
 
 
 async def read_by_both(node: NodeDriver, queue: Queue, job_id: str) -> dict[str, Any]:
-    """What Node sees of an ended job, once it is certain that we see the same."""
+    """Returns Node's view of an ended job after checking that ours is the same."""
     theirs: dict[str, Any] = await node.call("getJob", queue=queue.name, jobId=job_id)
     seen = await queue.jobs.get(job_id)
     assert seen is not None
@@ -77,7 +77,7 @@ async def check_end(node: NodeDriver, queue: Queue, job_id: str, end: dict[str, 
     assert theirs["processedBy"] == worker
     failed = "failedReason" in end
     assert await queue.jobs.state(job_id) == ("failed" if failed else "completed")
-    # Each failed attempt left its trace, and each trace says why.
+    # Each failed attempt left a stack trace with its reason.
     assert len(theirs["stacktrace"]) == end["attemptsMade"] - (0 if failed else 1)
     assert all(theirs["data"].get("message", "failed") in trace for trace in theirs["stacktrace"])
 
@@ -158,7 +158,7 @@ async def test_order_is_the_same_for_both(node: NodeDriver, queue: Queue) -> Non
 
 
 async def _ended(queue: Queue, *job_ids: str) -> None:
-    """Wait until the jobs have ended, however."""
+    """Wait until the jobs have completed or failed."""
     results = [queue.jobs.handle(job_id).result(LIMIT) for job_id in job_ids]
     for result in await asyncio.gather(*results, return_exceptions=True):
         if isinstance(result, BaseException) and not isinstance(result, JobFailed):

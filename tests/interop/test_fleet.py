@@ -55,15 +55,15 @@ def make_plan(rand: random.Random, number: int) -> Plan:
         plan.data["fail"] = rand.randint(1, 2)
         plan.options["attempts"] = 3
         plan.attempts = plan.data["fail"] + 1
-    elif kind < 0.22:  # fails until nothing is left
+    elif kind < 0.22:  # fails until no attempt is left
         plan.data["fail"] = 99
         plan.options["attempts"] = plan.attempts = rand.randint(1, 3)
         plan.fails = True
-    elif kind < 0.26:  # is given up at once
+    elif kind < 0.26:  # fails for good at once
         plan.data["unrecoverable"] = True
         plan.options["attempts"] = 4
         plan.fails = True
-    if "attempts" in plan.options and rand.random() < 0.7:  # else it is retried at once
+    if "attempts" in plan.options and rand.random() < 0.7:  # otherwise it is retried at once
         plan.options["backoff"] = {
             "type": rand.choice(["fixed", "exponential"]),
             "delay": rand.choice([1, 20, 100]),
@@ -103,7 +103,7 @@ async def produce(node: NodeDriver, queue: Queue, plans: list[Plan]) -> dict[str
 
 
 async def watch(events: QueueEvents, client: redis.Redis, base: str, total: int) -> Counter[str]:
-    """Count the ends of each job until all have ended; look at the types of all keys ten times meanwhile."""
+    """Count the ends of each job until all have ended; check the types of all keys ten times meanwhile."""
     ends: Counter[str] = Counter()
     marks = [total * tenth // 10 for tenth in range(1, 10)]
     async with asyncio.timeout(LIMIT):
@@ -144,7 +144,7 @@ async def test_both_kinds_of_worker_share_a_queue(
     finally:
         stats = await node.call("workerStop", handle=queue.name)
 
-    # Every job ended once, none was lost, none is anywhere but where it belongs.
+    # Every job ended once, none was lost, and each is only in its own set.
     assert set(ends.values()) == {1}
     assert ends.keys() == jobs.keys()
     completed = {job_id for job_id, plan in jobs.items() if not plan.fails}

@@ -50,7 +50,7 @@ async def test_history_of_a_node_worker_is_inferred(node: NodeDriver, queue: Que
 
 
 async def test_a_job_of_node_has_all_nine_states_to_be_in(node: NodeDriver, queue: Queue) -> None:
-    """Node adds all the jobs, and its worker runs them: only the cancellation is ours."""
+    """Node adds and runs all the jobs; only the cancellation is ours."""
 
     async def add(data: dict[str, object] | None = None, **opts: object) -> str:
         added: str = await node.call("add", queue=queue.name, name="j", data=data or {}, opts=opts)
@@ -95,7 +95,7 @@ async def has_failed(queue: Queue, job_id: str) -> bool:
 
 
 async def test_history_continues_when_oxcart_and_node_alternate(node: NodeDriver, queue: Queue) -> None:
-    """A job that Node retries is taken up by us: its history goes on, and the gap is filled."""
+    """Our worker runs a job that Node retries: its history continues, and the gap is filled."""
     handle = await queue.add(
         "j", {"fail": 1}, history=True, attempts=3, backoff={"type": "fixed", "delay": 1}
     )
@@ -115,7 +115,7 @@ async def test_history_continues_when_oxcart_and_node_alternate(node: NodeDriver
 
 
 async def test_a_job_that_node_promoted_shows_no_time_in_the_future(node: NodeDriver, queue: Queue) -> None:
-    """Node does not write when a job became ready: nothing is shown until it starts, then its start."""
+    """Node does not record when a job became ready: the time is unset, then that of its start."""
     handle = await queue.add("j", delay="1h")
     await node.call("promote", queue=queue.name, jobId=handle.id)
     job = await handle.get()

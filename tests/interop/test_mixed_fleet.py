@@ -21,7 +21,7 @@ JOBS = int(os.environ.get("OXCART_MIXED", "2000"))
 
 @pytest.mark.parametrize("seed", range(5))
 def test_killed_workers_cannot_use_up_a_job_that_must_complete(seed: int) -> None:
-    """A stall uses up an attempt with us, so a plan asks for nothing that a kill may rightly prevent."""
+    """With us a stall uses an attempt, so a planned job needs attempts to spare for kills."""
     jobs = make_plan(seed, JOBS).jobs().values()
     few = [job.id for job in jobs if job.fate == "completed" and job.options["attempts"] < PLENTY]
     assert few == []
@@ -30,9 +30,9 @@ def test_killed_workers_cannot_use_up_a_job_that_must_complete(seed: int) -> Non
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(VERSION_VARIABLE in os.environ, reason="it is about the pinned versions")
 async def test_a_mixed_fleet_finishes_every_job_though_our_workers_are_killed(tmp_path: Path) -> None:
-    """Every job ends as it must, every parent is released once, no schedule fires twice or stops.
+    """Every job ends as planned, every parent is released once, no schedule fires twice or stops.
 
-    A job runs more often than it must only where a killed worker held it, and never twice at once.
+    A job has extra runs only if a killed worker held it, and never runs twice at once.
     """
     missing = node_missing()
     if missing is not None:

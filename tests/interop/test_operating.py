@@ -143,7 +143,7 @@ class TestSharedQueues:
         assert {int(priority): count for priority, count in theirs.items()} == ours
 
     async def test_children_go_back_to_their_parents(self, node: NodeDriver, queue: Queue) -> None:
-        """BullMQ 6 does so too; 5.62.0 forgets it when many are retried."""
+        """BullMQ 6 does so too; 5.62.0 does not for bulk retries."""
         child: dict[str, Any] = {"name": "c", "queueName": queue.name, "data": {"unrecoverable": True}}
         child["opts"] = {"ignoreDependencyOnFailure": True, "jobId": "child"}
         other = {"name": "c", "queueName": f"{queue.name}-other", "data": {}, "opts": {"jobId": "other"}}

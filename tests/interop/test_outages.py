@@ -17,7 +17,7 @@ WORKER = {"name": "nd", "stalledInterval": 1}
 
 
 async def marked_and_lost(queue: Queue) -> Lease:
-    """The lease of a running job that a check of ours has marked, and which runs out in a moment."""
+    """Returns the lease, about to expire, of a running job that our stalled check has marked."""
     broker = queue._core.broker
     await queue.add("j")
     (job,) = (await broker.claim(Ask(worker="w1", lock_ms=60_000))).jobs

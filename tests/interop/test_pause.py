@@ -43,7 +43,7 @@ Step = tuple[str, str]
 
 
 class Ground:
-    """One queue with its peers, and what can be seen of it."""
+    """One queue with its peers, and reads of its state."""
 
     def __init__(self, peers: dict[str, NodeDriver], broker: BullMQBroker, client: redis.Redis) -> None:
         self.peers = peers
@@ -64,7 +64,7 @@ class Ground:
             await peer.call(verb, queue=QUEUE)
 
     async def play(self, steps: tuple[Step, ...]) -> set[str]:
-        """Do the steps on an empty queue, checking each; returns the ids that a peer's rename lost."""
+        """Do the steps on an empty queue and check each. Return the ids that a peer's rename lost."""
         self.client.flushdb()
         lost: set[str] = set()
         for number, (who, verb) in enumerate(steps, 1):
@@ -82,7 +82,7 @@ class Ground:
         return lost
 
     async def settle(self) -> Lists:
-        """Resume by us, and the tick that every worker of ours makes once a second."""
+        """Resume through Oxcart and run the tick that each of our workers runs once a second."""
         before = Lists.of(self.client)
         await self.broker.resume()
         await self.broker.promote()
@@ -95,7 +95,7 @@ class Ground:
 
 
 def check_our_step(before: Lists, after: Lists, verb: str, job_id: str) -> None:
-    """Nothing is lost or doubled, order is kept, and not both lists hold jobs."""
+    """Check that no job is lost or doubled, the order is kept, and one list is empty."""
     added = Counter([job_id] if verb == "add" else [])
     assert after.ids == before.ids + added
     assert after.is_paused is {"pause": True, "resume": False}.get(verb, before.is_paused)
@@ -136,7 +136,7 @@ def tell(steps: tuple[Step, ...]) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def ground() -> AsyncIterator[Ground]:
-    # A server of their own: it is emptied before every sequence.
+    # A separate server: it is emptied before every sequence.
     with ValkeyServer() as server:
         own = Drivers(server.url)
         peers = {version: await own.get(version) for version in versions()}
@@ -159,10 +159,10 @@ async def test_no_sequence_loses_a_job_through_oxcart(ground: Ground) -> None:
             assert lists.paused == []
             if lost:
                 losses += 1
-                # One generation of BullMQ and we lose nothing: it takes both of them.
+                # Oxcart and one BullMQ generation lose nothing: a loss needs both generations.
                 assert len({who for who, _ in steps if who != US}) == 2
             if lost or number % 20 == 0:
-                # The lost jobs themselves are still there, only their place is gone. Others are left alone.
+                # The hashes of the lost jobs still exist without list entries. Others are left alone.
                 found = await ground.broker.rescue.run()
                 assert set(found.rescued) == lost
                 assert (found.leased, found.ended) == ([], [])

@@ -43,7 +43,7 @@ def flow(queue: Queue, parents: Queue, children: list[dict[str, Any]], **opts: A
 async def test_a_flow_of_nodes_is_run_by_both(
     node: NodeDriver, queue: Queue, server: ValkeyServer, runs_children: str
 ) -> None:
-    """Children by one side, the parent by the other: it starts when they have ended and has their values."""
+    """One side runs the children, the other the parent: it starts after them and has their values."""
     async with Queue(f"{queue.name}-parents", url=server.url) as parents:
         children = [{"data": {"result": {"n": n}, "delay": 5}} for n in range(3)]
         tree = await node.call("addFlow", flow=flow(queue, parents, children))
@@ -91,7 +91,7 @@ async def test_a_failed_child_affects_its_parent_as_in_node(
 
 
 async def test_a_job_that_keeps_the_last_of_its_kind(node: NodeDriver, queue: Queue) -> None:
-    """Since 5.72 an add during the run of its like is kept, and made a job at the end; so do we."""
+    """Since 5.72 an add during a run of the same window is kept and becomes a job at its end, as with us."""
     if tuple(int(part) for part in node.version.split(".")[:2]) < (5, 72):
         pytest.skip(f"BullMQ {node.version} does not know keepLastIfActive")
     holding, release = asyncio.Event(), asyncio.Event()
@@ -179,7 +179,7 @@ async def test_a_job_of_a_dead_node_worker_is_run_by_ours(
 
 
 async def test_a_job_of_a_lost_worker_of_ours_is_run_by_node(node: NodeDriver, queue: Queue) -> None:
-    """Claimed by us and then forgotten; Node's check brings it back, and our late finish is refused."""
+    """Our worker claims the job and is lost; Node's check recovers it, and our late finish is refused."""
     job = await queue.add("j", {"result": "saved"})
     claim = (await queue._core.broker.claim(Ask(lock_ms=200, worker="lost"))).jobs[0]
     options = {"stalledInterval": 250, "name": "nd"}

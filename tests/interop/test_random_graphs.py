@@ -32,14 +32,14 @@ pytestmark = [pytest.mark.node]
 
 JOBS = int(os.environ.get("OXCART_GRAPH", "100"))
 SEED = int(os.environ.get("OXCART_SEED", "5"))
-#: Whether to hold the run to its time; only where nothing else runs beside it.
+#: Whether to check the duration of the run; only on an otherwise idle machine.
 TIMED = os.environ.get("OXCART_GRAPH_TIMED") == "1"
 LIMIT = 60 + JOBS / 5
 ROOT = Path(__file__).parents[2]
 #: Which side works on which queue.
 QUEUES = {"ours": ("oxcart",), "theirs": ("node",), "both": ("oxcart", "node")}
 
-#: What a job does: its steps, how many attempts it has, and how it ends if it may run.
+#: Kinds of jobs: steps, attempts, and the end if the job may run.
 OUTCOMES: dict[str, tuple[list[str], int, State]] = {
     "fine": (["ok"], 3, State.COMPLETED),
     "again": (["fail", "ok"], 3, State.COMPLETED),
@@ -69,7 +69,7 @@ def plan(graph: Graph, queues: dict[str, Queue], rng: random.Random, jobs: int) 
         place = rng.choice(list(queues))
         kinds = ["fine"] * 14 + ["again"] * 2
         kinds += ["dies"] if place == "ours" and not TIMED else []
-        # About ten that do not complete, however large the graph is: else hardly anything of it would run.
+        # About ten jobs fail, however large the graph is: otherwise hardly any job of it would run.
         kinds = rng.choice([["bad"], ["dead"]]) if rng.random() < 10 / jobs else kinds
         others = rng.sample(range(max(0, number - 30), number), min(number, rng.choice([0, 1, 1, 2, 2, 3])))
         kinds = ["cancelled"] if not others and rng.random() < 10 / jobs else kinds
@@ -98,7 +98,7 @@ def plan(graph: Graph, queues: dict[str, Queue], rng: random.Random, jobs: int) 
 
 
 class Crew:
-    """The worker processes; those of ours are started again when they die."""
+    """The worker processes; our own are restarted when they die."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url = url
@@ -163,7 +163,7 @@ class Crew:
 
 
 def bound(planned: list[Planned], ran: set[str]) -> float:
-    """Seconds within which a graph is to be done: twice its longest way and its work, and one."""
+    """Seconds within which a graph must end: twice its longest path and its work, plus one."""
     ends: list[float] = []
     work = dict.fromkeys(QUEUES, 0.0)
     for number, one in enumerate(planned):
@@ -201,7 +201,7 @@ async def ended(crew: Crew, handles: list[JobHandle[Any]]) -> list[State]:
 
 
 def faults(planned: list[Planned], states: list[State], lines: list[dict[str, Any]]) -> list[str]:
-    """Where an end, a run or an order is not what the table says of it."""
+    """Yields each end, run or order that differs from the table."""
     found: list[str] = []
     began: dict[str, int] = {}
     done: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """A limit of one job per 500 ms: our worker beside PyPI bullmq.
 
-PyPI bullmq keeps the time until which it is limited and never looks at it: it asks again when its blocking
-read ends, after five seconds.
+PyPI bullmq stores the end of its limit but never uses it: it claims again when its blocking read ends, after
+five seconds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def test_a_limit_of_one_per_500_ms_is_one_per_500_ms(server: ValkeyServer,
     print(f"\noxcart       {shown(ours)}\nPyPI bullmq  {shown(others)}", file=sys.stderr)
     # Never more than the limit: a window ends by the clock that wrote these times.
     assert all(later - sooner >= WINDOW for sooner, later in pairwise(ours))
-    # And no less: all of ours had ended when PyPI bullmq, which began before, had started two.
+    # And no less: all our jobs had ended when PyPI bullmq, which began earlier, had started two.
     assert len(ours) == JOBS
     assert len(others) <= 2
     assert wire.wrong_types(server.client(), f"bull:{queue.name}") == {}

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def listed(node: NodeDriver, queue: str, count: int) -> list[str]:
-    """The names of a queue's workers as Node's operator sees them, once there are so many."""
+    """Waits for a number of workers and returns their names as Node lists them."""
     async with asyncio.timeout(LIMIT):
         while True:
             found: list[dict[str, Any]] = await node.call("getWorkers", queue=queue)
@@ -77,7 +77,7 @@ async def test_a_prefix_that_no_connection_name_can_hold_does_no_harm(queue: Que
 
 
 async def populate(node: NodeDriver, queue: Queue) -> dict[str, list[str]]:
-    """Jobs of both sides in every state, none of which changes by itself any more."""
+    """Adds jobs of both sides in every state; none changes by itself any more."""
 
     async def add(by: str, data: dict[str, Any] | None = None, **options: Any) -> str:
         if by == "node":
@@ -111,7 +111,7 @@ async def test_counts_pages_and_states_are_the_same_for_both(node: NodeDriver, q
 
     async def compare() -> None:
         theirs = await node.call("getJobCounts", queue=queue.name)
-        theirs["waiting"] += theirs.pop("paused", 0)  # 5.x counts them apart
+        theirs["waiting"] += theirs.pop("paused", 0)  # 5.x counts them separately
         counts = await queue.counts()
         assert counts == {state: theirs.get(state, 0) for state in counts}
         assert {state: count for state, count in counts.items() if count} == {
@@ -157,7 +157,7 @@ async def test_events_of_either_side_are_heard_by_both(node: NodeDriver, queue: 
                     story += await events.read()
         heard = await node.call("eventsWait", handle=queue.name, count=_without_drained(story), limit=LIMIT)
         async with asyncio.timeout(LIMIT):
-            # What came after the last end (`drained`) may be missing yet.
+            # Events after the last end (`drained`) may still be missing.
             while _without_drained(story) < len(heard):
                 story += await events.read()
     await node.call("eventsStop", handle=queue.name)

@@ -122,7 +122,7 @@ async def test_data_and_results_through_our_worker(node: NodeDriver, queue: Queu
 
 
 async def test_bytes_and_large_integers_are_exact_for_us(node: NodeDriver, queue: Queue) -> None:
-    """The two that Node cannot hold: bytes are an object of one key there, large integers are rounded."""
+    """Node cannot hold two kinds: bytes become an object of one key, and large integers are rounded."""
     data = {"raw": b"\x00\xff", "large": 2**53 + 1, "largest": 2**64 - 1, "least": -(2**63)}
     job = await queue.add("j", data)
     assert (await job.get()).data == data
@@ -134,7 +134,7 @@ async def test_bytes_and_large_integers_are_exact_for_us(node: NodeDriver, queue
         "largest": 2.0**64,
         "least": -(2.0**63),
     }
-    # Written by Node, they are what Node had.
+    # Values written by Node are read as Node had them.
     await node.call("updateData", queue=queue.name, jobId=job.id, data={"raw": {"$bytes": "AP8="}})
     assert (await job.get()).data == {"raw": b"\x00\xff"}
 
@@ -214,7 +214,7 @@ async def test_failures_and_logs_carry_any_text(node: NodeDriver, queue: Queue) 
 
 
 async def test_a_failure_that_is_no_text_is_still_stored(node: NodeDriver, queue: Queue) -> None:
-    """Half a surrogate pair has no UTF-8 form: a replacement stands for it, on both sides."""
+    """Half a surrogate pair has no UTF-8 form: both sides write a replacement."""
     job_id = await node.call("add", queue=queue.name, name="j", data={"fail": 1, "message": "a\ud83db"})
     async with obeying(queue):
         with pytest.raises(JobFailed):

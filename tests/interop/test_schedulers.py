@@ -34,7 +34,7 @@ def runs_of(client: redis.Redis, queue: str, key: str) -> list[str]:
 
 
 def check_runs(client: redis.Redis, queue: str, key: str, count: int) -> None:
-    """As many runs as asked for, each run once, none lost; the count in the record and in each run agree."""
+    """Checks the number of runs, that each ran once, and that record and runs have the same count."""
     ids = runs_of(client, queue, key)
     assert len(ids) == count
     numbers = []
@@ -156,14 +156,14 @@ class TestRepeatables:
         assert (found.name, found.schedule.every, found.legacy, found.runs) == ("old", 30, True, None)
         async with obeying(queue):
             await all_ended(server.client(), queue.name, 5)
-        assert await queue.schedules.count() == 1  # reported still, and never dropped in silence
+        assert await queue.schedules.count() == 1  # still listed, and never dropped silently
 
     async def test_the_oldest_form_goes_on_with_us_as_with_node(
         self, drivers: Drivers, queue: Queue, server: ValkeyServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         node, client = await drivers.get("v5"), server.client()
         key = "old::::* * * * * *"
-        # A key of this form is kept by newer versions where it is there.
+        # Newer versions keep an existing key of this form.
         client.zadd(f"bull:{queue.name}:repeat", {key: 1})
         opts = {"repeat": {"pattern": "* * * * * *", "limit": 100}}  # more than there is time for
         await node.call("add", queue=queue.name, name="old", data={}, opts=opts)
@@ -183,7 +183,7 @@ class TestRepeatables:
 
 
 async def test_where_we_leave_5_62_we_do_as_6_7(drivers: Drivers, queue: Queue, server: ValkeyServer) -> None:
-    """A changed interval holds from now on, an offset is obeyed, and no run is left out without need."""
+    """A changed interval applies at once, an offset is respected, and no run is skipped needlessly."""
     node, client, rand = await drivers.get("v6"), server.client(), random.Random(6)
     now = 1_700_000_000_000
     broker = BullMQBroker(queue._core.server, f"{queue.name}-ours", clock=lambda: now)
@@ -201,7 +201,7 @@ async def test_where_we_leave_5_62_we_do_as_6_7(drivers: Drivers, queue: Queue, 
                 else:
                     last = rand.choice([every for every in (1_000, 7_000, 60_000) if every != last])
                     repeat: dict[str, Any] = {"every": last}
-                    # A changed interval without an offset keeps that of the old one in 6.7.0: not so here.
+                    # In 6.7.0 a changed interval without an offset keeps the old offset; not here.
                     if steps or rand.random() < 0.4:
                         repeat["offset"] = rand.randrange(1, last)
                     steps.append(repeat)

@@ -1,7 +1,7 @@
 """Our steps on a queue whose two lists of ready jobs both contain jobs, as two kinds of peers leave it.
 
-No rename ever lands on a list that holds jobs, and while the queue is paused one of the lists is empty after
-every step of ours that looks at them.
+No rename ever replaces a list that holds jobs. While the queue is paused, one of the lists is empty after
+every step of ours that reads them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def broker(client: redis.Redis) -> AsyncIterator[BullMQBroker]:
     await broker.close()
 
 
-#: Steps of ours that look at the ready lists, each on a queue that holds what the step needs.
+#: Our steps that read the ready lists, each on a queue with the jobs that the step needs.
 OUR_STEPS = ["add", "claim", "finish", "give back", "retry now", "promote", "pause", "resume"]
 OUR_STEPS += ["change priority", "let through", "run again", "recover"]
 
@@ -119,7 +119,7 @@ async def test_each_step_of_ours_settles_what_peers_left(
 
 
 async def test_long_lists_are_merged_step_by_step(broker: BullMQBroker, client: redis.Redis) -> None:
-    """No call moves more than 2000 ids; ticks do the rest, and nothing is lost or out of its list's order."""
+    """No call moves more than 2000 ids; ticks move the rest, and no id is lost or out of order."""
     base = f"bull:{QUEUE}"
     for older in ("wait", "paused"):
         client.flushdb()
@@ -134,7 +134,7 @@ async def test_long_lists_are_merged_step_by_step(broker: BullMQBroker, client: 
             client.rename(f"{base}:aside", f"{base}:paused")
         client.hset(f"{base}:meta", "paused", 1)
         before = Lists.of(client)
-        await broker.caller.once(load("resume"), broker.keys.meta())  # the verb would go on until all is done
+        await broker.caller.once(load("resume"), broker.keys.meta())  # the verb would continue to the end
         ticks = 0
         while (after := Lists.of(client)).paused:
             assert after.ids == before.ids

@@ -12,7 +12,7 @@ from tests.servers import ValkeyServer
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 
-#: There at one moment and not at the next.
+#: Keys that exist only at some moments.
 _FLEETING = {"marker", "stalled", "*:lock"}
 
 
@@ -34,7 +34,7 @@ async def test_one_job_leaves_the_same_traces(node: NodeDriver, queue: Queue, se
     assert wire.key_types(client, base).keys() - fleeting == wire.key_types(client, theirs).keys() - _FLEETING
     assert wire.wrong_types(client, theirs) == {}
     assert wire.wrong_types(client, base) == {}
-    # Every key that is ours alone goes by itself.
+    # Every key that only Oxcart uses expires by itself.
     own = list(client.scan_iter(f"{base}:ox:*"))
     assert own
     assert all(0 < int(client.pttl(key)) <= 600_000 for key in own)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def add(node: NodeDriver, queue: Queue, by: str, data: Any = None, **options: Any) -> str:
-    """A job added by ``node`` or by ``ours``; options in Node's words."""
+    """Adds a job through ``node`` or ``ours``, with options under Node's names."""
     if by == "node":
         added: str = await node.call("add", queue=queue.name, name="j", data=data or {}, opts=options)
         return added
@@ -38,7 +38,7 @@ async def test_progress_logs_and_data_from_the_other_side(node: NodeDriver, queu
     for progress in (0, 33.3, 100, {"done": 1, "of": ["ü", 2]}):
         await job.update_progress(progress)
         assert (await theirs())["progress"] == progress
-    # Node may write what we would refuse; it is read as it is.
+    # Node may write values that we would refuse; they are read unchanged.
     for progress in (50, 4000, "half", True, {"a": {"b": None}}):
         await node.call("updateProgress", queue=queue.name, jobId=job_id, progress=progress)
         assert (await job.get()).progress == progress
@@ -58,7 +58,7 @@ async def test_progress_logs_and_data_from_the_other_side(node: NodeDriver, queu
 
 
 async def test_a_handler_of_ours_speaks_while_node_listens(node: NodeDriver, queue: Queue) -> None:
-    """Progress and logs of a running job arrive at once, and data changed meanwhile is seen by a retry."""
+    """Progress and logs of a running job arrive at once, and a retry sees data changed meanwhile."""
     await node.call("eventsStart", handle=queue.name, queue=queue.name)
     seen: list[Any] = []
 
@@ -84,7 +84,7 @@ async def test_a_handler_of_ours_speaks_while_node_listens(node: NodeDriver, que
 
 @pytest.mark.parametrize("by", ["node", "ours"])
 async def test_retry_from_the_other_side(node: NodeDriver, queue: Queue, by: str) -> None:
-    """A job that one side failed is retried by the other, and runs to a good end; then once more."""
+    """One side retries a job that the other failed; it completes, and then runs once more."""
     job_id = await add(node, queue, by, {"fail": 1, "message": "bad"})
     job = queue.jobs.handle(job_id)
 
@@ -135,7 +135,7 @@ async def test_order_is_changed_from_the_other_side(node: NodeDriver, queue: Que
 async def test_a_job_in_other_hands_can_be_neither_removed_nor_finished(
     node: NodeDriver, queue: Queue
 ) -> None:
-    """Leases of either side are respected by the other."""
+    """Each side respects the leases of the other."""
     theirs, ours = await add(node, queue, "ours"), await add(node, queue, "node")
     assert (await node.call("claim", queue=queue.name, token="nodes"))["job"]["id"] == theirs
     with pytest.raises(JobLocked):

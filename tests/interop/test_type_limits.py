@@ -28,7 +28,7 @@ async def test_node_workers_do_not_claim_parked_jobs(node: NodeDriver, queue: Qu
     assert (await node.call("getJobCounts", queue=queue.name))["delayed"] == 3
     await node.call("remove", queue=queue.name, jobId=handles[1].id)
     await node.call("promote", queue=queue.name, jobId=handles[2].id)
-    # What a peer let through by hand is taken by it; the rest stays.
+    # The peer runs the job that it promoted; the rest stays.
     await node.call("workerStart", handle=queue.name, queue=queue.name)
     await node.call("workerWait", handle=queue.name, finished=1)
     assert await node.call("getState", queue=queue.name, jobId=handles[2].id) == "completed"

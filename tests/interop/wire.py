@@ -42,7 +42,7 @@ _ROOMS = ("lock", "logs", "dependencies", "processed", "failed", "unsuccessful")
 
 
 def place(suffix: str) -> str:
-    """What kind of key it is: a key of ``KEY_TYPES``, where the suffix is of one."""
+    """Returns the entry of ``KEY_TYPES`` for a key's suffix."""
     for own in ("ox:call:", "ox:worker:"):
         if suffix.startswith(own):
             return f"{own}*"
@@ -53,7 +53,7 @@ def place(suffix: str) -> str:
 
 
 def key_types(client: redis.Redis, base: str) -> dict[str, set[str]]:
-    """The types of all keys of a queue, by their place. Keys that vanish meanwhile are left out."""
+    """Returns the types of all keys of a queue by suffix, without keys that vanish meanwhile."""
     keys = [str(key) for key in client.scan_iter(f"{base}:*", count=1000)]
     pipe = client.pipeline(transaction=False)
     for key in keys:
@@ -66,7 +66,7 @@ def key_types(client: redis.Redis, base: str) -> dict[str, set[str]]:
 
 
 def wrong_types(client: redis.Redis, base: str) -> dict[str, set[str]]:
-    """The places whose keys have a type that BullMQ does not give them."""
+    """Returns the suffixes whose keys have a type that BullMQ does not use."""
     found = key_types(client, base)
     return {where: kinds for where, kinds in found.items() if kinds != {KEY_TYPES.get(where)}}
 

@@ -18,7 +18,7 @@ def at(text: str, zone: str = "UTC") -> int:
 
 
 def following(pattern: str, after: str = FROM, zone: str = "UTC", times: int = 1) -> list[str]:
-    """The next times on the wall of the zone."""
+    """Returns the next times as local times of the zone."""
     found, now = [], at(after, zone)
     for _ in range(times):
         next_ms = parse_cron(pattern).next_ms(now, zone)

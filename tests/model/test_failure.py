@@ -30,7 +30,7 @@ T, P, SYSTEM = Category.TEMPORARY, Category.PERMANENT, Category.SYSTEM
 
 
 class HTTPError(Exception):
-    """An error of some HTTP client: the status sits where the test puts it."""
+    """An error of an HTTP client whose status attribute the test chooses."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__("http")
@@ -59,7 +59,7 @@ class Order(msgspec.Struct):
     total: int
 
 
-# The cases of the research, in its order and its words.
+# The cases of the research, in its order and with its names.
 CASES: list[tuple[str, BaseException, Category]] = [
     ("network timeout", TimeoutError("timed out"), T),
     ("http 503", HTTPError(status_code=503), T),

@@ -8,7 +8,7 @@ from oxcart.model.outcome import Cancel, Retry, Snooze
 
 
 def anything(value: Any) -> Any:
-    """What a caller without a type checker may pass."""
+    """Passes values that a caller without a type checker may pass."""
     return value
 
 

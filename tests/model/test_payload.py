@@ -152,7 +152,7 @@ def test_values_survive_a_round_trip(value: Any) -> None:
 
 
 def joined(text: str) -> str:
-    """Two halves of a pair that stand together are one character, to JavaScript as to JSON."""
+    """Two adjacent halves of a surrogate pair are one character, in JavaScript as in JSON."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 

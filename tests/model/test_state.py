@@ -30,7 +30,7 @@ FORMAL = [
     (S.RETRYING, S.DEAD_LETTER),
 ]
 
-#: What the design adds to it.
+#: The transitions that the design adds.
 ADDED = [
     (S.RUNNING, S.SCHEDULED),
     (S.RUNNING, S.DELAYED),

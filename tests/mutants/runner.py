@@ -32,8 +32,8 @@ LIMIT = 600.0
 #: Processes that run tests at a time.
 PARALLEL = 2
 
-#: Errors by which a test states that an outcome is not the expected one. A typed error of the product is
-#: among them: it refuses what the row allows.
+#: Errors by which a test reports an unexpected outcome. Typed errors of the product are included: they refuse
+#: what the row allows.
 _ASSERTIONS = (
     "builtins.AssertionError",
     "builtins.Failed",
@@ -49,7 +49,7 @@ _HUNG = "from pytest-timeout"
 
 
 class Verdict(enum.StrEnum):
-    """What became of a mutant."""
+    """The result of a mutant."""
 
     CAUGHT = "caught"
     SURVIVED = "SURVIVED"
@@ -147,7 +147,7 @@ class Bench:
             "PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)]),
             witness.SOURCE_VARIABLE: str(copy),
             witness.RECORD_VARIABLE: str(record),
-            # Random lives: the same in every run, and a found failure need not be shrunk.
+            # Random steps: the same in every run, and without shrinking a failure.
             "OXCART_STEPS_SEED": "1",
             "OXCART_STEPS_RAW": "1",
         }

@@ -198,7 +198,7 @@ class TestPage:
         assert one == Row("1. A", "r", "`test_x`")
 
 
-#: Every way in which a test, or the product under test, starts the product anew.
+#: Every way in which a test, or the product under test, starts the product again.
 PROCESSES = """
 import asyncio, multiprocessing, os, shutil, subprocess, sys
 from pathlib import Path
@@ -257,7 +257,7 @@ def test_a_product_from_elsewhere_ends_the_run(tmp_path: Path, monkeypatch: pyte
 QUICK = ("id-is-no-version-4", "completed-may-run-again", "lowest-priority-is-inherited", "tripled")
 
 
-@pytest.mark.timeout(600)  # five runs of pytest, on a machine that may have other things to do
+@pytest.mark.timeout(600)  # five runs of pytest on a machine that may be busy
 def test_some_mutants_of_the_page_are_caught() -> None:
     before = _digest()
     wanted = [one for one in catalogue.mutants() if one.name in QUICK]
@@ -269,7 +269,7 @@ def test_some_mutants_of_the_page_are_caught() -> None:
 
 
 def _digest() -> str:
-    """What the repository's own source is."""
+    """Returns a digest of the repository's own source."""
     made = hashlib.sha256()
     for file in sorted(catalogue.SOURCE.rglob("*.*")):
         if file.suffix in (".py", ".lua"):

@@ -24,7 +24,7 @@ from oxcart.observe.metrics import Metrics
 from tests.servers import ValkeyServer
 from tests.signals import eventually
 
-#: Every name that the specification asks for.
+#: Every name that the specification requires.
 NAMES = {
     "bullmq_jobs_processed_total",
     "bullmq_job_duration_seconds",
@@ -74,7 +74,7 @@ def _order(label: str) -> tuple[bool, str]:
 
 
 async def read(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """Every sample, by its name and label values in the order of the label names, a bucket's bound last."""
+    """Returns every sample by name and label values, in the order of label names, a bucket's bound last."""
     body, kind = await metrics.scrape()
     assert kind.startswith("text/plain")
     return {
@@ -223,7 +223,7 @@ async def test_a_real_worker_is_seen(queue: Queue) -> None:
         await asyncio.gather(*(job.result(60) for job in fine))
         await asyncio.gather(bad.result(60), return_exceptions=True)
 
-        async def are_counted() -> bool:  # a result may be here before the worker has its answer
+        async def are_counted() -> bool:  # a result may arrive before the worker has its reply
             return (await read(metrics))["bullmq_job_duration_seconds_count", "measured"] == 5
 
         await eventually(are_counted, "all attempts are counted")

@@ -30,7 +30,7 @@ def deep(levels: int) -> Any:
     return value
 
 
-#: Every rule of the options, broken once: the options, and what the message must say.
+#: Every rule of the options, broken once: the options, and the text of the error.
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"attempts": 0}, "attempts must be at least 1, got 0"),
     ({"attempts": -3}, "attempts must be at least 1, got -3"),
@@ -96,7 +96,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"zzz": 1}, "unknown option 'zzz': known are after, attempts"),
 ]
 
-#: What JSON cannot hold, and where the message says it is.
+#: Values that JSON cannot hold, and the place that the error names.
 DATA: list[tuple[Any, str]] = [
     (float("nan"), "data must be a finite number, got nan"),
     ({"a": {"b": [1, float("inf")]}}, "data.a.b[1] must be a finite number, got inf"),
@@ -194,7 +194,7 @@ class TestSize:
 
 
 class TestOddButFine:
-    """What looks like trouble and is none comes back as it was."""
+    """Unusual but valid values come back unchanged."""
 
     @pytest.mark.parametrize(
         "data",

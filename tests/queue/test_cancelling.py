@@ -95,7 +95,7 @@ class TestPending:
         (claimed,) = (await queue._core.broker.claim(Ask(1))).jobs
         done = Outcome(OutcomeKind.COMPLETED, child.id, claimed.token, claimed.starts, 0, b"1")
         assert (await queue._core.broker.finish([done]))[0] == [1]
-        assert await queue.jobs.state(tree.id) == "failed"  # the end of its child does not bring it back
+        assert await queue.jobs.state(tree.id) == "failed"  # the end of its child does not release it
 
     async def test_a_parent_is_treated_by_its_policy(self, queue: Queue) -> None:
         fails = await Flow(queue, "p", children=[Flow(queue, "c", job_id="c1")]).add()
@@ -306,7 +306,7 @@ class TestRunning:
 
     @pytest.mark.parametrize("force", [False, True], ids=["asked", "forced"])
     async def test_from_another_process(self, queue: Queue, url: str, force: bool) -> None:
-        """The request comes from a process that shares nothing with the worker but the server."""
+        """The request comes from a process that shares only the server with the worker."""
         run = Run()
 
         @queue.job
@@ -429,7 +429,7 @@ class TestRunning:
 
 
 class TestPeers:
-    """A lease that is none of ours stands for a worker of Node."""
+    """A lease with a foreign token represents a Node worker."""
 
     async def claim(self, queue: Queue) -> tuple[str, BullMQBroker]:
         node = BullMQBroker(

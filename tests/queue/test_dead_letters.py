@@ -74,7 +74,7 @@ class TestListing:
         assert await listed(queue) == ["n1", "n2"]
 
     async def test_the_script_and_the_model_say_the_same(self, queue: Queue, store: redis.Redis) -> None:
-        """Every mixture of what decides about it."""
+        """Checks every combination of the deciding fields."""
         await queue.add("a", job_id="x")
         store.lrem("bull:q:wait", 1, "x")
         store.zadd("bull:q:failed", {"x": 1})
@@ -244,7 +244,7 @@ class TestReplay:
         began = loop.time()
         found = await queue.dead_letters.replay_all(rate=2)
         assert found.done == 5
-        # Two at a time, and a second for each two: until when was waited after 2 and after 4.
+        # Two at a time, one second for each two: it waited after 2 and after 4.
         assert len(until) >= 2
         assert until[0] >= began + 1
         assert until[1] >= began + 2

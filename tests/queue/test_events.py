@@ -235,7 +235,7 @@ class TestPosition:
 async def test_a_result_whose_event_was_trimmed_away(
     make_queue: MakeQueue, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after an outage in which more happened than the stream keeps."""
+    """Acts as if an outage had more events than the stream keeps."""
     monkeypatch.setattr(events_module, "LOOK_AGAIN", 0.2)
     queue = make_queue("trimmed")
     handle = await queue.add("n")

@@ -161,7 +161,7 @@ class TestRunning:
     async def test_waiting_for_children_that_have_ended_meanwhile(
         self, reports: Queue, images: Queue
     ) -> None:
-        """Nothing is there to release the job any more: it goes on at once."""
+        """No child is left to release the job, so it continues at once."""
 
         @images.job
         async def render() -> str:

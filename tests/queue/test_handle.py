@@ -25,7 +25,7 @@ from tests.signals import eventually
 
 
 async def wait_and_run(queue: Queue, job: JobHandle[Any]) -> Any:
-    """Ask for the result first, then let a worker run the job."""
+    """Wait for the result first, then let a worker run the job."""
     waiting = asyncio.create_task(job.result(timeout=20))
     await asyncio.sleep(0)
     await drain(queue)

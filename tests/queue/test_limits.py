@@ -59,7 +59,7 @@ async def test_the_wait_is_that_of_the_rate_in_force(queue: Queue, store: redis.
     assert await queue.limits.wait_ms(4) == 0
     assert await queue.limits.wait_ms(3) > 0
     await queue.limits.set_rate(10, per=60)
-    assert await queue.limits.wait_ms(3) == 0  # the queue's own rate stands above
+    assert await queue.limits.wait_ms(3) == 0  # the queue's own rate takes precedence
     await queue.limits.hold(60)
     assert await queue.limits.wait_ms() > 0
 
@@ -216,7 +216,7 @@ async def test_without_a_server_there_are_neither(queue: Queue) -> None:
 async def test_a_queue_at_its_limit_does_not_keep_others_waiting(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Woken by its marker: neither a poll nor the end of the limit comes in time."""
+    """Its marker wakes the worker: neither a poll nor the end of the limit would be in time."""
     monkeypatch.setattr("oxcart.engine.waiter.POLL", 600.0)
     monkeypatch.setattr("oxcart.engine.claims.LIMITED", 600_000)
     limited, free = make_queue("limited"), make_queue("free")

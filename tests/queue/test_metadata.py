@@ -278,7 +278,7 @@ class TestTimes:
             return seconds + micro / 1_000_000
 
         async def between() -> None:
-            """Notes a time that lies 30 ms from all events: a client knows the server's only roughly."""
+            """Records a time 30 ms away from all events: a client knows the server's time only roughly."""
             begun = now()
             times.append(datetime.fromtimestamp(begun + 0.03, UTC))
             await eventually(lambda: now() >= begun + 0.06, "some milliseconds have passed")

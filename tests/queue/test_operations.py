@@ -34,7 +34,7 @@ OPERATIONS = [
     "jobs.remove_orphans",
     "jobs.retry_all",
 ]
-#: The keys of a queue that are ours alone. That of the lanes is a list of further queues.
+#: The keys of a queue that only Oxcart uses. The key of the lanes lists further queues.
 OURS = sorted(
     name
     for name, value in vars(Keys).items()
@@ -168,7 +168,7 @@ class TestOperations:
     async def test_obliterate_leaves_what_belongs_to_others(
         self, make_queue: MakeQueue, store: redis.Redis
     ) -> None:
-        """A queue whose prefix is this queue's name, one with a longer name, and a user's own keys."""
+        """These are a queue with this name as prefix, a queue with a longer name, and keys of a user."""
         queue = make_queue()
         await queue.add("n", idempotency_key="k")
         for one in (make_queue("r", prefix="bull:q"), make_queue("q2")):
@@ -184,7 +184,7 @@ class TestOperations:
     async def test_obliterate_leaves_queues_whose_names_begin_alike(
         self, make_queue: MakeQueue, store: redis.Redis, name: str
     ) -> None:
-        """An address is no lane. Its keys that no job has guard what has ended, and stay."""
+        """An address is not a lane. Its keys without a job guard ended jobs, and stay."""
         queue, other = make_queue(), make_queue(name)
         await queue.add("n")
         job = await other.add("n", idempotency_key="k")

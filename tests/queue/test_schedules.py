@@ -25,7 +25,7 @@ HOUR = 3_600_000
 
 
 class Desk:
-    """A queue whose clock the test rules."""
+    """A queue whose clock the test sets."""
 
     def __init__(self, queue: Queue, store: redis.Redis) -> None:
         self.now = NOW
@@ -38,7 +38,7 @@ class Desk:
         return run[0]
 
     async def claim(self) -> str:
-        """Claims the next job and makes what follows it, as a worker does; returns the id of what follows."""
+        """Claims the next job and adds the next run, as a worker does. Returns the id of that run."""
         (job,) = (await self.broker.claim(Ask())).jobs
         self.held = job
         (made,) = await self.broker.schedules.advance([job])
@@ -130,7 +130,7 @@ class TestRepeatables:
     async def test_the_next_run_is_due_on_time_though_its_call_came_late(
         self, queue: Queue, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A repeatable job from before schedulers; the call waits for a server that is away for a moment."""
+        """A repeatable job of the old kind; the call waits for a server that is down for a moment."""
         broker, key = BullMQBroker(queue._core.server, queue.name), "name:::UTC:0 0 * * *"
         repeat = {"pattern": "0 0 * * *", "tz": "UTC", "count": 1}
         fields = {b"name": b"name", b"data": b"{}", b"opts": json.dumps({"repeat": repeat}).encode()}
@@ -165,7 +165,7 @@ class TestExactlyOnce:
     async def test_a_waiting_run_counts_as_the_next(self, desk: Desk, store: redis.Redis) -> None:
         await desk.upsert(Schedule(every=60_000))
         await desk.claim()
-        store.zadd("bull:q:repeat", {"s": NOW})  # as a peer leaves it that was killed half-way
+        store.zadd("bull:q:repeat", {"s": NOW})  # as a peer killed half-way leaves it
         claim = desk.held
         assert await desk.broker.schedules.advance([claim]) == [""]
         assert desk.next_ms() == NOW + 60_000

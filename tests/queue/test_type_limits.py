@@ -27,7 +27,7 @@ async def claim(queue: Queue, count: int = 100, lock_ms: int = 30_000) -> list[C
 
 
 async def claim_all(queue: Queue) -> list[ClaimedJob]:
-    """Takes jobs until none waits that could be taken: a claim gives up after some that are held back."""
+    """Claims until no ready job is left: one claim stops after a number of held-back jobs."""
     found = await claim(queue, 50)
     while (await queue.counts())["waiting"]:
         found += await claim(queue, 50)
@@ -37,7 +37,7 @@ async def claim_all(queue: Queue) -> list[ClaimedJob]:
 async def end(
     queue: Queue, *jobs: ClaimedJob, kind: str = "c", take: int = 0, **more: Any
 ) -> list[ClaimedJob]:
-    """Ends attempts, and takes up to so many jobs in the same call."""
+    """Finishes attempts and claims up to `take` jobs in the same call."""
     now = queue._core.broker.clock()
     outcomes = [
         Outcome(OutcomeKind(kind), job.id, job.token, job.starts, now, b"1", b"[]", **more) for job in jobs
@@ -220,18 +220,18 @@ class TestConcurrent:
         assert await claim_all(queue) == []
         await queue.jobs.clear(delayed=True)
         assert (await queue.limits.type_usage("slow")).held_back == many, "no claim has looked at them yet"
-        # Jobs held back in one millisecond go by their ids: this one is behind the notes in any case.
+        # Jobs held back in the same millisecond are ordered by id: this one is last in any case.
         new = await queue.add("slow", "new", job_id="zz")
         assert await claim(queue) == []
         taken = await end(queue, first, take=5)
-        while not taken:  # at once, or with the next looks
+        while not taken:  # at once, or with the next checks
             taken = await claim(queue)
         assert [job.id for job in taken] == [new.id]
         assert await queue.limits.type_usage("slow") == Usage(1, 0, 0)
         assert not store.exists("bull:q:ox:opening")
 
     async def test_a_holder_that_vanished_is_noticed(self, queue: Queue, store: redis.Redis) -> None:
-        """As a peer's removal leaves it: no end of ours gave the place up."""
+        """Acts as a peer's removal, after which no finish of ours freed the place."""
         await queue.limits.set_type_limit("slow", concurrent=2)
         await queue.add_many([("slow", n) for n in range(4)])
         gone, kept = await claim(queue)
@@ -351,7 +351,7 @@ class TestKeys:
 
 
 async def test_a_job_behind_many_parked_ones_runs(queue: Queue) -> None:
-    """A claim gives up after a bounded number, and the marker brings the next one."""
+    """A claim stops after a bounded number of jobs, and the marker causes the next claim."""
     await queue.limits.set_type_limit("slow", concurrent=1)
     await queue.add_many([("slow", n) for n in range(1000)])
     await queue.add("fast")

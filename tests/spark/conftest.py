@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: Tests that only `make test-spark` runs: what they show, others show in parts.
+#: Tests that only `make test-spark` runs; other tests cover parts of them.
 long = pytest.mark.skipif(not os.environ.get("OXCART_SPARK_ALL"), reason="make test-spark runs it")
 
 #: Passwords by the variables that hold them. Spark's processes have the environment of their start.
@@ -24,7 +24,7 @@ SECRETS = {"OXCART_TEST_RIGHT": "correct-horse-battery", "OXCART_TEST_WRONG": "h
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A JVM on a busy machine takes its time."""
+    """Allows more time, because a JVM is slow on a busy machine."""
     for item in items:
         if item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.timeout(600))
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_commands() -> Iterator[None]:
-    """Programs that tests start have a Spark made for short queries too."""
+    """Configures Spark for short queries in programs that tests start."""
     from oxcart.spark.session import QUICK_SETTINGS
 
     given = {name: value for name, value in QUICK_SETTINGS.items() if not name.startswith("spark.driver")}
@@ -46,7 +46,7 @@ def _quick_commands() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session made for short queries."""
+    """A local session configured for short queries."""
     pytest.importorskip("pyspark")
     from oxcart.spark.session import QUICK_SETTINGS, open_session
 
@@ -61,7 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def one_day() -> None:
-    """Waits for midnight where it is near: what really happens in the test shall be of one day."""
+    """Waits until after midnight if it is near, so that all events of a test are of one day."""
     left = 86_400 - time.time() % 86_400
     if left < 240:
         time.sleep(left + 1)
@@ -101,7 +101,7 @@ class Sunk:
 
 @pytest.fixture
 def drain(spark: SparkSession, url: str, tmp_path: Path) -> Callable[..., Sunk]:
-    """Runs the stream to its present end, with a checkpoint that a second run goes on from.
+    """Runs the stream to its current end, with a checkpoint from which a second run continues.
 
     A stream that could not start on a busy machine is started again, as the pipeline does.
     """

@@ -12,7 +12,7 @@ from oxcart.spark.session import QUICK_SETTINGS, open_session
 
 
 def main(given: dict[str, Any]) -> None:
-    """Reads to the present end of the streams, and builds the tables where that is asked for."""
+    """Reads to the current end of the streams, and builds the tables on request."""
     spark = open_session(
         given.get("master", "local[1]"), settings={**QUICK_SETTINGS, **given.get("settings", {})}
     )

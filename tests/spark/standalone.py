@@ -69,7 +69,7 @@ class Standalone:
         return [pid for process in self._processes for pid in self._family(process.pid, "ExecutorBackend")]
 
     def kill_executor(self) -> int:
-        """Ends one as a crash would, and its Python workers with it."""
+        """Kills one of them together with its Python workers."""
         victim = self.executors()[0]
         for pid in (victim, *_children(victim)):
             _kill(pid)
@@ -124,7 +124,7 @@ class Standalone:
 
 
 def _all() -> list[tuple[int, int, int, str]]:
-    """Every process: its number, parent, session and command, whole: that of an executor is long."""
+    """Returns pid, parent, session and full command of every process."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

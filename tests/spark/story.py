@@ -16,7 +16,7 @@ MIDNIGHT = 1_793_577_600_000
 
 
 class Story:
-    """Bronze in the making: every call is an entry, 1 ms after the previous one unless `after` is given.
+    """Builds bronze: every call is an entry, 1 ms after the previous one unless `after` is given.
 
     Args:
         queue: The queue.
@@ -57,7 +57,7 @@ class Story:
         self.samples.append((at_ms, counts))
 
     def run(self, job: str, *ends: tuple[str, dict[str, Any]], name: str = "n", take: int = 10) -> None:
-        """A job that is added, taken and ended at once, once or more often."""
+        """A job that is added, claimed and finished at once, one or more times."""
         self.event("added", job, name=name)
         self.event("waiting", job)
         for event, fields in ends:
@@ -90,7 +90,7 @@ class Story:
 
 
 def the_day() -> Story:
-    """A day with everything in it that can befall a job."""
+    """A day with every event that a job can have."""
     s = Story()
     s.run("plain", ("completed", {"result": "1"}), name="welcome")
 
@@ -203,7 +203,7 @@ def the_day() -> Story:
 
 
 def the_next_day(s: Story) -> Story:
-    """What became of the jobs that were open."""
+    """The ends of the jobs that were open."""
     s.now = MIDNIGHT + DAY_MS
     s.event("waiting", "overnight", prev="delayed")
     s.event("active", "overnight", prev="waiting")

@@ -1,6 +1,6 @@
-"""``make bench-pipeline`` in short: every figure that has a bound is made, and of rows that are all there.
+"""A short ``make bench-pipeline``: it makes every figure that has a bound, from complete rows.
 
-How fast it is, a test does not say: ``BENCH=--check`` does, at full size.
+This checks no speed: ``BENCH=--check`` does, at full size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Bridge namespace through the pipeline: our jobs by their events, those of others by their records."""
+"""A Bridge namespace in the pipeline: our jobs by events, jobs of other clients by records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def address(url: str) -> ServerAddress:
 
 @pytest.fixture
 def own_settings(spark: SparkSession) -> Iterator[None]:
-    """A command that joins this process's session brings settings; afterwards it is as before."""
+    """Restores the session after a command that joins it and changes its settings."""
     before = {name: spark.conf.get(name) for name in SETTINGS if spark.conf.isModifiable(name)}
     yield
     for name, value in before.items():
@@ -64,7 +64,7 @@ async def handle(job: RunningJob) -> str:
 
 
 async def our_jobs(url: str, store: Any, foreign: DocumentClient) -> dict[str, str]:
-    """Jobs of every outcome that a worker of ours runs, one of another client among them; ids by name."""
+    """Our worker runs jobs of every outcome, one of another client among them. Returns ids by name."""
     async with Queue("email", protocol="bridge", namespace=NAMESPACE, url=url) as emails:
         emails.fallback(handle)
         soon: Any = {"attempts": 2, "backoff": "10ms"}
@@ -85,7 +85,7 @@ async def our_jobs(url: str, store: Any, foreign: DocumentClient) -> dict[str, s
 
 
 async def old_jobs(url: str) -> None:
-    """Jobs of a type of which the stream forgets almost everything."""
+    """Jobs of a type whose stream is trimmed to almost nothing."""
     async with Queue("old", protocol="bridge", namespace=NAMESPACE, url=url) as old:
         old.fallback(handle)
         async with Worker(old).running():
@@ -94,7 +94,7 @@ async def old_jobs(url: str) -> None:
 
 
 async def digests(url: str, store: Any) -> tuple[str, list[int]]:
-    """A run of a schedule of ours and of one of another client; the id of theirs, and when they were due."""
+    """Runs a schedule of ours and one of another client. Returns their id, and when they were due."""
     ran: list[str] = []
     async with Queue("digest", protocol="bridge", namespace=NAMESPACE, url=url) as queue:
 
@@ -352,7 +352,7 @@ def test_a_reader_that_does_not_renew_is_forgotten(address: ServerAddress, store
 
 
 async def test_row_with_a_missing_dependency_is_refused_alone(url: str, store: redis.Redis) -> None:
-    """A task that fails because of it would be tried again, and fail again."""
+    """Spark would retry a task that fails because of it, and the task would fail again."""
     table = pa.table({"job_id": [str(uuid.uuid4()) for _ in range(2)], "after": [["nobody"], []]})
     address, aim = ServerAddress(url=url, namespace="bridge"), Aim("email", None, "email", None)
     with pytest.raises(ValidationError, match=r"1 rows are refused.*the dependency does not exist"):

@@ -1,4 +1,4 @@
-"""A real standalone cluster, one of whose executors dies in a batch, gives the rows of local mode."""
+"""A real standalone cluster that loses an executor in a batch gives the rows of local mode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIRST = 1_793_577_600_000  # 2026-11-02
 
 
 def fill(store: redis.Redis, jobs: int) -> None:
-    """Completed, failed and retried jobs, and some that stay open; at full size they go on past midnight."""
+    """Completed, failed, retried and open jobs; at full size they continue past midnight."""
     store.hset("bull:q:meta", "opts.maxLenEvents", str(100 * jobs))
     pipe, at = store.pipeline(transaction=False), FIRST + (DAY_MS // 2 if jobs > 10_000 else 0)
 
@@ -104,7 +104,7 @@ def test_a_cluster_that_loses_an_executor_gives_the_rows_of_local_mode(
             "settings": {
                 "spark.driver.host": "127.0.0.1",
                 "spark.executor.memory": "512m",
-                # Five JVMs on few cores: at full size the executors compile, here they would do little else.
+                # Five JVMs on few cores: executors compile at full size only, where it pays.
                 "spark.executor.extraJavaOptions": QUICK_SETTINGS["spark.driver.extraJavaOptions"]
                 if JOBS <= 10_000
                 else "",

@@ -27,7 +27,7 @@ FIRST = 1_793_577_600_000  # 2026-11-02
 
 
 class Shell:
-    """Runs commands with a lake and a server: in this process, where they join its Spark, or in their own."""
+    """Runs commands with a lake and a server, in this process with its Spark session or in a new one."""
 
     def __init__(self, lake: Path, url: str) -> None:
         self.lake = lake
@@ -60,7 +60,7 @@ def shell(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 @pytest.fixture
 def joined(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    """The session that commands of this process join: they bring settings, and leave it as it is."""
+    """Restores the session that commands of this process join and whose settings they change."""
     monkeypatch.setattr(session, "SETTINGS", {**session.SETTINGS, **session.QUICK_SETTINGS})
     return spark
 

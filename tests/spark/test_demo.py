@@ -16,7 +16,7 @@ from tests.cli.demo.test_demo import left_behind, processes_of
 from tests.cli.demo.test_demo import stage as stage
 from tests.servers import wait_until
 
-#: Seconds that Spark may take on a machine that has other things to do.
+#: Seconds that Spark may take on a busy machine.
 LONG = 400.0
 
 

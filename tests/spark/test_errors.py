@@ -75,7 +75,7 @@ def _limit(pids: list[int], limits: tuple[int, int]) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """All processes below one; threads and processes that end meanwhile are passed over."""
+    """Returns all descendants of a process, without those that end meanwhile."""
     found = []
     with suppress(FileNotFoundError, ProcessLookupError):
         for task in Path(f"/proc/{pid}/task").iterdir():

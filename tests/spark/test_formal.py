@@ -32,7 +32,7 @@ Entries = list[tuple[str, dict[str, str]]]
 
 
 class RecordedLife(Life):
-    """Random histories whose entries are kept, under ids of their own."""
+    """Random histories whose entries are kept, with ids of the test."""
 
     entries: ClassVar[dict[str, Entries]] = {}
     ends: ClassVar[dict[str, State]] = {}

@@ -65,7 +65,7 @@ class Driver:
         return self._process.wait(limit)
 
     def parts(self) -> dict[str, list[int]]:
-        """Its processes by what they are: Spark's Python workers have a process group of their own."""
+        """Returns its processes by kind. Spark's Python workers have a process group of their own."""
         actual = subprocess.run(["ps", "-eo", "pid=,sid=,args="], capture_output=True, text=True, check=True)
         found: dict[str, list[int]] = {name: [] for name in VICTIMS}
         for line in actual.stdout.splitlines():
@@ -94,7 +94,7 @@ class Driver:
                 continue
 
     def clear(self) -> None:
-        """Waits until all of it has gone by itself, as the parts of a killed whole should."""
+        """Waits until all its processes have ended by themselves after the kill."""
         try:
             self._process.wait(_PATIENCE)
             wait_until(lambda: not self.parts()["all"], "nothing of a killed pipeline is left", _PATIENCE)
@@ -128,7 +128,7 @@ def test_bronze_equals_the_stream_after_kills(
             f"version {goal}",
             _PATIENCE,
         )
-        time.sleep(rand.random() * 0.5)  # anywhere in a batch: that is the point
+        time.sleep(rand.random() * 0.5)  # anywhere in a batch, on purpose
         assert driver.running, f"it was to be killed in the middle: {log.read_text()[-2000:]}"
         before = versions(lake)
         driver.kill(victim)

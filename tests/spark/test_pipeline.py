@@ -1,4 +1,4 @@
-"""From the server to gold: bronze exactly once, days that close, and what goes wrong."""
+"""From the server to gold: bronze exactly once, closed days, and faults."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ ROOT = Path(__file__).parents[2]
 JOBS = int(os.environ.get("OXCART_TRUTH_JOBS", "5000"))
 #: Jobs whose worker is killed, and jobs whose worker is stopped, among them.
 KILLED = STOPPED = max(2, JOBS // 2500)
-#: Handlers, workers and the server read the same clock, one after the other: the order is certain but for
-#: the rounding, the distance is what a busy machine makes of it.
+#: Handlers, workers and the server read the same clock in turn. Apart from rounding the order is certain; the
+#: distance depends on the load of the machine.
 ROUNDING = 2
 TOLERANCE = 3000
-#: Ms that a lease lasts, and between looks for stalled jobs.
+#: Ms of a lease, and between stalled checks.
 LOCK, CHECK = 8000, 1000
 
 #: Queues: one for workers that run several jobs at once, one for workers that may die with their job.
@@ -73,7 +73,7 @@ UNTOLD = {"worker", "category", "code", "stack", "reason"}
 
 @dataclass(frozen=True)
 class Planned:
-    """A job: where it goes, what its starts do, and how it will end."""
+    """A job: its queue, the steps of its starts, and its end."""
 
     number: int
     queue: str
@@ -104,7 +104,7 @@ class Planned:
 
     @property
     def spent(self) -> bool:
-        """Whether its last attempt failed like the others, and there are none left."""
+        """Whether its last attempt failed and no attempt is left."""
         return self.steps[-1] == "fail"
 
 
@@ -132,7 +132,7 @@ def planned(number: int) -> Planned:
 
 @dataclass
 class Attempt:
-    """What a handler noted of one start of a job."""
+    """A handler's record of one start of a job."""
 
     step: str
     side: str
@@ -144,7 +144,7 @@ class Attempt:
 
 @dataclass
 class Crew:
-    """Worker processes of both kinds, each started again when it has died."""
+    """Worker processes of both kinds, each restarted when it has died."""
 
     folder: Path
     url: str
@@ -189,7 +189,7 @@ class Crew:
                 for _, fields in cast(Any, store.xrange(f"bull:{SOLO}:events"))
                 if fields["event"] == "stalled"
             }
-            # A process may stand still more than once: what counts is the job that it began last.
+            # A process may be stopped more than once: the job that it started last counts.
             last: dict[int, tuple[float, str]] = {}
             for (job, _), attempt in self.diary(SOLO).items():
                 last[attempt.pid] = max(last.get(attempt.pid, (0.0, "")), (attempt.began, job))
@@ -366,7 +366,7 @@ class Check:
         """Columns that the wire lacks are null, and no others."""
         recorded = noted.side == "oxcart" and outcome != "stalled"
         assert row["told_by"] == ("record" if recorded else "events"), row
-        expected = {"lane"}  # none of these jobs asks for a certain worker
+        expected = {"lane"}  # none of these jobs has a target
         if not recorded:
             expected |= {"worker", "category", "code", "stack"}
             if outcome != "failed":
@@ -458,7 +458,7 @@ class Check:
         self._percentiles_of_the_diary()
 
     def _percentiles_of_the_diary(self) -> None:
-        """The same percentiles, made of nothing but what handlers noted."""
+        """The same percentiles, computed only from the handlers' records."""
         for queue in (MANY, SOLO):
             noted = [
                 one.ended - one.began
@@ -488,7 +488,7 @@ def _between(least: float, value: float, most: float, row: object) -> None:
 
 
 def _percentile(values: list[float], share: float) -> float | None:
-    """Exact, between neighbours in proportion; as Spark's."""
+    """The exact percentile with linear interpolation, as in Spark."""
     if not values:
         return None
     found = sorted(values)

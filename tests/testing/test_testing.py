@@ -1,4 +1,4 @@
-"""The tools for tests of users: they do what a worker does, or their documentation says how they differ."""
+"""The test tools for users behave like a worker, or their documentation names the difference."""
 
 from __future__ import annotations
 
@@ -655,5 +655,5 @@ class TestServer:
 
 
 def test_options_of_the_model_are_what_assertions_compare() -> None:
-    """The names are those of `JobOptions`; a new option is known to the assertions without more."""
+    """The names are those of `JobOptions`, so that assertions know a new option automatically."""
     assert set(JobOptions.__struct_fields__) >= {"delay", "attempts", "priority"}

@@ -1,4 +1,4 @@
-"""docs/architecture.md names the folders and files that there are."""
+"""docs/architecture.md names the existing folders and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make lint` fails for an import against the layers and for a twin that its source has outgrown."""
+"""`make lint` fails for an import against the layers and for an outdated generated twin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS = ("src", "tools", "Makefile", "pyproject.toml")
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what lint reads."""
+    """A copy of the files that lint reads."""
     root = tmp_path_factory.mktemp("lint") / "clean"
     root.mkdir()
     for part in PARTS:
@@ -29,7 +29,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tree(clean: Path, tmp_path: Path) -> Path:
-    """A copy to break."""
+    """A copy that the test may break."""
     return shutil.copytree(clean, tmp_path / "tree")
 
 

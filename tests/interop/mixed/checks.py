@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 
 class Store:
-    """What the server knows at the end."""
+    """The final state of the server."""
 
     def __init__(self, client: redis.Redis, plan: Plan) -> None:
         self._client: Any = client
@@ -52,7 +52,7 @@ class Store:
                 self.released[key] += 1
 
     def _is_released_late(self, key: Key, event: dict[str, str]) -> bool:
-        """A parent with a delay begins to wait for its time when its children have ended."""
+        """The delay of a parent begins when its children have ended."""
         job = self.jobs.get(key)
         return job is not None and bool(job.children) and event["event"] == "delayed"
 
@@ -70,7 +70,7 @@ class Store:
 
 
 def faults(store: Store, crews: Crews) -> list[str]:
-    """Everything that must not be."""
+    """Yields every violation."""
     found = [*_ends(store), *_parents(store, crews), *_schedules(store), *_runs(store, crews)]
     if store.trimmed:
         found.append("events were trimmed, so that not all could be looked at")
@@ -121,7 +121,7 @@ def _schedules(store: Store) -> Iterator[str]:
 
 
 def _runs(store: Store, crews: Crews) -> Iterator[str]:
-    """Each job ran as often as it had to, and never twice at once, unless its worker was killed under it."""
+    """Each job ran as often as planned and never twice at once, unless its worker was killed."""
     begun: defaultdict[Key, list[int]] = defaultdict(list)
     under_way: dict[Key, int] = {}
     for line in crews.lines():

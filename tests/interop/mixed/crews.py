@@ -115,16 +115,16 @@ class Crews:
             )
 
     def ready(self, name: str, limit: float = 60.0) -> None:
-        """Waits until a worker says that it is."""
+        """Waits until a worker reports that it is ready."""
         log, end = self.folder / f"{name}.log", time.monotonic() + limit
         while "ready" not in log.read_text(errors="replace"):
             assert time.monotonic() < end, f"{name} is not ready within {limit:g} s:\n{self.logs()}"
             time.sleep(0.02)
 
     def kill(self, name: str) -> bool:
-        """Kills a worker if it has a job under way, starts another in its place and waits until it is ready.
+        """Kills a worker if it is running a job, starts another in its place and waits until it is ready.
 
-        It is stopped before one looks, so that the job cannot end meanwhile.
+        It is stopped before the check, so that the job cannot end meanwhile.
         """
         process = self.running[name]
         process.send_signal(signal.SIGSTOP)
@@ -147,7 +147,7 @@ class Crews:
         return list(self.diary.rest(0))
 
     def runs(self) -> Counter[str]:
-        """How many runs each side began."""
+        """Counts the runs that each side started."""
         return Counter(line.side for line in self.lines() if line.what == "began")
 
     def logs(self) -> str:

@@ -23,7 +23,7 @@ OURS = ("oxcart-1", "oxcart-2")
 
 @dataclass
 class Result:
-    """What came of it."""
+    """The result of a run."""
 
     jobs: int
     seconds: float
@@ -59,12 +59,12 @@ async def run(
 
     Args:
         folder: Where diaries and logs are kept.
-        jobs: About how many jobs.
-        seed: Of the plan.
-        kills: How many workers are killed, spread over the run: ours, or peers where we do not take part.
-        cuts: How many answers to their scripts are lost on the way, with the connection.
-        lease: How long those hold a job, in ms.
-        without_us: Only peers work. We add our part of the jobs all the same.
+        jobs: Approximate number of jobs.
+        seed: Seed of the plan.
+        kills: Number of killed workers over the run: ours, or those of peers with `without_us`.
+        cuts: Number of replies to their scripts that are lost with the connection.
+        lease: Lease of the killed workers in ms.
+        without_us: Only peers run jobs. We still add our part of them.
     """
     plan = make_plan(seed, jobs)
     victims = PEERS if without_us else OURS
@@ -83,7 +83,7 @@ async def run(
         try:
             for name in PEERS if without_us else (*PEERS, *OURS):
                 await asyncio.to_thread(crews.start, name)
-            for name in crews.running:  # else the first have done most of it when the last comes
+            for name in crews.running:  # otherwise the first workers would run most of the jobs
                 await asyncio.to_thread(crews.ready, name)
             unmet = await Watch(client, crews, losses, producing).phases(gate, kills)
             await producing
@@ -109,7 +109,7 @@ async def run(
 
 
 class Gate:
-    """How much may be added: workers are to be killed while jobs are added, not when all are done."""
+    """Limits the adds, so that workers are killed while jobs are added and not when all are done."""
 
     def __init__(self) -> None:
         self.share = 0.0
@@ -136,7 +136,7 @@ class Losses:
 
 
 class Watch:
-    """Waits for ends, and kills on the way."""
+    """Waits until all jobs have ended, and kills workers meanwhile."""
 
     def __init__(self, client: Any, crews: Crews, losses: Losses, producing: asyncio.Task[None]) -> None:
         self._client = client
@@ -147,7 +147,7 @@ class Watch:
         self._limit = 60 + losses.total / 50
 
     async def phases(self, gate: Gate, kills: int) -> list[str]:
-        """In each phase but the last a worker is killed. Returns what did not come about."""
+        """Kills a worker in each phase but the last. Returns the kills that failed."""
         for turn in range(kills):
             gate.share = max(gate.share, (turn + 1) / (kills + 1))
             mark = int(self._total * (turn + 0.5) / (kills + 1))
@@ -162,7 +162,7 @@ class Watch:
         return []
 
     async def _kill(self, victim: str, gate: Gate) -> None:
-        """Kills it at work. Where everything that is there was done meanwhile, more may be added."""
+        """Kills a worker that is running a job. If all jobs have ended meanwhile, it lets more be added."""
         async with asyncio.timeout(self._limit):
             while not await asyncio.to_thread(self._crews.kill, victim):
                 gate.share += 0.002

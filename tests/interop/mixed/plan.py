@@ -1,7 +1,7 @@
 """The jobs of a mixed fleet and their expected ends, for every producer and worker. No I/O.
 
-The data of a job say what its handler does (see `tests/node/crew.js`): `steps[n]` is what its (n+1)th start
-does, after `take` ms of work.
+The data of a job decides what its handler does (see `tests/node/crew.js`): `steps[n]` is the step of its
+(n+1)th start, after `take` ms of work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 QUEUES = ("mixed-a", "mixed-b")
 PRODUCERS = ("node5", "node6", "pypi", "oxcart")
-#: More than any job can lose to workers that are killed: a stall uses up an attempt with us.
+#: More attempts than killed workers can use up: with us a stall uses an attempt.
 PLENTY = 20
 #: How often a schedule fires, in ms.
 EVERY = 150
@@ -29,11 +29,11 @@ POLICIES = (
 
 @dataclass
 class Planned:
-    """A job, and how it must end.
+    """A job and its expected end.
 
     Attributes:
-        options: As Node names them.
-        runs: How often a handler runs it, where no worker dies with it.
+        options: Options with Node's names.
+        runs: How often a handler runs it if no worker is killed meanwhile.
         fate: `completed` or `failed`.
     """
 
@@ -51,7 +51,7 @@ class Planned:
         return {"row": self.id, "take": self.take, "steps": self.steps}
 
     def all(self) -> Iterator[Planned]:
-        """The job and those below it."""
+        """Returns the job and its descendants."""
         yield self
         for child in self.children:
             yield from child.all()
@@ -59,7 +59,7 @@ class Planned:
 
 @dataclass
 class Scheduled:
-    """A schedule that ends after so many runs."""
+    """A schedule with a limited number of runs."""
 
     key: str
     queue: str
@@ -89,7 +89,7 @@ class Plan:
 
 
 def make_plan(seed: int, count: int) -> Plan:
-    """About so many jobs: trees and single jobs of every kind, and two schedules per producer."""
+    """Plans about `jobs` jobs: trees and single jobs of every kind, and two schedules per producer."""
     maker = _Maker(random.Random(seed))
     schedules = maker.schedules(count // SHARE_OF_RUNS)
     left = count - sum(one.limit for one in schedules)
@@ -124,12 +124,12 @@ class _Maker:
         if kind < 0.15:  # fails once or twice, then succeeds
             job.steps = ["fail"] * rand.randint(1, 2) + ["ok"]
             job.runs = len(job.steps)
-        elif kind < 0.20:  # fails until nothing is left
+        elif kind < 0.20:  # fails until no attempt is left
             job.steps, job.fate = ["fail"], "failed"
             job.options["attempts"] = job.runs = rand.randint(1, 3)
-        elif kind < 0.24:  # is given up at once
+        elif kind < 0.24:  # fails for good at once
             job.steps, job.fate = ["bad"], "failed"
-        if job.runs > 1 and rand.random() < 0.7:  # else it is tried again at once
+        if job.runs > 1 and rand.random() < 0.7:  # otherwise it is retried at once
             kinds, delays = ["fixed", "exponential"], [1, 20, 100]
             job.options["backoff"] = {"type": rand.choice(kinds), "delay": rand.choice(delays)}
         place = rand.random()
@@ -173,7 +173,7 @@ class _Maker:
 
     def _job(self, step: str) -> Planned:
         self._number += 1
-        # A few take long enough for their worker to be killed under them.
+        # A few run long enough for their worker to be killed meanwhile.
         take = 150 if self.random.random() < 0.03 else self.random.randrange(4)
         queue = self.random.choice(QUEUES)
         return Planned(f"job-{self._number}", queue, [step], take, {"attempts": PLENTY})

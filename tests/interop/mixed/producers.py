@@ -24,12 +24,12 @@ _ON_FAILURE = {
 }
 
 
-#: Waits until more may be added than this share of all.
+#: Waits until more than this share of all jobs may be added.
 Room = Callable[[float], Awaitable[None]]
 
 
 async def produce(url: str, plan: Plan, room: Room) -> None:
-    """Adds everything, all four at once, each part when there is room; returns when all is in."""
+    """Adds all jobs through all four producers at once, each part when there is room."""
     async with (
         node_driver("v5", url) as node5,
         node_driver("v6", url) as node6,
@@ -74,7 +74,7 @@ async def _ours(url: str) -> AsyncIterator[dict[str, Queue]]:
 
 
 async def _parts(trees: list[Planned], room: Room) -> AsyncIterator[tuple[list[Planned], list[Planned]]]:
-    """In parts, single jobs and trees apart."""
+    """Adds jobs in parts, single jobs and trees separately."""
     for start in range(0, len(trees), CHUNK):
         await room(start / len(trees))
         part = trees[start : start + CHUNK]
@@ -112,7 +112,7 @@ async def _add_ours(queues: dict[str, Queue], trees: list[Planned], room: Room) 
 
 
 def _options(one: Planned) -> dict[str, Any]:
-    """In our words. We always write a policy; the nearest to Node's "at once" is a millisecond."""
+    """Converts options to ours. We always write a policy; the nearest to Node's "at once" is 1 ms."""
     options: dict[str, Any] = {"backoff": {"type": "fixed", "delay": 1}, "job_id": one.id}
     options |= {name: value for name, value in one.options.items() if name not in _ON_FAILURE}
     if "delay" in options:

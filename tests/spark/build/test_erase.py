@@ -1,4 +1,4 @@
-"""Erasing: the tables are what they would be without the subject, and nothing of it is left on disk."""
+"""Erasing leaves the tables as if the subject had never existed, and no data of it on disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECRET = "ada@example.com"
 
 
 def lives(mine: bool) -> Story:
-    """Two days of jobs, those of the subject among them or not. The second day has nothing of others."""
+    """Two days of jobs, with or without the subject. On the second day only the subject has jobs."""
     s = Story()
     s.run("theirs", ("completed", {"result": "1"}), name="welcome")
     end = s.event("added", "both", name="charge")  # an id that is used twice, for two subjects
@@ -64,7 +64,7 @@ def lives(mine: bool) -> Story:
 
 
 def files(made: Made) -> bytes:
-    """All that is on disk of the lake's tables."""
+    """Returns all files of the lake's tables as text."""
     from pyarrow import parquet
 
     found = []
@@ -93,7 +93,7 @@ def test_the_tables_are_those_without_the_subject(
     assert erase(made.tables, made.builder, "ada", dry_run=True) == Erased(3, 17)
     assert made.lake.head().number == before, "nothing was written yet"
 
-    # A spool that has been read keeps its last rows; what has not been read is none of ours.
+    # A spool keeps its last rows after they were read; unread rows are not erased here.
     spool, at = Spool(made.lake.root / "_spool" / "main"), Position("5-0", 5, 1)
     batch = made.tables.read("events").limit(1).toArrow().to_batches()[0]
     spool.write("q", at, [batch])

@@ -1,4 +1,4 @@
-"""Flows and schedules through the builder: by spans and days as at once, in the report, and asked by SQL."""
+"""Flows and schedules in the builder: by spans and days, in the report, and by SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building days anew: equal rows, writers that race, and readers that never see half of it."""
+"""Rebuilding days: equal rows, racing writers, and readers that never see a half-built day."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def pipeline(spark: SparkSession, url: str, tmp_path: Path) -> Pipeline:
 @pytest.mark.usefixtures("one_day")
 def test_lost_events_are_refilled_from_records_once(pipeline: Pipeline, url: str, store: redis.Redis) -> None:
     asyncio.run(work(url))
-    # A claim that was called before its job was added: the record has the earlier start.
+    # A claim was called before its job was added, so the record has the earlier start.
     (early,) = cast(list[str], store.zrange("bull:mail:completed", 0, 0))
     added = store.hget(f"bull:mail:{early}", "timestamp")
     store.hset(f"bull:mail:{early}", "processedOn", int(str(added)) - 50)

@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 
 
 class Made:
-    """A lake whose bronze comes by hand.
+    """A lake whose bronze the test writes.
 
     Args:
         spark: The session.
@@ -58,12 +58,12 @@ class Made:
         return found
 
     def whys(self) -> list[str]:
-        """What the versions were for."""
+        """Returns the reasons of the versions."""
         return [why for _, _, why in self.lake.history()]
 
 
 def in_order(story: Story) -> Rows:
-    """A story's rows as batches bring them: samples among the entries."""
+    """Returns a story's rows in batches, with samples among the entries."""
     rows = [dict(row) for row in story.rows]
     for at, counts in story.samples:
         rows.append(
@@ -114,8 +114,8 @@ def test_spans_give_the_rows_of_whole_days(
 class Grown(Made):
     """A day of several queues that came in two batches: new rows are separated by queue.
 
-    ``settled`` has a job that ended and one that ends later; of ``late`` a record comes when its event is
-    settled; of ``ahead`` one comes before its event; ``slow`` and ``quick`` are hours apart.
+    ``settled`` has a job that ended and a job that ends later. In ``late`` a record follows its settled
+    event, in ``ahead`` a record comes before its event. ``slow`` and ``quick`` are hours apart.
     """
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
@@ -210,7 +210,7 @@ def test_queues_of_one_day_grow_each_at_its_own_pace(grown: Grown) -> None:
 
 
 def test_a_later_span_has_the_code_of_the_one_before(spark: SparkSession) -> None:
-    """Spark knows code that it compiled by its text: with times in it, each refresh would compile anew."""
+    """Spark caches compiled code by its text: with times in it, each refresh would compile again."""
 
     def code(through: int) -> str:
         rows = spark.range(5_000).selectExpr("cast(id % 2 as string) as queue", "id as at_ms")

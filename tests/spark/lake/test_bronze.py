@@ -1,4 +1,4 @@
-"""Bronze as tasks write it: every row once, in a file of its day, and nothing left behind by what fails."""
+"""Bronze as tasks write it: every row once, in a file of its day; a failed write leaves no file."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def put(lake: Lake, values: list[int], *, table: str = "t", queue: str = "q", **
 
 
 def rows(lake: Lake, table: str = "t") -> list[int]:
-    """As any reader of Delta sees it."""
+    """Reads the table as any Delta reader does."""
     return sorted(deltalake.DeltaTable(lake.root / table).to_pyarrow_table()["v"].to_pylist())
 
 

@@ -104,7 +104,7 @@ def test_a_mark_that_is_not_as_expected_is_a_conflict(lake: Lake) -> None:
 
 
 def test_a_manifest_has_only_the_marks_that_it_sets(lake: Lake) -> None:
-    """There is one per queue and more: a batch every few seconds must not write them all."""
+    """Every queue has marks: a batch every few seconds must not write them all."""
     lake.publish(Change("build", marks={f"built:{number}": "x" * 100 for number in range(100)}))
     lake.publish(Change("ingest", marks={"ingest": 1, "built:7": None}))
     assert lake.manifest(2).marks == {"ingest": 1, "built:7": None}
@@ -252,7 +252,7 @@ def test_expiry_deletes_what_no_kept_version_names(tmp_path: Path) -> None:
     old = lake.root / orphan.path
     os.utime(old, (1, 1))
     now[0] += 10 * 86_400_000
-    # Files of before count as old only once their own time says so.
+    # Files count as old only by their own time.
     for path in lake.root.rglob("*.parquet"):
         os.utime(path, (now[0] / 1000 - 86_400 * 5,) * 2)
     assert expire(lake, keep=1) == 41

@@ -242,7 +242,7 @@ async def test_tags_and_correlation_are_recorded_at_the_add_and_every_end(
 async def test_a_job_that_ends_without_an_attempt_is_recorded_with_its_formal_state(
     queue: Queue, make_queue: MakeQueue, address: ServerAddress, store: redis.Redis
 ) -> None:
-    """Cancelled in every state, out of its lifetime, and by dependencies, in this queue and another one."""
+    """Jobs end in every state, by their lifetime, and by dependencies in this queue and another."""
     other = make_queue("other")
     await queue.add("n", job_id="early")
     await other.add("n", job_id="early")
@@ -294,7 +294,7 @@ async def test_unattached_no_record_and_no_further_key_is_written(queue: Queue, 
     await (await queue.add("n", job_id="cancelled")).cancel()
     handlers(queue)
     await work(queue, store, 4)
-    # What every worker of ours writes: answers to its calls, and the sign that the queue has a worker.
+    # Keys of every worker of ours: its journal, and the heartbeat of the queue.
     own = ("bull:q:ox:call", "bull:q:ox:alive")
     assert [key for key in cast(Any, store.keys("bull:q:ox:*")) if not key.startswith(own)] == []
     assert [name for name in meta(store) if name.startswith("ox:")] == []

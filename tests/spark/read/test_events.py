@@ -1,4 +1,4 @@
-"""The event streams as Spark's stream: every entry once, and every lost one counted."""
+"""The event streams as a Spark stream: every entry once, and every lost entry counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a reader is in a stream that forgets: every case of trimming and making anew."""
+"""The position of a reader in a stream, in every case of trimming and recreation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server forgets: a Node ``Queue`` sets the limit back, and every lost entry is counted."""
+"""Trimmed entries: a Node ``Queue`` resets the limit, and every lost entry is counted."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ pytestmark = [
 
 EVENTS, META = "bull:q:events", "bull:q:meta"
 KEEP = 40_000
-#: What Node's constructor sets.
+#: The limit that Node's constructor sets.
 NODE_KEEPS = 10_000
 
 
 @pytest_asyncio.fixture
 async def node(url: str) -> AsyncIterator[NodeDriver]:
-    """BullMQ 5.62.0, whose constructors write ``opts.maxLenEvents`` back."""
+    """BullMQ 5.62.0, whose constructors reset ``opts.maxLenEvents``."""
     async with node_driver("v5", url) as driver:
         await driver.call("openQueue", queue="q")
         yield driver
@@ -55,7 +55,7 @@ def limit(store: redis.Redis) -> int:
 
 
 async def forget(node: NodeDriver, store: redis.Redis) -> None:
-    """Services start: a constructor sets the limit back, and commands trim, 10 000 entries each.
+    """Starts services: a constructor resets the limit, and commands trim 10 000 entries each.
 
     A pipeline that reads meanwhile raises the limit whenever it finds it low, so one start may trim nothing.
     """
@@ -77,7 +77,7 @@ def gaps(pipeline: Pipeline, *, built: bool = False) -> list[tuple[Any, ...]]:
 
 
 def check_every_entry_once(pipeline: Pipeline, added: int) -> int:
-    """Bronze and gaps together are the whole stream; returns how many were lost."""
+    """Checks that bronze and gaps together are the whole stream. Returns the number of lost entries."""
     kept = [ordinal for ordinal, _ in entries(pipeline)]
     lost: list[int] = []
     for cause, life, first, last, count in gaps(pipeline):
@@ -166,7 +166,7 @@ async def test_obliterated_and_recreated_queue_is_reported(
     await node.call("openQueue", queue="q")
     await node.call("add", queue="q", name="n", data={}, opts={})
     if attached:
-        # So many that the count alone would say that it is the old one, trimmed.
+        # So many that by its count the stream looks like the old one after a trim.
         write(store, 2000)
         store.xtrim(EVENTS, maxlen=100, approximate=False)
     await asyncio.to_thread(pipeline.ingest)

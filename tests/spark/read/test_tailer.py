@@ -113,7 +113,7 @@ def test_a_queue_that_comes_later_is_attached_with_the_next_pass(
     tailer = Tailer(ServerAddress(url=url), selection, spool, keep=50_000, clock=clock)
     assert tailer.step() == 0
     emit("q", *many(3))
-    tailer._look_at = 0  # how often a pattern is looked for goes by how long it takes
+    tailer._look_at = 0  # the interval of pattern searches depends on their duration
     assert tailer.step() == 3
     assert store.hget("bull:q:meta", "opts.maxLenEvents") == "50000"
 
@@ -154,7 +154,7 @@ def test_spark_reads_the_spool_and_takes_turns_with_the_server(
     assert len(drain().rows) == 10  # from the server
     emit("q", *many(10, 10))
     tailer.step()
-    store.delete("bull:q:events")  # the server has forgotten; the spool has not
+    store.delete("bull:q:events")  # the server has trimmed them; the spool has not
     found = [row for row in drain(spool=str(spool.root)).rows if row["kind"] == "entry"]
     assert [row["ordinal"] for row in found] == list(range(11, 21))
     assert drain(spool=str(spool.root)).rows == []

@@ -2,8 +2,8 @@
 
     python -m tests.spark.report.picture docs/pipeline.svg
 
-A queue gets 20 jobs a minute; for ten minutes the service behind it refuses, jobs are tried again, and the
-backlog grows and is worked off. The events go through Spark like any others.
+A queue gets 20 jobs a minute. For ten minutes the service behind it refuses, jobs are retried, and the
+backlog grows and then shrinks. The events go through Spark like any others.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def run(s: Story, job: str, at: int, took: int, end: str = "completed", **record
 
 
 def the_flows() -> list[Story]:
-    """A tree over two queues: `sum` waits for `a` and `b`, and `b` for `c`; and what is not whole."""
+    """A tree over two queues: `sum` waits for `a` and `b`, and `b` for `c`; and incomplete trees."""
     top, part = Story("top", TEN), Story("part", TEN)
     for job in ("sum", "stays"):
         top.event("added", job, name="sum")
@@ -58,7 +58,7 @@ def the_flows() -> list[Story]:
     part.run("node", ("completed", {"result": "1"}))  # a child, but Node ran it
     top.event("waiting", "sum", prev="waiting-children", after=TEN + 900 - top.now)
     run(top, "sum", 950, 50)
-    # A parent that went on without one of its children, which ended while it ran.
+    # A parent that ran without waiting for one of its children, which ended meanwhile.
     top.event("added", "hasty", name="hasty", after=TEN + 2000 - top.now)
     top.event("waiting-children", "hasty")
     part.event("added", "slow", name="part", after=TEN + 2000 - part.now)
@@ -75,7 +75,7 @@ def the_flows() -> list[Story]:
 
 
 def the_schedules() -> Story:
-    """`beat` each minute, of which two runs are left out; `daily` by an expression; `node` that Node runs."""
+    """`beat` runs each minute with two missing runs, `daily` has an expression, Node runs `node`."""
     s = Story("cron", TEN)
 
     def fire(schedule: str, due: int, late: int, rule: dict[str, Any] | None, end: str = "completed") -> None:

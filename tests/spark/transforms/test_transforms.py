@@ -1,4 +1,4 @@
-"""From bronze to gold: one day with everything in it, and what the tables say of it."""
+"""From bronze to gold: the tables of one day with every kind of event."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tables(bronze: DataFrame) -> dict[str, DataFrame]:
 
 
 def plain(table: DataFrame) -> Rows:
-    """Rows as JSON would have them, in a stable order."""
+    """Returns rows as JSON values in a stable order."""
     rows = [row.asDict(recursive=True) for row in table.collect()]
     text = [json.dumps(row, sort_keys=True, default=_text, ensure_ascii=False) for row in rows]
     return [json.loads(row) for row in sorted(text)]
@@ -292,7 +292,7 @@ def test_a_trend_is_the_day_over_the_mean_of_those_before(spark: SparkSession) -
 
 
 class TestDays:
-    """state(D) = f(what was open at the end of D−1, bronze(D))."""
+    """state(D) = f(open jobs at the end of D−1, bronze(D))."""
 
     @pytest.fixture
     def both(self, spark: SparkSession) -> DataFrame:
