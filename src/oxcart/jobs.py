@@ -16,35 +16,45 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import msgspec
+
 from oxcart.broker.cancellations import refusal
 from oxcart.broker.port.parts import Bulk, Cancelling
 from oxcart.broker.port.results import ASKED, CANCELLED, Cancelled, Series
 from oxcart.broker.progress import OnProgress, Progress, silent
+from oxcart.broker.search import MOST, Found, Scan, search
 from oxcart.handle import JobHandle
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
+from oxcart.model.failure_groups import FailureGroup, FailureGroups
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
+from oxcart.model.moment import When
 from oxcart.model.options import MAX_PRIORITY
+from oxcart.model.search import WIRE, JobSearch, choose_lists
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
 
-__all__ = ["Cancellation", "Cancelled", "Jobs", "Moment", "OnProgress", "Progress", "Series"]
+__all__ = [
+    "Cancellation",
+    "Cancelled",
+    "FailureGroup",
+    "Failures",
+    "Found",
+    "Jobs",
+    "Moment",
+    "OnProgress",
+    "Progress",
+    "Series",
+    "When",
+]
 
 #: A time: a datetime with a zone, or ms since 1970.
 Moment = datetime | int
 
 #: The states by which jobs can be listed, and their places on the wire.
-LISTABLE: Mapping[str, tuple[str, ...]] = {
-    "waiting": ("wait", "paused"),
-    "prioritized": ("prioritized",),
-    "active": ("active",),
-    "delayed": ("delayed",),
-    "waiting-children": ("waiting-children",),
-    "completed": ("completed",),
-    "failed": ("failed",),
-}
+LISTABLE = WIRE
 #: The states whose jobs can be cancelled, in the order in which jobs move: a job that moves meanwhile is
 #: met again, not missed.
 CANCELLABLE = ("waiting-children", "delayed", "prioritized", "waiting", "active")
@@ -60,6 +70,24 @@ class Cancellation(StrEnum):
 
     CANCELLED = "cancelled"
     REQUESTED = "requested"
+
+
+class Failures(msgspec.Struct):
+    """Failed jobs in groups.
+
+    Attributes:
+        groups: The groups, those with most jobs first.
+        failed: How many failed jobs there are, as far as they were read.
+        exact: Whether all failed jobs were read.
+        looked_at: How many jobs were read.
+        total: How many jobs are in the searched lists.
+    """
+
+    groups: Sequence[FailureGroup]
+    failed: int
+    exact: bool
+    looked_at: int
+    total: int
 
 
 class Jobs:
@@ -111,6 +139,105 @@ class Jobs:
         if len(found) < limit and broker.lanes is not None:
             found += await broker.lanes.page(LISTABLE[state], first, limit - len(found), oldest=oldest)
         return found[:limit]
+
+    async def search(
+        self,
+        *,
+        state: str | Iterable[str] | None = None,
+        wire: bool = False,
+        name: str | Iterable[str] | None = None,
+        reason: str | None = None,
+        worker: str | Iterable[str] | None = None,
+        category: str | Iterable[str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        first: int = 0,
+        limit: int = 20,
+        oldest: bool = False,
+        scan: int = MOST,
+    ) -> Found:
+        """Returns a page of the jobs that match, and how many match.
+
+        Jobs are sorted by their last change: their end, or their latest start, or their add. Times apply to
+        the same. Of delayed and prioritized jobs, which the server keeps in the order of their turn, the last
+        in turn are sorted so, unless the search reads them all. Jobs that move meanwhile may be missed.
+
+        Args:
+            state: Only jobs in these states: formal states, or states of the wire.
+            wire: Whether ``failed`` and ``delayed``, which both vocabularies have, are the wire's.
+            name: Only jobs of these names.
+            reason: Only jobs whose failure contains this text, in any case.
+            worker: Only jobs that a worker of these names claimed last; ``*`` stands for any text.
+            category: Only jobs whose failure is of these categories.
+            tags: Only jobs that have all of these tags.
+            correlation_id: Only jobs of this correlation id.
+            since: Only jobs that changed at this time or later.
+            until: Only jobs that changed at this time or earlier.
+            first: How many to skip.
+            limit: How many at most.
+            oldest: Begin with the oldest instead of the newest.
+            scan: How many jobs to read at most; ``exact`` of the result is false if there are more.
+
+        Raises:
+            ValidationError: There is no such state or category, or a time, tag or bound is invalid.
+        """
+        lists = choose_lists(state, wire=wire)
+        if type(first) is not int or first < 0:
+            raise ValidationError("first", "an integer, at least 0", first)
+        check_limit(limit)
+        chosen = await self._search(name, reason, worker, category, tags, correlation_id, since, until)
+        return await search(
+            self._queue._core.broker,
+            lists,
+            chosen,
+            first=first,
+            limit=limit,
+            oldest=oldest,
+            most=_check_scan(scan),
+        )
+
+    async def failures(
+        self,
+        *,
+        state: str | Iterable[str] = ("failed", "dead_letter"),
+        name: str | Iterable[str] | None = None,
+        reason: str | None = None,
+        worker: str | Iterable[str] | None = None,
+        category: str | Iterable[str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        scan: int = MOST,
+    ) -> Failures:
+        """Groups failed jobs by their reason and by the frame that raised it, most frequent first.
+
+        Ids, numbers and addresses in a reason are masked, so that failures that differ only in these are one
+        group. The newest jobs are read first.
+
+        Args:
+            state: The formal states to read; add ``retrying`` for jobs whose next attempt is due.
+            name: Only jobs of these names.
+            reason: Only jobs whose failure contains this text, in any case.
+            worker: Only jobs that a worker of these names claimed last; ``*`` stands for any text.
+            category: Only jobs whose failure is of these categories.
+            tags: Only jobs that have all of these tags.
+            since: Only jobs that ended at this time or later.
+            until: Only jobs that ended at this time or earlier.
+            scan: How many jobs to read at most; ``exact`` of the result is false if there are more.
+
+        Raises:
+            ValidationError: There is no such state or category, or a time, tag or bound is invalid.
+        """
+        lists = choose_lists(state)
+        chosen = await self._search(name, reason, worker, category, tags, None, since, until)
+        reading = Scan(self._queue._core.broker, lists, chosen, most=_check_scan(scan))
+        groups = FailureGroups()
+        async for _, job in reading.run():
+            groups.add(job)
+        found = reading.found
+        return Failures(groups.largest(), found.matched, found.exact, found.looked_at, found.total)
 
     async def counts_per_priority(self, priorities: Iterable[int] | None = None) -> dict[int, int]:
         """Returns how many jobs wait with each priority; 0 is that of jobs without one (not on Bridge).
@@ -358,6 +485,29 @@ class Jobs:
         rescue = core.part(core.broker.rescue, "rescue")
         return await rescue.remove_orphans(dry_run=dry_run, progress=progress or silent)
 
+    async def _search(
+        self,
+        name: str | Iterable[str] | None,
+        reason: str | None,
+        worker: str | Iterable[str] | None,
+        category: str | Iterable[str] | None,
+        tags: Mapping[str, str] | None,
+        correlation_id: str | None,
+        since: When | None,
+        until: When | None,
+    ) -> JobSearch:
+        return JobSearch.build_search(
+            now_ms=await self._queue._core.broker.now(),
+            name=name,
+            reason=reason,
+            worker=worker,
+            category=category,
+            tags=tags,
+            correlation_id=correlation_id,
+            since=since,
+            until=until,
+        )
+
     @property
     def _bulk(self) -> Bulk:
         core = self._queue._core
@@ -378,6 +528,12 @@ def check_limit(limit: int | None) -> int | None:
     if limit is not None and (type(limit) is not int or limit < 1):
         raise ValidationError("limit", "an integer, at least 1", limit)
     return limit
+
+
+def _check_scan(scan: int) -> int:
+    if type(scan) is not int or scan < 1:
+        raise ValidationError("scan", "an integer, at least 1", scan)
+    return scan
 
 
 def _check_state(state: str, known: Iterable[str]) -> None:

@@ -47,7 +47,7 @@ class TestAdd:
         added = ox("add", "mail", "hello", '{"a": 1}')
         assert added.code == 0
         found = ox("job", "mail", added.out.strip(), "--json").json
-        assert (found["name"], found["data"], found["state"]) == ("hello", {"a": 1}, "waiting")
+        assert (found["name"], found["data"], found["state"]) == ("hello", {"a": 1}, "scheduled")
 
     def test_options_have_the_names_of_python(self, ox: Commands) -> None:
         added = ox(
@@ -204,7 +204,7 @@ class TestJobs:
             ("job1", "completed"),
             ("job2", "completed"),
             ("bad", "failed"),
-            ("new", "waiting"),
+            ("new", "scheduled"),
         }
         failed = ox("jobs", "mail", "--state", "failed", "--json").json
         assert [(row["id"], row["failed_reason"]) for row in failed] == [("bad", "told to")]
@@ -215,7 +215,7 @@ class TestJobs:
     def test_an_unknown_state_is_code_2(self, ox: Commands) -> None:
         ended = ox("jobs", "mail", "--state", "lost")
         assert ended.code == 2
-        assert "state must be one of waiting" in ended.err
+        assert "state must be one of pending" in ended.err
 
     def test_a_job_with_its_log(self, ox: Commands, clean: ValkeyServer) -> None:
         ox("add", "mail", "fail", "--job-id", "bad")
@@ -279,7 +279,7 @@ class TestJobs:
             ox("add", "mail", "fail", "--job-id", f"job{number}")
         work_off(clean)
         assert ox("retry", "mail", "job0").out == "job0: will run again\n"
-        assert ox("job", "mail", "job0", "--json").json["state"] == "waiting"
+        assert ox("job", "mail", "job0", "--json").json["state"] == "scheduled"
         ended = ox("retry", "mail", "--all-failed", "--reset", "--json")
         assert ended.json == {"queue": "mail", "retried": 2}
         assert ox("jobs", "mail", "--state", "failed", "--json").json == []

@@ -110,7 +110,7 @@ def test_a_namespace_that_no_worker_of_ours_has_served_is_seen(
     assert set(rows) == {"email", "video"}
     assert (rows["email"]["waiting"], rows["email"]["completed"], rows["email"]["failed"]) == (1, 1, 1)
     listed = {one["id"]: one["state"] for one in ox("--namespace", "wk", "jobs", "email", "--json").json}
-    assert listed == {"waits": "waiting", "done": "completed", "failed": "failed"}
+    assert listed == {"waits": "scheduled", "done": "completed", "failed": "failed"}
     assert "waits" in ox("--namespace", "wk", "jobs", "email").out
 
 

@@ -45,7 +45,7 @@ def test_start_keeps_it_until_stop(folder: Path) -> None:
     assert ox("server", "stop", "--folder", str(folder)).out == "was not running\n"
     # Its data is there at the next start.
     assert ox("server", "start", "--folder", str(folder)).out.strip() == url
-    assert Commands(url)("job", "mail", "a", "--json").json["state"] == "waiting"
+    assert Commands(url)("job", "mail", "a", "--json").json["state"] == "scheduled"
 
 
 def test_it_is_started_again_when_its_keeper_is_killed(folder: Path) -> None:

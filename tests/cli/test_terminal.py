@@ -42,6 +42,7 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("resume",): (("Q",), ("missing-\x1b[31m",)),
     ("add",): (("Q", "\x1b[31m", "{}"), ("Q", "n", "{}", "--job-id", "\x1b[31m")),
     ("jobs",): (("Q",), ("Q", "--json")),
+    ("failures",): (("Q",), ("Q", "--json")),
     ("job",): (("Q", "J", "--logs"), ("Q", "J", "--json", "--logs"), ("Q", "missing-\x1b[31m")),
     ("logs",): (("Q", "J"), ("Q", "J", "--json")),
     ("retry",): (("Q", "J"), ("Q", "missing-\x1b[31m")),

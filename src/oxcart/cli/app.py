@@ -14,6 +14,7 @@ from oxcart.cli import (
     doctor,
     events,
     exits,
+    find,
     flow,
     jobs,
     keys,
@@ -111,7 +112,8 @@ app.command()(namespace_.namespace)
 app.command()(queues.pause)
 app.command()(queues.resume)
 app.command()(jobs.add)
-app.command()(jobs.jobs)
+app.command()(find.jobs)
+app.command()(find.failures)
 app.command()(jobs.job)
 app.command()(jobs.logs)
 app.add_typer(flow.app)

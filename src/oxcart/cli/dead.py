@@ -55,7 +55,7 @@ def list_(
         ctx, queue, lambda source: source.dead_letters.list(limit=limit, oldest=oldest, **which)
     )
     if as_json:
-        output.document([as_document(job, "dead_letter") for job in found])
+        output.document([as_document(job, "failed") for job in found])
     if not found:
         require(ctx, queue)
     if as_json:
@@ -86,9 +86,9 @@ def show(
     """Show everything about a dead letter."""
     found = settings.on_queue(ctx, queue, lambda source: source.dead_letters.get(job_id))
     if as_json:
-        output.document(as_document(found, "dead_letter"))
+        output.document(as_document(found, "failed"))
         return
-    show_job(found, "dead_letter")
+    show_job(found, "failed")
 
 
 @app.command()

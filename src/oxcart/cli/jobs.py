@@ -1,4 +1,4 @@
-"""``oxcart add``, ``jobs``, ``job``, ``logs``, ``retry``, ``remove``: the jobs of a queue."""
+"""``oxcart add``, ``job``, ``logs``, ``retry``, ``remove``: the jobs of a queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from oxcart.cli.options import (
     SkipOnOption,
     TargetOption,
 )
-from oxcart.cli.queues import require
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
@@ -118,76 +117,12 @@ def add(
     settings.run(_add(settings.of(ctx).queue(queue), name, payloads, options, wait, as_json, lines))
 
 
-def jobs(
-    ctx: typer.Context,
-    queue: QueueArgument,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(help="Only these states; repeat for several.", show_default="all"),
-    ] = None,
-    first: Annotated[int, typer.Option(min=0, help="Leave out so many of each state.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many of each state.")] = 20,
-    oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first instead of newest.")] = False,
-    unroutable: Annotated[
-        bool, typer.Option("--unroutable", help="Only jobs whose targets no registered worker fits.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """List jobs of a queue."""
-
-    async def read() -> list[tuple[str, Job]]:
-        from oxcart.cli.namespace import completed_elsewhere
-        from oxcart.jobs import LISTABLE
-
-        using = settings.of(ctx)
-        async with using.queue(queue) as source:
-            if unroutable:
-                return [
-                    (one, job)
-                    for one in state or ("waiting", "prioritized", "delayed")
-                    for job in await source.workers.unroutable_jobs(
-                        one, first=first, limit=limit, oldest=oldest
-                    )
-                ]
-            found: list[tuple[str, Job]] = []
-            for one in state or LISTABLE:
-                page = [*await source.jobs.list(one, first=first, limit=limit, oldest=oldest)]
-                if one == "completed" and using.namespace is not None:
-                    page = (page + await completed_elsewhere(using, queue))[:limit]
-                found += [(one, job) for job in page]
-            return found
-
-    found = settings.run(read())
-    if as_json:
-        output.document([as_document(job, one) for one, job in found])
-    if not found:
-        require(ctx, queue)
-    if as_json:
-        return
-    # The column would be empty for most queues.
-    routed = ["target"] if any(job.lane for _, job in found) else []
-    output.table(
-        ["id", "name", "state", *routed, "attempts#", "age#", "reason or result"],
-        (
-            [
-                job.id,
-                job.name,
-                one,
-                *(job.lane for _ in routed),
-                f"{job.attempts_used}/{job.options.attempts}",
-                output.age(job.timestamp),
-                why_of(job) or (job.return_value if one == "completed" else None),
-            ]
-            for one, job in found
-        ),
-    )
-
-
 def job(
     ctx: typer.Context,
     queue: QueueArgument,
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
     logs: Annotated[bool, typer.Option("--logs", help="Show the job's log as well.")] = False,
+    wire: Annotated[bool, typer.Option("--wire", help="Show its state on BullMQ's wire as well.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about a job."""
@@ -207,7 +142,7 @@ def job(
     if as_json:
         output.document(as_document(found, state) | ({"logs": log} if logs else {}))
         return
-    show_job(found, state)
+    show_job(found, state, wire=wire)
     if logs:
         output.text("")
         for line in log:
@@ -390,11 +325,12 @@ def report(done: list[dict[str, Any]], what: str, as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def as_document(job: Job, state: str) -> dict[str, Any]:
-    """A job for JSON."""
+def as_document(job: Job, wire_state: str) -> dict[str, Any]:
+    """Returns a job for JSON: its formal state, and its state on the wire."""
     import msgspec
 
-    document: dict[str, Any] = {"id": job.id, "name": job.name, "state": state, "formal_state": job.state}
+    state = wire_state if job.state is None else job.state.value
+    document: dict[str, Any] = {"id": job.id, "name": job.name, "state": state, "wire_state": wire_state}
     for field in job.__struct_fields__:
         value = getattr(job, field)
         if field != "state":
@@ -402,14 +338,9 @@ def as_document(job: Job, state: str) -> dict[str, Any]:
     return document
 
 
-def why_of(job: Job) -> str | None:
-    """Why a job failed, or that no worker can decode it; None for a sound job that has not failed."""
-    return job.failed_reason or (f"cannot be decoded: {job.fault}" if job.fault else None)
-
-
-def show_job(job: Job, state: str) -> None:
+def show_job(job: Job, wire_state: str, *, wire: bool = False) -> None:
     """Prints what a job is, what became of it, and why its attempts failed, the newest last."""
-    output.facts(_facts(job, state))
+    output.facts(_facts(job, wire_state, wire))
     if job.options.history:
         _show_history(job)
     traces = [trace.rstrip() for trace in job.stacktrace]
@@ -459,13 +390,14 @@ def _seconds(ms: object) -> str | None:
     return f"{ms / 1000:,g} s" if isinstance(ms, int) else None
 
 
-def _facts(job: Job, state: str) -> dict[str, Any]:
+def _facts(job: Job, wire_state: str, wire: bool) -> dict[str, Any]:
     facts = {
         "id": job.id,
         "name": job.name,
         "queue": job.queue,
         "target": job.lane,
-        "state": state if job.state is None or job.state == state else f"{state} ({job.state})",
+        "state": wire_state if job.state is None else job.state.value,
+        "wire state": wire_state if wire else None,
         "attempts": f"{job.attempts_used} of {job.options.attempts} used",
         "timeout": _seconds(job.options.timeout),
         "lifetime": _seconds(job.options.lifetime),
@@ -487,7 +419,7 @@ def _facts(job: Job, state: str) -> dict[str, Any]:
         "idempotency key": job.idempotency_key,
         "limit key": job.extra.get("ox:limit"),
         "callback": job.callback_url,
-        "result": job.return_value if state == "completed" else None,
+        "result": job.return_value if wire_state == "completed" else None,
     }
     shown = {name: value for name, value in facts.items() if value is not None}
     return shown | {"data": job.data}

@@ -103,8 +103,8 @@ def grid(rows: Iterable[Sequence[Any]]) -> None:
     _draw(made)
 
 
-def facts(pairs: Mapping[str, Any]) -> None:
-    """Prints names and values, one pair per line."""
+def facts(pairs: Mapping[str, Any], *, skip_none: bool = False) -> None:
+    """Prints names and values, one pair per line; without those that are None if ``skip_none``."""
     from rich.table import Table
     from rich.text import Text
 
@@ -112,7 +112,8 @@ def facts(pairs: Mapping[str, Any]) -> None:
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs.items():
-        made.add_row(Text(show(name)), Text(show(value)))
+        if value is not None or not skip_none:
+            made.add_row(Text(show(name)), Text(show(value)))
     _draw(made)
 
 
@@ -160,6 +161,11 @@ def age(ms: int | None) -> str | None:
     if ms is None:
         return None
     return span(time.time() - ms / 1000)
+
+
+def ago(ms: int | None) -> str | None:
+    """Returns roughly how long ago a time in ms was, in words."""
+    return None if ms is None else f"{age(ms)} ago"
 
 
 def span(seconds: float) -> str:

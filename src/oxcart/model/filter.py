@@ -1,4 +1,4 @@
-"""Filters for bulk operations: by name, category, tags, correlation id and age."""
+"""Filters for bulk operations: by name, category, tags, correlation id, age and time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from oxcart.model.errors import ValidationError
 from oxcart.model.failure import Category
 from oxcart.model.job import Job
 from oxcart.model.metadata import check_correlation_id, check_tags
+from oxcart.model.moment import When, parse_moment
 
 _json = msgspec.json.Encoder()
 
@@ -45,26 +46,29 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         correlation_id: str | None = None,
         older_than: Duration | None = None,
         newer_than: Duration | None = None,
+        since: When | None = None,
+        until: When | None = None,
     ) -> JobFilter:
         """Parses and checks a user's arguments.
 
         Raises:
-            ValidationError: A category is unknown, or an age or a tag is invalid.
+            ValidationError: A category is unknown, an age, a time or a tag is invalid, or both an age and a
+                time bound the same side.
         """
-        categories = _texts(category, "category")
+        categories = read_texts(category, "category")
         known = [each.value for each in Category]
         for each in categories:
             if each not in known:
                 raise ValidationError("category", f"one of {', '.join(known)}", each)
         return cls(
-            names=_texts(name, "name"),
+            names=read_texts(name, "name"),
             categories=categories,
             tags=check_tags(tags or {}, "tags"),
             correlation_id=None
             if correlation_id is None
             else check_correlation_id(correlation_id, "correlation_id"),
-            since_ms=None if newer_than is None else now_ms - parse_ms(newer_than, "newer_than"),
-            before_ms=None if older_than is None else now_ms - parse_ms(older_than, "older_than"),
+            since_ms=_bound(newer_than, "newer_than", since, "since", now_ms),
+            before_ms=_bound(older_than, "older_than", until, "until", now_ms),
         )
 
     def fits(self, job: Job, at_ms: int) -> bool:
@@ -96,7 +100,16 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         return _json.encode(given) if given else b""
 
 
-def _texts(value: str | Iterable[str] | None, field: str) -> tuple[str, ...]:
+def _bound(age: Duration | None, age_field: str, at: When | None, field: str, now_ms: int) -> int | None:
+    if age is not None and at is not None:
+        raise ValidationError(field, f"left out where {age_field} is given", at)
+    if age is not None:
+        return now_ms - parse_ms(age, age_field)
+    return None if at is None else parse_moment(at, field, now_ms=now_ms)
+
+
+def read_texts(value: str | Iterable[str] | None, field: str) -> tuple[str, ...]:
+    """Returns one text or several as a tuple."""
     if value is None:
         return ()
     found = (value,) if isinstance(value, str) else tuple(value)

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import oxcart.jobs as _jobs
 from oxcart.broker.port.results import Cancelled, Series
 from oxcart.broker.progress import OnProgress
-from oxcart.jobs import Cancellation, Moment
+from oxcart.broker.search import MOST, Found
+from oxcart.jobs import Cancellation, Failures, Moment
 from oxcart.model.duration import Duration
 from oxcart.model.job import Job
+from oxcart.model.moment import When
 from oxcart.sync import _portal
 from oxcart.sync._handle import JobHandle
 
@@ -68,6 +70,114 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
             ValidationError: There is no such state.
         """
         return self._queue.run(self.asynchronous.list(state, first=first, limit=limit, oldest=oldest))
+
+    def search(
+        self,
+        *,
+        state: str | Iterable[str] | None = None,
+        wire: bool = False,
+        name: str | Iterable[str] | None = None,
+        reason: str | None = None,
+        worker: str | Iterable[str] | None = None,
+        category: str | Iterable[str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        first: int = 0,
+        limit: int = 20,
+        oldest: bool = False,
+        scan: int = MOST,
+    ) -> Found:
+        """Returns a page of the jobs that match, and how many match.
+
+        Jobs are sorted by their last change: their end, or their latest start, or their add. Times apply to
+        the same. Of delayed and prioritized jobs, which the server keeps in the order of their turn, the last
+        in turn are sorted so, unless the search reads them all. Jobs that move meanwhile may be missed.
+
+        Args:
+            state: Only jobs in these states: formal states, or states of the wire.
+            wire: Whether ``failed`` and ``delayed``, which both vocabularies have, are the wire's.
+            name: Only jobs of these names.
+            reason: Only jobs whose failure contains this text, in any case.
+            worker: Only jobs that a worker of these names claimed last; ``*`` stands for any text.
+            category: Only jobs whose failure is of these categories.
+            tags: Only jobs that have all of these tags.
+            correlation_id: Only jobs of this correlation id.
+            since: Only jobs that changed at this time or later.
+            until: Only jobs that changed at this time or earlier.
+            first: How many to skip.
+            limit: How many at most.
+            oldest: Begin with the oldest instead of the newest.
+            scan: How many jobs to read at most; ``exact`` of the result is false if there are more.
+
+        Raises:
+            ValidationError: There is no such state or category, or a time, tag or bound is invalid.
+        """
+        return self._queue.run(
+            self.asynchronous.search(
+                state=_portal.inward(state),
+                wire=wire,
+                name=_portal.inward(name),
+                reason=reason,
+                worker=_portal.inward(worker),
+                category=_portal.inward(category),
+                tags=tags,
+                correlation_id=correlation_id,
+                since=since,
+                until=until,
+                first=first,
+                limit=limit,
+                oldest=oldest,
+                scan=scan,
+            )
+        )
+
+    def failures(
+        self,
+        *,
+        state: str | Iterable[str] = ("failed", "dead_letter"),
+        name: str | Iterable[str] | None = None,
+        reason: str | None = None,
+        worker: str | Iterable[str] | None = None,
+        category: str | Iterable[str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        scan: int = MOST,
+    ) -> Failures:
+        """Groups failed jobs by their reason and by the frame that raised it, most frequent first.
+
+        Ids, numbers and addresses in a reason are masked, so that failures that differ only in these are one
+        group. The newest jobs are read first.
+
+        Args:
+            state: The formal states to read; add ``retrying`` for jobs whose next attempt is due.
+            name: Only jobs of these names.
+            reason: Only jobs whose failure contains this text, in any case.
+            worker: Only jobs that a worker of these names claimed last; ``*`` stands for any text.
+            category: Only jobs whose failure is of these categories.
+            tags: Only jobs that have all of these tags.
+            since: Only jobs that ended at this time or later.
+            until: Only jobs that ended at this time or earlier.
+            scan: How many jobs to read at most; ``exact`` of the result is false if there are more.
+
+        Raises:
+            ValidationError: There is no such state or category, or a time, tag or bound is invalid.
+        """
+        return self._queue.run(
+            self.asynchronous.failures(
+                state=_portal.inward(state),
+                name=_portal.inward(name),
+                reason=reason,
+                worker=_portal.inward(worker),
+                category=_portal.inward(category),
+                tags=tags,
+                since=since,
+                until=until,
+                scan=scan,
+            )
+        )
 
     def counts_per_priority(self, priorities: Iterable[int] | None = None) -> dict[int, int]:
         """Returns how many jobs wait with each priority; 0 is that of jobs without one (not on Bridge).

@@ -1,0 +1,126 @@
+"""Groups of failed jobs: failures that differ only in particulars, such as ids and numbers, are one group."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from oxcart.model.job import Job
+from oxcart.model.search import changed_ms, failure_of
+
+#: The longest reason that is compared.
+LONGEST = 500
+#: Ids that a group shows as examples.
+SAMPLES = 3
+#: Groups that are kept apart. Failures beyond them are one group, which bounds a flood of odd reasons.
+MOST_GROUPS = 1000
+#: The reason of the group of all others.
+OTHERS = "(other reasons)"
+
+#: Patterns of particulars and the mask of each, in this order.
+PARTICULARS = tuple(
+    (re.compile(pattern), mask)
+    for pattern, mask in (
+        (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<id>"),
+        (r"[\w.+-]+@[\w-]+(\.[\w-]+)+", "<email>"),
+        (r"[a-z][a-z0-9+]*://[^\s'\"]+", "<url>"),
+        (r"\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?", "<time>"),
+        (r"\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b", "<address>"),
+        (r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{16,}\b", "<hex>"),
+        # An id of letters and digits: user42, ORD-7731-x.
+        (r"\b(?=[\w-]*\d)[\w-]*[A-Za-z_][\w-]*\b", "<id>"),
+        (r"[-+]?\b\d+(\.\d+)?", "<n>"),
+        (r"\s+", " "),
+    )
+)
+
+_PYTHON = re.compile(r'File "(?:[^"\n]*/)?([^"/\n]+)", line (\d+), in (\S+)')
+_NODE = re.compile(
+    r"^\s*at (?:async )?(?:(\S+(?: \[as \S+\])?) \()?(?:[^\s()]*/)?([^\s()/]+):(\d+):\d+\)?$", re.M
+)
+
+
+class FailureGroup(msgspec.Struct):
+    """Failed jobs with the same masked reason, raised in the same frame.
+
+    Attributes:
+        reason: The reason with ids, numbers and addresses masked: ``order <n> is unknown``.
+        frame: Where it was raised: ``mail.py:41 in send``; None if the job has no stack trace.
+        count: How many jobs failed so.
+        first_ms: When the first of them ended.
+        last_ms: When the last of them ended.
+        example: The reason of the last of them, unmasked.
+        ids: Ids of some of them, newest first.
+        names: How many jobs of each name are among them.
+        categories: How many of each category of failure; the key is empty for jobs without one.
+        states: How many are in each formal state.
+    """
+
+    reason: str
+    frame: str | None = None
+    count: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    example: str = ""
+    ids: list[str] = msgspec.field(default_factory=list)
+    names: dict[str, int] = msgspec.field(default_factory=dict)
+    categories: dict[str, int] = msgspec.field(default_factory=dict)
+    states: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class FailureGroups:
+    """Collects failed jobs, newest first, into groups."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str | None], FailureGroup] = {}
+
+    def add(self, job: Job) -> None:
+        """Adds a failed job."""
+        reason = failure_of(job) or "(no reason)"
+        key = mask(reason), raised_in(job.stacktrace[-1] if job.stacktrace else "")
+        if key not in self._groups and len(self._groups) >= MOST_GROUPS:
+            key = OTHERS, None
+        group = self._groups.setdefault(key, FailureGroup(*key))
+        at = changed_ms(job)
+        group.first_ms = at if not group.count else min(group.first_ms, at)
+        if not group.count or at > group.last_ms:
+            group.last_ms, group.example = at, reason
+        group.count += 1
+        if len(group.ids) < SAMPLES:
+            group.ids.append(job.id)
+        _count(group.names, job.name)
+        _count(group.categories, job.category or "")
+        _count(group.states, job.state.value if job.state is not None else "")
+
+    def largest(self) -> list[FailureGroup]:
+        """Returns the groups, those with most jobs first; of equal ones the latest first."""
+        return sorted(self._groups.values(), key=lambda group: (-group.count, -group.last_ms))
+
+
+def mask(reason: str) -> str:
+    """Returns a reason with its particulars masked.
+
+    Example:
+        >>> mask("order 4711 of user-7 at 10.0.0.7:80 is unknown")
+        'order <n> of <id> at <address> is unknown'
+    """
+    masked = reason[:LONGEST]
+    for pattern, word in PARTICULARS:
+        masked = pattern.sub(word, masked)
+    return masked.strip()
+
+
+def raised_in(trace: str) -> str | None:
+    """Returns the frame that raised an error: the last one of Python, the first one of Node; or None."""
+    if python := _PYTHON.findall(trace):
+        file, line, function = python[-1]
+        return f"{file}:{line} in {function}"
+    if node := _NODE.search(trace):
+        function, file, line = node.groups()
+        return f"{file}:{line}" + (f" in {function}" if function else "")
+    return None
+
+
+def _count(counts: dict[str, int], key: str) -> None:
+    counts[key] = counts.get(key, 0) + 1

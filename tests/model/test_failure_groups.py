@@ -1,0 +1,91 @@
+"""Groups of failures: what is masked, where an error was raised, and how groups are bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from oxcart.model import failure_groups
+from oxcart.model.failure_groups import OTHERS, FailureGroups, mask, raised_in
+from oxcart.model.job import Job
+from oxcart.model.state import State
+
+
+def failed(job_id: str, reason: str, at: int = 1, trace: str = "") -> Job:
+    return Job(
+        id=job_id,
+        name="send",
+        queue="mail",
+        finished_on=at,
+        failed_reason=reason,
+        stacktrace=[trace] if trace else [],
+        state=State.FAILED,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "masked"),
+    [
+        ("order 4711 is unknown", "order <n> is unknown"),
+        ("user-7 and ORD-7731-x", "<id> and <id>"),
+        ("0b9d2f7e-3c1a-4f7e-9a51-0123456789ab is gone", "<id> is gone"),
+        ("no route to 10.0.0.7:25", "no route to <address>"),
+        ("ada@example.com bounced", "<email> bounced"),
+        ("GET https://example.com/a?b=1 failed", "GET <url> failed"),
+        ("since 2026-11-15T12:00:00Z\n  late", "since <time> late"),
+        ("object at 0x7f1dc1ed21d0", "object at <hex>"),
+        ("took -1.5 s of 30 s", "took <n> s of <n> s"),
+        ("the line is busy", "the line is busy"),
+    ],
+)
+def test_particulars_are_masked(reason: str, masked: str) -> None:
+    assert mask(reason) == masked
+
+
+@pytest.mark.parametrize(
+    ("trace", "frame"),
+    [
+        (
+            'Traceback:\n  File "/srv/run.py", line 3, in main\n  File "/srv/mail.py", line 41, in send',
+            "mail.py:41 in send",
+        ),
+        (
+            "Error: x\n    at send (/srv/mail.js:41:11)\n    at async run (/srv/w.js:3:1)",
+            "mail.js:41 in send",
+        ),
+        ("Error: x\n    at /srv/mail.js:41:11", "mail.js:41"),
+        ("Error: x\n    at async Object.send (file:///srv/mail.mjs:4:1)", "mail.mjs:4 in Object.send"),
+        ("nothing that is a trace", None),
+        ("", None),
+    ],
+)
+def test_the_frame_that_raised_an_error(trace: str, frame: str | None) -> None:
+    assert raised_in(trace) == frame
+
+
+def test_the_same_reason_from_two_frames_is_two_groups() -> None:
+    groups = FailureGroups()
+    for number, line in enumerate((1, 2, 2)):
+        groups.add(failed(f"j{number}", "no", number, f'File "a.py", line {line}, in f'))
+    assert [(one.frame, one.count) for one in groups.largest()] == [("a.py:2 in f", 2), ("a.py:1 in f", 1)]
+
+
+def test_first_and_last_and_the_latest_example() -> None:
+    groups = FailureGroups()
+    for at in (30, 10, 20):
+        groups.add(failed(f"j{at}", f"order {at}", at))
+    (group,) = groups.largest()
+    assert (group.first_ms, group.last_ms, group.example) == (10, 30, "order 30")
+
+
+def test_reasons_beyond_the_bound_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_groups, "MOST_GROUPS", 2)
+    groups = FailureGroups()
+    for word in ("one", "two", "three", "four", "five"):
+        groups.add(failed(word, word))
+    assert next((one.reason, one.count) for one in groups.largest()) == (OTHERS, 3)
+
+
+def test_a_job_without_a_reason_has_a_group() -> None:
+    groups = FailureGroups()
+    groups.add(failed("j", ""))
+    assert groups.largest()[0].reason == "(no reason)"
