@@ -50,7 +50,8 @@ async def work(url: str, kind: str, jobs: int) -> float:
 
     data = {"text": "x" * 80, "n": 1}
     async with Queue("counted", url=url) as queue:
-        queue.fallback(nothing)
+        # Commits before the parts of a queue called it process.
+        (getattr(queue, "fallback", None) or queue.process)(nothing)  # type: ignore[attr-defined]
         before = _cpu()
         if kind == "add":
             for _ in range(jobs):

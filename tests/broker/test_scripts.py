@@ -49,6 +49,29 @@ def test_without_a_key_it_is_compiled_and_does_nothing(script: Script, store: re
     assert list(store.scan_iter("*")) == []
 
 
+#: How brokers call a script, in their source: `once` sends a slot and a number, `again` sends neither.
+CALL = re.compile(r"\.(once|again)\(\s*load\(\"(\w+)\"\)")
+
+
+@pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
+def test_headers_name_the_slot_if_calls_carry_one(protocol: str) -> None:
+    folder = files(f"oxcart.broker.{protocol}")
+    calls = {
+        (verb, how)
+        for module in folder.iterdir()
+        if module.name.endswith(".py")
+        for how, verb in CALL.findall(module.read_text("utf-8"))
+    }
+    assert len(calls) > 20
+    begins = {"once": "1 slot, 2 number of the call", "again": '1 "", 2 ""'}
+    wrong = [
+        verb
+        for verb, how in sorted(calls)
+        if begins[how] not in header((folder / "lua" / f"{verb}.lua").read_text("utf-8"))
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("verb", verbs())
 class TestEveryScript:
     def test_header_names_arguments_and_reply(self, verb: str) -> None:

@@ -213,7 +213,7 @@ def test_the_payload_comes_to_the_letter() -> None:
 
 def test_parts_are_replaced_and_the_rest_stays() -> None:
     raw = b'{"type":"t","payload":{"a":[]},"attempts":4,"mine":[ 1 ]}'
-    new = codec.with_parts(raw, payload=b'{"b":2}')
+    new = codec.with_members(raw, payload=b'{"b":2}')
     assert new == b'{"attempts":4,"type":"t","payload":{"b":2},"mine":[ 1 ]}'
 
 

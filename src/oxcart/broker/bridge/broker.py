@@ -23,8 +23,8 @@ from oxcart.broker.bridge.census import Census
 from oxcart.broker.bridge.claimed import BridgeClaim, read_claim
 from oxcart.broker.bridge.dead_letters import TypeDeadLetters
 from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys, journal_key
-from oxcart.broker.bridge.looking import Looking
 from oxcart.broker.bridge.namespace import BridgeNamespace
+from oxcart.broker.bridge.reading import Reading
 from oxcart.broker.bridge.rescue import Rescuer, TypeRescue
 from oxcart.broker.bridge.schedules import TypeSchedules
 from oxcart.broker.bridge.scripts import load
@@ -99,7 +99,7 @@ _AGAIN = (OutcomeKind.RETRY, OutcomeKind.DELAY)
 LOST = "its worker was lost, and no attempt is left: {} of {}"
 
 
-class BridgeBroker(Looking):
+class BridgeBroker(Reading):
     """One job type.
 
     Args:
@@ -543,7 +543,7 @@ class BridgeBroker(Looking):
             body = self.sealer.seal("payload", job_id, body)
         for _ in range(TRIES):
             raw = await self._raw(job_id)
-            new = codec.with_parts(raw, payload=body)
+            new = codec.with_members(raw, payload=body)
             payload.check_size(new, b"")
             if await self._change("replace_record", job_id, raw, new, records.attempts_at(new)):
                 return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from oxcart.broker.bridge import codec, parts, records
+from oxcart.broker.bridge import codec, members, records
 from oxcart.broker.bridge.part import TypePart
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.events import trim_events
@@ -54,7 +54,7 @@ async def retry(
     for start in range(0, len(ids), STEP):
         args: list[bytes | str] = [broker.queue, "L" if lifo else ""]
         for one, raw in await _records(broker, ids[start : start + STEP]):
-            new = codec.with_parts(raw, attempts=b"0") if reset and parts.parts_of(raw) else b""
+            new = codec.with_members(raw, attempts=b"0") if reset and members.members_of(raw) else b""
             args += (one, records.read_record(new or raw).facts(broker.queue).packed(), new)
         codes += await broker.caller.once(load("retry_job"), broker.keys.waiting(), *args)
     return codes

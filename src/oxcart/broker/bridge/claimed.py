@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oxcart.broker.bridge import jobs, parts, records
+from oxcart.broker.bridge import jobs, members, records
 from oxcart.broker.stored import count_of
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
@@ -144,7 +144,7 @@ def read_claim(
     try:
         record = records.read_record(raw)
         if not record.type:
-            record, why = None, parts.fault_of(raw)
+            record, why = None, members.fault_of(raw)
     except Exception as error:  # a malformed record must not cost the other jobs of the claim
         why = f"record: {type(error).__name__}: {error}"
     return BridgeClaim(job_id, token, starts, started_ms, raw, run, record, why)

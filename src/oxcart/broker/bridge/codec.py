@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from oxcart.broker.bridge.parts import decoded, parts_of
+from oxcart.broker.bridge.members import decoded, members_of
 from oxcart.broker.bridge.records import (
     FRONT,
     JITTER,
@@ -370,7 +370,7 @@ def _wire_target(target: Target | None) -> dict[str, Any]:
     return {**wire, "mode": target.mode}
 
 
-def with_parts(raw: bytes, **parts: bytes) -> bytes:
+def with_members(raw: bytes, **parts: bytes) -> bytes:
     """Returns a record with some parts replaced, each as JSON; the others stay byte for byte.
 
     The number of attempts goes to the front, where our scripts find it at once.
@@ -378,9 +378,9 @@ def with_parts(raw: bytes, **parts: bytes) -> bytes:
     Raises:
         PayloadError: It is no record at all. Not `Undecodable`: the handler that reads it is not at fault.
     """
-    if not parts_of(raw):
+    if not members_of(raw):
         raise PayloadError("record", "a JSON object", f"{len(raw)} bytes of something else")
-    old = {name: msgspec.Raw(bytes(part)) for name, part in parts_of(raw).items()}
+    old = {name: msgspec.Raw(bytes(part)) for name, part in members_of(raw).items()}
     new = {name: msgspec.Raw(part) for name, part in parts.items()}
     first = {"attempts": new.get("attempts", old.get("attempts", msgspec.Raw(b"0")))}
     return _json.encode(

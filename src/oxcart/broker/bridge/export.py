@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oxcart.broker.bridge import jobs, parts, records
+from oxcart.broker.bridge import jobs, members, records
 from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.bridge.scripts import load
@@ -125,7 +125,7 @@ def _stored(
     record = records.read_record(raw)
     state = "waiting-children" if pending else _state(status, result)
     starts = max(record.runs, count_of(run.get(b"ats")))
-    ended = parts.decoded(result)
+    ended = members.decoded(result)
     ended = ended if isinstance(ended, dict) else {}
     if state in _ENDS and not _is_ours(run, ended):
         run = _run_of_peer(ended)
@@ -158,7 +158,7 @@ def _stored(
         category=text_of(run.get(b"ox:category")),
         code=text_of(run.get(b"ox:code")),
         correlation_id=jobs.correlation_of(record),
-        tags=text_of(parts.dump(record.metadata)) if record.metadata else None,
+        tags=text_of(members.dump(record.metadata)) if record.metadata else None,
     )
 
 
@@ -173,7 +173,7 @@ def _options(record: records.Record) -> bytes:
     options |= {name: record.ox[key] for name, key in kept.items() if key in record.ox}
     if record.delay:
         options["delay"] = record.delay
-    return parts.dump(options)
+    return members.dump(options)
 
 
 def _moment(number: int | None) -> int | None:

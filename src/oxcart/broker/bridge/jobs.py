@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from oxcart.broker.bridge.parts import decoded, dump, fault_of, text_bytes
+from oxcart.broker.bridge.members import decoded, dump, fault_of, text_bytes
 from oxcart.broker.bridge.records import PLACES, Record, read_number, read_object, read_record
 from oxcart.broker.faults import fault_in, json_fault, name_fault, number_fault
 from oxcart.broker.stored import MOST, count_of, decode_tags, int_of, json_of, reason_of, text_of

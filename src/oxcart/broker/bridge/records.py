@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import msgpack
 import msgspec
 
-from oxcart.broker.bridge.parts import decoded, dump, parts_of
+from oxcart.broker.bridge.members import decoded, dump, members_of
 from oxcart.model.backoff import Backoff
 from oxcart.model.errors import ValidationError
 from oxcart.model.target import Abilities, Mode, Target
@@ -172,7 +172,7 @@ class Record(msgspec.Struct, frozen=True):
 
 def read_record(raw: bytes) -> Record:
     """Reads a record of any client; a missing or malformed member is a default of the specification."""
-    parts = parts_of(raw)
+    parts = members_of(raw)
 
     def part(name: str) -> Any:
         return decoded(parts[name]) if name in parts else None
@@ -345,7 +345,7 @@ def matches(lane: str, abilities: Abilities, now_ms: int = 0) -> bool:
 
 def value_of(result: bytes) -> bytes | None:
     """Returns the value in a result, as JSON; None if the job failed."""
-    parts = parts_of(result)
+    parts = members_of(result)
     return bytes(parts.get("data", b"null")) if bytes(parts.get("success", b"")) == b"true" else None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from oxcart.broker.bridge import codec, parts, records
+from oxcart.broker.bridge import codec, members, records
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.caller import Caller
@@ -100,7 +100,7 @@ class TypeSchedules(Schedules):
         }
         bounds = {"start": schedule.start, "end": schedule.end}
         kept |= {key: value for key, value in bounds.items() if value is not None}
-        raw = codec.with_parts(raw, ox=_json.encode(kept))
+        raw = codec.with_members(raw, ox=_json.encode(kept))
         signature = _json.encode([schedule.cron, times["timezone"], schedule.start, schedule.end])
         await self._caller.again(load("set_cron"), self._keys.waiting(), job_id, raw, due, signature)
         return job_id
@@ -326,17 +326,17 @@ def _runs(
             for key, value in record.ox.items()
             if key not in ("missed", "overlap", "scheduler", "start", "end")
         }
-        body = codec.with_parts(
+        body = codec.with_members(
             raw,
             attempts=b"0",
             jobId=_json.encode(job_id),
             schedule=b"{}",
             createdAt=b"%d" % now,
-            ox=parts.dump({**ox, "schedule": one, "due": due}),
+            ox=members.dump({**ox, "schedule": one, "due": due}),
         )
         event = records.added_fields(record.name, record.ox.get("corr"), record.metadata)
         rule = {"schedule": _name(one, record), "cron": schedule.cron, "tz": schedule.tz, "due": due}
-        counted = parts.dump(rule)[:-1] + b',"count":'  # the script appends the number of the run
+        counted = members.dump(rule)[:-1] + b',"count":'  # the script appends the number of the run
         jobs.append((job_id, body, records.read_record(body).facts().packed(), event, counted))
     return jobs, following
 
@@ -371,7 +371,7 @@ def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Sc
         schedule=_schedule(record),
         next_ms=_ms(float(score)),
         runs=int(fired or 0),
-        data=parts.decoded(record.payload),
+        data=members.decoded(record.payload),
         options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},
         names_runs=False,
     )

@@ -89,7 +89,7 @@ async def _of_records(broker: BridgeBroker, sealer: Sealer, ids: Sequence[str]) 
 def _into(held: bytes, part: str) -> Callable[[bytes], bytes]:
     """Puts a new value into a part of a JSON object."""
     if part == "payload":
-        return lambda new: codec.with_parts(held, payload=new)
+        return lambda new: codec.with_members(held, payload=new)
 
     def put(new: bytes) -> bytes:
         parts = msgspec.json.decode(held, type=dict[str, msgspec.Raw])

@@ -20,7 +20,7 @@ from oxcart.broker.workers import LIFE, Wakes, WorkerRecord, WorkerRegistry
 from oxcart.model.errors import ValidationError
 
 if TYPE_CHECKING:
-    from oxcart.broker.bridge.looking import Looking
+    from oxcart.broker.bridge.reading import Reading
 
 #: Ms after its last sign of life at which the entry of a worker of ours is removed.
 FORGOTTEN = 300_000
@@ -31,7 +31,7 @@ class NamespaceWorkers(WorkerRegistry):
 
     by_name = True
 
-    def __init__(self, broker: Looking) -> None:
+    def __init__(self, broker: Reading) -> None:
         self._broker = broker
 
     @property

@@ -140,7 +140,13 @@ def retention_argument(kept: Retention | None) -> str:
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The lease of a job, as needed to renew it."""
+    """The lease of a job, as needed to renew it.
+
+    Attributes:
+        id: The job's id.
+        token: The token of the claim.
+        starts: The fencing number of the claim; -1 if it is not known.
+    """
 
     id: str
     token: str

@@ -2,7 +2,7 @@
 -- client's, insert a job twice; a client that removes a job may leave its entry.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, then the ids
+-- ARGV     1 "", 2 "", then the ids
 -- Returns  the ids that stay: schedules, which run again and again, and jobs that now wait
 -- Keeps    a completed job does not run again because of a leftover entry
 -- include: base lanes

@@ -1,7 +1,7 @@
 -- Removes jobs from the side index that are no longer in the list: other clients have claimed or ended them.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, then the ids
+-- ARGV     1 "", 2 "", then the ids
 -- Returns  how many were in the index
 -- Keeps    our record of a job's runs is removed with the job (forgetting.lua)
 -- include: base lanes leaving forgetting

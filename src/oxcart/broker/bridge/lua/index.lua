@@ -1,7 +1,7 @@
 -- Adds jobs of other clients to the side index, after the caller has read their records.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many lanes, per lane and priority: its first facts
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 how many lanes, per lane and priority: its first facts
 --          (MessagePack), how many jobs, and per job id, facts and the fields of its event (MessagePack), "" if it
 --          ran before;
 --          then, for each job that waits for others: id, facts, the fields of its event, their ids (MessagePack)

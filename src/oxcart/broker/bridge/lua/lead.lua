@@ -1,7 +1,7 @@
 -- Makes a scheduler the leader of its namespace, or renews its leadership.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 scheduler id, 4 ms for which it leads, "" to resign
+-- ARGV     1 "", 2 "", 3 scheduler id, 4 ms for which it leads, "" to resign
 -- Returns  the number of its term, or 0 if another leads
 -- Keeps    every new leader has a new term; calls of an old term are refused (fire.lua)
 -- include: base

@@ -1,7 +1,7 @@
 -- Finds active jobs whose worker is gone: the lock expired, or its worker's last heartbeat is too old.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 ms for which no other check may begin, 4 cursor, "" to begin, 5 how many,
+-- ARGV     1 "", 2 "", 3 ms for which no other check may begin, 4 cursor, "" to begin, 5 how many,
 --          6 ms without a sign of life after which the server counts as having been away, "" to skip that,
 --          7 ms that workers then need to renew
 -- Returns  { cursor, ids that are lost, ids that no worker of ours has leased }; the cursor is "0" at the end, or

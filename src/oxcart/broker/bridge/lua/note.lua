@@ -1,7 +1,7 @@
 -- Records jobs that other clients have ended and that our index never contained.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, then per job: id, type
+-- ARGV     1 "", 2 "", then per job: id, type
 -- Returns  how many were recorded
 -- Keeps    the record of a completed job is removed with its result
 -- include: base lanes leaving forgetting

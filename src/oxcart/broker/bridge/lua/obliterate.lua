@@ -1,7 +1,7 @@
 -- Removes the remaining keys of a job type without jobs and schedules, its pause included.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 type
+-- ARGV     1 "", 2 "", 3 type
 -- Returns  how many keys there were
 -- include: base
 

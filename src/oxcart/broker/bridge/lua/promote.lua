@@ -1,7 +1,7 @@
 -- Promotes due delayed jobs.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 how many at most
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 how many at most
 -- Returns  { how many, when the next is due or 0, how many jobs wait for others, the time that the call used }
 -- Events   `waiting` per job
 -- include: base lanes

@@ -1,7 +1,7 @@
 -- Corrects the counter of a type's running jobs.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 type, 4 how many active jobs no worker of ours has leased, then those of
+-- ARGV     1 "", 2 "", 3 type, 4 how many active jobs no worker of ours has leased, then those of
 --          them that are of the type
 -- Returns  1 if the counter was wrong and was set, else 0
 -- Keeps    a job whose lock a worker of ours has is in `active`;

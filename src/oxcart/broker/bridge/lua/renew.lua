@@ -1,7 +1,7 @@
 -- Renews leases, and with them the heartbeat of their worker: a handler may block the worker's process.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 lock ms, then per lease: id, worker id, starts or ""
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 lock ms, then per lease: id, worker id, starts or ""
 -- Returns  the ids that were refused
 -- Keeps    an expired lease is revived only while the job is active and no other worker started it; a
 --          server without memory still renews, otherwise all workers would look dead when it has memory again

@@ -1,7 +1,7 @@
 -- Creates a schedule, or changes the one of this id.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 id, 4 record, 5 when it fires next, 6 the rule that determines its times
+-- ARGV     1 "", 2 "", 3 id, 4 record, 5 when it fires next, 6 the rule that determines its times
 -- Returns  when it fires next
 -- Keeps    setting the same schedule again does not move its next firing
 -- include: base

@@ -1,7 +1,7 @@
 -- Releases jobs whose dependencies have all completed: the dependents of one job, or all, page by page.
 --
 -- KEYS[1]  waiting
--- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua), 4 first of the pending jobs to check, "" to begin,
+-- ARGV     1 "", 2 "", 3 now or "" (time.lua), 4 first of the pending jobs to check, "" to begin,
 --          5 how many to check, 6 the job that has ended, "" to check all
 -- Returns  { how many were released, how many were checked }; with many pending jobs, nothing if the last check
 --          of all of them was recent

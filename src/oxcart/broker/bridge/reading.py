@@ -17,7 +17,7 @@ from oxcart.broker.served import Connected
 from oxcart.model.job import Job
 
 
-class Looking(Connected):
+class Reading(Connected):
     """The part of a broker that only reads."""
 
     keys: BridgeKeys

@@ -19,14 +19,14 @@ _json = msgspec.json.Encoder()
 
 def fault_of(raw: bytes) -> str:
     """Returns why a record cannot be read; empty if the type of the job is known."""
-    parts = parts_of(raw)
+    parts = members_of(raw)
     if not parts:
         return json_fault(raw, "record") or "record: a JSON object is needed"
     job_type = decoded(parts.get("type"))
     return "" if isinstance(job_type, str) and job_type else "type: a text is needed"
 
 
-def parts_of(raw: bytes) -> Mapping[str, bytes | msgspec.Raw]:
+def members_of(raw: bytes) -> Mapping[str, bytes | msgspec.Raw]:
     """Returns the members of a record, each as JSON; none if it is no object."""
     try:
         found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
