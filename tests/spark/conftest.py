@@ -15,6 +15,8 @@ import redis
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from oxcart.spark.lake.versions import Lake
+
 
 #: Tests that only `make test-spark` runs; other tests cover parts of them.
 long = pytest.mark.skipif(not os.environ.get("OXCART_SPARK_ALL"), reason="make test-spark runs it")
@@ -57,6 +59,28 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def asked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with rows in every table, built once: tests read it and do not change it."""
+    from oxcart.spark.build.builder import Builder
+    from oxcart.spark.lake.tables import Tables
+    from oxcart.spark.lake.versions import Change, Lake
+    from tests.spark.story import Story, the_day, the_next_day
+    from tests.spark.transforms.test_flows_and_schedules import all_rows, bronze_of
+
+    lane = Story("video@all;c=gpu")
+    lane.run("run", ("completed", {"result": "1"}), name="render")
+    labels = {"corr": "order-7", "tags": '{"tenant": "acme"}'}
+    lane.record(f"{lane.now}-0", "completed", "run", name="render", worker="w1", **labels)
+    lake = Lake(tmp_path_factory.mktemp("asked"))
+    tables = Tables(spark, lake)
+    bronze = [story.bronze(spark) for story in (the_next_day(the_day()), lane)]
+    for rows in (*bronze, bronze_of(spark, all_rows())):
+        lake.publish(Change("ingest", add=tables.write(rows, "events")))
+    Builder(spark, lake).refresh()
+    return lake
 
 
 @pytest.fixture

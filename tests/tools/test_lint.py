@@ -80,6 +80,7 @@ def test_passes_as_it_is(clean: Path) -> None:
                 "spark.session": "oxcart.broker.caller",
             },
         ),
+        ("Questions of a lake need no Spark", {"history.reader": "pyspark"}),
     ],
 )
 def test_an_import_against_a_contract_fails(tree: Path, contract: str, planted: dict[str, str]) -> None:

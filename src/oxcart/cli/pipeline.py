@@ -11,7 +11,16 @@ import typer
 
 from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, USAGE, CommandError
+from oxcart.cli.query import query
 from oxcart.cli.settings import JsonOption
+from oxcart.cli.spark_options import (
+    LAKE,
+    LakeOption,
+    MasterOption,
+    RemoteOption,
+    SparkChoice,
+    check_lake,
+)
 
 if TYPE_CHECKING:
     from oxcart.spark.lake.delta import Delta
@@ -20,25 +29,19 @@ if TYPE_CHECKING:
 
 app = settings.group("pipeline", "Keep the history of jobs as tables, through Spark.")
 
-LakeOption = Annotated[Path, typer.Option("--lake", help="The folder of the tables.", envvar="OXCART_LAKE")]
-MasterOption = Annotated[
-    str | None, typer.Option("--master", help="A Spark cluster, or local[n].", show_default="this machine")
-]
-RemoteOption = Annotated[str | None, typer.Option("--remote", help="A Spark Connect server, sc://host:port.")]
 QueuesOption = Annotated[
     list[str] | None,
     typer.Option("--queue", "-q", help="Only this queue; may be given again.", show_default="all"),
 ]
 NameOption = Annotated[str, typer.Option("--name", help="The pipeline's name.")]
 DayOption = Annotated[str | None, typer.Option("--day", help="YYYY-MM-DD.", show_default="the last")]
-_LAKE = Path("lake")
 _NO_QUEUES = "there are no queues yet"
 
 
 @app.command()
 def run(
     ctx: typer.Context,
-    lake: LakeOption = _LAKE,
+    lake: LakeOption = LAKE,
     queues: QueuesOption = None,
     once: Annotated[bool, typer.Option("--once", help="End when all is read that is there now.")] = False,
     every: Annotated[str, typer.Option("--every", help="How often silver and gold are built.")] = "30s",
@@ -54,17 +57,16 @@ def run(
     pause = parse_ms(every, "every", minimum=1000) / 1000
     if not _attach(ctx, queues, name, keep):
         output.text(_NO_QUEUES)
-    near = remote is None and (master is None or master.startswith("local"))
+    choice = SparkChoice(master, remote)
     if delta:
         _delta(lake)  # raises at once if the extra is missing
-    made = _pipeline(
+    made = open_pipeline(
         ctx,
         lake,
+        choice,
         queues,
         name,
-        master,
-        remote,
-        spool=_spool(lake, name) if near else None,
+        spool=_spool(lake, name) if choice.is_local else None,
         keep=keep,
         delta=delta,
     )
@@ -79,7 +81,7 @@ def run(
 @app.command()
 def tail(
     ctx: typer.Context,
-    lake: LakeOption = _LAKE,
+    lake: LakeOption = LAKE,
     queues: QueuesOption = None,
     name: NameOption = "main",
     keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
@@ -129,7 +131,7 @@ def detach(ctx: typer.Context, queues: QueuesOption = None, name: NameOption = "
 
 @app.command()
 def status(
-    ctx: typer.Context, lake: LakeOption = _LAKE, name: NameOption = "main", as_json: JsonOption = False
+    ctx: typer.Context, lake: LakeOption = LAKE, name: NameOption = "main", as_json: JsonOption = False
 ) -> None:
     """Tell how far the tables are behind, and how long until something would be lost."""
     import msgspec
@@ -159,7 +161,7 @@ def rebuild(
     ctx: typer.Context,
     first: Annotated[str, typer.Option("--from", help="The first day, YYYY-MM-DD.")],
     last: Annotated[str | None, typer.Option("--to", help="The last day.", show_default="the first")] = None,
-    lake: LakeOption = _LAKE,
+    lake: LakeOption = LAKE,
     master: MasterOption = None,
     remote: RemoteOption = None,
 ) -> None:
@@ -167,23 +169,23 @@ def rebuild(
     begin, end = _day(first, "--from"), _day(last or first, "--to")
     if end < begin:
         raise CommandError(f"--to {end} is before --from {begin}", USAGE)
-    _existing(lake)
-    days = _pipeline(ctx, lake, None, "main", master, remote).builder.rebuild(begin, end)
+    check_lake(lake)
+    days = open_pipeline(ctx, lake, SparkChoice(master, remote)).builder.rebuild(begin, end)
     output.text(f"built: {', '.join(days) or 'no such days'}")
 
 
 @app.command()
-def compact(lake: LakeOption = _LAKE) -> None:
+def compact(lake: LakeOption = LAKE) -> None:
     """Make few large files of many small ones; the rows stay the same."""
     from oxcart.spark.lake.upkeep import compact as make_fewer
     from oxcart.spark.lake.versions import Lake
 
-    _existing(lake)
+    check_lake(lake)
     output.text(f"{make_fewer(Lake(lake))} files fewer")
 
 
 @app.command()
-def delta(lake: LakeOption = _LAKE) -> None:
+def delta(lake: LakeOption = LAKE) -> None:
     """Make Delta tables of the tables, over the same files, or bring them up to date."""
     moved = _delta(lake).follow()
     for table, files in moved.items():
@@ -194,7 +196,7 @@ def delta(lake: LakeOption = _LAKE) -> None:
 
 @app.command()
 def expire(
-    lake: LakeOption = _LAKE,
+    lake: LakeOption = LAKE,
     keep: Annotated[int, typer.Option("--keep", help="How many versions stay at least.")] = 100,
     older_than: Annotated[str, typer.Option("--older-than", help="Younger versions stay too.")] = "1d",
 ) -> None:
@@ -203,7 +205,7 @@ def expire(
     from oxcart.spark.lake.upkeep import expire as expire_versions
     from oxcart.spark.lake.versions import Lake
 
-    _existing(lake)
+    check_lake(lake)
     gone = expire_versions(Lake(lake), keep=keep, older_than_ms=parse_ms(older_than, "older-than"))
     output.text(f"{gone} files deleted")
 
@@ -212,7 +214,7 @@ def expire(
 def erase(
     ctx: typer.Context,
     correlation_id: Annotated[str, typer.Option("--correlation-id", help="Whose jobs.", show_default=False)],
-    lake: LakeOption = _LAKE,
+    lake: LakeOption = LAKE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much it would be.")] = False,
     master: MasterOption = None,
     remote: RemoteOption = None,
@@ -222,8 +224,8 @@ def erase(
     from oxcart.model.metadata import check_correlation_id
 
     check_correlation_id(correlation_id)  # before Spark is started
-    _existing(lake)
-    made = _pipeline(ctx, lake, None, "main", master, remote)
+    check_lake(lake)
+    made = open_pipeline(ctx, lake, SparkChoice(master, remote))
     from oxcart.spark.build.erase import erase as leave_out
 
     found = leave_out(made.tables, made.builder, correlation_id, dry_run=dry_run)
@@ -239,36 +241,13 @@ def erase(
         output.text(f"jobs {which}: {found.jobs}, with {found.rows} events and records{built}")
 
 
-@app.command()
-def query(
-    ctx: typer.Context,
-    text: Annotated[str, typer.Argument(metavar="SQL", help="For example: SELECT * FROM jobs LIMIT 10")],
-    lake: LakeOption = _LAKE,
-    master: MasterOption = None,
-    remote: RemoteOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Ask the tables a question."""
-    _existing(lake)
-    made = _pipeline(ctx, lake, None, "main", master, remote)
-    from pyspark.errors import AnalysisException
-
-    try:
-        answer = made.query(text)
-    except AnalysisException as error:  # of words or names that are not there
-        text = " ".join(str(error).split(" SQLSTATE")[0].split())
-        raise CommandError(text.partition(";")[0], USAGE) from None
-    rows = [row.asDict(recursive=True) for row in answer.collect()]
-    if as_json:
-        output.document(rows)
-    else:
-        output.table(answer.columns, ([row[column] for column in answer.columns] for row in rows))
+app.command()(query)
 
 
 @app.command()
 def report(
     ctx: typer.Context,
-    lake: LakeOption = _LAKE,
+    lake: LakeOption = LAKE,
     day: DayOption = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with charts here.")] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the charts here.")] = None,
@@ -276,9 +255,9 @@ def report(
     remote: RemoteOption = None,
 ) -> None:
     """Show what a day was like."""
-    _existing(lake)
+    check_lake(lake)
     asked = day and _day(day, "--day")
-    pipeline = _pipeline(ctx, lake, None, "main", master, remote)
+    pipeline = open_pipeline(ctx, lake, SparkChoice(master, remote))
     from oxcart.spark.report.figures import collect
     from oxcart.spark.report.page import page
     from oxcart.spark.report.picture import picture
@@ -302,19 +281,17 @@ def report(
             output.table(columns, rows)
 
 
-def _pipeline(
+def open_pipeline(
     ctx: typer.Context,
     lake: Path,
-    queues: list[str] | None,
-    name: str,
-    master: str | None,
-    remote: str | None,
+    choice: SparkChoice,
+    queues: list[str] | None = None,
+    name: str = "main",
     **more: Any,
 ) -> Pipeline:
-    from oxcart.spark.session import open_session
-
+    """Opens the pipeline of a command, in a session of Spark."""
     address, selection = _address(ctx, queues)
-    spark = open_session(master, remote=remote)
+    spark = choice.open()
     from oxcart.spark.pipeline import Pipeline, Plan
 
     return Pipeline(spark, Plan(lake, address, selection, name, **more), progress=_show_progress)
@@ -325,18 +302,6 @@ def _delta(lake: Path) -> Delta:
     from oxcart.spark.lake.versions import Lake
 
     return Delta(Lake(lake))
-
-
-def _existing(lake: Path) -> None:
-    """Refuses a folder that is no lake, before Spark is started for nothing."""
-    from oxcart.spark.lake.versions import Lake
-
-    if not Lake(lake).numbers():
-        raise CommandError(
-            f"there are no tables in {lake} yet: fill them by 'oxcart pipeline run --once --lake {lake}', or "
-            "name another folder by --lake",
-            FAILED,
-        )
 
 
 def _span(ms: int | None) -> str | None:

@@ -8,9 +8,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from oxcart.model.errors import AccessDenied, BrokerUnavailable, OxcartError, ScriptError
+from oxcart.model.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    OxcartError,
+    ScriptError,
+    ValidationError,
+)
+from oxcart.spark.lake.columns import unknown_table
 from oxcart.spark.lake.versions import LakeConflict, LakeError
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
 
 #: An error of ours at the end of a Python traceback.
 _OURS = re.compile(r"^(?:.*: )?oxcart\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
@@ -53,3 +64,16 @@ def unwrapped(error: Exception, lake: Path) -> Exception:
                 "old versions keep) and run it again: nothing is lost"
             )
     return error
+
+
+def explained_query(error: PySparkException) -> ValidationError:
+    """Returns the error of a query that Spark refused, in one line.
+
+    Args:
+        error: What Spark raised.
+    """
+    if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+        named = (error.getMessageParameters() or {}).get("relationName", "")
+        return unknown_table(named.replace("`", ""))
+    text = " ".join(str(error).split(" SQLSTATE")[0].split())
+    return ValidationError("query", "SQL that Spark can run", None, text.partition(";")[0])

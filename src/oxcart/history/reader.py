@@ -1,0 +1,280 @@
+"""SQL over the tables of a lake, in DuckDB.
+
+A reader is bound to one version of the lake. A query sees the files that this version names and no others, so
+rows that a later version replaced never appear twice. Only tables that the query names are opened: opening a
+table reads the footer of each of its files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oxcart.model.errors import MissingExtra, ValidationError
+from oxcart.model.target import split_lane
+from oxcart.spark.lake.columns import COMPUTED, STORED, unknown_table
+from oxcart.spark.lake.versions import Lake, LakeError, Version
+
+if TYPE_CHECKING:
+    import duckdb
+
+#: Tables whose files have the stream's name in `queue`.
+_BY_STREAM = ("events", "open")
+#: The types of columns, by Spark's words.
+_TYPES = {
+    "string": "VARCHAR",
+    "int": "INTEGER",
+    "binary": "BLOB",
+    "map<string,string>": "MAP(VARCHAR, VARCHAR)",
+    "array<string>": "VARCHAR[]",
+}
+#: Rows that are fetched at once.
+_CHUNK = 10_000
+#: Nulls sort as in Spark: first, and last in descending order. No variable of this program is a table.
+_SETTINGS = (
+    "SET default_null_order = 'nulls_first_on_asc_last_on_desc'",
+    "SET python_enable_replacements = false",
+    "SET TimeZone = 'UTC'",
+)
+
+
+class Answer:
+    """The rows of a query.
+
+    Attributes:
+        columns: Their names.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, text: str, parameters: Sequence[Any]) -> None:
+        self._connection = connection
+        found = connection.execute(text, list(parameters))
+        self.columns: Sequence[str] = [column[0] for column in found.description or ()]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yields the rows, once; the next query of the reader ends it.
+
+        Raises:
+            LakeError: The version has expired meanwhile.
+            ValidationError: A value cannot be computed.
+        """
+        with _Explained():
+            while rows := self._connection.fetchmany(_CHUNK):
+                yield from rows
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """Returns the rows by the names of columns."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self]
+
+
+class LakeReader:
+    """Reads the tables of one version of a lake; a context manager.
+
+    Args:
+        lake: The lake, or its folder.
+        version: The version; the newest unless given.
+
+    Raises:
+        MissingExtra: DuckDB is not installed.
+        LakeError: The lake has no tables yet.
+    """
+
+    def __init__(self, lake: Lake | str | Path, version: Version | None = None) -> None:
+        self._lake = lake if isinstance(lake, Lake) else Lake(lake)
+        self.version = version or self._lake.head()
+        if not self.version.number:
+            raise LakeError(f"there are no tables in {self._lake.root} yet")
+        self._connection = _connect()
+        self._opened: set[str] = set()
+
+    def __enter__(self) -> LakeReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection to DuckDB."""
+        self._connection.close()
+
+    def sql(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
+        """Runs one query in DuckDB's SQL.
+
+        Args:
+            text: The query; ``?`` stands for a parameter.
+            parameters: The values of parameters.
+
+        Raises:
+            ValidationError: It is not one query, or names a table or column that does not exist.
+            LakeError: The version has expired meanwhile.
+        """
+        _check_statement(self._connection, text)
+        with _Explained():
+            self._open(_names(self._connection, text))
+            return Answer(self._connection, text, parameters)
+
+    def write_parquet(self, text: str, path: Path) -> None:
+        """Runs one query and writes its rows into a Parquet file.
+
+        Raises:
+            ValidationError: It is not one query, or names a table or column that does not exist.
+            LakeError: The version has expired meanwhile, or the file cannot be written.
+        """
+        _check_statement(self._connection, text)
+        with _Explained():
+            self._open(_names(self._connection, text))
+            self._connection.sql(text).write_parquet(str(path), compression="zstd")
+
+    def _open(self, names: Iterable[str]) -> None:
+        """Creates views of some tables."""
+        for name in sorted(set(names) - self._opened):
+            self._connection.execute(f'CREATE VIEW "{name}" AS {self._view(name)}')
+            self._opened.add(name)
+
+    def _view(self, table: str) -> str:
+        columns = STORED[table]
+        by_stream = table in _BY_STREAM
+        empty = ", ".join(
+            f'NULL::{_type(kind)} AS "{name}"'
+            for name, kind in columns.items()
+            if not (by_stream and name == "lane")
+        )
+        rows = f"SELECT {empty} WHERE false"
+        paths = self._lake.paths(self.version.of(table))
+        if paths:
+            # The empty rows give the types, and columns that files of an older release lack.
+            files = ", ".join(map(_quoted, paths))
+            rows += (
+                f" UNION ALL BY NAME SELECT * FROM read_parquet([{files}], union_by_name = true, "
+                "hive_partitioning = false)"
+            )
+        chosen = ", ".join(f'"{name}"' for name in columns)
+        if not by_stream:
+            return f"SELECT {chosen} FROM ({rows})"
+        lanes = self._lanes()
+        return (
+            f"SELECT {chosen} FROM (SELECT rows.* EXCLUDE (queue), "
+            "coalesce(lanes.queue, rows.queue) AS queue, "
+            f"lanes.lane FROM ({rows}) AS rows LEFT JOIN {lanes} AS lanes ON lanes.stream = rows.queue)"
+        )
+
+    def _lanes(self) -> str:
+        """The lanes of the version as a table: only the model knows which streams are lanes."""
+        found = [(stream, *split_lane(stream)) for stream in sorted(self.version.queues)]
+        rows = [
+            f"({_quoted(stream)}, {_quoted(queue)}, {_quoted(lane)})"
+            for stream, queue, lane in found
+            if lane is not None
+        ]
+        values = ", ".join(rows) or "(NULL::VARCHAR, NULL::VARCHAR, NULL::VARCHAR)"
+        return f"(SELECT * FROM (VALUES {values}) AS known(stream, queue, lane))"
+
+
+class _Explained:
+    """Turns DuckDB's errors into ours."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import duckdb
+
+        if not isinstance(error, duckdb.Error):
+            return
+        line = _first_line(error)
+        if isinstance(error, duckdb.IOException):
+            raise LakeError(
+                f"a file cannot be read or written ({line}); if it is one of the lake and 'oxcart pipeline "
+                "expire' ran meanwhile, ask again"
+            ) from error
+        raise ValidationError("query", "SQL that DuckDB can run", None, line) from error
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    try:
+        import duckdb
+    except ImportError:
+        raise MissingExtra("reading the lake without Spark", "lake") from None
+    made = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    for setting in _SETTINGS:
+        made.execute(setting)
+    return made
+
+
+def _check_statement(connection: duckdb.DuckDBPyConnection, text: str) -> None:
+    """Refuses anything but one query: the lake is only read."""
+    import duckdb
+
+    with _Explained():
+        found = connection.extract_statements(text)
+    kinds = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+    if len(found) != 1 or found[0].type not in kinds:
+        shown = " ".join(text.split())
+        raise ValidationError("query", "one SELECT", shown)
+
+
+def _names(connection: duckdb.DuckDBPyConnection, text: str) -> set[str]:
+    """Returns the tables of the lake that a query names.
+
+    Raises:
+        ValidationError: One of them does not exist, or only Spark computes it.
+    """
+    row = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone()
+    tree = msgspec.json.decode(row[0] if row else "{}")
+    if tree.get("error"):  # no plain SELECT: EXPLAIN, PIVOT
+        named, own = set(connection.get_table_names(text)), frozenset[str]()
+    else:
+        named, own = _named_by(tree)
+    found = {name.lower() for name in named}
+    computed = sorted(found & COMPUTED.keys())
+    if computed:
+        raise ValidationError(
+            "table",
+            "a stored one",
+            computed[0],
+            f"Spark computes the table {computed[0]} from all days: ask with --spark",
+        )
+    # A name that is no word is a file of the user's own.
+    unknown = sorted(name for name in found - STORED.keys() - own if re.fullmatch(r"\w+", name))
+    if unknown:
+        raise unknown_table(unknown[0])
+    return found & STORED.keys()
+
+
+def _named_by(tree: Any) -> tuple[set[str], frozenset[str]]:
+    """Returns the tables that a parsed query reads, and the names that it gives to its own parts."""
+    named: set[str] = set()
+    own: set[str] = set()
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            if node.get("type") == "BASE_TABLE" and node.get("schema_name") in ("", "main"):
+                named.add(node["table_name"])
+            if "cte_map" in node:
+                own.update(part["key"].lower() for part in node["cte_map"]["map"])
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+    return named, frozenset(own)
+
+
+def _first_line(error: Exception) -> str:
+    """Returns the message of DuckDB without its kind, the position in the query, and further lines."""
+    return str(error).partition("\n")[0].partition(": ")[2] or str(error).partition("\n")[0]
+
+
+def _type(kind: str) -> str:
+    return _TYPES.get(kind, kind.upper())
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
