@@ -1,1 +1,1 @@
-"""The faces of other packages on our engine. Their ways of naming things stay in here."""
+"""The APIs of other packages on our engine. Their naming conventions stay in here."""

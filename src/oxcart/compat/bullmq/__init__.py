@@ -2,10 +2,10 @@
 
     from oxcart.compat.bullmq import Queue, Worker    # was: from bullmq import Queue, Worker
 
-Names, dict options, events, errors and the retry rule are that package's; so is what is stored, and whoever
-shares the queues, Node included, notices nothing. ``docs/migrating-from-bullmq.md`` lists the differences.
-Beyond it there is what Node has and PyPI's package lacks: jitter, ``waitUntilFinished``, ``getDependencies``,
-``changeDelay``, ``RateLimitError`` and others.
+Names, dict options, events, errors and the retry rule are that package's. So is the stored data: peers that
+share the queues, Node included, notice no difference. ``docs/migrating-from-bullmq.md`` lists the
+differences. It also has features of Node that PyPI's package lacks: jitter, ``waitUntilFinished``,
+``getDependencies``, ``changeDelay``, ``RateLimitError`` and others.
 """
 
 from oxcart.compat.bullmq.abort_controller import AbortController, AbortError, AbortSignal

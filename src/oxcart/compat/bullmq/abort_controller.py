@@ -1,4 +1,4 @@
-"""How a processor learns that it should stop: a signal, and whoever gives it."""
+"""The signal that asks a processor to stop, and the controller that gives it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class AbortError(Exception):
-    """A processor stopped because it was told to."""
+    """A processor stopped because of its signal."""
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "The operation was aborted")
@@ -32,7 +32,7 @@ class AbortSignal:
 
     @property
     def reason(self) -> str | None:
-        """Why, where somebody said so."""
+        """The reason, if one was given."""
         if self._reason is None and self._running is not None and not self._event.is_set():
             return self._running.cancel_reason
         return self._reason
@@ -62,7 +62,7 @@ class AbortController:
         self.signal = AbortSignal()
 
     def abort(self, reason: str | None = None) -> None:
-        """Gives the signal; what comes later changes nothing."""
+        """Gives the signal; later calls change nothing."""
         if not self.signal._event.is_set():
             self.signal._reason = reason
             self.signal._event.set()

@@ -1,4 +1,4 @@
-"""How long a failed job waits, computed as PyPI's package does; our workers go by ``model.backoff``."""
+"""Computes backoff as PyPI's package does; our workers use ``model.backoff``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _exponential(delay: int) -> Strategy:
 
 
 class Backoffs:
-    """The policies that every peer knows, and the way to a worker's own."""
+    """The policies that every peer knows, and the hook for a worker's own."""
 
     builtin_strategies: ClassVar[dict[str, Callable[[int], Strategy]]] = {
         "fixed": _fixed,
@@ -29,7 +29,7 @@ class Backoffs:
 
     @staticmethod
     def normalize(backoff: Any) -> Any:
-        """A policy as a dict; a plain number is a fixed wait, nothing is None."""
+        """Returns a policy as a dict; a plain number is a fixed wait, nothing is None."""
         return backoff_of(backoff)
 
     @staticmethod
@@ -40,7 +40,7 @@ class Backoffs:
         job: Any,
         customStrategy: Strategy | None,
     ) -> Any:
-        """The ms to wait after an attempt; None without a policy.
+        """Returns the ms to wait after an attempt; None without a policy.
 
         Raises:
             Exception: The policy's type is unknown.
@@ -52,7 +52,7 @@ class Backoffs:
 
 
 def lookup_strategy(backoff: Mapping[str, Any], custom_strategy: Strategy | None) -> Strategy:
-    """The function that computes the waits of a policy.
+    """Returns the function that computes the waits of a policy.
 
     Raises:
         Exception: The policy's type is unknown.

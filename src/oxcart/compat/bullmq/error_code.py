@@ -1,4 +1,4 @@
-"""The numbers with which a script refuses a call."""
+"""The codes of refused calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class ErrorCode(Enum):
-    """Why a call was refused; ``error.code`` of what the call raises."""
+    """Why a call was refused; ``error.code`` of the raised error."""
 
     JobNotExist = -1
     JobLockNotExist = -2

@@ -1,4 +1,4 @@
-"""Listeners by the name of an event, as Node has them."""
+"""Listeners by the name of an event, as in Node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Listener = Callable[..., Any]
 
 
 class EventEmitter:
-    """Something that tells its listeners what happens."""
+    """Calls its listeners when an event happens."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
@@ -23,10 +23,10 @@ class EventEmitter:
         return function
 
     def off(self, event_name: str, function: Listener) -> None:
-        """Takes a listener away.
+        """Removes a listener.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not registered.
         """
         known = self._listeners.get(event_name, [])
         rest = known.copy()
@@ -34,12 +34,12 @@ class EventEmitter:
         self._listeners[event_name] = rest
 
     def emit(self, event_name: str, *args: Any, **kwargs: Any) -> None:
-        """Calls the listeners of an event, in the order in which they came."""
+        """Calls the listeners of an event, in the order in which they were added."""
         for function in self._listeners.get(event_name, ()):
             function(*args, **kwargs)
 
-    def _tell(self, event_name: str, *args: Any) -> None:
-        """As ``emit``, for what happens here: a listener that raises is an ``error``, and costs no job."""
+    def _emit_safely(self, event_name: str, *args: Any) -> None:
+        """As ``emit``, for our own events: a listener that raises causes an ``error`` event."""
         for function in self._listeners.get(event_name, ()):
             try:
                 function(*args)
@@ -47,4 +47,4 @@ class EventEmitter:
                 if event_name == "error" or not self._listeners.get("error"):
                     log.exception("a listener of %r raised", event_name)
                 else:
-                    self._tell("error", error)
+                    self._emit_safely("error", error)

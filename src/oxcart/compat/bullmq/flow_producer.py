@@ -1,7 +1,4 @@
-"""Flows as PyPI's package has them: a tree of jobs, given as dicts, added in one step.
-
-May touch: the server, through Oxcart's queues.
-"""
+"""Flows as in PyPI's package: a tree of jobs, written as dicts, added in one step."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from oxcart.queue import Queue as OxcartQueue
 
 
 class MinimalQueue:
-    """A queue as far as a job of a flow needs it."""
+    """The part of a queue that a job of a flow needs."""
 
     def __init__(self, inner: OxcartQueue, opts: Mapping[str, Any]) -> None:
         self.inner = inner
@@ -42,7 +39,7 @@ class FlowProducer(EventEmitter):
     """Adds flows.
 
     Args:
-        redisOpts: A connection; or all options, where it is a dict with ``connection`` or ``prefix``.
+        redisOpts: A connection; or all options, if it is a dict with ``connection`` or ``prefix``.
         opts: ``prefix``, ``connection``.
     """
 
@@ -60,7 +57,7 @@ class FlowProducer(EventEmitter):
         self._queues: dict[tuple[str, str], MinimalQueue] = {}
 
     async def add(self, flow: Mapping[str, Any], opts: Mapping[str, Any] | None = None) -> Any:
-        """Adds a flow: all of it, or nothing.
+        """Adds a flow: all of it, or none.
 
         Args:
             flow: ``name``, ``queueName``, ``data``, ``opts``, ``prefix`` and ``children``, which are such
@@ -71,8 +68,8 @@ class FlowProducer(EventEmitter):
             ``job`` and ``children`` of the same form; None once the producer is closed.
 
         Raises:
-            ValidationError: Something is wrong with the tree; nothing was written.
-            Exception: The parent of the job at the top does not exist; ``code`` says so.
+            ValidationError: The tree is invalid; nothing was written.
+            Exception: The parent of the job at the top does not exist; ``code`` is the reply code.
         """
         if self.closing:
             return None
@@ -82,7 +79,7 @@ class FlowProducer(EventEmitter):
         return tree
 
     async def addBulk(self, flows: Sequence[Mapping[str, Any]]) -> Any:
-        """Adds several flows; as many as fit into one step of 1000 jobs all together or not at all."""
+        """Adds several flows; up to 1000 jobs go in one step, all or none of them."""
         if self.closing:
             return None
         trees = await self.addNodes(flows, [])
@@ -92,7 +89,7 @@ class FlowProducer(EventEmitter):
     async def addNodes(
         self, nodes: Sequence[Mapping[str, Any]], entries: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Makes the jobs of flows, and notes them in ``entries``; nothing is added yet."""
+        """Makes the jobs of flows, and appends them to ``entries``; adds nothing yet."""
         return [await self.addNode(node, _above(node), None, entries) for node in nodes]
 
     async def addChildren(
@@ -102,7 +99,7 @@ class FlowProducer(EventEmitter):
         queues_opts: Mapping[str, Any] | None,
         entries: list[dict[str, Any]],
     ) -> list[dict[str, Any]]:
-        """The same for the children of a job."""
+        """Does the same for the children of a job."""
         return [await self.addNode(node, parent, queues_opts, entries) for node in nodes]
 
     async def addNode(
@@ -112,7 +109,7 @@ class FlowProducer(EventEmitter):
         queues_opts: Mapping[str, Any] | None,
         entries: list[dict[str, Any]],
     ) -> dict[str, Any]:
-        """Makes the job of a node and those below it, and notes them in ``entries``, parents first."""
+        """Makes the job of a node and the jobs below it, and appends them to ``entries``, parents first."""
         queue = self.queueFromNode(node, node.get("prefix") or self.prefix)
         defaults = ((queues_opts or {}).get(queue.name) or {}).get("defaultJobOptions") or {}
         own = node.get("opts") or {}
@@ -126,7 +123,7 @@ class FlowProducer(EventEmitter):
         return {"job": job, "children": await self.addChildren(below, link, queues_opts, entries)}
 
     def queueFromNode(self, node: Mapping[str, Any], prefix: str) -> MinimalQueue:
-        """The queue of a node."""
+        """Returns the queue of a node."""
         name = node["queueName"]
         found = self._queues.get((prefix, name))
         if found is None:
@@ -135,7 +132,7 @@ class FlowProducer(EventEmitter):
         return found
 
     async def getFlow(self, opts: Mapping[str, Any]) -> Any:
-        """A job with those below it, or None; as Node has it.
+        """Returns a job with the jobs below it, or None; as in Node.
 
         Args:
             opts: ``id`` and ``queueName``, ``depth`` and ``maxChildren``.
@@ -173,7 +170,7 @@ class FlowProducer(EventEmitter):
         _name(node, added)
 
     async def _add_all(self, nodes: Sequence[dict[str, Any]]) -> None:
-        """All together where they can go so; one that is refused is no error here, as in Node."""
+        """Adds nodes in one step if that is possible; a refused node is no error here, as in Node."""
         trees = [_tree(node) for node in nodes]
         tied = any(node["job"].parent or node["job"].deduplication_id for node in nodes)
         if trees and not tied and sum(map(_size, trees)) <= MOST_JOBS:
@@ -223,7 +220,7 @@ def _size(tree: Tree) -> int:
 
 
 def _name(node: Mapping[str, Any], added: AddedTree) -> None:
-    """Writes the ids under which jobs were added; another one where a deduplication window kept them out."""
+    """Sets the ids under which jobs were added; a window that kept a job out gives that of its owner."""
     node["job"].id = added.id
     for child, one in zip(node.get("children", ()), added.children, strict=False):
         _name(child, one)

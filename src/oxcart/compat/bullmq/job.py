@@ -1,6 +1,6 @@
-"""A job as PyPI's package shows it: what it is, and what can be done with it.
+"""A job as in PyPI's package: its fields and its methods.
 
-A job in a processor's hands reads its record only when somebody looks: most processors want the data alone.
+A job in a processor reads its record only when a field is used: most processors need only the data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oxcart.broker.clock import now_ms
 from oxcart.broker.port import Ask, Lease, Outcome, OutcomeKind
 from oxcart.compat.bullmq.options import backoff_of, policy_of, shown
 from oxcart.compat.bullmq.record import dumps, hash_of, loads, next_of, number, texts
-from oxcart.compat.bullmq.refusals import refusal, told
+from oxcart.compat.bullmq.refusals import refusal, translate_refusal
 from oxcart.compat.bullmq.store import HasQueue, store_of
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import JobError, JobLocked, JobNotFound, ReplyCode
@@ -32,7 +32,7 @@ _FLAGS = {
     OnFailure.IGNORE: "idof",
     OnFailure.REMOVE: "rdof",
 }
-#: What a list is called where states have names.
+#: The names of lists as states.
 _LISTS = {"wait": "waiting", "paused": "waiting", "active": "active"}
 
 _NOTHING: Any = (None, None, None, None)
@@ -42,14 +42,14 @@ class Job:
     """A job.
 
     Args:
-        queue: Where it belongs.
+        queue: Its queue.
         name: Its name.
         data: Its payload.
         opts: Its options.
-        job_id: Its id, where the options name none.
+        job_id: Its id, if the options have none.
 
     Raises:
-        ValueError: The options say more than one thing about its parent.
+        ValueError: The options contain more than one policy for its parent.
     """
 
     attempts: int
@@ -136,7 +136,7 @@ class Job:
 
     @classmethod
     def _claimed(cls, queue: Any, running: RunningJob, *, managed: bool) -> Job:
-        """A job in a processor's hands; ``managed`` where our engine ends it."""
+        """Returns a job for a processor; ``managed`` if our engine ends it."""
         job = cls.__new__(cls)
         job.__dict__.update(
             queue=queue,
@@ -151,7 +151,7 @@ class Job:
         return job
 
     def __getattr__(self, name: str) -> Any:
-        """Reads the record of a claimed job, when somebody looks at it for the first time."""
+        """Reads the record of a claimed job, when one of its fields is used for the first time."""
         raw = self.__dict__.pop("_raw", None)
         if raw is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -171,7 +171,7 @@ class Job:
         opts = shown(opts) if isinstance(opts, dict) else {}
         try:
             Job.__init__(self, queue, raw.get("name", ""), loads(raw.get("data"), {}), opts)
-        except ValueError:  # whoever wrote it: a job that exists can be looked at
+        except ValueError:  # a malformed job of any client can still be read
             Job.__init__(self, queue, raw.get("name", ""), loads(raw.get("data"), {}), {})
             self.opts.update(opts, backoff=backoff_of(opts.get("backoff")))
         found = {name: number(raw.get(name)) for name in ("delay", "priority", "timestamp", "ats", "stc")}
@@ -181,7 +181,8 @@ class Job:
             delay=found["delay"],
             priority=found["priority"],
             timestamp=found["timestamp"],
-            # What a retry has reset; the number on the server only grows, because it is the fencing number.
+            # The value that a retry has reset; the server's number only grows, because it is the fencing
+            # number.
             attemptsStarted=max(0, found["ats"] - number(raw.get("ox:restarted"))),
             attemptsMade=number(raw.get("attemptsMade") or raw.get("atm")),
             stalledCounter=found["stc"],
@@ -201,14 +202,14 @@ class Job:
 
     @staticmethod
     def fromJSON(queue: Any, rawData: Mapping[str, Any], jobId: str | None = None) -> Job:
-        """A job from its stored fields, as text."""
+        """Returns a job from its stored fields, as text."""
         job = Job.__new__(Job)
         job._fill(queue, rawData, jobId)
         return job
 
     @staticmethod
     async def fromId(queue: HasQueue, jobId: str) -> Job | None:
-        """A job as it is now, or None."""
+        """Returns a job as it is now, or None."""
         (fields,) = await store_of(queue).records([jobId])
         return None if not fields else job_of(queue, jobId, fields)
 
@@ -216,9 +217,9 @@ class Job:
     async def addJobLog(queue: HasQueue, jobId: str, logRow: str, keepLogs: int = 0) -> int:
         """Appends to a job's log; returns how many rows it has."""
         adding = store_of(queue).logs.append(jobId, [str(logRow)], keepLogs or None)
-        return await told(adding, "addLog", jobId)
+        return await translate_refusal(adding, "addLog", jobId)
 
-    # -- looking
+    # -- reading
 
     @property
     def _broker(self) -> BullMQBroker:
@@ -229,57 +230,57 @@ class Job:
         return str(self.id)
 
     async def getState(self) -> str:
-        """Its state, ``unknown`` for none."""
+        """Returns its state, ``unknown`` if there is no such job."""
         return (await self._broker.states([self._id]))[0]
 
     async def isCompleted(self) -> bool:
-        """Whether it has completed."""
+        """Returns whether it has completed."""
         return await self.isInZSet("completed")
 
     async def isFailed(self) -> bool:
-        """Whether it has failed."""
+        """Returns whether it has failed."""
         return await self.isInZSet("failed")
 
     async def isDelayed(self) -> bool:
-        """Whether its time has not come."""
+        """Returns whether it is delayed."""
         return await self.isInZSet("delayed")
 
     async def isWaitingChildren(self) -> bool:
-        """Whether it waits for children."""
+        """Returns whether it waits for children."""
         return await self.isInZSet("waiting-children")
 
     async def isActive(self) -> bool:
-        """Whether a worker holds it."""
+        """Returns whether it is leased."""
         return await self.isInList("active")
 
     async def isWaiting(self) -> bool:
-        """Whether it is ready to run, and has no priority."""
+        """Returns whether it is ready to run, and has no priority."""
         return await self.isInList("wait")
 
     async def isInZSet(self, set: str) -> bool:
-        """Whether it is in a state."""
+        """Returns whether it is in a state."""
         return await self.getState() == set
 
     async def isInList(self, list_name: str) -> bool:
-        """Whether it is in a list."""
+        """Returns whether it is in a list."""
         return await self.getState() == _LISTS.get(list_name, list_name)
 
     async def getChildrenValues(self) -> dict[str, Any]:
-        """What its children returned, by their keys."""
+        """Returns the results of its children, by their keys."""
         found = await self._broker.flows.every(self._id, "processed")
         return {key: child.value for key, child in found.items()}
 
     async def getIgnoredChildrenFailures(self) -> dict[str, str]:
-        """Why children failed whose failure is ignored, by their keys; as Node has it."""
+        """Returns why children failed whose failure is ignored, by their keys; as in Node."""
         found = await self._broker.flows.every(self._id, "ignored")
         return {key: child.reason or "" for key, child in found.items()}
 
     async def getDependencies(self, opts: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Its children by what became of them; as Node has it.
+        """Returns its children by their outcomes; as in Node.
 
         Args:
             opts: For each kind wanted (``processed``, ``unprocessed``, ``ignored``, ``failed``) a dict of
-                ``cursor`` and ``count``; all of all kinds unless given.
+                    ``cursor`` and ``count``; all children of all kinds by default.
 
         Returns:
             ``processed`` and ``ignored`` as dicts by the children's keys, the others as lists of keys; with
@@ -302,7 +303,7 @@ class Job:
         return found
 
     async def getDependenciesCount(self, opts: Mapping[str, Any] | None = None) -> dict[str, int]:
-        """How many children it has, by what became of them; as Node has it."""
+        """Returns how many children it has, by their outcomes; as in Node."""
         counts = await self._broker.flows.counts(self._id)
         kinds = [
             kind for kind in ("failed", "ignored", "processed", "unprocessed") if not opts or opts.get(kind)
@@ -310,11 +311,11 @@ class Job:
         return {kind: int(getattr(counts, kind)) for kind in kinds}
 
     async def waitUntilFinished(self, queueEvents: Any = None, ttl: int | None = None) -> Any:
-        """Waits for its end and returns its result; as Node has it, also when it is removed at its end.
+        """Waits for its end and returns its result, even if it is removed at its end; as in Node.
 
         Args:
-            queueEvents: Not needed; taken because Node needs it.
-            ttl: How many ms to wait; None for ever.
+            queueEvents: Not needed; accepted because Node needs it.
+            ttl: How many ms to wait; None for no limit.
 
         Raises:
             JobFailed: It failed.
@@ -328,37 +329,37 @@ class Job:
     async def updateData(self, data: Any) -> None:
         """Replaces its payload."""
         self.data = data
-        await told(self._broker.update_data(self._id, dumps(data)), "updateData", self.id)
+        await translate_refusal(self._broker.update_data(self._id, dumps(data)), "updateData", self.id)
 
     async def updateProgress(self, progress: Any) -> None:
         """Writes its progress: anything that JSON can hold."""
         self.progress = progress
         writing = self._broker.set_progress(self._id, dumps(progress, "progress"))
-        await told(writing, "updateProgress", self.id)
+        await translate_refusal(writing, "updateProgress", self.id)
 
     async def log(self, logRow: str) -> int:
         """Appends to its log; returns how many rows it has."""
         return await Job.addJobLog(self.queue, self._id, logRow, self.opts.get("keepLogs") or 0)
 
     async def clearLogs(self, keepLogs: int = 0) -> None:
-        """Drops its log but for the newest rows; as Node has it."""
+        """Drops its log except the newest rows; as in Node."""
         await self._broker.logs.clear(self._id, keepLogs)
 
     async def promote(self) -> None:
-        """Lets it run now instead of at its time."""
-        await told(self._broker.promote_job(self._id), "promote", self.id, "delayed")
+        """Promotes it now."""
+        await translate_refusal(self._broker.promote_job(self._id), "promote", self.id, "delayed")
         self.delay = 0
 
     async def changeDelay(self, delay: int) -> None:
-        """Changes its delay, counted from now; as Node has it."""
-        await told(self._broker.change_delay(self._id, delay), "changeDelay", self.id, "delayed")
+        """Changes its delay, counted from now; as in Node."""
+        await translate_refusal(self._broker.change_delay(self._id, delay), "changeDelay", self.id, "delayed")
         self.delay = delay
 
     async def changePriority(self, opts: Mapping[str, Any]) -> None:
         """Changes its priority; ``lifo`` puts it in front of its equals."""
         priority = opts.get("priority") or 0
         changing = self._broker.updates.change_priority(self._id, priority, lifo=bool(opts.get("lifo")))
-        await told(changing, "changePriority", self.id)
+        await translate_refusal(changing, "changePriority", self.id)
         self.priority = priority
 
     async def retry(self, state: str = "failed", opts: Mapping[str, Any] | None = None) -> None:
@@ -366,14 +367,14 @@ class Job:
 
         Args:
             state: Which of the two it is in.
-            opts: ``resetAttemptsMade`` counts its attempts from the beginning, ``resetAttemptsStarted`` its
+            opts: ``resetAttemptsMade`` resets its attempts, ``resetAttemptsStarted`` its
                 starts.
         """
         opts = opts or {}
         lifo, reset = bool(self.opts.get("lifo")), bool(opts.get("resetAttemptsMade"))
         restart = bool(opts.get("resetAttemptsStarted"))
         again = self._broker.retry_job(self._id, state, lifo=lifo, reset=reset, restart=restart)
-        await told(again, "reprocessJob", self.id, state)
+        await translate_refusal(again, "reprocessJob", self.id, state)
         self.failedReason = self.finishedOn = self.processedOn = self.returnvalue = None
         if reset:
             self.attemptsMade = 0
@@ -384,43 +385,45 @@ class Job:
         """Removes it, with its children unless ``removeChildren`` is False.
 
         Raises:
-            Exception: A worker holds it, or a child of it.
+            Exception: It is leased, or a child of it is.
         """
         if not await removed(self._broker, self._id, (opts or {}).get("removeChildren", True)):
             raise Exception(f"Job {self.id} could not be removed because it is locked by another worker")
 
     async def removeUnprocessedChildren(self) -> None:
-        """Removes the jobs below it that have not ended and that no worker holds; as Node has it."""
-        await told(self._broker.flows.remove_unprocessed(self._id), "removeUnprocessedChildren", self.id)
+        """Removes the jobs below it that have not ended and are not leased; as in Node."""
+        await translate_refusal(
+            self._broker.flows.remove_unprocessed(self._id), "removeUnprocessedChildren", self.id
+        )
 
     async def removeChildDependency(self) -> bool:
-        """Lets its parent wait for it no more; says whether one did. As Node has it."""
+        """Detaches it from its parent, which no longer waits for it; returns whether one did. As in Node."""
         leaving = self._broker.flows.leave_parent(self._id)
-        left = await told(leaving, "removeChildDependency", self.id, parent=self.parentKey)
+        left = await translate_refusal(leaving, "removeChildDependency", self.id, parent=self.parentKey)
         if left:
             self.parent = self.parentKey = None
         return left
 
     async def removeDeduplicationKey(self) -> bool:
-        """Closes the deduplication window that it owns; as Node has it."""
+        """Closes the deduplication window that it owns; as in Node."""
         window = self.deduplication_id
         return window is not None and await self._broker.deduplication.release(window, self._id)
 
     def discard(self) -> None:
-        """Lets a failure of this attempt be the last; as Node has it."""
+        """Makes a failure of this attempt final; as in Node."""
         self.discarded = True
 
     def updateStacktrace(self) -> None:
-        """Notes the trace of the exception that is being handled."""
+        """Records the trace of the exception that is being handled."""
         limit = self.opts.get("stackTraceLimit")
         self.stacktrace.append(traceback.format_exc())
         if limit is not None:
             self.stacktrace = self.stacktrace[-limit:] if limit else []
 
-    # -- ending an attempt
+    # -- finishing an attempt
 
     async def moveToDelayed(self, timestamp: int, token: str | None = None) -> None:
-        """Puts it off until a time; a processor raises ``DelayedError`` next.
+        """Delays it until a time; a processor raises ``DelayedError`` next.
 
         In a processor that our worker runs it takes effect when the processor ends.
         """
@@ -433,7 +436,7 @@ class Job:
         self.delay = delay
 
     async def moveToWaitingChildren(self, token: str, opts: Mapping[str, Any] | None = None) -> bool:
-        """Lets it wait for its children; a processor raises ``WaitingChildrenError`` next.
+        """Makes it wait for its children; a processor raises ``WaitingChildrenError`` next.
 
         In a processor that our worker runs it takes effect when the processor ends.
 
@@ -459,7 +462,7 @@ class Job:
         return pending
 
     async def moveToWait(self, token: str | None = None) -> None:
-        """Gives it back; a processor raises ``WaitingError`` next. As Node has it."""
+        """Returns it to the queue; a processor raises ``WaitingError`` next. As in Node."""
         if self._is_ours(token):
             self._ending = RateLimited("1ms")
         else:
@@ -471,11 +474,11 @@ class Job:
         token: str,
         fetchNext: bool = False,
     ) -> Any:
-        """Completes it, for those who process without a processor (``Worker.getNextJob``).
+        """Completes it, for programs without a processor (``Worker.getNextJob``).
 
         Returns:
             With ``fetchNext`` the next job's fields, id, and ms until which there is none, for
-            ``Worker.nextJobFromJobData``; four times None otherwise.
+            ``Worker.nextJobFromJobData``; otherwise four times None.
         """
         self.returnvalue = return_value
         outcome = self.queue.judge.of_result(self._hold(token), dumps(return_value, "return value"))
@@ -485,10 +488,10 @@ class Job:
         return answer
 
     async def moveToFailed(self, err: BaseException, token: str, fetchNext: bool = False) -> Any:
-        """Fails it, or lets it be tried again; the counterpart of ``moveToCompleted``.
+        """Fails or retries it; the counterpart of ``moveToCompleted``.
 
         Returns:
-            As ``moveToCompleted`` for a job that failed for good. For one that is tried again None; but with
+            As ``moveToCompleted`` for a job that failed for good. For a retried job None, but with
             ``fetchNext`` and a backoff the next job.
         """
         self.failedReason = str(err)
@@ -507,14 +510,14 @@ class Job:
         return answer
 
     async def extendLock(self, token: str, duration: int) -> int:
-        """Renews the lock under which it is processed; 1 if it is still ours. As Node has it."""
+        """Renews the lock under which it is processed; returns 1 if it is still ours. As in Node."""
         return 0 if await self._broker.renew([Lease(self._id, token)], duration) else 1
 
     def _is_ours(self, token: str | None) -> bool:
         return self._managed and token in (None, self.token)
 
     def _hold(self, token: str) -> RunningJob:
-        """The job as our engine has it while it runs."""
+        """Returns the job as our engine has it while it runs."""
         running = self._running
         if running is not None and running.token == token:
             return running
@@ -552,7 +555,7 @@ class Job:
 
 
 def job_of(queue: Any, job_id: str, fields: Mapping[bytes, bytes]) -> Job:
-    """A job from its record."""
+    """Returns a job from its record."""
     stored = {
         key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in fields.items()
     }
@@ -563,7 +566,7 @@ def job_of(queue: Any, job_id: str, fields: Mapping[bytes, bytes]) -> Job:
 
 
 async def removed(broker: BullMQBroker, job_id: str, children: bool) -> int:
-    """Removes a job; 1 when it is gone, 0 when a worker holds it, and the code of any other refusal."""
+    """Removes a job; returns 1 if it is gone, 0 if it is leased, else the code of the refusal."""
     try:
         await broker.remove_job(job_id, children=children)
     except JobLocked:

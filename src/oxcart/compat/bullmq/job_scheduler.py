@@ -1,4 +1,4 @@
-"""Schedulers as PyPI's package has them: jobs that are made again and again."""
+"""Schedulers as in PyPI's package: rules that make jobs again and again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oxcart.broker.bullmq.claimed import BullMQClaim
 from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.options import backoff_of, read_options, shown, stored
 from oxcart.compat.bullmq.record import dumps, name_of
-from oxcart.compat.bullmq.refusals import bad_cron, told
+from oxcart.compat.bullmq.refusals import bad_cron, translate_refusal
 from oxcart.compat.bullmq.store import HasQueue, store_of
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.schedule import Schedule, Scheduler, check_scheduler_id
@@ -26,8 +26,8 @@ class JobScheduler:
 
     Args:
         queue: A queue or a worker.
-        repeat_strategy: Computes the first run of a ``pattern`` that is no cron expression. Those after it
-            are made by whoever claims one, who must know the pattern too; as in PyPI's package.
+        repeat_strategy: Computes the first run of a ``pattern`` that is no cron expression. The worker that
+            claims a run makes the next one, and must know the pattern too; as in PyPI's package.
     """
 
     def __init__(self, queue: HasQueue, repeat_strategy: RepeatStrategy | None = None) -> None:
@@ -48,7 +48,7 @@ class JobScheduler:
 
         Args:
             job_scheduler_id: Its id.
-            repeat_opts: ``every`` (ms) or ``pattern`` (cron, in ``tz``, UTC unless given), and ``limit``,
+            repeat_opts: ``every`` (ms) or ``pattern`` (cron, in ``tz``, by default UTC), and ``limit``,
                 ``startDate``, ``endDate``, ``offset``, ``immediately``.
             job_name: The name of its jobs.
             job_data: Their payload.
@@ -57,10 +57,10 @@ class JobScheduler:
             producer_id: A run of it.
 
         Returns:
-            Its next job; None where there is none any more.
+            Its next job; None if there is no further one.
 
         Raises:
-            ValueError: The repeat options do not fit together; nothing was written.
+            ValueError: The repeat options contradict each other; nothing was written.
         """
         given, repeat = dict(opts or {}), dict(repeat_opts or {})
         _check(repeat)
@@ -87,7 +87,7 @@ class JobScheduler:
                 schedule = Schedule.build(
                     every=None if not every else f"{every}ms",
                     cron=pattern or None,
-                    # Said on the wire: a Node worker that makes the next run would use its own zone.
+                    # Sent on the wire: a Node worker that makes the next run would use its own zone.
                     tz=repeat.get("tz") or "UTC",
                     offset=f"{repeat['offset']}ms" if every and repeat.get("offset") else None,
                     start=start,
@@ -101,7 +101,7 @@ class JobScheduler:
         template = stored({**given, "backoff": backoff_of(given.get("backoff"))})
         store = store_of(self.queue).schedules
         upserting = store.write(job_scheduler_id, schedule, name_of(job_name), body, template, at_ms=at_ms)
-        made_run = await told(upserting, "addJobScheduler", job_scheduler_id)
+        made_run = await translate_refusal(upserting, "addJobScheduler", job_scheduler_id)
         if made_run is None:
             return None
         job_id, delay = made_run
@@ -127,7 +127,7 @@ class JobScheduler:
         return Job(self.queue, name, data, {**opts, **own}, job_id)
 
     async def _advance(self, scheduler_id: str, producer_id: str | None) -> str | None:
-        """Makes the run after one that exists; the server sees to it that there is only one such."""
+        """Makes the run after an existing one; the server makes sure that there is only one."""
         broker = store_of(self.queue)
         if producer_id is None:
             found = await broker.schedules.get(scheduler_id)
@@ -144,28 +144,28 @@ class JobScheduler:
         return made or None
 
     async def removeJobScheduler(self, job_scheduler_id: str) -> int:
-        """Removes a scheduler; 0 if it was there, 1 if not."""
+        """Removes a scheduler; returns 0 if it existed, 1 if not."""
         return 0 if await self.queue.inner.schedules.remove(job_scheduler_id) else 1
 
     async def isJobScheduler(self, job_scheduler_id: str) -> bool:
-        """Whether there is such a scheduler, and no repeatable job of old under its id."""
+        """Returns whether there is such a scheduler, and not an old repeatable job under its id."""
         found = await self.queue.inner.schedules.get(job_scheduler_id)
         return found is not None and found.runs is not None
 
     async def getScheduler(self, job_scheduler_id: str) -> dict[str, Any] | None:
-        """A scheduler as it is now, or None."""
+        """Returns a scheduler as it is now, or None."""
         found = await self.queue.inner.schedules.get(job_scheduler_id)
         return None if found is None else _shown(found)
 
     async def getJobSchedulers(
         self, start: int = 0, end: int = -1, asc: bool = False
     ) -> list[dict[str, Any]]:
-        """Schedulers by the time of their next job, latest first unless ``asc``."""
+        """Returns schedulers by the time of their next job, latest first unless ``asc``."""
         found = await store_of(self.queue).schedules.page(start, end, latest=not asc)
         return [_shown(one) for one in found]
 
     async def getSchedulersCount(self) -> int:
-        """How many there are."""
+        """Returns how many there are."""
         return int(await self.queue.inner.schedules.count())
 
 
@@ -180,7 +180,7 @@ def _check(repeat: Mapping[str, Any]) -> None:
 
 
 def to_millis(value: Any) -> int | None:
-    """A date as users give it, ms or ISO text, in ms; None for what is none."""
+    """Returns a date in ms from ms or ISO text; None if it is no date."""
     if value is None or value == "" or isinstance(value, bool):
         return None
     if isinstance(value, int | float):

@@ -1,7 +1,7 @@
-"""Which jobs a worker holds, and the signals by which their processors can be told to stop.
+"""The jobs that a worker has leased, and the signals that ask their processors to stop.
 
-The locks of jobs that a worker runs are renewed by our engine, in a process of its own. What is tracked here
-by hand (``track_job``, for jobs of ``Worker.getNextJob``) is renewed here.
+Our engine renews the locks of jobs that a worker runs, in a separate process. Jobs that a program takes
+itself (``track_job``, for jobs of ``Worker.getNextJob``) are renewed here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class _Tracked:
 
 
 class LockManager:
-    """The jobs that a worker holds.
+    """The leased jobs of a worker.
 
     Args:
-        worker: The worker; told of what is renewed by its events.
+        worker: The worker; it emits the events of renewals.
         lock_renew_time: Locks are renewed twice in so many ms.
         lock_duration: For how many ms they are renewed.
         worker_id: The worker's id.
@@ -58,21 +58,21 @@ class LockManager:
 
     @property
     def tracked_jobs(self) -> dict[str, dict[str, Any]]:
-        """What is known of every job that is held."""
+        """The data of every leased job."""
         return {
             job_id: {"token": one.token, "ts": one.ts, "abort_controller": one.controller}
             for job_id, one in self._tracked.items()
         }
 
     def start(self) -> None:
-        """Begins to renew what is tracked by hand."""
+        """Starts renewing the jobs of ``track_job``."""
         if not self.closed and self._renewing is None and self.lock_renew_time > 0:
             self._renewing = asyncio.ensure_future(self._renew())
 
     def track_job(
         self, job_id: str, token: str, ts: int, should_create_controller: bool = False
     ) -> AbortController | None:
-        """Renews a job's lock from now on; returns what stops its processor, where asked for."""
+        """Renews a job's lock from now on; returns the controller that stops its processor, if requested."""
         if self.closed or not job_id:
             return None
         controller = AbortController() if should_create_controller else None
@@ -80,7 +80,7 @@ class LockManager:
         return controller
 
     def hold(self, running: RunningJob, wants_signal: bool) -> AbortController | None:
-        """Notes a job that our engine runs, and renews."""
+        """Registers a job that our engine runs and renews."""
         controller = None
         if wants_signal:
             controller = AbortController()
@@ -93,7 +93,7 @@ class LockManager:
         self._tracked.pop(job_id, None)
 
     def cancel_job(self, job_id: str, reason: str | None = None) -> bool:
-        """Tells a job's processor to stop; False where it cannot be told."""
+        """Asks a job's processor to stop; returns False if it takes no signal."""
         tracked = self._tracked.get(job_id)
         if tracked is None or tracked.controller is None:
             return False
@@ -101,24 +101,24 @@ class LockManager:
         return True
 
     def cancel_all_jobs(self, reason: str | None = None) -> None:
-        """Tells every processor to stop that can be told."""
+        """Asks all processors to stop that take a signal."""
         for job_id in list(self._tracked):
             self.cancel_job(job_id, reason)
 
     def get_active_job_count(self) -> int:
-        """How many jobs are held."""
+        """Returns how many jobs are leased."""
         return len(self._tracked)
 
     def get_tracked_job_ids(self) -> list[str]:
-        """Which jobs are held."""
+        """Returns the ids of leased jobs."""
         return list(self._tracked)
 
     def is_running(self) -> bool:
-        """Whether locks are renewed."""
+        """Returns whether locks are renewed."""
         return not self.closed and self._renewing is not None
 
     async def close(self) -> None:
-        """Ends the renewal, and forgets all jobs."""
+        """Ends the renewal, and drops all jobs."""
         self.closed = True
         task, self._renewing = self._renewing, None
         if task is not None:
@@ -133,7 +133,7 @@ class LockManager:
             await self.extend(only_by_hand=True)
 
     async def extend(self, *, only_by_hand: bool = False) -> None:
-        """Renews the locks of what is held, now."""
+        """Renews the locks of all leased jobs now."""
         leases = [
             Lease(job_id, one.token)
             for job_id, one in self._tracked.items()
@@ -144,17 +144,17 @@ class LockManager:
         try:
             refused = await store_of(self.worker).renew(leases, self.lock_duration)
         except Exception as error:
-            self.worker._tell("error", error)
+            self.worker._emit_safely("error", error)
             return
-        self.tell_failed(refused)
+        self.emit_failed(refused)
         lost = set(refused)
         renewed = [lease.id for lease in leases if lease.id not in lost]
         if renewed:
-            self.worker._tell("locksRenewed", {"count": len(renewed), "jobIds": renewed})
+            self.worker._emit_safely("locksRenewed", {"count": len(renewed), "jobIds": renewed})
 
-    def tell_failed(self, job_ids: list[str]) -> None:
-        """Tells of locks that could not be renewed."""
+    def emit_failed(self, job_ids: list[str]) -> None:
+        """Emits the events of locks that could not be renewed."""
         if job_ids:
-            self.worker._tell("lockRenewalFailed", job_ids)
+            self.worker._emit_safely("lockRenewalFailed", job_ids)
             for job_id in job_ids:
-                self.worker._tell("error", Exception(f"could not renew lock for job {job_id}"))
+                self.worker._emit_safely("error", Exception(f"could not renew lock for job {job_id}"))

@@ -1,6 +1,6 @@
-"""Options as PyPI's package has them, dicts of Node's names, to and from what is stored.
+"""Converts options of PyPI's package, dicts with Node's names, to and from stored options.
 
-What is given is checked, and stored to the letter: also options that only a peer knows.
+Given options are checked, and stored unchanged: also options that only a peer knows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oxcart.model.errors import ValidationError
 from oxcart.model.flow import OnFailure
 from oxcart.model.options import JobOptions
 
-#: The names that are stored shortened.
+#: Names that are stored in a short form.
 SHORT = {
     "failParentOnFailure": "fpof",
     "continueParentOnFailure": "cpof",
@@ -36,7 +36,7 @@ POLICIES = {
     "ignoreDependencyOnFailure": OnFailure.IGNORE,
 }
 
-#: Our words for options that are checked as everywhere.
+#: Our names of options that are checked as everywhere else.
 _OURS = {
     "jobId": "job_id",
     "keepLogs": "keep_logs",
@@ -54,36 +54,36 @@ _EMPTY = b"{}"
 
 
 def stored(opts: Mapping[str, Any]) -> dict[str, Any]:
-    """Options under the names that are stored; what is None is not."""
+    """Returns options under their stored names, without those that are None."""
     return {SHORT.get(name, name): value for name, value in opts.items() if value is not None}
 
 
 def shown(opts: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored options under the names that users know."""
+    """Returns stored options under the names that users know."""
     return {LONG.get(name, name): value for name, value in opts.items()}
 
 
 def backoff_of(backoff: Any) -> Any:
-    """A whole number is a fixed wait; everything else is as it was given."""
+    """Returns a backoff option; a whole number becomes a fixed wait."""
     if type(backoff) is int:
         return {"type": "fixed", "delay": backoff}
     return backoff or None
 
 
 def policy_of(opts: Mapping[str, Any]) -> OnFailure:
-    """What the job's failure means for its parent.
+    """Returns the effect of the job's failure on its parent.
 
     Raises:
-        ValueError: More than one thing.
+        ValueError: There is more than one.
     """
-    said = [name for name in POLICIES if opts.get(name)]
-    if len(said) > 1:
-        raise ValueError(f"The following options cannot be used together: {', '.join(said)}")
-    return POLICIES[said[0]] if said else OnFailure.WAIT
+    given = [name for name in POLICIES if opts.get(name)]
+    if len(given) > 1:
+        raise ValueError(f"The following options cannot be used together: {', '.join(given)}")
+    return POLICIES[given[0]] if given else OnFailure.WAIT
 
 
 def read_options(opts: Mapping[str, Any]) -> WrittenOptions:
-    """Options ready to be stored, and checked. The parent, and what a failure means for it, go apart.
+    """Returns checked options, ready to be stored, without the parent and the failure policy.
 
     Raises:
         ValidationError: A value is outside its bound.

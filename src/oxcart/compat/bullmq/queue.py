@@ -1,7 +1,4 @@
-"""A queue as PyPI's package has it: add jobs, look at them, steer them.
-
-May touch: the server, through Oxcart's queue.
-"""
+"""A queue as in PyPI's package: adds, reads and changes jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from oxcart.compat.bullmq.options import policy_of, read_options
 from oxcart.compat.bullmq.queue_keys import NAMES
 from oxcart.compat.bullmq.record import dumps, name_of
 from oxcart.compat.bullmq.redis_connection import check_backend, client_of, server_of
-from oxcart.compat.bullmq.refusals import told
+from oxcart.compat.bullmq.refusals import translate_refusal
 from oxcart.compat.bullmq.retries import OnlyUnrecoverable, Strategies
 from oxcart.compat.bullmq.store import store_of
 from oxcart.engine.verdict import Verdict
@@ -30,18 +27,18 @@ from oxcart.model.errors import PayloadError, QueueBusy, ScriptError, Validation
 from oxcart.model.flow import Tree
 from oxcart.queue import Queue as OxcartQueue
 
-#: What there is, as states are named.
+#: The names of all states.
 TYPES = ("active", "completed", "delayed", "failed", "prioritized", "waiting", "waiting-children")
-#: Where the wire keeps them. Jobs of a paused queue are waiting ones.
+#: Their names on the wire. Jobs of a paused queue count as waiting.
 _PLACES = {"waiting": ("wait", "paused"), "wait": ("wait", "paused"), "paused": ()}
-#: Pages that are looked through to fill one in which hashes are missing.
+#: Pages that are read to fill one in which hashes are missing.
 PAGES = 5
-#: Behind every job of a list.
+#: The index after the last job of a list.
 _END = 2**31
 
 
 class QueueBase(EventEmitter):
-    """What queues and workers share: a name, a place, and the queue on our engine."""
+    """The common part of queues and workers: a name, a place, and the queue on our engine."""
 
     def __init__(self, name: str, opts: Mapping[str, Any]) -> None:
         super().__init__()
@@ -49,7 +46,7 @@ class QueueBase(EventEmitter):
         self.name = name
         self.prefix: str = opts.get("prefix") or "bull"
         self._connection = opts.get("connection")
-        #: The queue on our engine, for what this package does not offer.
+        #: The queue on our engine, for features that this package lacks.
         self.inner = OxcartQueue(name, server=server_of(self._connection), prefix=self.prefix)
         self._keys = keys = Keys(name, self.prefix, self.inner._core.server.is_cluster)
         self.qualifiedName = keys.base
@@ -60,13 +57,13 @@ class QueueBase(EventEmitter):
 
     @property
     def client(self) -> Any:
-        """A client of redis-py on the same server, for those who look at keys themselves."""
+        """A client of redis-py on the same server, for programs that read keys themselves."""
         if self._client is None:
             self._client = client_of(self._connection, self.inner._core.server)
         return self._client
 
     def toKey(self, type: str) -> str:
-        """A key of the queue by its last part."""
+        """Returns a key of the queue by its last part."""
         return f"{self.qualifiedName}:{type}"
 
     @property
@@ -75,7 +72,7 @@ class QueueBase(EventEmitter):
         return store_of(self)
 
     def by_hand(self, token: str) -> BullMQBroker:
-        """The queue's storage, whose next claim is made under a lock of the caller's."""
+        """Returns the queue's storage for a claim under the caller's own lock."""
         if self._by_hand is None:
             self._by_hand = BullMQBroker(
                 self.inner._core.server, self.name, prefix=self.prefix, new_token=lambda: self._token
@@ -116,7 +113,7 @@ class Queue(QueueBase):
         """Adds a job.
 
         Raises:
-            ValidationError: Something is wrong with it; nothing was written.
+            ValidationError: An argument is invalid; nothing was written.
             TypeError: Its parent does not exist.
         """
         job, encoded = self._made(name, data, {**self.jobsOpts, **(opts or {})})
@@ -162,60 +159,60 @@ class Queue(QueueBase):
     # -- steering
 
     async def pause(self) -> None:
-        """Lets no worker take a job; running ones go on."""
+        """Blocks claims; running jobs continue."""
         await self.inner.pause()
 
     async def resume(self) -> None:
-        """Lets workers take jobs again."""
+        """Allows claims again."""
         await self.inner.resume()
 
     async def isPaused(self) -> bool:
-        """Whether it is paused."""
+        """Returns whether it is paused."""
         return await self.inner.is_paused()
 
     async def getRateLimitTtl(self) -> int:
-        """How many ms a rate limit lasts yet; below zero where there is none."""
+        """Returns the ms left of a rate limit; below zero if there is none."""
         return await self.store.limits.ttl_ms()
 
     async def rateLimit(self, expire_time_ms: int) -> None:
-        """Lets no job start for so many ms."""
+        """Blocks all starts for so many ms."""
         await self.inner.limits.hold(f"{expire_time_ms}ms")
 
     async def removeRateLimitKey(self) -> int:
-        """Ends a rate limit; returns how many keys that were."""
+        """Ends a rate limit; returns how many keys were removed."""
         return await self.store.limits.release()
 
     async def setGlobalConcurrency(self, concurrency: int) -> int:
-        """Lets at most so many jobs run at once over all workers; 1 where that is new."""
+        """Sets how many jobs may run at once over all workers; returns 1 if that is new."""
         return await self.store.limits.set_concurrency(_count(concurrency, "concurrency"))
 
     async def getGlobalConcurrency(self) -> int | None:
-        """How many jobs may run at once, or None."""
+        """Returns how many jobs may run at once, or None."""
         return await self.inner.limits.concurrency()
 
     async def removeGlobalConcurrency(self) -> int:
-        """Lets any number run at once; returns how many fields that were."""
+        """Removes the limit of jobs at once; returns how many fields were removed."""
         return await self.store.limits.remove_concurrency()
 
     async def setGlobalRateLimit(self, max_jobs: int, duration_ms: int) -> int:
-        """Lets at most so many jobs start in so many ms; returns how many fields are new."""
+        """Sets how many jobs may start in so many ms; returns how many fields are new."""
         limits = self.store.limits
         return await limits.set_rate(_count(max_jobs, "max_jobs"), _count(duration_ms, "duration_ms"))
 
     async def getGlobalRateLimit(self) -> dict[str, int] | None:
-        """``max`` and ``duration``, or None."""
+        """Returns ``max`` and ``duration``, or None."""
         rate = await self.inner.limits.rate()
         return None if rate is None else {"max": rate.most, "duration": rate.per_ms}
 
     async def removeGlobalRateLimit(self) -> int:
-        """Lets jobs start at any rate; returns how many fields that were."""
+        """Removes the rate limit; returns how many fields were removed."""
         return await self.store.limits.remove_rate()
 
     async def obliterate(self, force: bool = False) -> None:
         """Removes the queue and everything in it.
 
         Raises:
-            Exception: Workers hold jobs, and ``force`` was not said.
+            Exception: Jobs are leased, and ``force`` is not set.
         """
         try:
             await self.inner.jobs.obliterate(force=force)
@@ -223,14 +220,14 @@ class Queue(QueueBase):
             raise Exception("Cannot obliterate queue with active jobs") from error
 
     async def drain(self, delayed: bool = False) -> None:
-        """Removes every job that waits, and where asked for those whose time has not come."""
+        """Removes every waiting job, and optionally delayed ones."""
         await self.inner.jobs.clear(delayed=delayed)
 
     async def clean(self, grace: int, limit: int, type: str) -> list[str]:
         """Removes jobs of a state that are older than so many ms; returns their ids.
 
         Args:
-            grace: How old they are at least.
+            grace: Their minimum age in ms.
             limit: How many at most; 0 for all.
             type: ``completed``, ``failed``, ``wait``, ``prioritized``, ``delayed``, ``active`` or ``paused``.
         """
@@ -248,7 +245,7 @@ class Queue(QueueBase):
         await self.inner.jobs.retry_all(opts.get("state") or "failed", until=opts.get("timestamp") or None)
 
     async def promoteJobs(self, opts: Mapping[str, Any] | None = None) -> None:
-        """Lets all delayed jobs run now."""
+        """Promotes all delayed jobs now."""
         await self.inner.jobs.promote_all()
 
     async def trimEvents(self, maxLength: int) -> int:
@@ -256,37 +253,37 @@ class Queue(QueueBase):
         return await self.inner.events.trim(maxLength)
 
     async def removeDeprecatedPriorityKey(self) -> int:
-        """Removes a key of versions before 4; returns how many that were."""
+        """Removes a key of versions before 4; returns how many keys were removed."""
         return int(await self.store.remove_key("priority"))
 
     async def removeDeduplicationKey(self, id: str) -> int:
-        """Lets the next add of a deduplication id be a job again; as Node has it."""
+        """Closes a deduplication window, so that its next add makes a job; as in Node."""
         return int(await self.inner.deduplication.release(id))
 
     async def remove(self, job_id: str, opts: Mapping[str, Any] | None = None) -> int:
-        """Removes a job, with its children unless ``removeChildren`` is False; 0 where a worker holds it."""
+        """Removes a job, with its children unless ``removeChildren`` is False; returns 0 if it is leased."""
         return await removed(self.store, job_id, (opts or {}).get("removeChildren", True))
 
     async def removeOrphanedJobs(self) -> int:
-        """Removes jobs that are in no state; returns how many. As Node has it."""
+        """Removes jobs that are in no state; returns how many. As in Node."""
         return len(await self.inner.jobs.remove_orphans())
 
-    # -- looking
+    # -- reading
 
     async def getJob(self, job_id: str) -> Job | None:
-        """A job as it is now, or None."""
+        """Returns a job as it is now, or None."""
         return await Job.fromId(self, job_id)
 
     async def getJobState(self, job_id: str) -> str:
-        """A job's state, ``unknown`` for none."""
+        """Returns a job's state, ``unknown`` if there is no such job."""
         return await self.inner.jobs.state(job_id)
 
     async def getJobs(
         self, types: Iterable[str], start: int = 0, end: int = -1, asc: bool = False
     ) -> list[Job]:
-        """Jobs of states, newest first unless ``asc``; the range holds for each state.
+        """Returns jobs of states, newest first unless ``asc``; the range applies to each state.
 
-        A page is filled up with the jobs behind it where hashes are missing.
+        A page with missing hashes is filled up with the jobs behind it.
         """
         asked = [types] if isinstance(types, str) else types
         found: dict[str, Job] = {}
@@ -312,39 +309,39 @@ class Queue(QueueBase):
         return found if end == -1 else found[: max(0, end - start + 1)]
 
     async def getActive(self, start: int = 0, end: int = -1) -> list[Job]:
-        """Jobs that workers hold, oldest first."""
+        """Returns leased jobs, oldest first."""
         return await self.getJobs(["active"], start, end, True)
 
     async def getCompleted(self, start: int = 0, end: int = -1) -> list[Job]:
-        """Completed jobs, newest first."""
+        """Returns completed jobs, newest first."""
         return await self.getJobs(["completed"], start, end, False)
 
     async def getDelayed(self, start: int = 0, end: int = -1) -> list[Job]:
-        """Jobs whose time has not come, earliest first."""
+        """Returns delayed jobs, earliest first."""
         return await self.getJobs(["delayed"], start, end, True)
 
     async def getFailed(self, start: int = 0, end: int = -1) -> list[Job]:
-        """Failed jobs, newest first."""
+        """Returns failed jobs, newest first."""
         return await self.getJobs(["failed"], start, end, False)
 
     async def getPrioritized(self, start: int = 0, end: int = -1) -> list[Job]:
-        """Jobs that wait with a priority, next first."""
+        """Returns jobs that wait with a priority, next first."""
         return await self.getJobs(["prioritized"], start, end, True)
 
     async def getWaiting(self, start: int = 0, end: int = -1) -> list[Job]:
-        """Jobs that wait without a priority, next first."""
+        """Returns jobs that wait without a priority, next first."""
         return await self.getJobs(["waiting"], start, end, True)
 
     async def getWaitingChildren(self, start: int = 0, end: int = -1) -> list[Job]:
-        """Jobs that wait for children, oldest first."""
+        """Returns jobs that wait for children, oldest first."""
         return await self.getJobs(["waiting-children"], start, end, True)
 
     def sanitizeJobTypes(self, types: Iterable[str]) -> list[str]:
-        """States without doubles, in the order given; all of them where none is."""
+        """Returns states without duplicates, in the given order; all states if none is given."""
         return list(dict.fromkeys(types)) or list(TYPES)
 
     async def getJobCounts(self, *types: str) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """Returns how many jobs are in each state."""
         counts = await self.store.counts()
         return {
             type: sum(counts.get(place, 0) for place in _PLACES.get(type, (type,)))
@@ -352,50 +349,50 @@ class Queue(QueueBase):
         }
 
     async def getJobCountByTypes(self, *types: str) -> int:
-        """How many jobs are in states together."""
+        """Returns how many jobs are in some states together."""
         return sum((await self.getJobCounts(*types)).values())
 
     async def getCompletedCount(self) -> int:
-        """How many have completed."""
+        """Returns how many jobs have completed."""
         return await self.getJobCountByTypes("completed")
 
     async def getDelayedCount(self) -> int:
-        """How many are delayed."""
+        """Returns how many jobs are delayed."""
         return await self.getJobCountByTypes("delayed")
 
     async def getFailedCount(self) -> int:
-        """How many have failed."""
+        """Returns how many jobs have failed."""
         return await self.getJobCountByTypes("failed")
 
     async def getWaitingCount(self) -> int:
-        """How many wait without a priority."""
+        """Returns how many jobs wait without a priority."""
         return await self.getJobCountByTypes("waiting")
 
     async def getActiveCount(self) -> int:
-        """How many workers hold; as Node has it."""
+        """Returns how many jobs are leased; as in Node."""
         return await self.getJobCountByTypes("active")
 
     async def getPrioritizedCount(self) -> int:
-        """How many wait with a priority; as Node has it."""
+        """Returns how many jobs wait with a priority; as in Node."""
         return await self.getJobCountByTypes("prioritized")
 
     async def getWaitingChildrenCount(self) -> int:
-        """How many wait for children; as Node has it."""
+        """Returns how many jobs wait for children; as in Node."""
         return await self.getJobCountByTypes("waiting-children")
 
     async def count(self) -> int:
-        """How many wait, for whatever; as Node has it."""
+        """Returns how many jobs wait for any reason; as in Node."""
         return await self.getJobCountByTypes("waiting", "delayed", "prioritized", "waiting-children")
 
     async def getCountsPerPriority(self, priorities: Iterable[int]) -> dict[str, int]:
-        """How many jobs wait with each of these priorities."""
+        """Returns how many jobs wait with each of these priorities."""
         found = await self.inner.jobs.counts_per_priority(dict.fromkeys(priorities))
         return {str(priority): count for priority, count in found.items()}
 
     async def getJobLogs(
         self, job_id: str, start: int = 0, end: int = -1, asc: bool = True
     ) -> dict[str, Any]:
-        """Rows of a job's log as ``logs``, and how many there are as ``count``."""
+        """Returns rows of a job's log as ``logs``, and how many there are as ``count``."""
         broker = self.store
         rows = await broker.logs.read(job_id)
         page = rows if asc else rows[::-1]
@@ -404,11 +401,11 @@ class Queue(QueueBase):
         return {"logs": page[first : last + 1], "count": len(rows)}
 
     async def getDeduplicationJobId(self, id: str) -> str | None:
-        """The job that keeps others of a deduplication id out, or None."""
+        """Returns the job that owns the window of a deduplication id, or None."""
         return await self.inner.deduplication.owner(id)
 
     async def getMetrics(self, type: str, start: int = 0, end: int = -1) -> dict[str, Any]:
-        """How many jobs completed or failed per minute; as Node has it."""
+        """Returns how many jobs completed or failed per minute; as in Node."""
         series = await self.inner.jobs.metrics(type, first=start, last=end)
         meta = {
             "count": series.count,
@@ -418,7 +415,7 @@ class Queue(QueueBase):
         return {"meta": meta, "data": series.points, "count": series.total}
 
     async def get_workers(self) -> list[dict[str, str]]:
-        """The connections of workers of this queue, by the names that they gave themselves."""
+        """Returns the connections of this queue's workers, by the names that they set."""
         broker = self.store
         try:
             clients = await broker.clients()
@@ -435,15 +432,15 @@ class Queue(QueueBase):
         return found
 
     async def get_workers_count(self) -> int:
-        """How many there are."""
+        """Returns how many there are."""
         return len(await self.get_workers())
 
     async def getWorkers(self) -> list[dict[str, str]]:
-        """As ``get_workers``, by the name that Node has for it."""
+        """As ``get_workers``, under Node's name."""
         return await self.get_workers()
 
     async def getWorkersCount(self) -> int:
-        """As ``get_workers_count``, by the name that Node has for it."""
+        """As ``get_workers_count``, under Node's name."""
         return await self.get_workers_count()
 
     # -- schedulers
@@ -477,25 +474,25 @@ class Queue(QueueBase):
         )
 
     async def removeJobScheduler(self, job_scheduler_id: str) -> int:
-        """Removes a scheduler; 0 if it was there, 1 if not."""
+        """Removes a scheduler; returns 0 if it existed, 1 if not."""
         return await self.jobScheduler.removeJobScheduler(job_scheduler_id)
 
     async def isJobScheduler(self, job_scheduler_id: str) -> bool:
-        """Whether there is such a scheduler."""
+        """Returns whether there is such a scheduler."""
         return await self.jobScheduler.isJobScheduler(job_scheduler_id)
 
     async def getJobScheduler(self, job_scheduler_id: str) -> dict[str, Any] | None:
-        """A scheduler as it is now, or None."""
+        """Returns a scheduler as it is now, or None."""
         return await self.jobScheduler.getScheduler(job_scheduler_id)
 
     async def getJobSchedulers(
         self, start: int = 0, end: int = -1, asc: bool = False
     ) -> list[dict[str, Any]]:
-        """Schedulers by the time of their next job, latest first unless ``asc``."""
+        """Returns schedulers by the time of their next job, latest first unless ``asc``."""
         return await self.jobScheduler.getJobSchedulers(start, end, asc)
 
     async def getJobSchedulersCount(self) -> int:
-        """How many there are."""
+        """Returns how many there are."""
         return await self.jobScheduler.getSchedulersCount()
 
     async def close(self) -> None:
@@ -504,7 +501,7 @@ class Queue(QueueBase):
 
 
 def _note_added(job: Job, added: Added) -> None:
-    """Notes the id of an added job and, unless the caller chose it, the time at which the server added it."""
+    """Stores the id of an added job and, unless the caller chose it, the server's time of the add."""
     job.id = added.id
     if added.created and not job.opts.get("timestamp"):
         job.timestamp = added.at_ms
@@ -524,7 +521,7 @@ async def add_below(queue: OxcartQueue, job: Job, tree: Tree) -> str:
     broker = BullMQBroker(queue._core.server, name, prefix=prefix)
     adding = broker.flows.add_children(str(job.parent["id"]), [tree], timeout=queue._core.add_timeout)
     try:
-        (added,) = await told(adding, "addJob", job.id, parent=job.parentKey)
+        (added,) = await translate_refusal(adding, "addJob", job.id, parent=job.parentKey)
     finally:
         await asyncio.shield(broker.close())
     return added.id

@@ -1,7 +1,4 @@
-"""What happens in a queue, as events of an emitter.
-
-May touch: the server, through Oxcart's reader of events.
-"""
+"""The events of a queue, as events of an emitter."""
 
 from __future__ import annotations
 
@@ -23,8 +20,10 @@ _JSON = {"progress": "data", "completed": "returnvalue"}
 
 
 class QueueEvents(EventEmitter):
-    """Listens to a queue: ``on("completed", fn)`` calls ``fn(fields, event_id)``, and so does
-    ``on("completed:<job id>", fn)`` for one job.
+    """Listens to a queue.
+
+    ``on("completed", fn)`` calls ``fn(fields, event_id)``, and so does ``on("completed:<job id>", fn)`` for
+    one job.
 
     Args:
         name: The queue.
@@ -56,7 +55,7 @@ class QueueEvents(EventEmitter):
 
     @property
     def client(self) -> Any:
-        """A client of redis-py on the same server, for those who look at keys themselves."""
+        """A client of redis-py on the same server, for programs that read keys themselves."""
         if self._client is None:
             self._client = client_of(self.opts.get("connection"), self.inner._core.server)
         return self._client
@@ -68,10 +67,10 @@ class QueueEvents(EventEmitter):
             self._tell("error", error)
 
     async def run(self) -> None:
-        """Reads until it is closed.
+        """Reads until closed.
 
         Raises:
-            Exception: It reads already.
+            Exception: It already reads.
         """
         if self.running:
             raise Exception("QueueEvents is already running.")

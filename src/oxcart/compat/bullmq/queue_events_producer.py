@@ -1,7 +1,4 @@
-"""Events of the application's own, among those of a queue.
-
-May touch: the server, through Oxcart's queue.
-"""
+"""Publishes application events in a queue's stream."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class QueueEventsProducer:
 
     @property
     def client(self) -> Any:
-        """A client of redis-py on the same server, for those who look at keys themselves."""
+        """A client of redis-py on the same server, for programs that read keys themselves."""
         if self._client is None:
             self._client = client_of(self.opts.get("connection"), self.inner._core.server)
         return self._client
@@ -45,11 +42,11 @@ class QueueEventsProducer:
         """Adds an event.
 
         Args:
-            args: Its ``eventName``, and what it tells.
-            maxEvents: About how many events of the queue stay; what the queue keeps anyway unless given.
+            args: Its ``eventName``, and its fields.
+            maxEvents: About how many events of the queue stay; by default the queue's own setting.
 
         Raises:
-            ValueError: It has no name, or one that the queue itself uses.
+            ValueError: It has no name, or a name of the queue's own events.
         """
         if "eventName" not in args:
             raise ValueError("publishEvent requires an 'eventName' key")

@@ -1,8 +1,8 @@
-"""The names of a queue's keys, as PyPI's package hands them out."""
+"""The names of a queue's keys, as in PyPI's package."""
 
 from __future__ import annotations
 
-#: What stands last in the keys of a queue.
+#: The last parts of a queue's keys.
 NAMES = (
     *("", "active", "wait", "waiting-children", "paused", "completed", "failed", "delayed", "repeat"),
     *("stalled", "limiter", "prioritized", "id", "stalled-check", "meta", "pc", "events", "marker", "de"),
@@ -13,20 +13,20 @@ class QueueKeys:
     """Makes keys of queues with a prefix.
 
     Args:
-        prefix: What stands before the queue's name.
+        prefix: The text before the queue's name.
     """
 
     def __init__(self, prefix: str = "bull") -> None:
         self.prefix = prefix
 
     def getKeys(self, name: str) -> dict[str, str]:
-        """All keys of a queue, by what stands last in them."""
+        """Returns all keys of a queue, by their last parts."""
         return {last: self.toKey(name, last) for last in NAMES}
 
     def toKey(self, name: str, name_type: str) -> str:
-        """A key of a queue by what stands last in it."""
+        """Returns a key of a queue by its last part."""
         return f"{self.getQueueQualifiedName(name)}:{name_type}"
 
     def getQueueQualifiedName(self, name: str) -> str:
-        """What all keys of a queue begin with."""
+        """Returns the common beginning of a queue's keys."""
         return f"{self.prefix}:{name}"

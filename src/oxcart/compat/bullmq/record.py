@@ -1,4 +1,4 @@
-"""What is stored, as PyPI's package hands it on: fields as text, numbers, lists of texts."""
+"""Converts stored values to those of PyPI's package: fields as text, numbers, lists of texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oxcart.model.errors import PayloadError
 
 
 def loads(text: str | bytes | None, default: Any = None) -> Any:
-    """What a JSON text holds; the text itself where it is none."""
+    """Returns the value of a JSON text; the text itself if it is no JSON."""
     if text is None:
         return default
     try:
@@ -25,14 +25,14 @@ def loads(text: str | bytes | None, default: Any = None) -> Any:
 
 
 def dumps(value: Any, field: str = "data") -> msgspec.Raw:
-    """A value as JSON, for what takes a value and stores it.
+    """Returns a value as JSON, for calls that take a value and store it.
 
-    What Oxcart refuses and Python's ``json`` writes is written as that does: integers of any size, keys that
-    are None, bool or float.
+    Values that Oxcart refuses but Python's ``json`` accepts are written as ``json`` does: integers of any
+    size, keys that are None, bool or float.
 
     Raises:
-        NotJson: It holds an object of a type that JSON has no form for.
-        PayloadError: It holds NaN or an infinity, or itself.
+        NotJson: It contains an object of a type that JSON cannot express.
+        PayloadError: It contains NaN or an infinity, or itself.
     """
     try:
         return msgspec.Raw(payload.encode(value, field=field))
@@ -47,7 +47,7 @@ def dumps(value: Any, field: str = "data") -> msgspec.Raw:
 
 
 def name_of(name: Any) -> str:
-    """A job's name as text; the server makes text of a number too.
+    """Returns a job's name as text; the server makes text of a number too.
 
     Raises:
         NotAName: It is neither.
@@ -60,13 +60,13 @@ def name_of(name: Any) -> str:
 
 
 def hash_of(claim: ClaimedJob) -> dict[bytes, bytes]:
-    """Returns the hash of a claimed job: the drop-in has queues of BullMQ alone."""
+    """Returns the hash of a claimed job; this package has only BullMQ's queues."""
     assert isinstance(claim, BullMQClaim)
     return claim.fields
 
 
 def next_of(claimed: Claimed) -> list[Any]:
-    """A claim as PyPI's scripts answer it: fields as text, id, and times until which there is none."""
+    """Returns a claim as PyPI's scripts do: fields as text, id, and times until which there is none."""
     if not claimed.jobs:
         if not (claimed.closed or claimed.limited_ms or claimed.due_ms):
             return [None, None, None, None]
@@ -79,7 +79,7 @@ def next_of(claimed: Claimed) -> list[Any]:
 
 
 def number(text: Any) -> int:
-    """A number as somebody stored it; 0 where it is none."""
+    """Returns a stored number; 0 if it is none."""
     try:
         return int(float(text)) if text else 0
     except (TypeError, ValueError, OverflowError):
@@ -87,5 +87,5 @@ def number(text: Any) -> int:
 
 
 def texts(value: Any) -> list[str]:
-    """A list of texts, empty where it is none."""
+    """Returns a list of texts, empty if it is none."""
     return [str(one) for one in value] if isinstance(value, list) else []

@@ -1,8 +1,7 @@
-"""Where a queue lives, from what users of PyPI's package give: a URL, a dict, or a client of redis-py.
+"""Finds the server of a ``connection`` option of PyPI's package: a URL, a dict, or a client of redis-py.
 
-Nothing given is ``OXCART_URL``, and without that ``localhost:6379``, as there: whoever moves has a server.
-
-May touch: nothing; looks at clients, and connects with none of them.
+The default is ``OXCART_URL``, and without that ``localhost:6379``, as in that package: a program that
+migrates has a server. Given clients are only read; no connection is made with them.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from oxcart.broker.connection import Server
 from oxcart.broker.location import Location, location_from_env
 from oxcart.model.errors import MissingExtra, ValidationError
 
-#: Parameters of redis-py's URLs that say where the server is; others are about its own pool.
+#: Parameters of redis-py's URLs that locate the server; others concern its own pool.
 _WHERE = ("db", "ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile")
-#: The same for what its constructor takes.
+#: The same for arguments of its constructor.
 _PLACE = ("db", "host", "password", "port", "ssl", "unix_socket_path", "username", *_WHERE[1:])
-#: What its constructor takes about the connection itself, for which ours has its own ways.
+#: Arguments of its constructor about the connection itself, which our connection handles in its own way.
 _OWN_WAYS = (
     *(
         "client",
@@ -48,10 +47,10 @@ _OWN_WAYS = (
 
 
 def server_of(connection: Any) -> Server:
-    """The server that a ``connection`` option means.
+    """Returns the server of a ``connection`` option.
 
     Raises:
-        ValidationError: It is none of a URL, a dict and a client of redis-py.
+        ValidationError: It is neither a URL nor a dict nor a client of redis-py.
     """
     if connection is None or connection == {}:
         known = location_from_env()
@@ -119,7 +118,7 @@ def _tls(given: Mapping[str, Any], tls: bool) -> dict[str, Any]:
 
 
 def _of_pool(pool: Any) -> Location:
-    """The place that a client's connections go to."""
+    """Returns the location that a client's connections go to."""
     given = dict(pool.connection_kwargs)
     kind = getattr(pool, "connection_class", None)
     tls = "SSL" in getattr(kind, "__name__", "")
@@ -157,7 +156,7 @@ def _of_cluster(client: Any) -> Location:
 
 
 def client_of(connection: Any, server: Server) -> Any:
-    """A client of redis-py for the same server, for those who look at keys themselves."""
+    """Returns a client of redis-py for the same server, for programs that read keys themselves."""
     if hasattr(connection, "connection_pool") or hasattr(connection, "nodes_manager"):
         return connection
     try:
@@ -182,7 +181,7 @@ def client_of(connection: Any, server: Server) -> Any:
 
 
 def _redis_url(location: Location) -> str:
-    """The location in redis-py's own words."""
+    """Returns the location as a URL of redis-py."""
     names = {"tls_ca": "ssl_ca_certs", "tls_cert": "ssl_certfile", "tls_key": "ssl_keyfile"}
     head, mark, query = location.url.partition("?")
     renamed = [(names.get(name, name), value) for name, value in parse_qsl(query) if name != "tls_verify"]
@@ -192,10 +191,10 @@ def _redis_url(location: Location) -> str:
 
 
 def check_backend(opts: Mapping[str, Any]) -> None:
-    """Refuses what we have not: queues in PostgreSQL.
+    """Refuses a backend that we lack: queues in PostgreSQL.
 
     Raises:
-        ValidationError: Another backend than Redis is asked for.
+        ValidationError: The options name a backend other than Redis.
     """
     backend = opts.get("backend")
     if backend not in (None, "redis"):

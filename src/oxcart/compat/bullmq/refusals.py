@@ -1,4 +1,4 @@
-"""What a refused call raises: errors that users of PyPI's package catch, and users of Oxcart too."""
+"""The errors of refused calls, which users of PyPI's package catch, and users of Oxcart too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class CodedError(TypeError):
-    """A call that the state of a job does not allow; ``code`` is the number that scripts answer with."""
+    """A call that the state of a job does not allow; ``code`` is the script's reply code."""
 
     def __init__(self, message: str, code: int | None) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class CodedError(TypeError):
 
 
 class NotJson(PayloadError, TypeError):
-    """Data of a type that JSON has no form for; PyPI's package raises a ``TypeError``."""
+    """Data of a type that JSON cannot express; PyPI's package raises a ``TypeError``."""
 
 
 class NotAName(ValidationError, TypeError):
@@ -29,10 +29,10 @@ class NotAName(ValidationError, TypeError):
 
 
 def bad_cron(error: ValidationError) -> ValidationError:
-    """The error for a cron expression that cannot be read.
+    """Returns the error for an unreadable cron expression.
 
     PyPI's package raises croniter's ``CroniterBadCronError``. A program that catches it has imported
-    croniter: then the error is one of those as well.
+    croniter: then the error is also an instance of that class.
     """
     known = getattr(sys.modules.get("croniter"), "CroniterBadCronError", None)
     if not isinstance(known, type) or isinstance(error, known):
@@ -61,20 +61,20 @@ _WORDS: dict[int, str] = {
 def refusal(
     code: int | None, command: str, job_id: str | None, state: str | None = None, parent: str | None = None
 ) -> Exception:
-    """The error for a script's answer, in the words that users of PyPI's package know."""
+    """Returns the error for a script's reply code, in the words of PyPI's package."""
     words = _WORDS.get(code or 0, f"Unknown code {code} error for {{id}}. {{command}}")
     text = words.format(id=job_id, command=command, state=state, parent=parent)
     return UnrecoverableError(text) if code == ReplyCode.CHILD_FAILED else CodedError(text, code)
 
 
-async def told(
+async def translate_refusal(
     doing: Awaitable[T],
     command: str,
     job_id: str | None,
     state: str | None = None,
     parent: str | None = None,
 ) -> T:
-    """Does something with a job, and raises what PyPI's package would where it is refused."""
+    """Awaits a call about a job, and raises the error of PyPI's package if the call is refused."""
     try:
         return await doing
     except JobError as error:

@@ -1,4 +1,4 @@
-"""The retry rule of PyPI's package: every failure but ``UnrecoverableError`` is tried again."""
+"""The retry rule of PyPI's package: every failure except ``UnrecoverableError`` is retried."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from oxcart.model.failure import Category, Classifier
 if TYPE_CHECKING:
     from oxcart.compat.bullmq.job import Job
 
-#: Finds the job whose attempt is being judged.
+#: Finds the job whose attempt has ended.
 Finder = Callable[[], "Job | None"]
 
 
 class OnlyUnrecoverable(Classifier, frozen=True):
-    """Tells a final failure from others by its class alone, or by the job's having been discarded."""
+    """Classifies a failure as final only by its class, or because the job was discarded."""
 
     find: Finder = lambda: None
 
     def classify(self, error: BaseException) -> Category:
-        """PERMANENT for what must not be tried again, TEMPORARY for all else."""
+        """Returns PERMANENT for a failure that must not be retried, TEMPORARY for all others."""
         job = self.find()
         final = isinstance(error, UnrecoverableError) or (job is not None and job.discarded)
         return Category.PERMANENT if final else Category.TEMPORARY
 
 
 class Strategies(Mapping[str, Strategy]):
-    """A worker's ``settings.backoffStrategy``, which answers to every name.
+    """A worker's ``settings.backoffStrategy``, which applies to every name.
 
     Args:
         settings: The worker's ``settings``.
-        find: Finds the job whose attempt is being judged.
+        find: Finds the job whose attempt has ended.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None, find: Finder) -> None:

@@ -1,4 +1,4 @@
-"""The broker behind the drop-in's queues: calls that the public queue does not offer go to it directly."""
+"""The broker behind this package's queues, for calls that the public queue does not offer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from oxcart.queue import Queue
 
 
 class HasQueue(Protocol):
-    """Whatever a job of the drop-in may belong to: a queue, a worker, a queue of a flow.
+    """The owner of a job: a queue, a worker, or a queue of a flow.
 
     Attributes:
         inner: Oxcart's queue behind it.
-        qualifiedName: The beginning of its keys.
+        qualifiedName: The common beginning of its keys.
     """
 
     inner: Queue

@@ -1,8 +1,6 @@
-"""A worker as PyPI's package has it: runs ``process(job, token)`` for every job of a queue.
+"""A worker as in PyPI's package: runs ``process(job, token)`` for every job of a queue.
 
-Jobs are claimed, renewed, judged and ended by our engine; this translates between its words and theirs.
-
-May touch: the server, through Oxcart's worker.
+Our engine claims, renews and finishes the jobs; this module translates between its words and theirs.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from oxcart.model.retention import Retention
 
 Processor = Callable[..., Any]
 
-#: How long a worker that is closed waits for running jobs: as long as they take.
+#: How long a closed worker waits for running jobs: as long as they take.
 FOR_EVER = "365d"
 
 _FAILED = (OutcomeKind.FAILED, OutcomeKind.RETRY, OutcomeKind.DELAY)
@@ -62,11 +60,11 @@ _DEFAULTS = {
     "stalledInterval": 30000,
     "runRetryDelay": 15000,
 }
-# PyPI's package writes nothing about failed jobs. Nor do we where logging is not configured: a logger without
-# any handler would write to stderr. Handlers that a program has set up still receive every line.
+# PyPI's package logs nothing about failed jobs. Neither do we if logging is not configured: a logger without
+# any handler would write to stderr. Handlers that a program has configured still receive every line.
 logging.getLogger("oxcart.worker.failures").addHandler(logging.NullHandler())
 
-#: Raised by processors whose job is not to be ended by what they return or raise.
+#: Errors of processors whose job does not end with their return value or exception.
 _MOVED = (DelayedError, WaitingChildrenError, WaitingError)
 
 
@@ -79,7 +77,7 @@ class Worker(QueueBase):
     Args:
         name: The queue.
         processor: ``async def process(job, token)``, or with a third parameter that receives an
-            ``AbortSignal``. None for a worker from which jobs are taken by hand.
+                ``AbortSignal``. None for a worker from which a program takes jobs itself.
         opts: As in ``types.WorkerOptions``.
     """
 
@@ -133,21 +131,21 @@ class Worker(QueueBase):
             recover=not self.opts.get("skipStalledCheck"),
             max_started=self.opts.get("maxStartedAttempts", UNSET),
             metrics=(self.opts.get("metrics") or {}).get("maxDataPoints", 0),
-            observer=_Told(self),
+            observer=_EngineEvents(self),
         )
         if processor is not None and self.opts.get("autorun", True):
             self._task = asyncio.ensure_future(self._run_by_itself())
 
-    # -- life
+    # -- start and stop
 
     @property
     def running(self) -> bool:
-        """Whether it takes jobs."""
+        """Whether it claims jobs."""
         return self._task is not None and not self._task.done() and not self.closed
 
     @property
     def paused(self) -> bool:
-        """Whether it takes no jobs until ``resume``."""
+        """Whether it claims no jobs until ``resume``."""
         return self._worker.is_paused
 
     @property
@@ -169,10 +167,10 @@ class Worker(QueueBase):
         return self._keys.client_name(f":w:{self.workerName}" if self.workerName else "")
 
     async def run(self) -> None:
-        """Runs until it is closed.
+        """Runs until closed.
 
         Raises:
-            Exception: It runs already.
+            Exception: It already runs.
         """
         if self.running and self._task is not asyncio.current_task():
             raise Exception("Worker is already running")
@@ -186,14 +184,15 @@ class Worker(QueueBase):
         try:
             await self._worker.run()
         except Exception as error:
-            self._tell("error", error)
+            self._emit_safely("error", error)
 
     async def close(self, force: bool = False) -> None:
-        """Takes no more jobs, waits for running ones, and closes the connections.
+        """Claims no more jobs, waits for running ones, and closes the connections.
 
         Args:
-            force: Do not wait: running jobs are stopped and given back, for another worker to run. With the
-                worker's option ``stallOnForceClose`` they stay active until another worker's stalled check.
+            force: Do not wait: running jobs are stopped and returned to the queue for another worker. With
+                the worker's option ``stallOnForceClose`` they stay active until another worker's stalled
+                check.
         """
         self.closing = True
         if force:
@@ -215,7 +214,7 @@ class Worker(QueueBase):
     async def _end(self, force: bool) -> None:
         task = self._task
         if task is not None and not task.done():
-            if not self._worker.started.is_set():  # told to start in this very turn of the loop
+            if not self._worker.started.is_set():  # it was started in this very turn of the loop
                 await asyncio.sleep(0)
             self._worker.stop(now=force, abandon=bool(self.opts.get("stallOnForceClose")))
             with contextlib.suppress(Exception):
@@ -224,44 +223,44 @@ class Worker(QueueBase):
         await self._close()
         if not self.closed:
             self.closed = True
-            self._tell("closed")
+            self._emit_safely("closed")
 
     async def pause(self, do_not_wait_active: bool = False) -> None:
-        """Takes no more jobs until ``resume``; returns when running ones have ended."""
+        """Claims no more jobs until ``resume``; returns when running jobs have ended."""
         await self._worker.pause(wait=not do_not_wait_active)
-        self._tell("paused")
+        self._emit_safely("paused")
 
     def resume(self) -> None:
-        """Takes jobs again after ``pause``."""
+        """Claims jobs again after ``pause``."""
         if self.paused:
             self._worker.resume()
-            self._tell("resumed")
+            self._emit_safely("resumed")
 
     def isPaused(self) -> bool:
-        """Whether it takes no jobs until ``resume``; as Node has it."""
+        """Returns whether it claims no jobs until ``resume``; as in Node."""
         return self.paused
 
     def isRunning(self) -> bool:
-        """Whether it takes jobs; as Node has it."""
+        """Returns whether it claims jobs; as in Node."""
         return self.running
 
     def cancelProcessing(self) -> None:
-        """Stops what runs; the jobs are given back, for this or another worker to run again."""
+        """Stops running jobs and returns them to the queue, for this or another worker."""
         for running in list(self._current):
             running.cancel("cancelProcessing")
             if running.stop is not None:
                 running.stop()
 
     def cancelJob(self, job_id: str, reason: str | None = None) -> bool:
-        """Tells a job's processor to stop; False where it takes no signal."""
+        """Asks a job's processor to stop; returns False if it takes no signal."""
         return self.lockManager.cancel_job(job_id, reason)
 
     def cancelAllJobs(self, reason: str | None = None) -> None:
-        """Tells all processors to stop that take a signal."""
+        """Asks all processors to stop that take a signal."""
         self.lockManager.cancel_all_jobs(reason)
 
     async def rateLimit(self, expire_time_ms: int) -> None:
-        """Lets no job start for so many ms; a processor raises ``RateLimitError`` next. As Node has it."""
+        """Blocks all starts for so many ms; a processor raises ``RateLimitError`` next. As in Node."""
         self._held_until = now_ms() + expire_time_ms
         await self.inner.limits.hold(f"{expire_time_ms}ms")
 
@@ -272,7 +271,7 @@ class Worker(QueueBase):
             self._job_scheduler = JobScheduler(self)
         return self._job_scheduler
 
-    # -- what our engine calls
+    # -- called by our engine
 
     async def _process(self, job: RunningJob) -> Any:
         mine = self._current.get(job)
@@ -290,7 +289,7 @@ class Worker(QueueBase):
                 result = await result
             stored = None if result is None else dumps(result, "return value")
         except _MOVED:
-            # Without a word on where to: as long as PyPI's package leaves such a job lying.
+            # Without a target state: as long as PyPI's package leaves such a job alone.
             return mine._ending or Snooze(f"{self.opts['stalledInterval']}ms")
         except RateLimitError:
             return await self._limited()
@@ -314,12 +313,12 @@ class Worker(QueueBase):
         running = current_job()
         return None if running is None else self._current.get(running)
 
-    # -- by hand
+    # -- for programs without a processor
 
     async def getNextJob(self, token: str) -> Job | None:
-        """Takes a job, for those who process without a processor; None where there is none.
+        """Claims a job, for programs without a processor; returns None if there is none.
 
-        The first call that finds nothing answers at once; later ones wait, for ``drainDelay`` seconds at
+        The first call that finds nothing returns at once; later calls wait, for ``drainDelay`` seconds at
         most.
         """
         if self.drained:
@@ -328,11 +327,11 @@ class Worker(QueueBase):
                 return None
         job = await self.moveToActive(token)
         if job is not None:
-            self._tell("active", job, "waiting")
+            self._emit_safely("active", job, "waiting")
         return job
 
     async def moveToActive(self, token: str) -> Job | None:
-        """Takes a job if one is ready, under a lock of the caller's."""
+        """Claims a job if one is ready, under the caller's own lock."""
         limiter = self.opts.get("limiter") or {}
         claimed = await self.by_hand(token).claim(
             Ask(
@@ -354,7 +353,7 @@ class Worker(QueueBase):
         delay_until: int | None = 0,
         token: str | None = None,
     ) -> Job | None:
-        """The job that a claim brought; makes the next run of its scheduler first."""
+        """Returns the job of a claim; makes the next run of its scheduler first."""
         self.limitUntil = max(limit_until or 0, 0)
         if not job_data or job_id is None:
             self.drained = True
@@ -369,11 +368,11 @@ class Worker(QueueBase):
             (made,) = await store.advance([claim])
             if isinstance(made, Exception):
                 text = f"Failed to add repeatable job for next iteration: {made}"
-                self._tell("error", RuntimeError(text))
+                self._emit_safely("error", RuntimeError(text))
         return job
 
     async def waitForJob(self) -> int:
-        """Waits until there may be a job; returns when, in ms, or 0 where it was not told."""
+        """Waits until there may be a job; returns when, in ms, or 0 if that is unknown."""
         seconds = self.getBlockTimeout(self.blockUntil)
         pop = BlockingPop(self.inner._core.server, self.inner._core.broker.slot, self.clientName)
         try:
@@ -383,7 +382,7 @@ class Worker(QueueBase):
         return int(float(popped.score)) if popped else 0
 
     def getBlockTimeout(self, block_until: int) -> float:
-        """For how many seconds to wait for a job, where the next delayed one is due at a time."""
+        """Returns for how many seconds to wait for a job, if the next delayed one is due at a time."""
         if not block_until:
             return max(float(self.opts["drainDelay"]), self.minimumBlockTimeout)
         left = (block_until - now_ms()) / 1000
@@ -400,7 +399,7 @@ class Worker(QueueBase):
         return 10
 
     async def processJob(self, job: Job, token: str) -> None:
-        """Runs the processor for a job that was taken by hand, and ends it."""
+        """Runs the processor for a job that a program claimed itself, and finishes it."""
         controller: AbortController | None = None
         try:
             controller = self.lockManager.track_job(job._id, token, now_ms(), self._wants_signal)
@@ -413,15 +412,15 @@ class Worker(QueueBase):
             if inspect.isawaitable(result):
                 result = await result
             await job.moveToCompleted(result, token)
-            self._tell("completed", job, result)
+            self._emit_safely("completed", job, result)
         except _MOVED:
             return
         except Exception as error:
             try:
                 await job.moveToFailed(error, token)
-                self._tell("failed", job, error)
+                self._emit_safely("failed", job, error)
             except Exception as another:
-                self._tell("error", another, job)
+                self._emit_safely("error", another, job)
         finally:
             self.lockManager.untrack_job(job._id)
 
@@ -430,26 +429,26 @@ class Worker(QueueBase):
         await self.lockManager.extend()
 
     async def runStalledJobsCheck(self) -> None:
-        """Takes back jobs of lost workers, if it is time; our engine does so by itself."""
+        """Recovers jobs of lost workers, if it is time; our engine does so by itself."""
         try:
             found = await self.inner._core.broker.recover(
                 max_stalled=self.opts["maxStalledCount"], interval_ms=self.opts["stalledInterval"]
             )
         except Exception as error:
-            self._tell("error", error)
+            self._emit_safely("error", error)
         else:
             for job_id in found.ids:
-                self._tell("stalled", job_id)
+                self._emit_safely("stalled", job_id)
 
     async def retryIfFailed(
         self, fn: Callable[[], Awaitable[Any]], opts: Mapping[str, Any] | None = None
     ) -> Any:
-        """Does something again while the server is away.
+        """Repeats a call while the server is away.
 
         Args:
-            fn: What to do.
-            opts: ``delay_in_ms`` between attempts, ``max_retries``, and ``only_emit_error`` to raise nothing
-                that is no matter of the connection.
+            fn: The call.
+            opts: ``delay_in_ms`` between attempts, ``max_retries``, and ``only_emit_error`` to raise only
+                errors of the connection.
         """
         opts = opts or {}
         most, attempt = opts.get("max_retries", float("inf")), 0
@@ -459,7 +458,7 @@ class Worker(QueueBase):
             except Exception as error:
                 if not self.isConnectionError(error):
                     if not (self.paused or self.closing):
-                        self._tell("error", error)
+                        self._emit_safely("error", error)
                     if opts.get("only_emit_error"):
                         await asyncio.sleep(0 if self.closing else 0.1)
                         return None
@@ -471,20 +470,20 @@ class Worker(QueueBase):
         return None
 
     def isConnectionError(self, error: Exception) -> bool:
-        """Whether an error says that the server is away for now."""
+        """Returns whether an error means that the server is away for now."""
         if isinstance(error, BrokerError):
             return isinstance(error, BrokerUnavailable | NeverConnected)
         if isinstance(error, ConnectionError | TimeoutError):
             return True
-        kinds = {kind.__name__ for kind in type(error).__mro__}  # redis-py's, where somebody uses it
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # redis-py's, if the program uses it
         if kinds & {"ConnectionError", "TimeoutError", "BusyLoadingError"}:
             return True
         words = ("Connect", "refused", "reset", "unreachable", "No route", "Broken pipe", "ECONN", "EPIPE")
         return isinstance(error, OSError) and any(word in str(error) for word in words)
 
 
-class _Told:
-    """What our engine tells, as events of the worker."""
+class _EngineEvents:
+    """Emits what happens in our engine as events of the worker."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -493,7 +492,7 @@ class _Told:
         """A processor is about to run."""
         mine = self._worker._started(job)
         if "active" in self._worker._listeners:
-            self._worker._tell("active", mine, "waiting")
+            self._worker._emit_safely("active", mine, "waiting")
 
     def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
         """An attempt ended."""
@@ -506,12 +505,12 @@ class _Told:
         if mine is None:
             mine = Job._claimed(worker, job, managed=True)
         if code != ReplyCode.DONE:
-            told = refusal(code if isinstance(code, int) else None, "moveToFinished", job.id, "active")
-            worker._tell("error", told, mine)
+            error = refusal(code if isinstance(code, int) else None, "moveToFinished", job.id, "active")
+            worker._emit_safely("error", error, mine)
         elif outcome.kind == OutcomeKind.COMPLETED:
             mine.attemptsMade = job.attempts_made + 1
             mine.finishedOn = outcome.at_ms
-            worker._tell("completed", mine, mine.returnvalue)
+            worker._emit_safely("completed", mine, mine.returnvalue)
         elif outcome.kind in _FAILED and (outcome.counts or outcome.kind != OutcomeKind.DELAY):
             reason = outcome.value.decode("utf-8", "replace")
             error = mine._error or UnrecoverableError(reason)
@@ -521,17 +520,17 @@ class _Told:
                 mine.finishedOn = outcome.at_ms
             elif outcome.delay_ms:
                 mine.delay = outcome.delay_ms
-            worker._tell("failed", mine, error)
+            worker._emit_safely("failed", mine, error)
 
     def stalled(self, queue: str, job_ids: Sequence[str]) -> None:
-        """Jobs were taken back from lost workers."""
+        """Jobs were recovered from lost workers."""
         for job_id in job_ids:
-            self._worker._tell("stalled", job_id)
+            self._worker._emit_safely("stalled", job_id)
 
     def renewed(self, queue: str, leases: int, seconds: float) -> None:
         """Leases were renewed."""
         ids = [job.id for job in list(self._worker._current)]
-        self._worker._tell("locksRenewed", {"count": leases, "jobIds": ids})
+        self._worker._emit_safely("locksRenewed", {"count": leases, "jobIds": ids})
 
     def renewal_failed(self, queue: str, leases: int) -> None:
         """Leases could not be renewed."""
@@ -558,7 +557,7 @@ class _Told:
 
 
 def takes_signal(processor: Processor | None) -> bool:
-    """Whether a processor has a third parameter, or takes any number of them."""
+    """Returns whether a processor has a third parameter, or takes any number of them."""
     if processor is None:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a processor raises to say how its job goes on."""
+"""Errors that a processor raises to choose the outcome of its job."""
 
 from oxcart.compat.bullmq.custom_errors.delayed_error import DelayedError
 from oxcart.compat.bullmq.custom_errors.rate_limit_error import RateLimitError

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DelayedError(Exception):
-    """The job was moved to delayed by its processor."""
+    """The processor moved the job to delayed."""

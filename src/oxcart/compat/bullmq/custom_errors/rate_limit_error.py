@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RateLimitError(Exception):
-    """The job is given back because of a rate limit, without having used an attempt; as Node has it."""
+    """A rate limit returns the job to the queue without using an attempt, as in Node."""
 
     def __init__(self, message: str = "bullmq:rateLimitExceeded") -> None:
         super().__init__(message)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class UnrecoverableError(Exception):
-    """The job failed for good: the only error that is not tried again."""
+    """The job failed for good: the only error that is not retried."""

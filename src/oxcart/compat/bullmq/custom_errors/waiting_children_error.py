@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class WaitingChildrenError(Exception):
-    """The job was made to wait for its children by its processor."""
+    """The processor moved the job to waiting-children."""

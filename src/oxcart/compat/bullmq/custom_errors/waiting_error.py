@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class WaitingError(Exception):
-    """The job was given back by its processor, as Node has it."""
+    """The processor returned the job to the queue, as in Node."""

@@ -1,4 +1,4 @@
-"""The dicts that options are, for those who annotate them."""
+"""Types of the option dicts, for annotations."""
 
 from oxcart.compat.bullmq.types.backoff_options import BackoffOptions
 from oxcart.compat.bullmq.types.connection_options import ConnectionOptions

@@ -1,4 +1,4 @@
-"""How long to wait between attempts, for those who annotate it."""
+"""The type of backoff options, for annotations."""
 
 from __future__ import annotations
 

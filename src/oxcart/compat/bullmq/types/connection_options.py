@@ -1,8 +1,8 @@
-"""Where the server is, for those who annotate it."""
+"""The type of connection options, for annotations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: A URL, what redis-py's constructor takes, or a client of redis-py (standalone, Sentinel or cluster).
+#: A URL, arguments of redis-py's constructor, or a client of redis-py (standalone, Sentinel or cluster).
 ConnectionOptions = dict[str, Any] | str | Any

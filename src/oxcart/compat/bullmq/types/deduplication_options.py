@@ -1,4 +1,4 @@
-"""The deduplication window of a job, for those who annotate it."""
+"""The type of deduplication options, for annotations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class DeduplicationOptions(TypedDict, total=False):
-    """Which window a job belongs to, and what happens to those that it keeps out."""
+    """The window that a job belongs to, and the treatment of jobs that it keeps out."""
 
     id: str
     ttl: int

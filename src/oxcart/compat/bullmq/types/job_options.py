@@ -1,4 +1,4 @@
-"""The options of a job, for those who annotate it."""
+"""The type of job options, for annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of ended jobs, for those who annotate it."""
+"""The type of retention options, for annotations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class KeepJobs(TypedDict, total=False):
-    """What is kept of ended jobs: for so many seconds, so many of them."""
+    """Which ended jobs are kept: for how many seconds, and how many of them."""
 
     age: int
     count: int

@@ -1,4 +1,4 @@
-"""The options of ``promoteJobs``, for those who annotate it."""
+"""The type of the options of ``promoteJobs``, for annotations."""
 
 from __future__ import annotations
 

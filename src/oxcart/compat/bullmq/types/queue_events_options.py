@@ -1,4 +1,4 @@
-"""The options of readers and writers of events, for those who annotate it."""
+"""The types of the options of event readers and writers, for annotations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oxcart.compat.bullmq.types.connection_options import ConnectionOptions
 
 
 class QueueEventsOptions(TypedDict, total=False):
-    """Of whoever listens to a queue."""
+    """Options of a reader of a queue's events."""
 
     autorun: bool
     blockingTimeout: int
@@ -19,7 +19,7 @@ class QueueEventsOptions(TypedDict, total=False):
 
 
 class QueueEventsProducerOptions(TypedDict, total=False):
-    """Of whoever publishes events of its own."""
+    """Options of a producer of application events."""
 
     connection: ConnectionOptions
     prefix: str

@@ -1,4 +1,4 @@
-"""The options of a queue or a flow producer, for those who annotate it."""
+"""The types of the options of a queue or a flow producer, for annotations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oxcart.compat.bullmq.types.job_options import JobOptions
 
 
 class QueueBaseOptions(TypedDict, total=False):
-    """Of a queue or a flow producer."""
+    """Options of a queue or a flow producer."""
 
     connection: ConnectionOptions
     defaultJobOptions: JobOptions

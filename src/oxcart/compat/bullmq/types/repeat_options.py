@@ -1,4 +1,4 @@
-"""Schedulers: when they fire, and how they are shown, for those who annotate it."""
+"""The types of scheduler options and records, for annotations."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class RepeatOptions(TypedDict, total=False):
 
 
 class JobSchedulerTemplateJson(TypedDict, total=False):
-    """What every job of a scheduler is made from."""
+    """The template of every job of a scheduler."""
 
     data: object
     opts: dict[str, Any]
 
 
 class JobSchedulerJson(TypedDict, total=False):
-    """A scheduler as it stands in a queue."""
+    """A scheduler as a queue stores it."""
 
     endDate: int | None
     every: int

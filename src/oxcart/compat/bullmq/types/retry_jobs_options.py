@@ -1,4 +1,4 @@
-"""The options of ``retryJobs``, for those who annotate it."""
+"""The type of the options of ``retryJobs``, for annotations."""
 
 from __future__ import annotations
 

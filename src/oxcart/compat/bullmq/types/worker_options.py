@@ -1,4 +1,4 @@
-"""The options of a worker, for those who annotate it."""
+"""The type of worker options, for annotations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oxcart.compat.bullmq.types.keep_jobs import KeepJobs
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Of a worker; times are in ms."""
+    """Options of a worker; times are in ms."""
 
     autorun: bool
     concurrency: int
