@@ -64,7 +64,7 @@ class QueueEvents(EventEmitter):
         try:
             await self.run()
         except Exception as error:
-            self._tell("error", error)
+            self._emit_safely("error", error)
 
     async def run(self) -> None:
         """Reads until closed.
@@ -91,15 +91,15 @@ class QueueEvents(EventEmitter):
         if not event:
             return
         if event == "drained":
-            self._tell(event, entry_id)
+            self._emit_safely(event, entry_id)
             return
         args: dict[str, Any] = dict(fields)
         json = _JSON.get(event)
         if json in args:
             args[json] = loads(args[json])
-        self._tell(event, args, entry_id)
+        self._emit_safely(event, args, entry_id)
         if args.get("jobId"):
-            self._tell(f"{event}:{args['jobId']}", args, entry_id)
+            self._emit_safely(f"{event}:{args['jobId']}", args, entry_id)
 
     async def close(self) -> None:
         """Stops reading and closes the connection."""

@@ -505,8 +505,8 @@ class _EngineEvents:
         if mine is None:
             mine = Job._claimed(worker, job, managed=True)
         if code != ReplyCode.DONE:
-            error = refusal(code if isinstance(code, int) else None, "moveToFinished", job.id, "active")
-            worker._emit_safely("error", error, mine)
+            refused = refusal(code if isinstance(code, int) else None, "moveToFinished", job.id, "active")
+            worker._emit_safely("error", refused, mine)
         elif outcome.kind == OutcomeKind.COMPLETED:
             mine.attemptsMade = job.attempts_made + 1
             mine.finishedOn = outcome.at_ms
@@ -535,7 +535,7 @@ class _EngineEvents:
     def renewal_failed(self, queue: str, leases: int) -> None:
         """Leases could not be renewed."""
         lost = [job.id for job in list(self._worker._current) if job.is_cancelled]
-        self._worker.lockManager.tell_failed(lost)
+        self._worker.lockManager.emit_failed(lost)
 
     def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
         """A call ended attempts and claimed jobs."""
