@@ -297,7 +297,7 @@ def test_the_server_keeps_an_append_only_file_and_evicts_nothing(embedded: Embed
     assert settings["port"] == "0"
 
 
-def test_the_strictest_wish_for_syncing_holds(folder: Path, users: Users) -> None:
+def test_strictest_appendfsync_applies(folder: Path, users: Users) -> None:
     embedded = Embedded(folder, appendfsync="no")
     try:
         with client(embedded.ensure()) as link:
@@ -308,7 +308,7 @@ def test_the_strictest_wish_for_syncing_holds(folder: Path, users: Users) -> Non
         embedded.release(wait=10)
 
 
-def test_an_unknown_wish_for_syncing_is_refused(folder: Path) -> None:
+def test_unknown_appendfsync_is_refused(folder: Path) -> None:
     with pytest.raises(ValidationError, match="appendfsync must be always, everysec or no, got 'often'"):
         Embedded(folder, appendfsync="often")  # type: ignore[arg-type]
 

@@ -124,7 +124,7 @@ class TestOneProcess:
         assert job.result(timeout=LIMIT) == "slept"
         assert program.wait() == 0
 
-    def test_a_second_signal_gives_running_jobs_back(self, start: Start, mail: Queue) -> None:
+    def test_a_second_signal_returns_running_jobs(self, start: Start, mail: Queue) -> None:
         program = start("work", "app:mail")
         job = mail.add("slow", {"seconds": 600})
         program.wait_for("slow begins")

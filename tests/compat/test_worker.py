@@ -107,7 +107,7 @@ class TestTheRetryRule:
 
 
 class TestControlFlow:
-    async def test_raised_without_a_move_the_job_is_put_off_and_not_lost(self, make: Make) -> None:
+    async def test_control_flow_error_without_a_move_delays_the_job(self, make: Make) -> None:
         async def process(job: Job, token: str) -> None:
             raise {"d": DelayedError, "c": WaitingChildrenError, "w": WaitingError}[job.name]
 
@@ -118,7 +118,7 @@ class TestControlFlow:
             await reaches(job, "delayed")
             assert (await queue.getJob(job.id)).attemptsMade == 0
 
-    async def test_a_job_can_be_given_back(self, make: Make) -> None:
+    async def test_a_job_can_be_returned(self, make: Make) -> None:
         runs: list[int] = []
 
         async def process(job: Job, token: str) -> str:
@@ -136,7 +136,7 @@ class TestControlFlow:
         assert (await queue.getJob(job.id)).attemptsMade == 1
 
     @pytest.mark.parametrize("way", ["worker", "queue"])
-    async def test_a_rate_limit_gives_the_job_back_and_holds_the_queue(
+    async def test_a_rate_limit_returns_the_job_and_holds_the_queue(
         self, make: Make, store: redis.Redis, way: str
     ) -> None:
         limited: list[str] = []
@@ -394,7 +394,7 @@ class TestPauseAndClose:
         assert ends == [("completed", job.id, "in the end")]
         assert worker.closed
 
-    async def test_a_forced_close_gives_jobs_back_instead_of_leaving_them_locked(
+    async def test_a_forced_close_returns_jobs_instead_of_leaving_them_locked(
         self, make: Make, store: redis.Redis
     ) -> None:
         async def process(job: Job, token: str) -> None:

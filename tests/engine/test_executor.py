@@ -437,7 +437,7 @@ class TestTimeouts:
 
 class TestStop:
     @pytest.mark.parametrize("reason", [SHUTDOWN, LEASE_LOST])
-    async def test_an_attempt_that_is_stopped_is_given_back(self, make_bench: Make, reason: str) -> None:
+    async def test_a_stopped_attempt_is_returned(self, make_bench: Make, reason: str) -> None:
         bench = make_bench(1)
 
         async def hangs() -> None:

@@ -311,7 +311,7 @@ class TestHolding:
             async with worker.running():
                 assert await handle.result(20) == "q"
 
-    async def test_a_worker_that_stops_gives_back(self, queue: Queue, runs: Runs) -> None:
+    async def test_a_stopping_worker_returns_jobs_of_lanes(self, queue: Queue, runs: Runs) -> None:
         runs.gate = asyncio.Event()
         worker = Worker(queue, abilities=Abilities(capabilities="gpu"), shutdown_timeout=0)
         async with worker.running():

@@ -70,7 +70,7 @@ async def claim(queue: Queue) -> Any:
 
 class TestBound:
     @pytest.mark.parametrize("protocol", ["bullmq", "bridge"])
-    async def test_a_job_that_is_given_back_for_ever_fails(
+    async def test_a_job_that_is_returned_too_often_fails(
         self, valkey: ValkeyServer, store: redis.Redis, bound: int, protocol: Any
     ) -> None:
         async with Venue(protocol, valkey.url, [valkey]).queue() as queue:

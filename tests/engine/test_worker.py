@@ -432,7 +432,7 @@ class TestStop:
         now = await job.get()
         assert (now.attempts_made, now.stalled_count, now.attempts_started) == (0, 0, 1)
 
-    async def test_a_deaf_thread_is_left_behind_and_its_job_given_back(self, queue: Queue) -> None:
+    async def test_a_deaf_thread_is_abandoned_and_its_job_returned(self, queue: Queue) -> None:
         started = asyncio.Event()
         loop = asyncio.get_running_loop()
         go: list[bool] = []

@@ -105,7 +105,7 @@ class TestBackoff:
 
 
 class TestCounting:
-    async def test_a_job_given_back_uses_no_attempt(self, queue: Queue) -> None:
+    async def test_a_returned_job_uses_no_attempt(self, queue: Queue) -> None:
         seen: list[tuple[int, int]] = []
         begun = asyncio.Event()
 

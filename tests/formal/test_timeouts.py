@@ -165,7 +165,7 @@ class TestVisibility:
             ("completed", None),
         ]
 
-    async def test_a_job_may_say_that_a_lost_worker_is_the_end(self, queue: Queue) -> None:
+    async def test_retry_system_false_fails_the_job_of_a_lost_worker(self, queue: Queue) -> None:
         queue.fallback(lambda: 1)
         handle = await queue.add("n", retry_system=False, history=True)
         lost = queue._core.open_broker()
@@ -311,7 +311,7 @@ class TestLifetime:
         assert await q.broker.expire() == 700
         assert (store.zcard("bull:q:failed"), store.llen("bull:q:wait")) == (700, 0)
 
-    async def test_there_is_none_unless_asked_for(self, queue: Queue, store: redis.Redis) -> None:
+    async def test_jobs_have_no_lifetime_by_default(self, queue: Queue, store: redis.Redis) -> None:
         handle = await queue.add("n")
         assert (await handle.get()).options.lifetime is None
         assert not store.exists("bull:q:ox:expiring")

@@ -57,7 +57,7 @@ async def test_progress_logs_and_data_from_the_other_side(node: NodeDriver, queu
         assert await job.result(LIMIT) == "new"
 
 
-async def test_a_handler_of_ours_speaks_while_node_listens(node: NodeDriver, queue: Queue) -> None:
+async def test_progress_and_logs_of_our_handler_reach_node_at_once(node: NodeDriver, queue: Queue) -> None:
     """Progress and logs of a running job arrive at once, and a retry sees data changed meanwhile."""
     await node.call("eventsStart", handle=queue.name, queue=queue.name)
     seen: list[Any] = []
@@ -132,7 +132,7 @@ async def test_order_is_changed_from_the_other_side(node: NodeDriver, queue: Que
     assert [job_id for job_id, _ in worker.runs] == [delayed, later, ids[2], ids[1], ids[0]]
 
 
-async def test_a_job_in_other_hands_can_be_neither_removed_nor_finished(
+async def test_a_job_leased_by_the_other_side_can_be_neither_removed_nor_finished(
     node: NodeDriver, queue: Queue
 ) -> None:
     """Each side respects the leases of the other."""

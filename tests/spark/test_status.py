@@ -43,7 +43,7 @@ def test_a_lag_and_the_time_until_it_is_a_loss(url: str, emit: Emit, tmp_path: P
     assert standing.lost_in_ms == (10_000 - 30) * 2000
 
 
-def test_nothing_new_and_nothing_to_lose(url: str, emit: Emit, tmp_path: Path) -> None:
+def test_no_lag_without_new_entries(url: str, emit: Emit, tmp_path: Path) -> None:
     lake = Lake(tmp_path, clock=lambda: NOW - 100_000)
     emit("mail", {"event": "waiting", "jobId": "1"}, at=NOW - 100_000)
     read(lake, url, 1)

@@ -34,7 +34,7 @@ def queue(url: str) -> Iterator[sync.Queue]:
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 class TestMembers:
-    def test_none_is_missing(self, face: Face) -> None:
+    def test_twin_has_every_member(self, face: Face) -> None:
         original, twin = pair(face)
         public = {name for name in dir(original) if not name.startswith("_")} - set(face.without)
         assert public - set(dir(twin)) == set()

@@ -206,7 +206,7 @@ def test_no_number_is_too_large_for_a_script(limit: float) -> None:
     assert 0 <= msgpack.unpackb(facts.packed())[3] < 2**53
 
 
-def test_the_payload_comes_to_the_letter() -> None:
+def test_payload_bytes_are_read_unchanged() -> None:
     raw = b'{"type":"t","payload":{"empty":[],"big":12345678901234567890123, "f":1.0}}'
     assert records.read_record(raw).payload == b'{"empty":[],"big":12345678901234567890123, "f":1.0}'
 

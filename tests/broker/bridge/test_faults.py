@@ -20,7 +20,7 @@ from oxcart.model.target import Abilities, Target
 from tests.broker.bridge.conftest import Desk
 
 
-async def test_2_a_crashed_worker_gives_its_slot_back(desk: Desk) -> None:
+async def test_2_a_crashed_worker_frees_its_slot(desk: Desk) -> None:
     job = await desk.active(rate_limit={"max_concurrent": 1})
     waits = await desk.add(rate_limit={"max_concurrent": 1})
     assert await desk.claim(worker="w2") == []
@@ -35,7 +35,7 @@ async def test_2_a_crashed_worker_gives_its_slot_back(desk: Desk) -> None:
     assert desk.waiting() == [waits]
 
 
-async def test_2_a_wrong_counter_is_brought_to_the_truth(desk: Desk) -> None:
+async def test_2_a_wrong_counter_is_corrected(desk: Desk) -> None:
     await desk.active()
     desk.store.set("bridge:ratelimit:concurrent:email", 17)
     assert (await desk.broker().recover()).ran
@@ -408,7 +408,7 @@ async def test_2_the_slot_is_that_of_the_lost_jobs_own_type(desk: Desk) -> None:
     assert desk.store.smembers("bridge:ox:active:video") == set()
 
 
-async def test_2_a_counter_that_is_no_number_is_brought_to_the_truth(desk: Desk) -> None:
+async def test_2_a_counter_that_is_no_number_is_corrected(desk: Desk) -> None:
     await desk.active()
     desk.store.set("bridge:ratelimit:concurrent:email", "oops")
     await desk.broker().recover()

@@ -165,7 +165,7 @@ async def test_returned_and_snoozed_runs_use_no_attempt(desk: Desk) -> None:
     assert desk.record(job.id)["attempts"] == 0
 
 
-async def test_given_back_is_first_again(desk: Desk) -> None:
+async def test_returned_job_is_first_again(desk: Desk) -> None:
     first, second = await desk.add(), await desk.add()
     (job,) = await desk.claim()
     await desk.end(job, "w")

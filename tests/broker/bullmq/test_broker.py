@@ -254,7 +254,7 @@ class TestFinish:
         assert found is not None
         assert (found.attempts_made, found.delay) == (2, 5000)
 
-    async def test_put_off_and_given_back_use_no_attempt(self, q: Q) -> None:
+    async def test_snoozed_and_returned_jobs_use_no_attempt(self, q: Q) -> None:
         await q.end(await q.active(), "d", delay_ms=1, counts=False)
         q.clock.now += 1
         (job,) = await q.claim()

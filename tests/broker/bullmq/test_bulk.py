@@ -346,7 +346,7 @@ class TestObliterate:
         assert await q.broker.bulk.obliterate(force=True) == 1
         assert await q.end(job) == -1
 
-    async def test_jobs_that_come_meanwhile_go_too(self, q: Q, store: redis.Redis) -> None:
+    async def test_obliterate_removes_jobs_added_meanwhile(self, q: Q, store: redis.Redis) -> None:
         await add(q, *names(5))
         coming = [asyncio.ensure_future(add(q, "z1"))]
         first = True

@@ -155,7 +155,7 @@ class TestReplace:
         await windows.add("c", {**rule, "ttl": 600, "extend": True}, delay=30)
         assert windows.rest > 60_000
 
-    async def test_an_owner_that_is_ready_stays(self, windows: Windows) -> None:
+    async def test_ready_owner_is_not_replaced(self, windows: Windows) -> None:
         await windows.add("a", {"replace": True})
         assert await windows.add("b", {"replace": True}) == Added("a", False)
         assert windows.window_events() == []

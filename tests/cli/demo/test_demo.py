@@ -45,7 +45,7 @@ def processes_of(stage: dict[str, str]) -> list[int]:
     return found
 
 
-def test_it_runs_to_its_end(start: Start, stage: dict[str, str]) -> None:
+def test_demo_runs_to_its_end(start: Start, stage: dict[str, str]) -> None:
     program = start("demo", "--no-report", "--jobs", "500", "--workers", "2", **stage)
     assert program.wait(100) == 0
     text = "\n".join(program.seen)

@@ -128,7 +128,7 @@ def test_expiry_leaves_the_logs_alone(tmp_path: Path) -> None:
     assert rows(lake) == [2]
 
 
-def test_a_lake_that_was_put_back_is_noticed(lake: Lake, tmp_path: Path) -> None:
+def test_lake_restored_from_a_backup_is_noticed(lake: Lake, tmp_path: Path) -> None:
     lake.publish(Change("add", add=[put(lake, [1])]))
     shutil.copytree(lake.root, tmp_path / "backup")
     for value in (2, 3):

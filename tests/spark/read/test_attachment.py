@@ -164,7 +164,7 @@ async def test_every_ended_attempt_is_recorded_under_the_id_of_its_event(
     assert [int(actual["starts"]) for actual in found["later"]] == [1, 2]
 
 
-async def test_a_record_tells_the_parent_and_the_rule_which_no_event_does(
+async def test_records_have_the_parent_and_the_schedule(
     queue: Queue, address: ServerAddress, store: redis.Redis
 ) -> None:
     await queue.add("n", job_id="plain")

@@ -59,7 +59,7 @@ def test_batches_are_bounded_and_streams_share_them(emit: Emit, drain: Drain) ->
     assert {row["queue"] for row in sunk.batches[0]} == {"a", "b"}
 
 
-def test_a_stream_alone_has_the_whole_batch(emit: Emit, drain: Drain) -> None:
+def test_a_single_stream_fills_the_whole_batch(emit: Emit, drain: Drain) -> None:
     emit("q", *many(9000))
     assert [len(batch) for batch in drain(maxRowsPerBatch=6500).batches.values()] == [6500, 2500]
 

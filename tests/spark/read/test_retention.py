@@ -92,7 +92,7 @@ def added(store: redis.Redis) -> int:
 
 
 @pytest.mark.parametrize("spooled", [False, True], ids=["server", "spool"])
-async def test_every_entry_that_a_node_constructor_costs_is_in_gaps(
+async def test_entries_trimmed_by_a_node_constructor_are_in_gaps(
     spooled: bool, node: NodeDriver, spark: SparkSession, url: str, store: redis.Redis, tmp_path: Path
 ) -> None:
     address = ServerAddress(url=url)

@@ -169,7 +169,7 @@ def test_illegal_moves_are_flagged_and_those_over_a_gap_are_unknown(built: dict[
     assert all(all(found) for found in legal.values()), legal
 
 
-def test_a_job_that_ends_without_an_attempt_tells_how_and_whose_it_is(spark: SparkSession) -> None:
+def test_end_without_an_attempt_has_its_category_and_metadata(spark: SparkSession) -> None:
     s = Story()
     s.record(s.event("added", "pending", name="n"), "added", "pending", corr="c1", tags='{"a":"1"}')
     s.event("waiting-children", "pending")
@@ -279,7 +279,7 @@ def test_frames_are_those_nearest_to_the_failure(spark: SparkSession) -> None:
     ]
 
 
-def test_a_trend_is_the_day_over_the_mean_of_those_before(spark: SparkSession) -> None:
+def test_trend_is_the_day_over_the_mean_of_earlier_days(spark: SparkSession) -> None:
     day = datetime.date(2026, 11, 2)
     rows = [
         (day - datetime.timedelta(days=back), "q", "c", "m", "e", 1, 2, count)
