@@ -67,7 +67,7 @@ class TestWhere:
         assert Server().location is None
         assert "embedded Valkey in" in Server().name
         monkeypatch.setenv("OXCART_URL", "redis://other")
-        assert Server(folder=tmp_path).folder == tmp_path, "a folder that is asked for beats the environment"
+        assert Server(folder=tmp_path).folder == tmp_path, "an explicit folder overrides the environment"
 
     def test_a_cluster(self) -> None:
         assert Server("redis+cluster://a:1,b:2").is_cluster

@@ -124,7 +124,7 @@ def test_releasing_with_a_wait_stops_the_server_before_it_returns(embedded: Embe
     keeper, server = pids(folder)
     embedded.release(wait=60)
     assert is_gone(server)
-    wait_until(lambda: is_gone(keeper), "it was waited for until its own end")
+    wait_until(lambda: is_gone(keeper), "the keeper has ended")
     attached: bool = embedded.is_attached
     assert not attached
 
@@ -199,7 +199,7 @@ async def test_the_event_loop_goes_on_while_the_server_starts(
     ensure = embedded.ensure
 
     def start_after_the_tick() -> Location:
-        assert ticked.wait(20), "the loop stands still"
+        assert ticked.wait(20), "the loop was blocked"
         return ensure()
 
     monkeypatch.setattr(embedded, "ensure", start_after_the_tick)

@@ -377,7 +377,7 @@ class TestSlowServers:
             link = Link(to(port), timeout=2)
             began = clock.now
             assert await link.call("SET", "k", b"x" * 24_000_000) == b"OK"
-            assert clock.now > began + 4, "it took longer than a call may that stands still"
+            assert clock.now > began + 4, "it took longer than the limit of a silent call"
             await link.close()
 
     async def test_a_server_that_repeats_the_password_in_its_refusal(self) -> None:

@@ -157,7 +157,7 @@ def test_the_parts_are_in_the_order_of_the_include_line() -> None:
 def test_unused_functions_are_left_out() -> None:
     text = scripts.load("set_progress").text.decode()
     assert "local function max_events" in text
-    assert "local known_max_events" in text, "used by what it uses"
+    assert "local known_max_events" in text, "used by a function that the script uses"
     assert "local function split_key" not in text
     for verb in verbs():
         text = scripts.load(verb).text.decode()

@@ -214,7 +214,7 @@ async def test_the_renewer_ends_with_its_worker_even_if_a_fork_continues(
         try:
             victim.kill()
             await _holds_no_longer(store, handle.id)
-            assert _alive(child), "or nothing was shown"
+            assert _alive(child), "otherwise the test shows nothing"
             await eventually(lambda: not _alive(renewer), "the renewer ends", 2 * LEASE + GRACE)
         finally:
             os.kill(child, signal.SIGKILL)
@@ -247,7 +247,7 @@ async def _restart_renewer(server: ValkeyServer, store: Store, fleet: Fleet) -> 
     async with Queue("chaos", url=server.url) as queue:
         worker = await fleet.start(timeout=0.5 * LEASE, recover=False)
         await queue.add("deaf", {})
-        await eventually(lambda: fleet.of(worker, "start"), "the deaf one started")
+        await eventually(lambda: fleet.of(worker, "start"), "the deaf handler started")
         os.kill(fleet.renewer_of(worker), signal.SIGKILL)
         await eventually(lambda: "starting another" in worker.log, "another renewer")
     return worker

@@ -47,7 +47,7 @@ async def test_running_jobs_end_and_the_rest_is_returned(server: ValkeyServer, s
     await eventually(lambda: len(started) == 4, "four jobs run")
     worker.stop()
     await asyncio.sleep(0.1)
-    assert not running.done(), "it waits for what runs"
+    assert not running.done(), "it waits for the running job"
     go.set()
     await asyncio.wait_for(running, LIMIT)
     assert store.lengths() == {"completed": 4, "wait": 16}

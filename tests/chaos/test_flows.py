@@ -85,6 +85,6 @@ async def test_a_parent_that_waits_does_so_once_though_the_answer_is_lost(
         top = await queue.add("grow", {"children": 3})
         assert await asyncio.wait_for(top.result(), LIMIT) == 3
         # The wait, the finishes of the children (perhaps in one call), and the last finish.
-        assert proxy.cuts["finish"] >= 3, "every end was answered twice"
+        assert proxy.cuts["finish"] >= 3, "every finish was answered twice"
         assert _released(store) == {top.id: 1}
         assert fleet.starts()[top.id] == 2

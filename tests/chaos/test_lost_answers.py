@@ -79,7 +79,7 @@ async def test_every_answer_to_add_claim_and_finish_is_lost_once(server: ValkeyS
         await broker.close()
     assert sum(proxy.cuts.values()) >= CUTS
     assert proxy.cuts["add"] == proxy.cuts["claim"] == each - 1
-    assert ran == Counter(ids), "every job was handed out once"
+    assert ran == Counter(ids), "every job was claimed once"
     assert store.lengths() == {"completed": len(ids)}
     assert store.count_events("stalled") == Counter()
     for name in ("added", "waiting", "active", "completed"):

@@ -114,7 +114,7 @@ async def test_claim_with_a_huge_payload_between(broker: BullMQBroker, store: St
     await _add(broker, "huge", data=HUGE)
     await _add(broker, "three")
     claimed = await broker.claim(Ask(10))
-    assert _ids(claimed) == ["one", "two", "huge"], "the huge one ends the batch"
+    assert _ids(claimed) == ["one", "two", "huge"], "the huge job ends the batch"
     assert _ids(await broker.claim(Ask(10))) == ["three"]
 
 
@@ -159,7 +159,7 @@ async def test_due_jobs_beside_poison_are_not_lost(broker: BullMQBroker, store: 
         claimed = await broker.claim(Ask(10))
     assert [job_id for job_id in _ids(claimed) if job_id != "running"] == ["one", "two"]
     assert set(store.lengths()) == {"active"}
-    assert store.job("gone") == {}, "no job is made of an id alone"
+    assert store.job("gone") == {}, "an id without a hash creates no job"
 
 
 async def test_a_paused_queue_with_poison_at_its_end_still_takes_jobs(
@@ -399,7 +399,7 @@ async def test_recovery_beside_poison(broker: BullMQBroker, store: Store) -> Non
     found = await broker.recover(interval_ms=1)
     assert {"one", "two", "three"} <= set(found.ids)
     assert await broker.states(["one", "two", "three"]) == ["waiting"] * 3
-    assert await broker.states(["odd"]) != ["unknown"], "still somewhere"
+    assert await broker.states(["odd"]) != ["unknown"], "the job is still in a list"
 
 
 # -- a whole worker
@@ -446,7 +446,7 @@ async def test_a_worker_survives_invalid_jobs(server: ValkeyServer, store: Store
             store.client.hset(store.prefix + kind, mapping=fields)
     async with Worker(queue, concurrency=4).running() as worker:
         await eventually(lambda: others <= set(store.count_events("completed")), "the others end")
-        await eventually(lambda: store.lengths_of("active") == 0, "the poisoned ones are not held for ever")
+        await eventually(lambda: store.lengths_of("active") == 0, "the poisoned jobs leave the active list")
         await queue.add("job", None, job_id="last")
         await eventually(lambda: store.count_events("completed")["last"] == 1, "the worker goes on")
         assert worker._failure is None

@@ -16,7 +16,7 @@ Make = Callable[..., Any]
 
 async def soon(condition: Callable[[], object]) -> None:
     """Waits until a condition holds."""
-    await eventually(condition, "the condition of the line that waits")
+    await eventually(condition, "the condition of the calling line")
 
 
 async def reaches(job: Job, state: str) -> None:

@@ -48,7 +48,7 @@ async def test_the_group_replaces_no_master_that_is_only_slow(group: Sentinels) 
     await asyncio.to_thread(master.start)
     replica.freeze()
     try:
-        await eventually(lambda: min(_silences(group)) > 3 * group.HASTY, "missed by all")
+        await eventually(lambda: min(_silences(group)) > 3 * group.HASTY, "every Sentinel misses the master")
         assert not any("s_down" in opinion["flags"] for opinion in group.opinions())
     finally:
         replica.thaw()

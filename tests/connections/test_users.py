@@ -95,7 +95,7 @@ async def test_a_producer_takes_no_jobs(producer: Queue, admin: Any) -> None:
         await producer._core.broker.claim(Ask(1))
     with pytest.raises(AccessDenied, match=r"connections\.md"):
         await producer._core.broker.recover(interval_ms=1)
-    assert admin.lrange("bull:q:wait", 0, -1) == before == [handle.id], "nothing was done half"
+    assert admin.lrange("bull:q:wait", 0, -1) == before == [handle.id], "nothing was half applied"
     assert admin.llen("bull:q:active") == 0
 
 

@@ -436,7 +436,7 @@ class TestLanes:
         assert (call.queue, call.count) == ("a", 10)
         await eventually(lambda: root.stuck, "it hangs")
         assert (await desk.next()).queue == "b"
-        await eventually(lambda: desk.stations[1].stuck, "this one too")
+        await eventually(lambda: desk.stations[1].stuck, "the second queue is stuck too")
         desk.claims.wake_station(lane)
         await desk.quiet()  # otherwise the slots would be claimed again, and all calls answered in the end
         await desk.claims.close()

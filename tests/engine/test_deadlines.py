@@ -48,7 +48,7 @@ async def test_a_nearer_deadline_moves_the_timer() -> None:
     watch = Watch()
     watch.start("far", 3600)
     watch.start("near", 0.005)
-    await eventually(lambda: watch.expired == ["near"], "the near one")
+    await eventually(lambda: watch.expired == ["near"], "the nearer deadline expired")
     watch.start("nearer than far", 0.005)
     await eventually(lambda: len(watch.expired) == 2, "the next")
     watch.deadlines.close()
@@ -59,7 +59,7 @@ async def test_a_job_that_has_ended_is_left_alone() -> None:
     done = watch.start("done", 0.005)
     watch.running.discard(done)
     watch.start("running", 0.01)
-    await eventually(lambda: watch.expired == ["running"], "the one that runs")
+    await eventually(lambda: watch.expired == ["running"], "the running job expired")
 
 
 async def test_a_job_expires_once() -> None:

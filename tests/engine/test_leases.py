@@ -132,7 +132,7 @@ class TestRenewal:
         (other,) = await held.claim()
         held.leases.hold(0, [other], [None])
         await held.renewals(2)
-        assert held.lost == [], "it is ours no more"
+        assert held.lost == [], "the worker no longer holds the lease"
 
     async def test_a_job_claimed_again_is_renewed_even_if_its_end_arrives_late(
         self, held: Held, store: redis.Redis
@@ -423,7 +423,9 @@ class TestStandIn:
             assert len(held.renewed_ids) == before, "one is enough"
             assert held.leases.pid is not None
             os.kill(held.leases.pid, signal.SIGKILL)
-            await eventually(lambda: len(held.renewed_ids) > before, "until there is another")
+            await eventually(
+                lambda: len(held.renewed_ids) > before, "the worker renews until another renewer runs"
+            )
         finally:
             await held.close()
 

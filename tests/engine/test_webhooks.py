@@ -309,7 +309,7 @@ class TestEnds:
         async with Worker(hooked).running():
             job = await work.using(callback_url=receiver.url, correlation_id="c-1").enqueue()
             body = await body_of(receiver)
-            await eventually(lambda: not store.exists("bull:q:ox:callbacks"), "nothing is left to tell")
+            await eventually(lambda: not store.exists("bull:q:ox:callbacks"), "no webhook is pending")
         assert (body["job_id"], body["type"], body["queue"]) == (job.id, "work", "q")
         assert (body["state"], body["result"], body["error"]) == ("completed", {"a": 1}, None)
         assert (body["correlation_id"], body["attempt"]) == ("c-1", 1)

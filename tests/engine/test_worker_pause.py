@@ -31,7 +31,7 @@ class TestPause:
         # One slot: with two, a claim that is pending at the pause could still return a job.
         async with Worker(queue).running() as worker:
             first = await queue.add("n")
-            await eventually(lambda: held.started, "the job is in hand")
+            await eventually(lambda: held.started, "the job runs")
             pausing = asyncio.create_task(worker.pause())
             await asyncio.sleep(0)
             assert worker.is_paused
@@ -49,7 +49,7 @@ class TestPause:
         held = Held(queue)
         async with Worker(queue).running() as worker:
             job = await queue.add("n")
-            await eventually(lambda: held.started, "the job is in hand")
+            await eventually(lambda: held.started, "the job runs")
             await worker.pause(wait=False)
             assert await job.state() == "active"
             held.gate.set()
@@ -83,7 +83,7 @@ class TestPause:
         worker = Worker(queue, shutdown_timeout=0)
         async with worker.running():
             await queue.add("n")
-            await eventually(lambda: held.started, "the job is in hand")
+            await eventually(lambda: held.started, "the job runs")
             pausing = asyncio.create_task(worker.pause())
             await asyncio.sleep(0)
             worker.stop()

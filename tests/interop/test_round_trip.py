@@ -255,7 +255,7 @@ async def test_a_queue_of_a_bad_name_is_refused(server: ValkeyServer, name: str)
     before = set(cast(Any, server.client().keys()))
     with pytest.raises(ValidationError, match="queue name"):
         Queue(name, url=server.url)
-    assert set(cast(Any, server.client().keys())) <= before, "those of other tests may end of themselves"
+    assert set(cast(Any, server.client().keys())) <= before, "jobs of other tests may end by themselves"
 
 
 @pytest.mark.parametrize(("given", "error", "says"), REFUSED, ids=range(len(REFUSED)))

@@ -192,7 +192,7 @@ class TestReplay:
             return 5
 
         async with Worker(queue).running():
-            await eventually(lambda: _is(job, "failed"), "its life is over")
+            await eventually(lambda: _is(job, "failed"), "its lifetime is over")
             assert await listed(queue) == [job.id]
             await queue.dead_letters.replay(job.id)
             assert await job.result(10) == 5

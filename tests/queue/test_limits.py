@@ -236,5 +236,7 @@ async def test_a_queue_at_its_limit_does_not_keep_others_waiting(
     worker = Worker(limited, free, limiter=(3, 600), concurrency=1)
     async with asyncio.timeout(60), worker.running():
         await started.wait()
-        await eventually(lambda: worker._stations[0].until_ms > 0, "the limited queue was asked in vain")
+        await eventually(
+            lambda: worker._stations[0].until_ms > 0, "a claim on the limited queue returned none"
+        )
         assert await (await quick.enqueue()).result(timeout=20) == 1

@@ -237,7 +237,7 @@ class TestOperations:
         left = {job.id for job in await queue.jobs.list("waiting")}
         assert left <= late
         keys = {key for key in store.keys("bull:q:*") if ":ox:idem:" in key}
-        assert {store.get(key) for key in keys} == left, "a job that came late has all it came with"
+        assert {store.get(key) for key in keys} == left, "a job added meanwhile keeps all its keys"
         assert await queue.jobs.remove_orphans() == []
 
     async def test_obliterate_for_a_user_without_scan(

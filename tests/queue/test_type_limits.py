@@ -66,7 +66,7 @@ class TestSettings:
         await limits.remove_type_limit("b")
         await limits.remove_key_limit()
         assert (await limits.type_limits(), await limits.key_limit()) == ({}, None)
-        assert store.hgetall("bull:q:meta") == {}, "a queue without limits pays for none"
+        assert store.hgetall("bull:q:meta") == {}, "a queue without limits has no settings left"
 
     def test_without_await(self, url: str) -> None:
         with SyncQueue("q", url=url) as queue:
@@ -269,7 +269,7 @@ class TestPerMinute:
         await queue.add_many([("mail", n) for n in range(8)] + [("other", 0)])
         jobs = await claim(queue, 20)
         assert names(jobs) == {"mail": 3, "other": 1}
-        assert await end(queue, *jobs, take=9) == [], "an end frees nothing"
+        assert await end(queue, *jobs, take=9) == [], "a finish admits no further start"
         assert 0 < store.pttl("bull:q:ox:rate:t:mail") <= 60_000
         at = store.zscore("bull:q:ox:opening", "t:mail")
         assert at is not None

@@ -301,7 +301,7 @@ class TestFull:
             with pytest.raises(LakeError, match=r"the spool in .* cannot grow: .*File too large"):
                 tailing.check()
             tailing.stop()
-        assert [path for path in spool.root.rglob("*") if path.is_file()] == [], "no half of a file"
+        assert [path for path in spool.root.rglob("*") if path.is_file()] == [], "no partial file"
         tailer = Tailer(ServerAddress(url=url), QueueSelection(("q",)), spool)
         assert tailer.step() == 2000
         end = spool.end("q")

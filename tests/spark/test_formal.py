@@ -94,7 +94,7 @@ def test_the_tables_of_random_lives_have_no_illegal_move_and_the_models_states(
     }
     failed = [row for row in found.values() if row.state in set(TERMINAL) - {State.COMPLETED}]
     assert [row for row in failed if row.category not in set(Category) or not row.reason] == []
-    assert failed, "random lives, and none of them failed"
+    assert failed, "random histories without a failed job"
     moves = pipeline.query("SELECT from_state, to_state, legal, job_id, event FROM transitions").collect()
     assert [tuple(move) for move in moves if move.legal is not True] == []
     assert len(moves) > len(found)

@@ -82,7 +82,7 @@ def test_from_events_to_tables(pipeline: Pipeline, emit: Emit, monkeypatch: pyte
     emit("q", *life("2")[3:], at=FIRST + 1000)
     taken = disturb(pipeline, monkeypatch)
     assert pipeline.once() == ["2026-11-02"]
-    assert taken, "upkeep beside it makes it build again"
+    assert taken, "concurrent maintenance makes it build again"
     assert rows(pipeline, "jobs", "queue", "job_id", "state")[-1] == ("q", "2", "completed")
     assert ordinals(pipeline) == list(range(1, 9))
 

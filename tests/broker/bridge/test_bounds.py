@@ -45,7 +45,7 @@ async def test_our_job_is_found_at_once_behind_any_number(desk: Desk) -> None:
         job_id = await desk.add()
         scripts, commands, claimed = await calls_and_commands(desk)
         assert claimed == [job_id]
-        assert scripts <= 2, "the claim, and what it read on the way is noted"
+        assert scripts <= 2, "the claim, and a note of the entries that it read"
         seen.append(commands * scripts)
     assert seen[1] <= seen[0] + 10, "ten times as much in front costs nothing"
 
@@ -97,7 +97,7 @@ async def test_an_end_reads_only_its_dependents(desk: Desk) -> None:
     desk.store.config_resetstat()
     for worker in ("w1", "w2", "w3"):
         await desk.broker(worker=worker).promote()
-    assert desk.store.info("commandstats")["cmdstat_zrange"]["calls"] < 40, "one of them looks at all"
+    assert desk.store.info("commandstats")["cmdstat_zrange"]["calls"] < 40, "one worker checks all of them"
     assert desk.store.zcard("bridge:ox:pending") == 0
     assert desk.store.llen("bridge:jobs:waiting") == 1001
 
@@ -148,7 +148,7 @@ async def test_neither_an_end_nor_a_claim_reads_a_long_list_to_its_end(desk: Des
     pipe.execute()
     codes, claimed = await desk.broker().finish([desk.outcome(job)], Ask(1, worker="w1"))
     assert (codes, claimed.jobs, claimed.more) == ([1], [], True)
-    assert desk.store.scard("bridge:ox:listed") == SCAN, "what it found on the way is noted"
+    assert desk.store.scard("bridge:ox:listed") == SCAN, "the entries that it read are noted"
     claimed = await desk.broker().claim(Ask(1, worker="w1"))
     assert (claimed.jobs, claimed.more) == ([], True)
     assert SCAN < desk.store.scard("bridge:ox:listed") < 3000

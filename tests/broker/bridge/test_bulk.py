@@ -250,7 +250,7 @@ async def test_a_running_job_ends_by_force_and_its_result_is_refused(emails: Que
         assert store.get(f"bridge:jobs:status:{job.id}") == "failed"
         assert store.get(f"bridge:jobs:lock:{job.id}") is None
         go_on.set()
-        await eventually(lambda: not store.hlen("bridge:ox:held"), "the worker is done with it")
+        await eventually(lambda: not store.hlen("bridge:ox:held"), "the worker has released the job")
     seen = await emails.jobs.get(job.id)
     assert seen is not None
     assert (seen.state, seen.return_value) == (State.CANCELLED, None)

@@ -387,7 +387,7 @@ async def test_runs_that_others_end_leave_nothing_of_ours(desk: Desk) -> None:
     broker = desk.broker()
     await Sweeper(broker.keys, broker.caller, slack=0).sweep()
     left = {key for key in desk.store.scan_iter() if gone in key or silent in key}
-    assert left == {f"bridge:jobs:status:{gone}"}, "the word of the other client"
+    assert left == {f"bridge:jobs:status:{gone}"}, "the status that the other client wrote"
     assert 0 < desk.store.ttl(f"bridge:ox:job:{kept}") <= 86_400
     assert desk.store.hkeys("bridge:ox:facts") == [runs], "it is looked at again"
     # The other client runs a job again: its record must last as long as the run.

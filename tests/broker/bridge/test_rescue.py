@@ -71,7 +71,7 @@ async def test_a_job_of_ours_that_lost_its_lock_and_its_place_comes_back(desk: D
     assert await rescuer(desk).step() == [job.id]
     (again,) = await desk.claim(worker="w2")
     assert again.id == job.id
-    assert await desk.end(job) == -6, "the first worker holds it no more"
+    assert await desk.end(job) == -6, "the first worker has lost its lease"
     assert await desk.end(again) == 1
 
 
@@ -166,7 +166,7 @@ async def test_an_operator_brings_back_all_lost_jobs(desk: Desk, client: TypeScr
     assert set(found["email"].rescued) == set(lost)
     assert found["email"].leased == [runs]
     assert found["email"].looked_at == 4
-    assert set(desk.waiting()) == set(lost), "those of the type, and no entry without a record"
+    assert set(desk.waiting()) == set(lost), "only jobs of the type, and no entry without a record"
 
 
 async def test_a_worker_takes_entries_without_a_record_out_of_the_list(desk: Desk) -> None:

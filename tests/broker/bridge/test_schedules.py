@@ -277,7 +277,7 @@ async def test_a_schedule_that_only_others_understand_stays(desk: Desk) -> None:
     records = {one: desk.record(one) for one in ("broken", "nowhere", "none")}
     desk.store.zadd("bridge:jobs:cron", dict.fromkeys([*records, "gone"], 5))
     keeper = CronKeeper(desk.broker(), "s1")
-    assert await keeper.tick() == 1, "they do not stand in the way of others"
+    assert await keeper.tick() == 1, "they do not block others"
     assert desk.store.zscore("bridge:jobs:cron", "gone") is None, "it has no record"
     for one, record in records.items():
         assert desk.store.zscore("bridge:jobs:cron", one) == desk.clock.now + MINUTE

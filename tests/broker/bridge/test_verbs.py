@@ -194,7 +194,7 @@ async def test_refusals(desk: Desk) -> None:
     assert (await desk.broker().finish([gone]))[0] == [-1]
     assert await desk.end(job) == 1
     assert await desk.end(job) == -3
-    assert desk.counter() == 0, "a refused end gives no slot back"
+    assert desk.counter() == 0, "a refused finish frees no slot"
 
 
 async def test_an_expired_lease_is_renewed_while_no_worker_claimed_the_job(desk: Desk) -> None:

@@ -69,7 +69,7 @@ class TestLargeCalls:
         store.delete("bull:q:marker")
         claimed = await broker.claim(Ask(count=1))
         assert len(claimed.orphans) <= 2000
-        assert store.zscore("bull:q:marker", "0") == 0, "the rest must be asked for"
+        assert store.zscore("bull:q:marker", "0") == 0, "the rest needs another claim"
         for _ in range(30):
             if claimed.jobs:
                 return

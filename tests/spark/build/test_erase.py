@@ -115,7 +115,7 @@ def test_the_tables_are_those_without_the_subject(
     assert made.lake.head().marks[MARK] is True
     found = erase(made.tables, made.builder, "ada")
     assert (found.jobs, found.rows) == (0, 0), "the bronze was rewritten before"
-    assert found.days == ("2026-11-02",), "the second day was the subject's alone"
+    assert found.days == ("2026-11-02",), "on the second day only the subject had jobs"
 
     assert made.shown() == without
     assert SECRET.encode() not in files(made), "old versions are gone, and their files"

@@ -182,7 +182,7 @@ def test_a_span_settles_what_ended_and_shows_what_is_open(grown: Grown) -> None:
     assert {file.pending for file in grown.before.of(BRONZE)} == {False}
     kept = {file.path for file in before if not file.pending}
     after = {file.path for file in grown.lake.head().of("jobs", queues=["settled"])}
-    assert kept < after, "what is settled stays"
+    assert kept < after, "settled rows stay"
     states = {row.job_id: row.state for row in grown.of("jobs", "settled")}
     assert states == {"old": "completed", "open": "completed"}
     held = {row.job_id for row in grown.of(OPEN, "settled")}

@@ -170,7 +170,7 @@ async def test_obliterated_and_recreated_queue_is_reported(
         write(store, 2000)
         store.xtrim(EVENTS, maxlen=100, approximate=False)
     await asyncio.to_thread(pipeline.ingest)
-    assert entries(pipeline) == first, "the first life stays what it was"
+    assert entries(pipeline) == first, "the rows of the old stream are unchanged"
     fresh = [(entry_id) for entry_id, _ in cast(Any, store.xrange(EVENTS))]
     gone = added(store) - len(fresh)
     assert entries(pipeline, 2) == [(gone + 1 + at, entry_id) for at, entry_id in enumerate(fresh)]

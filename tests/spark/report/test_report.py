@@ -72,7 +72,7 @@ def test_charts_show_the_values_of_gold(tables: Tables, report: Report) -> None:
     drawn.feed(page(report))
     drawn.close()
     assert drawn.open == []
-    assert drawn.outside == [], "the page is whole in itself"
+    assert drawn.outside == [], "the page needs no other file"
     gold = tables.read("queue_metrics").filter("window = 'minute' and name = '*'").collect()
     wanted = {
         (column, row.start_ms): float(row[column])
@@ -105,7 +105,7 @@ def test_a_browser_shows_the_values_of_gold(tables: Tables, report: Report, tmp_
             "[...document.querySelectorAll('#queues tbody td')].map(cell => cell.innerText)"
         )
         assert opened.errors == []
-        assert opened.requests == [file.as_uri()], "nothing else was asked for"
+        assert opened.requests == [file.as_uri()], "nothing else was requested"
     gold = tables.read("queue_metrics").filter("window = 'minute' and name = '*'").collect()
     charts = {
         "q/jobs": ("arrivals", "completed", "failed"),
