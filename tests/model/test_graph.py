@@ -58,7 +58,7 @@ class TestArranging:
     @pytest.mark.parametrize(
         ("nodes", "words"),
         [
-            ([node(1)], "a job of this graph, or one that exists"),
+            ([node(1)], "a job of this graph, or an existing job"),
             ([node(), node(0, 0)], "a job once"),
             ([node(job_id="a"), node(job_id="a")], "different for every job"),
             ([node(job_id="a:b:c")], "without ':'"),

@@ -105,7 +105,7 @@ class RateLimited(OxcartError):
     """A handler raises or returns it when a service refuses more requests for a time.
 
     The job returns to the front of its queue without using an attempt, and no Oxcart worker starts a job of
-    the queue until the time is over.
+    the queue during that time.
 
     Attributes:
         after: How long.

@@ -108,7 +108,7 @@ def _check(node: Node, count: int, ids: set[tuple[str, str, str]]) -> None:
     seen: set[int | Existing] = set()
     for edge in node.edges:
         if isinstance(edge.of, int) and not 0 <= edge.of < count:
-            raise ValidationError("after", "a job of this graph, or one that exists", edge.of)
+            raise ValidationError("after", "a job of this graph, or an existing job", edge.of)
         if edge.of in seen:
             raise ValidationError("after", "a job once, either in after or in after_any", edge.of)
         seen.add(edge.of)

@@ -48,7 +48,7 @@ def check_queue_name(name: str, field: str = "queue name") -> str:
     if ":" in name:
         raise ValidationError(field, "without ':'", name)
     if name.endswith(HIDDEN):
-        raise ValidationError(field, f"one that does not end in {HIDDEN!r}, as hidden queues do", name)
+        raise ValidationError(field, f"a name that does not end in {HIDDEN!r}, as of hidden queues", name)
     return name
 
 
@@ -100,9 +100,7 @@ def check_new_id(
     if job_id is None:
         return
     if ":" in job_id:
-        raise ValidationError(
-            "job_id", f"without ':' in a {what}: its key tells which queue it is in", job_id
-        )
+        raise ValidationError("job_id", f"without ':' in a {what}: its key must name its queue", job_id)
     known = (*queue, job_id)
     if known in ids:
         raise ValidationError("job_id", f"different for every job of a {what}", job_id)

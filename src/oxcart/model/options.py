@@ -205,7 +205,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
 
     @classmethod
     def merge(cls, defaults: JobOptions | None, **kwargs: Unpack[AllOptions]) -> JobOptions:
-        """The defaults of a queue or a handler, overruled by what one call says.
+        """Returns the defaults of a queue or a handler, overridden by the options of one call.
 
         Raises:
             ValidationError: A name is unknown or a value outside its bound.

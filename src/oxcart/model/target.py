@@ -181,8 +181,8 @@ class Abilities:
             _set(self, f"_{name}", frozenset(words))
 
     def __repr__(self) -> str:
-        told = (f"{name}={getattr(self, name)!r}" for name in _LONG)
-        return f"Abilities({', '.join(told)})"
+        parts = (f"{name}={getattr(self, name)!r}" for name in _LONG)
+        return f"Abilities({', '.join(parts)})"
 
     def named(self, server: str) -> Abilities:
         """Returns the same abilities with this id."""

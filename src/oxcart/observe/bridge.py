@@ -1,4 +1,4 @@
-"""The metrics of Bridge namespaces: the document's monitoring list, in Prometheus' form."""
+"""The metrics of Bridge namespaces: the specification's monitoring list, in Prometheus' form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oxcart.broker.port.results import NamespaceStats
 
 
 def collect(namespaces: Mapping[str, NamespaceStats]) -> Iterator[Metric]:
-    """Every metric of namespaces, by their names."""
+    """Yields every metric of namespaces, by their names."""
     if not namespaces:
         return
     jobs = GaugeMetricFamily(

@@ -1,7 +1,7 @@
 """A small HTTP server for orchestrators and scrapers: ``/metrics``, ``/live``, ``/ready``.
 
-``/live`` answers as long as the event loop turns: an orchestrator may restart a process that does not.
-``/ready`` is 200 only while the worker takes jobs: it has started, reaches its server and is not shutting
+``/live`` answers as long as the event loop runs: an orchestrator may restart a process that does not answer.
+``/ready`` is 200 only while the worker claims jobs: it has started, reaches its server and is not shutting
 down. It listens on loopback by default, answers GET and HEAD, and closes every connection.
 """
 
@@ -17,7 +17,7 @@ from oxcart.observe.metrics import Metrics
 
 log = logging.getLogger("oxcart.health")
 
-#: A request has to be here within so many seconds, in so many bytes.
+#: The limits of a request: seconds until it has arrived, and bytes.
 REQUEST_SECONDS = 5.0
 REQUEST_BYTES = 16_384
 
@@ -30,9 +30,9 @@ class HealthServer:
     """Serves metrics and health.
 
     Args:
-        metrics: What ``/metrics`` shows.
-        not_ready: Returns why the worker does not take jobs, or None while it does.
-        host: Where to listen.
+        metrics: The metrics of ``/metrics``.
+        not_ready: Returns why the worker does not claim jobs, or None while it does.
+        host: The address to listen on.
         port: The port; 0 for a free one.
     """
 
@@ -121,7 +121,7 @@ def _plain(status: HTTPStatus, text: str) -> Answer:
 
 
 def _parse(head: bytes) -> tuple[str, str, str]:
-    """Method, path without query, and what the client accepts; empty for a malformed request."""
+    """Returns method, path without query, and the Accept header; empty for a malformed request."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     method, target = (words[0], words[1]) if len(words) == 3 else ("", "")

@@ -1,4 +1,4 @@
-"""The lengths of a queue, read over a connection of their own.
+"""Reads the lengths of a queue over a separate connection.
 
 A scrape must not wait behind a worker's calls, nor need the queue object's event loop: a queue of
 ``oxcart.sync`` has another one.
@@ -29,7 +29,7 @@ class QueueLengths:
         self._broker: ServedBroker | None = None
 
     async def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """Returns how many jobs are in each state."""
         if self._broker is None:
             self._broker = self._source.open_broker()
         counted = await self._broker.counts_over_lanes()
@@ -43,13 +43,13 @@ class QueueLengths:
         return None if namespace is None else (namespace.name, await namespace.stats())
 
     async def unroutable(self) -> dict[str, int]:
-        """How many jobs wait that no living worker can take, by what they ask for."""
+        """Returns how many jobs wait that no living worker can take, by their targets."""
         if self._broker is None:
             self._broker = self._source.open_broker()
         return await self._broker.unroutable()
 
     async def skew(self) -> float:
-        """Seconds that the clock of this machine is ahead of the server's; negative where it is behind."""
+        """Returns the seconds that this machine's clock is ahead of the server's, or below zero."""
         if self._broker is None:
             self._broker = self._source.open_broker()
         await self._broker.now()

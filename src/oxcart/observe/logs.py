@@ -1,8 +1,8 @@
 """Logs that name the worker and the job, as text for people or JSON for machines.
 
-Every record, also one of a user's own logger deep below a handler, carries the worker's id and the
-current job's id, queue, name, attempt and correlation id. The current job is a context variable, so the
-right one is found in async handlers and threads alike.
+Every record, even one of a user's own logger deep below a handler, carries the worker's id and the
+current job's id, queue, name, attempt and correlation id. The current job is a context variable, so
+async handlers and threads each find their own.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JobContext(logging.Filter):
-    """Adds worker and job to records that do not name them already."""
+    """Adds worker and job to records that do not have them."""
 
     def __init__(self, worker_id: str = "") -> None:
         super().__init__()
         self.worker_id = worker_id
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Adds the fields; lets every record pass."""
+        """Adds the fields; accepts every record."""
         fields = vars(record)
         job = current_job()
         if job is not None:
@@ -48,7 +48,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per record and line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON."""
+        """Returns the record as JSON."""
         line: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -64,7 +64,7 @@ class JsonFormatter(logging.Formatter):
             line["stack"] = record.stack_info
         try:
             text = _json.encode(line).decode()
-        except (TypeError, ValueError, UnicodeError):  # a log line must never be lost to its extras
+        except (TypeError, ValueError, UnicodeError):  # a log line must never be lost because of its extras
             text = _json.encode({name: _harmless(value) for name, value in line.items()}).decode()
         return clean_json(text)
 
@@ -76,7 +76,7 @@ class TextFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text."""
+        """Returns the record as text."""
         fields = vars(record)
         parts = [_time(record), f"{record.levelname:<7}", record.name]
         if worker := fields.get("worker_id"):
@@ -103,16 +103,16 @@ def configure(
     worker_id: str = "",
     stream: TextIO | None = None,
 ) -> JobContext:
-    """Sends all logs of this process to one place in one form, instead of wherever they went.
+    """Sends all logs of this process to one stream in one format, replacing the present handlers.
 
     Args:
         log_format: ``text`` or ``json``.
-        level: The lowest level that is shown.
+        level: The lowest level that is logged.
         worker_id: The worker of records outside of jobs.
-        stream: Where to write; standard error unless given.
+        stream: Where to write; standard error by default.
 
     Returns:
-        What adds the context; its ``worker_id`` may be set once it is known.
+        The filter that adds the context; its ``worker_id`` may be set once it is known.
     """
     context = JobContext(worker_id)
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)

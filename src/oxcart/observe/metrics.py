@@ -1,6 +1,6 @@
-"""The metrics of a worker, in Prometheus' form, under the names that the seeds gave them.
+"""The metrics of a worker, in Prometheus' form, under the names of BullMQ's metrics.
 
-A worker calls this observer; the numbers are plain integers and turned into Prometheus' form by a scrape.
+A worker calls this observer; the numbers are plain integers, and a scrape converts them to Prometheus' form.
 A scrape also reads queue lengths from the server, in one round trip per queue and at most once a second.
 """
 
@@ -32,7 +32,7 @@ from oxcart.observe._tally import BATCH_SIZES, CALL_SECONDS, JOB_SECONDS, Tally
 
 log = logging.getLogger("oxcart.metrics")
 
-#: How an attempt ended, by the kind of its outcome; ``refused`` where the server did not take it.
+#: How an attempt ended, by the kind of its outcome; ``refused`` if the server did not accept it.
 STATUSES = {
     OutcomeKind.COMPLETED: "completed",
     OutcomeKind.FAILED: "failed",
@@ -45,9 +45,9 @@ STATUSES = {
 SNOOZED = "snoozed"
 REFUSED = "refused"
 
-#: Queue lengths younger than this (seconds) are not read again: several scrapers cost as much as one.
+#: Queue lengths younger than this (seconds) are not read again, so several scrapers cost as much as one.
 FRESH = 1.0
-#: A scrape waits no longer than this (seconds) for the server.
+#: Most seconds that a scrape waits for the server.
 PATIENCE = 2.0
 
 
@@ -59,14 +59,14 @@ class Measured(Protocol):
         """The queue's name."""
 
     async def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """Returns how many jobs are in each state."""
 
     async def unroutable(self) -> dict[str, int]:
-        """How many jobs wait that no living worker can take, by what they ask for."""
+        """Returns how many jobs wait that no living worker can take, by their targets."""
 
 
 class _QueueNumbers:
-    """What happened in one queue, as this process saw it."""
+    """The numbers of one queue, as this process counted them."""
 
     __slots__ = (
         "claimed",
@@ -98,8 +98,8 @@ class Metrics(Collector):
     """An observer of workers that can be scraped.
 
     Args:
-        queues: The queues whose lengths are shown.
-        registry: Where to register; one of its own unless given.
+        queues: The queues whose lengths are reported.
+        registry: Where to register; by default a registry of its own.
         clock: Seconds, for the age of queue lengths.
 
     Example:
@@ -177,7 +177,7 @@ class Metrics(Collector):
         (self._numbers.get(queue) or self._new(queue)).heartbeats_failed += leases
 
     def stalled(self, queue: str, job_ids: Sequence[str]) -> None:
-        """Jobs were taken back from lost workers."""
+        """Jobs were recovered from lost workers."""
         (self._numbers.get(queue) or self._new(queue)).stalled += len(job_ids)
 
     def check_skipped(self, queue: str) -> None:
@@ -202,7 +202,7 @@ class Metrics(Collector):
     # -- called by a scraper
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
-        """Everything, with fresh queue lengths, and the content type it is in.
+        """Returns all metrics, with fresh queue lengths, and their content type.
 
         Args:
             accept: The scraper's Accept header: Prometheus' text form, or OpenMetrics.
@@ -225,7 +225,7 @@ class Metrics(Collector):
             self._lengths, self._namespaces, self._unroutable, self._skews = {}, {}, {}, {}
 
     async def close(self) -> None:
-        """Gives up a reading under way."""
+        """Cancels a read in progress."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -254,7 +254,7 @@ class Metrics(Collector):
         return {name: skew for name, skew in found if isinstance(skew, float)}
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, for the registry."""
+        """Yields every metric, for the registry."""
         yield from self._of_queues()
         yield self._length_gauge()
         yield from bridge.collect(self._namespaces)
@@ -340,14 +340,14 @@ class Metrics(Collector):
 
 
 async def _measure(queue: Measured) -> tuple[dict[str, int], int]:
-    """A queue's lengths, and how many of its jobs no living worker can take."""
+    """Returns a queue's lengths, and how many of its jobs no living worker can take."""
     return await queue.counts(), sum((await queue.unroutable()).values())
 
 
 _COUNTERS: tuple[tuple[str, str, Callable[[_QueueNumbers], int]], ...] = (
     (
         "bullmq_stalled_jobs_detected",
-        "Jobs taken back from lost workers by this process.",
+        "Jobs recovered from lost workers by this process.",
         lambda numbers: numbers.stalled,
     ),
     (

@@ -1,15 +1,15 @@
-"""Text of others for people's eyes: what would steer a terminal, or forge a line, is shown as its escape.
+"""Sanitizes text for terminals: characters that control a terminal, or forge a line, are shown escaped.
 
 Names, ids, reasons and log lines come from any client of the server. Escape sequences (ESC, C1, OSC)
-in them could clear a screen or set a window's title, overrides of the writing direction could swap what is
-read, and a newline could pass for a line of ours.
+in them could clear a screen or set a window's title. Overrides of the writing direction could swap words,
+and a newline could pass for a line of ours.
 """
 
 from __future__ import annotations
 
 import re
 
-#: C0 but for tab and newline, DEL, C1, separators of lines and paragraphs, marks and overrides of the writing
+#: C0 except tab and newline, DEL, C1, separators of lines and paragraphs, marks and overrides of the writing
 #: direction, and halves of surrogate pairs, which have no UTF-8.
 _STEERING = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_LINES = re.compile(f"[{_STEERING}]")
@@ -18,22 +18,22 @@ _NAMED = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def clean(text: str) -> str:
-    """A text on one line, with escapes in place of all that is no plain character."""
+    """Returns a text on one line, with escapes for all characters that are not plain."""
     return text if text.isprintable() else _IN_A_LINE.sub(_escape, text)
 
 
 def clean_lines(text: str) -> str:
-    """The same for a text of several lines: tabs and newlines stay."""
+    """Does the same for a text of several lines: tabs and newlines stay."""
     return text if text.isprintable() else _IN_LINES.sub(_escape, text)
 
 
 def clean_json(text: str) -> str:
-    """The same for JSON, in which such a character can only stand in a string: its escape means the same."""
+    """Does the same for JSON, where such a character is always in a string and its escape means the same."""
     return text if text.isprintable() else _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def indented(text: str, by: str = "    ") -> str:
-    """A text whose further lines are indented, so that none of them passes for the first of another."""
+    """Returns a text whose further lines are indented, so that none passes for a first line."""
     return clean_lines(text).replace("\n", "\n" + by)
 
 

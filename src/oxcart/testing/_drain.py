@@ -20,7 +20,7 @@ from oxcart.testing._queues import AnyQueue, either, mode_of, unwrap
 from oxcart.testing._report import Report
 
 _PAGE = 1000
-#: Seconds between looks at a queue, if no job ends meanwhile.
+#: Seconds between checks of a queue, if no job ends meanwhile.
 _LOOK = 0.02
 
 

@@ -1,7 +1,7 @@
 """Inline and manual mode: a queue in memory whose jobs run in the test, one after another.
 
 The broker is the one in memory, and the worker's own executor and verdict run the attempts. The driver only
-decides which job is next: it claims a job, runs one attempt, finishes it, and goes on until the job ended.
+decides which job is next: it claims a job, runs one attempt and finishes it, until the job has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oxcart.testing._attempt import WORKER, InlineJob, Settings, run_attempt
 
 #: Snoozes in a row after which a job counts as endless.
 MOST_SNOOZES = 100
-#: Jobs that enqueue jobs, so deep and no deeper.
+#: The deepest nesting of jobs that enqueue jobs.
 DEEPEST = 50
 #: Claims with a lease that lasts longer than any test.
 ASK = Ask(worker=WORKER, lock_ms=86_400_000)
@@ -182,7 +182,7 @@ class ModeBroker(MemoryBroker):
     async def add(
         self, jobs: Sequence[Encoded], *, timeout: float | None = None, replicated: bool = False
     ) -> list[Added]:
-        """Adds checked jobs and runs them in that order, unless they are to wait."""
+        """Adds checked jobs and runs them in that order, unless they must wait."""
         answers = await super().add(jobs)
         created = [answer.id for answer in answers if answer.created]
         self._mode.added += [job for job in await self.get(created) if job is not None]

@@ -56,14 +56,14 @@ def assert_enqueued(
         queue: The queue.
         name: The job's name.
         data: Its payload. An object may have more fields than the given ones, which must be equal.
-        count: How many such jobs there must be; at least one unless given.
+        count: How many such jobs there must be; by default at least one.
         **options: Options that the job must have, in any form that ``add`` takes: ``delay="5m"``.
 
     Returns:
-        The jobs that fit.
+        The jobs that match.
 
     Raises:
-        AssertionError: No job fits; the message lists the enqueued jobs.
+        AssertionError: No job matches; the message lists the enqueued jobs.
     """
     return either(queue, _assert(unwrap(queue), name, data, count, options))
 
@@ -86,7 +86,7 @@ def refute_enqueued(
     """Asserts that no such job is enqueued; the arguments are those of ``assert_enqueued``.
 
     Raises:
-        AssertionError: A job fits.
+        AssertionError: A job matches.
     """
 
     async def refute() -> None:

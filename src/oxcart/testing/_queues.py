@@ -25,6 +25,6 @@ def either(queue: AnyQueue, doing: Coroutine[Any, Any, T]) -> T | Coroutine[Any,
 
 
 def mode_of(queue: Queue) -> Mode | None:
-    """Returns what runs the queue's jobs in memory, if it is inline or manual."""
+    """Returns the mode that runs the queue's jobs in memory, if it is inline or manual."""
     source = queue._core.brokers
     return source if isinstance(source, Mode) else None

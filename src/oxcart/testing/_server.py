@@ -1,4 +1,4 @@
-"""A server for tests, and the removal of what tests left on one."""
+"""A server for tests, and the cleanup of queues after tests."""
 
 from __future__ import annotations
 
