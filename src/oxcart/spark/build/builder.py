@@ -70,7 +70,7 @@ class Built(msgspec.Struct, frozen=True):
     basis: Basis
     through: int
     handed: str
-    related: bool = msgspec.field(default=False, name="kin")  # as lakes have it
+    related: bool = msgspec.field(default=False, name="kin")  # the stored name
 
 
 class _Facts(msgspec.Struct, frozen=True):

@@ -58,7 +58,7 @@ class Delta:
         self._turn = threading.Lock()  # batches and builds publish from threads of their own
 
     def follow(self, version: Version | None = None) -> dict[str, int]:
-        """Brings every Delta table to a version of the lake, the newest unless given.
+        """Brings every Delta table to a version of the lake, by default the newest.
 
         Returns:
             The tables that got a commit, each with how many files were added and removed.

@@ -56,7 +56,7 @@ class Tables:
         days: Iterable[str] | None = None,
         queues: Iterable[str] | None = None,
     ) -> DataFrame:
-        """Returns a table of a version, the newest unless given.
+        """Returns a table of a version, by default the newest.
 
         Raises:
             ValidationError: There is no such table.
@@ -125,7 +125,7 @@ class Tables:
         """Registers every table of one version as a view, for SQL.
 
         Args:
-            version: The version; the newest unless given.
+            version: The version; by default the newest.
             text: The query; derived tables are registered if it names them.
         """
         version = version or self.lake.head()

@@ -260,7 +260,7 @@ class Lake:
 
         Args:
             change: What it changes.
-            base: The version that the change was made from; the newest unless given.
+            base: The version that the change was made from; by default the newest.
 
         Raises:
             LakeConflict: Since the base, another writer changed a part that this change replaces, a file

@@ -2,7 +2,7 @@
 
 Nothing of an entry is dropped. Known fields have columns; all others are a JSON object in ``extra``. An entry
 that text cannot hold (bytes that are no UTF-8, a field that occurs twice) is also kept whole in ``raw``. Rows
-of other kinds are gaps, streams that were made anew, and samples of the queue's lengths.
+of other kinds are gaps, streams that were recreated, and samples of the queue's lengths.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def page_rows(page: Page, queue: str, stream: str) -> pa.RecordBatch:
 
 
 def lost_row(lost: Lost, queue: str, stream: str, now_ms: int) -> pa.RecordBatch:
-    """Returns the row of a gap, or of a stream that was made anew.
+    """Returns the row of a gap, or of a stream that was recreated.
 
     A gap belongs to the day of the last entry before it.
     """

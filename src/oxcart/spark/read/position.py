@@ -1,6 +1,6 @@
 """Positions in a stream that is trimmed: where a reader is, what it missed, and which stream it read.
 
-A stream that was deleted and made anew (an obliterated queue) is another generation and counts from 1 again.
+A stream that was deleted and recreated (an obliterated queue) is another generation and counts from 1 again.
 A reader recognises it by its mark, which attaching a pipeline writes to the queue's settings. Without a mark
 it recognises it by the count: fewer entries are gone than were read.
 """
@@ -57,8 +57,8 @@ def is_recreated(at: Position, facts: StreamFacts) -> bool:
     if order(facts.last) < order(at.id):
         return True  # the server's clock was set back
     if at.mark and at.mark != facts.mark:
-        # Also where the mark is gone: detached, or obliterated and not attached since. Nothing tells the two
-        # apart, so no count would be certain.
+        # Also if the mark is gone: detached, or obliterated and not attached since. The two look the same, so
+        # no count would be certain.
         return True
     return facts.gone < at.n
 

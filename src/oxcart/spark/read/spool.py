@@ -33,7 +33,7 @@ class Segment:
         path: Its path.
         life: The generation of the stream in which it ends.
         n: The ordinal at which it ends.
-        minute: The minute of the last sample in it, which tells apart segments of the same ordinal.
+        minute: The minute of the last sample in it, which distinguishes segments of the same ordinal.
     """
 
     path: Path

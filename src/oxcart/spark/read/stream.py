@@ -160,7 +160,7 @@ class Stream:
         through = piece.through
         here = Position(at, n, through.life)
         if facts.gone < n:
-            # The stream was made anew meanwhile: the rest of this piece went with the old one.
+            # The stream was recreated meanwhile: the rest of this piece is gone with the old one.
             return Lost(n + 1, through.n, "recreated", through.life, at)
         gone = min(before_next(here, facts) if entries else through.n, through.n)
         if gone <= n:

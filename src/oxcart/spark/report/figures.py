@@ -57,8 +57,8 @@ def collect(tables: Tables, day: str | None = None, version: Version | None = No
 
     Args:
         tables: The lake's tables.
-        day: The day; the last one that has figures unless given.
-        version: The lake's version; the newest unless given.
+        day: The day; by default the last with figures.
+        version: the lake's version; by default the newest.
     """
     from oxcart.spark.transforms.lanes import join_lanes
 

@@ -73,7 +73,7 @@ def tables(
         bronze: The new rows.
         carried: Events of jobs that were open when these rows began.
         earlier: The settled rows of earlier spans of the day, if there were any.
-        through: Jobs that ended after this time are handed on too; none unless given.
+        through: Jobs that ended after this time are handed on too; by default none.
         gapless: Whether there is certainly no gap.
         persist: Whether to cache rows that several tables need; `release` frees them.
         without: Tables that are not needed. Planning a small table takes Spark as long as computing it.

@@ -206,8 +206,8 @@ def open_events(
     Args:
         bronze: The rows of a day, and rows carried into it.
         known: Their generations, if the caller has them.
-        through: Generations that ended after this time count as open, and later records are kept; none
-            unless given.
+        through: Generations that ended after this time count as open, and later records are kept; by
+            default none.
     """
     found = generations(bronze) if known is None else known
     over = fn.col("state").isin(*OVER)

@@ -100,7 +100,7 @@ def _minutes(added: DataFrame, ended: DataFrame, counts: DataFrame, since: Colum
         *_KEY,
         *_NUMBERS,
         *(fn.col(f"_sample.{name}").alias(f"backlog_{name}") for name in _BACKLOG),
-        *_told(),
+        *_figures(),
     )
 
 
@@ -147,7 +147,7 @@ def _wider(minutes: DataFrame, ended: DataFrame, since: Column) -> DataFrame:
         *_KEY,
         *_NUMBERS,
         *(fn.col(f"_sample.{name}").alias(f"backlog_{name}") for name in _BACKLOG),
-        *_told(),
+        *_figures(),
     )
 
 
@@ -155,7 +155,7 @@ def _percentiles(value: Column | str, times: Column | int = 1) -> Column:
     return fn.percentile(value, fn.array(*map(fn.lit, _SHARES)), times)
 
 
-def _told() -> Iterator[Column]:
+def _figures() -> Iterator[Column]:
     """The columns of durations."""
     for kind in _KINDS:
         for at, name in enumerate(_NAMES):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _REMOVED = "removed"
-#: Every allowed move as text, replays included: the beginning of the generation tells which are replays.
+#: Every allowed move as text, replays included: the beginning of the generation shows which are replays.
 MOVES = sorted({f"{move.source}>{move.target}" for move in TRANSITIONS})
 
 
