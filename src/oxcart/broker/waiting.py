@@ -75,7 +75,7 @@ class BlockingPop:
             The member, or None if there was none in time.
 
         Raises:
-            BrokerError: The server refused or could not be reached. The next call connects anew.
+            BrokerError: The server refused or could not be reached. The next call connects again.
         """
         answer = await self._call("BZPOPMIN", *keys, f"{seconds:.3f}", timeout=seconds + MARGIN)
         return None if answer is None else Popped(*answer)

@@ -164,7 +164,7 @@ class Leases:
         if self._pipe is None and jobs and self._is_open and self._respawn is None:
             self._spawn()
         else:
-            self._tell(station, jobs)
+            self._send_held(station, jobs)
 
     def let_go(self, station: int, ids: list[str]) -> None:
         """Forgets jobs whose outcome is being sent; the renewer continues until ``drop``."""
@@ -189,9 +189,9 @@ class Leases:
         self._reminder = None
         for station, ids in enumerate(self._dropped):
             if ids:
-                self._tell(station, ())
+                self._send_held(station, ())
 
-    def _tell(self, station: int, jobs: Iterable[RunningJob]) -> None:
+    def _send_held(self, station: int, jobs: Iterable[RunningJob]) -> None:
         deadline = self._deadlines.get
         leases = [(job.id, job.token, job.fencing, deadline(job)) for job in jobs]
         dropped, self._dropped[station] = self._dropped[station], []
@@ -305,7 +305,7 @@ class Leases:
                 continue
             self._say({"open": index, **station})
             if self._held[index]:
-                self._tell(index, self._held[index].values())
+                self._send_held(index, self._held[index].values())
 
     def _spawn_later(self) -> None:
         lived = time.monotonic() - self._spawned_at

@@ -48,7 +48,7 @@ def choose_lists(states: str | Iterable[str] | None, *, wire: bool = False) -> L
     """Returns the lists of the wire to search.
 
     Args:
-        states: Formal states, or states of the wire; all unless given.
+        states: Formal states, or states of the wire; by default all.
         wire: Whether ``failed`` and ``delayed``, which both vocabularies have, are the wire's.
 
     Raises:

@@ -208,7 +208,7 @@ class BridgeKeys:
         return self.key(f"ox:job:{job_id}")
 
     def ended(self, state: str, job_type: str | None = None) -> str:
-        """Sorted set: the jobs of a type (this one unless given) that ended within a day, by the time."""
+        """Sorted set: the jobs of a type (by default this one) that ended within a day, by the time."""
         return self.key(f"ox:ended:{state}:{self.queue if job_type is None else job_type}")
 
     def hold(self) -> str:

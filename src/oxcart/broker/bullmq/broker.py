@@ -469,8 +469,8 @@ class BullMQBroker(Connected):
         self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False, restart: bool = False
     ) -> None:
         """Lets a finished job run again; ``reset`` resets its attempts, ``restart`` its starts."""
-        front, anew = "L" if lifo else "", ("1" if reset else "") + ("S" if restart else "")
-        await self.change("retry_job", job_id, state, front, anew, self.clock.argument)
+        front, resets = "L" if lifo else "", ("1" if reset else "") + ("S" if restart else "")
+        await self.change("retry_job", job_id, state, front, resets, self.clock.argument)
 
     async def remove_job(self, job_id: str, *, children: bool = False) -> None:
         """Removes a job.

@@ -99,7 +99,7 @@ class Bulk(Protocol):
         Args:
             state: Which of them.
             since_ms: Only jobs that ended at this time or later.
-            until_ms: Only jobs that ended at this time or earlier; now unless given, so that a job which
+            until_ms: Only jobs that ended at this time or earlier; by default now, so that a job which
                 fails again meanwhile does not run a third time.
             limit: How many at most.
             reset: Whether to reset their attempts.

@@ -13,8 +13,8 @@ local answer = remembered()
 if answer then
   return answer[1]
 end
-local anew = string.find(ARGV[6], "1", 1, true)
-local code = retry_one(read_gate(P), ARGV[3], ARGV[4], ARGV[5] == "L", anew, time_of(ARGV[7]))
+local reset = string.find(ARGV[6], "1", 1, true)
+local code = retry_one(read_gate(P), ARGV[3], ARGV[4], ARGV[5] == "L", reset, time_of(ARGV[7]))
 if code == 1 then
   local starts = string.find(ARGV[6], "S", 1, true) and call("HGET", P .. ARGV[3], "ats")
   if starts then
