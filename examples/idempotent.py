@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from oxcart import Queue, RunningJob, TemporaryError, Worker
+from oxcart import Queue, SyncRunningJob, TemporaryError, Worker
 
 shop = Queue("shop", attempts=20, backoff="20ms")
 folder = tempfile.TemporaryDirectory()
@@ -43,7 +43,7 @@ def lose_the_answer() -> None:
 
 
 @shop.job
-def charge(job: RunningJob, account: str, cents: int) -> str:
+def charge(job: SyncRunningJob, account: str, cents: int) -> str:
     """A unique constraint: that it is done and the work itself are one transaction."""
     with transaction() as database:
         note = "INSERT INTO processed_jobs VALUES (?, ?) ON CONFLICT DO NOTHING"
@@ -76,7 +76,7 @@ def release(name: str, owner: str) -> None:
 
 
 @shop.job
-def ship(job: RunningJob, address: str) -> str:
+def ship(job: SyncRunningJob, address: str) -> str:
     """A lock by the idempotency key: for work elsewhere, of which two at once must not even begin."""
     key = job.idempotency_key or job.id
     if not acquire(key, job.attempt_id, seconds=30):

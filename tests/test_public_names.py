@@ -36,6 +36,7 @@ ROOT = {
     "Retry",
     "RunningJob",
     "Snooze",
+    "SyncRunningJob",
     "Target",
     "TemporaryError",
     "WaitForChildren",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oxcart.engine.running import RunningJob, current_job
+    from oxcart.engine.sync_running import SyncRunningJob
     from oxcart.engine.worker import Worker
     from oxcart.flow import Flow
     from oxcart.graph import Graph
@@ -39,6 +40,7 @@ _PLACES = {
     "JobHandle": "oxcart.handle",
     "Queue": "oxcart.queue",
     "RunningJob": "oxcart.engine.running",
+    "SyncRunningJob": "oxcart.engine.sync_running",
     "Worker": "oxcart.engine.worker",
     "current_job": "oxcart.engine.running",
 }
@@ -59,6 +61,7 @@ __all__ = [
     "Retry",
     "RunningJob",
     "Snooze",
+    "SyncRunningJob",
     "Target",
     "TemporaryError",
     "WaitForChildren",

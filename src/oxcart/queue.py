@@ -25,6 +25,7 @@ from oxcart.dead_letters import DeadLetters
 from oxcart.deduplication import Deduplication
 from oxcart.engine.handler import Handler, RunKind
 from oxcart.engine.running import RunningJob, carry
+from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.engine.webhooks.sender import Webhooks
 from oxcart.events import Events
 from oxcart.flow import Flows
@@ -239,7 +240,7 @@ class Queue:
     def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
 
     @overload
-    def job(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
+    def job(self, function: Callable[Concatenate[SyncRunningJob, P], R], /) -> Task[P, R, R]: ...
 
     @overload
     def job(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

@@ -20,6 +20,7 @@ from typing import (
 
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob, carry
+from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
 from oxcart.model.errors import ValidationError
@@ -115,7 +116,7 @@ class TaskMaker(Protocol):
     ) -> Task[P, Coroutine[Any, Any, R], R]: ...
 
     @overload
-    def __call__(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
+    def __call__(self, function: Callable[Concatenate[SyncRunningJob, P], R], /) -> Task[P, R, R]: ...
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from oxcart import Queue, RunningJob, WaitForChildren, Worker
+from oxcart import Queue, RunningJob, SyncRunningJob, WaitForChildren, Worker
 from oxcart.broker.connection import Reconnect
 
 
@@ -40,11 +40,11 @@ def _end_with_parent() -> None:
 
 
 def _register(queue: Queue, journal: Journal, renewer: Callable[[], int | None]) -> None:
-    def start(job: RunningJob) -> None:
+    def start(job: RunningJob | SyncRunningJob) -> None:
         facts = {"fencing": job.fencing, "attempt": job.attempt, "renewer": renewer()}
         journal.write("start", id=job.id, name=job.name, **facts)
 
-    def end(job: RunningJob) -> dict[str, Any]:
+    def end(job: RunningJob | SyncRunningJob) -> dict[str, Any]:
         journal.write("end", id=job.id, fencing=job.fencing, cancelled=job.cancel_reason)
         return {"pid": os.getpid(), "fencing": job.fencing}
 
@@ -97,7 +97,7 @@ def _register(queue: Queue, journal: Journal, renewer: Callable[[], int | None])
                 journal.write("told", id=job.id)
 
     @queue.job
-    def thread(job: RunningJob, seconds: float) -> dict[str, Any]:
+    def thread(job: SyncRunningJob, seconds: float) -> dict[str, Any]:
         start(job)
         time.sleep(seconds)
         return end(job)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oxcart import Queue, RunningJob, Worker
+from oxcart import Queue, RunningJob, SyncRunningJob, Worker
 from oxcart.model.errors import JobFailed
 from tests.chaos import handlers
 from tests.chaos.fleet import Fleet, Store, eventually
@@ -275,7 +275,7 @@ async def test_a_thread_sees_its_timeout_and_its_late_result_is_dropped(
     seen: list[Any] = []
 
     @queue.job(timeout=0.2)
-    def work(job: RunningJob) -> str:
+    def work(job: SyncRunningJob) -> str:
         if job.attempt > 1:
             return "second"
         seen.append(job.wait_cancelled(LIMIT))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from oxcart import RunningJob, current_job
+from oxcart import RunningJob, SyncRunningJob, current_job
 from oxcart.broker.port import Outcome, OutcomeKind
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Call, Executor
 from oxcart.engine.processes import HandlerProcesses
@@ -235,7 +235,7 @@ class TestIsolation:
         async def same(job: RunningJob) -> bool:
             return current_job() is job
 
-        def in_thread(job: RunningJob) -> bool:
+        def in_thread(job: SyncRunningJob) -> bool:
             return current_job() is job
 
         bench.give(looks, 10)
@@ -289,26 +289,20 @@ class TestThreads:
     async def test_a_thread_can_speak_to_the_loop(self, make_bench: Make) -> None:
         bench = make_bench(1)
 
-        def speaks(job: RunningJob) -> None:
-            job.wait_for(job.update_progress(50))
-            job.wait_for(job.log("a line"))
+        def speaks(job: SyncRunningJob) -> None:
+            job.update_progress(50)
+            job.log("a line")
 
         (job,) = bench.give(speaks)
         await bench.until(1)
         broker: Any = job._broker
         assert broker.calls == [("progress", job.id, 50), ("log", job.id, ["a line"], 1000)]
 
-    async def test_wait_for_is_refused_in_an_async_handler(self, make_bench: Make) -> None:
-        async def speaks(job: RunningJob) -> None:
-            job.wait_for(job.log("x"))
-
-        assert b"an async handler awaits" in (await make_bench(1).one(speaks, attempts=1)).value
-
     async def test_a_thread_is_cancelled_and_abandoned(self, make_bench: Make) -> None:
         bench = make_bench(1)
         ended, noticed = threading.Event(), threading.Event()
 
-        def stubborn(job: RunningJob) -> None:
+        def stubborn(job: SyncRunningJob) -> None:
             assert job.wait_cancelled(20)
             assert ended.wait(20)
             assert job.is_cancelled

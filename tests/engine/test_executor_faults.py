@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from oxcart import RunningJob
+from oxcart import RunningJob, SyncRunningJob
 from oxcart.engine.executor import Call
 from tests.engine import process_handlers
 from tests.engine.test_executor import Bench
@@ -104,7 +104,7 @@ class TestSlots:
                 await asyncio.sleep(60)
             return await call(job)
 
-        def sleeps(job: RunningJob) -> None:
+        def sleeps(job: SyncRunningJob) -> None:
             job.wait_cancelled(30)
             time.sleep(0.2)
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from oxcart.engine.handler import Handler
-from oxcart.engine.processes import HandlerCrashed, HandlerProcesses, HandlerStopped, import_path
+from oxcart.engine.processes import HandlerCrashed, HandlerProcesses, import_path
+from oxcart.engine.sync_running import HandlerStopped
 from oxcart.model.errors import ValidationError
 from oxcart.model.failure import PermanentError
 from tests.engine import process_handlers as handlers

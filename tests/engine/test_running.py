@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -85,23 +84,3 @@ class TestCancelling:
         await asyncio.sleep(0)
         job.cancel("lease lost")
         assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == ["lease lost"] * 2
-
-    async def test_waiting_for_it_in_a_thread(self) -> None:
-        job = make_job()
-        assert not job.wait_cancelled(0.001)
-        began = threading.Event()
-
-        def wait() -> bool:
-            began.set()
-            return job.wait_cancelled(20)
-
-        waiting = asyncio.create_task(asyncio.to_thread(wait))
-        await asyncio.to_thread(began.wait, 20)
-        job.cancel("timeout")
-        assert await asyncio.wait_for(waiting, 20)
-        assert job.wait_cancelled(0)
-
-    def test_a_cancellation_before_a_thread_asks(self) -> None:
-        job = make_job()
-        job.cancel("timeout")
-        assert job.wait_cancelled(0)

@@ -14,6 +14,7 @@ from oxcart import Queue, Worker
 from oxcart.broker.port import Ask
 from oxcart.engine.checks import read_lease
 from oxcart.engine.running import RunningJob
+from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.model.errors import BrokerTimeout, JobFailed, Unacknowledged, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.state import State
@@ -45,7 +46,7 @@ class TestExecution:
                 noticed.set()
             return "late"
 
-        def hang_in_thread(job: RunningJob) -> str:
+        def hang_in_thread(job: SyncRunningJob) -> str:
             job.wait_cancelled(20)
             loop.call_soon_threadsafe(noticed.set)
             return "late"
@@ -101,7 +102,7 @@ class TestExecution:
         assert [(await one.get()).category for one in (less, more)] == ["timeout", "timeout"]
 
     async def test_thread_handler_may_limit_its_own_time(self, queue: Queue) -> None:
-        def work(job: RunningJob) -> None:
+        def work(job: SyncRunningJob) -> None:
             job.limit_to("30ms")
             job.wait_cancelled(20)
 

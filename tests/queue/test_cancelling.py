@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from oxcart import Cancel, Flow, Queue, Retry, RunningJob, Snooze, Worker
+from oxcart import Cancel, Flow, Queue, Retry, RunningJob, Snooze, SyncRunningJob, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.jobs import Cancellation
@@ -217,7 +217,7 @@ class TestRunning:
         began = threading.Event()
 
         @queue.job
-        def wait(job: RunningJob) -> None:
+        def wait(job: SyncRunningJob) -> None:
             began.set()
             assert job.wait_cancelled(20)
             job.raise_if_cancelled()
@@ -233,7 +233,7 @@ class TestRunning:
         began = threading.Event()
 
         @queue.job
-        def wait(job: RunningJob) -> str:
+        def wait(job: SyncRunningJob) -> str:
             began.set()
             assert job.wait_cancelled(20)
             return "done"
@@ -248,7 +248,7 @@ class TestRunning:
         began, release, noticed = threading.Event(), threading.Event(), threading.Event()
 
         @queue.job
-        def wait(job: RunningJob) -> str:
+        def wait(job: SyncRunningJob) -> str:
             began.set()
             if job.wait_cancelled(20):
                 noticed.set()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import oxcart.errors
-from oxcart import Flow, Queue, RunningJob, WaitForChildren, Worker, sync
+from oxcart import Flow, Queue, RunningJob, SyncRunningJob, WaitForChildren, Worker, sync
 from oxcart.flow import FlowHandle
 from oxcart.model import DependencyCounts, JobFailed, ValidationError
 from oxcart.testing import inline
@@ -184,11 +184,11 @@ class TestRunning:
             return 5
 
         @reports.job
-        def assemble(job: RunningJob) -> Any:
-            if not job.wait_for(job.dependency_counts()).total:
-                job.wait_for(job.add_children(render.flow()))
+        def assemble(job: SyncRunningJob) -> Any:
+            if not job.dependency_counts().total:
+                job.add_children(render.flow())
                 return WaitForChildren()
-            return list(job.wait_for(job.children_values()).values())
+            return list(job.children_values().values())
 
         async with Worker(reports, images).running():
             assert await (await assemble.enqueue()).result(LIMIT) == [5]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from oxcart import Flow, Queue, RunningJob, Worker, sync
+from oxcart import Flow, Queue, RunningJob, SyncRunningJob, Worker, sync
 from oxcart.broker.port import Ask
 from oxcart.model.errors import JobFailed, JobNotFound, ValidationError, WrongState
 from oxcart.model.options import JobOptions
@@ -95,7 +95,7 @@ class TestCorrelation:
             return [one.id, two.id, three.id, four.id]
 
         @queue.job
-        def in_thread(job: RunningJob) -> str:
+        def in_thread(job: SyncRunningJob) -> str:
             return second.add("other").id
 
         async with Worker(queue).running():

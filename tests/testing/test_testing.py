@@ -19,6 +19,7 @@ from oxcart import (
     Retry,
     RunningJob,
     Snooze,
+    SyncRunningJob,
     TemporaryError,
     Worker,
     current_job,
@@ -219,9 +220,10 @@ class TestInline:
         transaction.set("mine")
 
         @emails.job
-        def plain(job: RunningJob) -> list[Any]:
-            job.wait_for(job.log("one", "two"))
-            job.wait_for(job.update_progress(50))
+        def plain(job: SyncRunningJob) -> list[Any]:
+            assert current_job() is job
+            job.log("one", "two")
+            job.update_progress(50)
             seen = transaction.get()
             transaction.set("changed")
             return [threading.current_thread().name, seen]
@@ -232,14 +234,6 @@ class TestInline:
             assert await job.logs() == ["one", "two"]
             assert (await job.get()).progress == 50
         assert transaction.get() == "mine"
-
-    async def test_a_plain_function_cannot_wait_for_io(self, emails: Queue) -> None:
-        @emails.job(attempts=1)
-        def plain(job: RunningJob) -> None:
-            job.wait_for(asyncio.sleep(0.01))
-
-        with inline(emails, propagate=True), pytest.raises(RuntimeError, match="only wait for what its job"):
-            await plain.enqueue()
 
     async def test_process_handlers_run_here_with_a_snapshot(self, emails: Queue) -> None:
         def crunch(number: int, job: Job) -> list[int]:

@@ -22,8 +22,9 @@ from msgspec import UNSET
 from oxcart.broker.port import Outcome
 from oxcart.engine.deadlines import Deadlines
 from oxcart.engine.handler import Handler
-from oxcart.engine.processes import HandlerCrashed, HandlerProcesses, HandlerStopped
+from oxcart.engine.processes import HandlerCrashed, HandlerProcesses
 from oxcart.engine.running import Place, RunningJob, current_place
+from oxcart.engine.sync_running import HandlerStopped, SyncRunningJob, ThreadLink
 from oxcart.engine.verdict import Verdict
 from oxcart.model.failure import Category, JobCancelled
 
@@ -318,9 +319,9 @@ class Executor:
 
     async def _call(self, job: RunningJob, handler: Handler) -> Any:
         arguments = handler.arguments(job.raw_data)
-        if handler.takes_job is not None:
-            arguments[handler.takes_job] = job
         if handler.kind == "async":
+            if handler.takes_job is not None:
+                arguments[handler.takes_job] = job
             return await handler.function(**arguments)
         if handler.kind == "thread":
             return await self._in_thread(job, handler, arguments)
@@ -343,10 +344,11 @@ class Executor:
             # More than slots, because an abandoned thread still occupies one.
             self._threads = ThreadPoolExecutor(self.concurrency + 1000, thread_name_prefix="oxcart-job")
         place = Place()
-        place.job = job
+        place.job = face = SyncRunningJob(job, ThreadLink(job, loop))
+        if handler.takes_job is not None:
+            arguments[handler.takes_job] = face
         context = contextvars.copy_context()
         context.run(current_place.set, place)
-        job.bind_loop(loop)
         work = loop.run_in_executor(self._threads, lambda: context.run(_call_in_thread, handler, arguments))
         abandoned = loop.create_future()
 

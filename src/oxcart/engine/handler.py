@@ -1,26 +1,40 @@
 """Handlers: functions, how to run them, and the conversion of a payload to their arguments.
 
 The signature describes the payload: ``async def welcome(to: str, name: str)`` takes jobs whose data has these
-fields. Their types are checked before the call. A parameter named ``job`` (or annotated ``RunningJob``)
-receives the job itself; a function without other parameters receives no payload.
+fields. Their types are checked before the call. A parameter named ``job``, or annotated as one, receives the
+job itself: a `RunningJob` in an async function, a `SyncRunningJob` in a plain one. A function without other
+parameters receives no payload.
 """
 
 from __future__ import annotations
 
 import inspect
 import keyword
+import types
 import typing
 from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
+from oxcart.engine.running import RunningJob
+from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.model import payload
 from oxcart.model.errors import ValidationError
 from oxcart.model.failure import PermanentError
+from oxcart.model.job import Job
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 
 RunKind = Literal["async", "thread", "process"]
+
+#: The class of the job that each kind of handler receives.
+FACES: dict[RunKind, type[Any]] = {"async": RunningJob, "thread": SyncRunningJob, "process": Job}
+
+_FUNCTIONS = {
+    "async": "an async function",
+    "thread": "a plain function",
+    "process": "a function in a process of its own",
+}
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -60,7 +74,7 @@ class Handler:
             raise ValidationError("run", "'async', 'thread' or 'process'", run)
         self.kind: RunKind = run or ("async" if is_async else "thread")
         self.options = options
-        self.takes_job, fields, self._spread = _read_signature(function)
+        self.takes_job, fields, self._spread = _read_signature(function, self.kind)
         self.takes_data = bool(fields) or self._spread
         self._shape = _shape(name, fields) if fields else None
 
@@ -158,8 +172,12 @@ class Handlers:
         return bool(self._by_name) or self._any is not None
 
 
-def _read_signature(function: Callable[..., Any]) -> tuple[str | None, list[Any], bool]:
-    """Returns the parameter for the job, the fields of the payload, and whether others are allowed."""
+def _read_signature(function: Callable[..., Any], kind: RunKind) -> tuple[str | None, list[Any], bool]:
+    """Returns the parameter for the job, the fields of the payload, and whether others are allowed.
+
+    Raises:
+        ValidationError: A parameter cannot be given by name, or asks for a job that this kind does not get.
+    """
     try:
         hints = typing.get_type_hints(function)
     except Exception:  # a name that exists only for the type checker: fields without a type
@@ -169,11 +187,15 @@ def _read_signature(function: Callable[..., Any]) -> tuple[str | None, list[Any]
     spread = False
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints.get(name, Any)
+        of_job = hint if name in hints else parameter.annotation
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             spread = True
         elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             continue
-        elif name == "job" or getattr(hint, "__name__", "") == "RunningJob":
+        elif name == "job" or _name_of(of_job) in _NAMES:
+            if not _is_met(of_job, FACES[kind]):
+                bound = f"{FACES[kind].__name__} for {_FUNCTIONS[kind]}"
+                raise ValidationError(name, bound, _name_of(of_job))
             takes_job = name
         elif parameter.kind not in _NAMED:
             raise ValidationError("handler", "a function whose parameters can be given by name", name)
@@ -182,6 +204,30 @@ def _read_signature(function: Callable[..., Any]) -> tuple[str | None, list[Any]
         else:
             fields.append((name, hint | msgspec.UnsetType if _joins(hint) else Any, msgspec.UNSET))
     return takes_job, fields, spread
+
+
+#: The names of classes by whose annotation a parameter of any name receives the job.
+_NAMES = ("RunningJob", "SyncRunningJob")
+
+
+def _name_of(annotation: Any) -> str:
+    """Returns the name of a class, also if the annotation is text that only a type checker can resolve."""
+    if isinstance(annotation, str):
+        return annotation.strip("'\"").rpartition(".")[2]
+    return getattr(annotation, "__name__", None) or str(annotation)
+
+
+def _is_met(annotation: Any, face: type[Any]) -> bool:
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return True
+    if isinstance(annotation, str):  # the name of a class that only a type checker can import
+        return _name_of(annotation) not in {*_NAMES, "Job"} - {face.__name__}
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(_is_met(one, face) for one in typing.get_args(annotation))
+    try:
+        return issubclass(face, annotation)
+    except TypeError:  # a protocol with attributes, or a generic type: not known before the call
+        return True
 
 
 def _joins(hint: Any) -> bool:

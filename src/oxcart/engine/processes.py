@@ -33,6 +33,7 @@ from typing import Any
 from oxcart.engine.forwarding import forward, handle
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
+from oxcart.engine.sync_running import HandlerStopped
 from oxcart.model.errors import OxcartError, ValidationError
 
 #: Seconds between the checks of a handler's process whether its worker still runs.
@@ -41,10 +42,6 @@ LOOK = 0.5
 
 class HandlerCrashed(OxcartError):
     """The process of a handler ended before its job did."""
-
-
-class HandlerStopped(OxcartError):
-    """The process of a handler was killed to stop its attempt."""
 
 
 class RemoteTraceback(Exception):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,16 +18,15 @@ from oxcart.engine.children import Parent
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.failure import JobCancelled
-from oxcart.model.flow import HasTree
+from oxcart.model.flow import HasTree, Tree
 from oxcart.model.history import attempt_id
 from oxcart.model.options import DEFAULT_KEEP_LOGS, JobOptions
 from oxcart.model.progress import check_progress
 
 if TYPE_CHECKING:
     from oxcart.engine.handler import Handler
+    from oxcart.engine.sync_running import SyncRunningJob
     from oxcart.model.job import Job
-
-T = TypeVar("T")
 
 _MISSING: Any = object()
 
@@ -37,7 +35,9 @@ FENCE_BITS = 20
 
 
 class RunningJob(Parent):
-    """A claimed job. Handlers receive it in a parameter named ``job``.
+    """A claimed job in an ``async def`` handler. Handlers ask for it with a parameter named ``job``.
+
+    A plain ``def`` handler receives a `SyncRunningJob`: the same members without ``await``.
 
     Attributes:
         id: The job's id.
@@ -56,9 +56,6 @@ class RunningJob(Parent):
         "_broker",
         "_cancelled",
         "_data",
-        "_flag",
-        "_loop",
-        "_loop_thread",
         "_opened",
         "_options",
         "began",
@@ -72,6 +69,7 @@ class RunningJob(Parent):
         "id",
         "limit",
         "limit_is_life",
+        "on_cancel",
         "queue",
         "shorten",
         "started_ms",
@@ -111,14 +109,14 @@ class RunningJob(Parent):
         self.cancel_reason: str | None = None
         #: The reason that the client gave for the cancellation.
         self.cancel_text = ""
+        #: Called when the attempt should stop, to tell a handler outside of the event loop.
+        self.on_cancel: Callable[[], object] | None = None
         #: Stops the attempt; set by the executor while it runs.
         self.stop: Callable[[], object] | None = None
         self._data: Any = _MISSING
         self._opened: bytes | None = None
         self._options: JobOptions | None = None
         self._cancelled: asyncio.Event | None = None
-        self._flag: threading.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"RunningJob({self.queue}/{self.id} {self.name!r}, attempt {self.attempt})"
@@ -224,10 +222,7 @@ class RunningJob(Parent):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether this attempt should stop: cancelled, lease lost, time up, or the worker shuts down.
-
-        A thread must poll this: it cannot be stopped from outside.
-        """
+        """Whether this attempt should stop: cancelled, lease lost, time up, or the worker shuts down."""
         return self.cancel_reason is not None
 
     async def cancelled(self) -> str:
@@ -241,7 +236,7 @@ class RunningJob(Parent):
         return self.cancel_reason
 
     def raise_if_cancelled(self) -> None:
-        """Ends the handler here if the attempt should stop; also from a thread.
+        """Ends the handler here if the attempt should stop.
 
         Raises:
             JobCancelled: It should.
@@ -255,28 +250,8 @@ class RunningJob(Parent):
             self.cancel_reason = reason
             if self._cancelled is not None:
                 self._cancelled.set()
-            if self._flag is not None:
-                self._flag.set()
-
-    def wait_cancelled(self, timeout: float | None = None) -> bool:
-        """For threads: waits until the attempt should stop, or until the timeout (seconds)."""
-        if self._flag is None:
-            self._flag = threading.Event()
-            if self.cancel_reason is not None:
-                self._flag.set()
-        return self._flag.wait(timeout)
-
-    def bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stores the worker's loop, so that a thread can call back into it."""
-        self._loop = loop
-        self._loop_thread = threading.get_ident()
-
-    def wait_for(self, doing: Coroutine[Any, Any, T]) -> T:
-        """For threads: runs a coroutine in the worker's loop, e.g. ``job.wait_for(job.log("…"))``."""
-        if self._loop is None:
-            doing.close()
-            raise RuntimeError("wait_for is for handlers that run in a thread; an async handler awaits")
-        return asyncio.run_coroutine_threadsafe(doing, self._loop).result()
+            if self.on_cancel is not None:
+                self.on_cancel()
 
     async def update_progress(self, progress: Any) -> None:
         """Writes the job's progress: a number from 0 to 100, or an object."""
@@ -326,11 +301,7 @@ class RunningJob(Parent):
             ValidationError: The value is no duration.
         """
         seconds = parse_ms(timeout, "timeout", minimum=1) / 1000
-        if self.shorten is None:
-            return
-        if self._loop is not None and threading.get_ident() != self._loop_thread:
-            self._loop.call_soon_threadsafe(self.shorten, self, seconds)
-        else:
+        if self.shorten is not None:
             self.shorten(self, seconds)
 
     async def update_data(self, data: Any) -> None:
@@ -351,8 +322,11 @@ class RunningJob(Parent):
             ValidationError: Something is wrong with a child; nothing was written.
             LeaseLost: Another worker now runs this job; nothing was written.
         """
-        trees = [flow.tree() for flow in flows]
-        return await self._flows.add_children(self.id, trees, token=self.token)
+        return await self.add_trees([flow.tree() for flow in flows])
+
+    async def add_trees(self, trees: Sequence[Tree]) -> list[AddedTree]:
+        """Adds children as values of the model, for ``add_children`` of a plain function."""
+        return await self._flows.add_children(self.id, list(trees), token=self.token)
 
     def _storage(self) -> Broker:
         return self._broker
@@ -388,7 +362,7 @@ class Place:
     __slots__ = ("job",)
 
     def __init__(self) -> None:
-        self.job: RunningJob | None = None
+        self.job: RunningJob | SyncRunningJob | None = None
 
 
 current_place: ContextVar[Place | None] = ContextVar("oxcart_place", default=None)
@@ -403,7 +377,11 @@ def carry(options: JobOptions) -> JobOptions:
     return options if correlation is None else msgspec.structs.replace(options, correlation_id=correlation)
 
 
-def current_job() -> RunningJob | None:
-    """Returns the job that the calling code belongs to, or None outside of handlers."""
+def current_job() -> RunningJob | SyncRunningJob | None:
+    """Returns the job that the calling code is part of, or None outside of handlers.
+
+    It is the object that the handler receives: a `SyncRunningJob` in plain functions, otherwise a
+    `RunningJob`.
+    """
     place = current_place.get()
     return place.job if place else None

@@ -23,6 +23,7 @@ from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import BrokerSource
 from oxcart.engine.handler import RunKind
 from oxcart.engine.running import RunningJob
+from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.engine.webhooks.sender import Webhooks
 from oxcart.model.duration import Duration
 from oxcart.model.options import Durability, OptionKwargs
@@ -190,7 +191,7 @@ class Queue(_portal.QueueTwin):
     def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
 
     @overload
-    def job(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
+    def job(self, function: Callable[Concatenate[SyncRunningJob, P], R], /) -> Task[P, R, R]: ...
 
     @overload
     def job(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

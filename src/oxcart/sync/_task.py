@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, Unpack, o
 import oxcart.task as _task
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
+from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.sync import _portal
 from oxcart.sync._flow import Flow
@@ -95,7 +96,7 @@ class TaskMaker(Protocol):
     ) -> Task[P, Coroutine[Any, Any, R], R]: ...
 
     @overload
-    def __call__(self, function: Callable[Concatenate[RunningJob, P], R], /) -> Task[P, R, R]: ...
+    def __call__(self, function: Callable[Concatenate[SyncRunningJob, P], R], /) -> Task[P, R, R]: ...
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...

@@ -16,6 +16,7 @@ from oxcart.engine.executor import SHUTDOWN, Executor, Middleware
 from oxcart.engine.handler import Handler
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.running import Place, RunningJob, current_place
+from oxcart.engine.sync_running import SyncRunningJob, call_job
 from oxcart.engine.verdict import Verdict
 from oxcart.model.backoff import Strategy
 from oxcart.model.failure import Classifier
@@ -53,15 +54,33 @@ class InlineJob(RunningJob):
     def __init__(self, broker: Any, claim: ClaimedJob, settings: Settings) -> None:
         super().__init__(broker, claim, WORKER, settings.state)
 
-    def wait_for(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine of the job's own in a plain function, e.g. ``job.wait_for(job.log("…"))``."""
+
+class InlineLink:
+    """Runs the calls of a plain function's job in the test's own thread.
+
+    The broker in memory never waits, so a coroutine of the job ends in its first step.
+    """
+
+    def __init__(self, job: RunningJob) -> None:
+        self._job = job
+
+    def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a method of the job.
+
+        Raises:
+            RuntimeError: It has to wait, which a thread with a running event loop cannot do.
+        """
+        doing = call_job(self._job, method, args, kwargs)
         try:
             doing.send(None)
         except StopIteration as done:
-            value: T = done.value
-            return value
+            return done.value
         doing.close()
-        raise RuntimeError("run inline, a plain function can only wait for what its job offers, not for I/O")
+        raise RuntimeError(f"run inline, job.{method}() cannot wait for I/O: use a worker and drain()")
+
+    def get(self, member: str) -> Any:
+        """Reads a member of the job."""
+        return getattr(self._job, member)
 
 
 class _Verdict(Verdict):
@@ -102,7 +121,16 @@ class _Executor(Executor):
         return outcome
 
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
-        return handler.function(**arguments)
+        face = SyncRunningJob(job, InlineLink(job))
+        if handler.takes_job is not None:
+            arguments[handler.takes_job] = face
+        place = current_place.get()
+        assert place is not None
+        place.job = face
+        try:
+            return handler.function(**arguments)
+        finally:
+            place.job = job
 
 
 class _Here(HandlerProcesses):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from oxcart import Job, PermanentError, Queue, RunningJob, TemporaryError
+from oxcart import Job, PermanentError, Queue, RunningJob, SyncRunningJob, TemporaryError
 
 shop = Queue("shop")
 
@@ -21,7 +21,7 @@ async def receipt(order: int, seconds: float, job: RunningJob) -> dict[str, Any]
 
 
 @shop.job
-def thumbnail(order: int, seconds: float, job: RunningJob) -> dict[str, Any]:
+def thumbnail(order: int, seconds: float, job: SyncRunningJob) -> dict[str, Any]:
     """A plain function: runs in a thread and may block."""
     time.sleep(seconds)
     return {"order": order, "worker": job.worker_id}

@@ -311,7 +311,7 @@ class Worker(QueueBase):
 
     def _judged(self) -> Job | None:
         running = current_job()
-        return None if running is None else self._current.get(running)
+        return self._current.get(running) if isinstance(running, RunningJob) else None
 
     # -- for programs without a processor
 
