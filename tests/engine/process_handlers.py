@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 import signal
@@ -9,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from oxcart.model.failure import PermanentError
+from oxcart import Flow, Queue, SyncRunningJob, WaitForChildren, current_job
+from oxcart.model.failure import JobCancelled, PermanentError
 from oxcart.model.job import Job
 
 
@@ -53,8 +56,115 @@ def logs(what: str) -> str:
     return "logged"
 
 
-def snapshot(job: Job) -> list[Any]:
-    return [job.id, job.name, job.data, job.attempt, job.worker_id, job.attempts_started]
+def snapshot(job: SyncRunningJob) -> list[Any]:
+    value = job.snapshot()
+    assert isinstance(value, Job)
+    return [value.id, value.name, value.data, value.attempt, value.worker_id, value.attempts_started]
+
+
+#: Middleware of tests sets these.
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+secret: contextvars.ContextVar[Any] = contextvars.ContextVar("secret", default=None)
+
+
+class Nested:
+    """A variable that is no attribute of a module."""
+
+    hidden: contextvars.ContextVar[str] = contextvars.ContextVar("hidden", default="unset")
+
+
+def reports(job: SyncRunningJob) -> list[Any]:
+    """Uses the whole face of a job."""
+    assert current_job() is job
+    job.log("one", "two")
+    job.update_progress(50)
+    job.checkpoint({"row": 7})
+    job.update_data({"to": "bob"})
+    job.limit_to("30s")
+    left = (job.deadline or 0) - time.monotonic()
+    return [
+        job.checkpointed,
+        job.data,
+        [job.attempt, job.fencing, job.fence > 0, job.is_cancelled, job.cancel_reason],
+        0 < left <= 30,
+        job.server_ms() > 0,
+        [job.correlation_id, job.tags, job.options.attempts],
+    ]
+
+
+def grows(job: SyncRunningJob) -> Any:
+    """Adds children to its job, and waits for them."""
+    if not job.dependency_counts().total:
+        away = Queue(job.queue, url="redis://127.0.0.1:1")  # never connected: the worker adds them
+        job.add_children(Flow(away, "double", {"number": 4}), Flow(away, "double", {"number": 5}))
+        return WaitForChildren()
+    return sorted(job.children_values().values())
+
+
+def errs(job: SyncRunningJob) -> list[str]:
+    """Collects the errors of calls."""
+    found = []
+    calls: list[Callable[[], Any]] = [
+        lambda: job.update_progress(101),
+        lambda: job.limit_to("soon"),
+        lambda: job.checkpoint(float("nan")),
+        lambda: job.checkpoint(threading.Lock()),
+        lambda: job.state,
+    ]
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def context(job: SyncRunningJob) -> list[Any]:
+    logging.getLogger("kitchen").info("looked")
+    found = [tenant.get(), secret.get(), Nested.hidden.get(), job.state]
+    tenant.set("changed")  # must not leak into the next job
+    return found
+
+
+def calls_at_once(job: SyncRunningJob) -> int:
+    threads = [threading.Thread(target=job.log, args=(str(number),)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(threads)
+
+
+def waits(job: SyncRunningJob, file: str) -> list[Any]:
+    """Writes its process id, and waits until its attempt should stop."""
+    Path(file).write_text(str(os.getpid()))
+    reason = job.cancelled()
+    try:
+        job.raise_if_cancelled()
+    except JobCancelled as error:
+        return [reason, job.is_cancelled, str(error)]
+    return []
+
+
+_kept: list[SyncRunningJob] = []
+
+
+def keeps(job: SyncRunningJob) -> None:
+    _kept.append(job)
+
+
+def uses_the_kept() -> str:
+    try:
+        _kept[-1].log("too late")
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def whispers() -> str:
+    logging.getLogger("kitchen.low").debug("psst")
+    logging.getLogger("other").debug("not wanted")
+    return "done"
 
 
 def fail(kind: str) -> None:
@@ -108,3 +218,9 @@ def runs_dry() -> int:
 def rests(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
+
+
+def logs_and_dies(job: SyncRunningJob) -> None:
+    for number in range(20):
+        threading.Thread(target=job.log, args=(str(number),), daemon=True).start()
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -59,7 +59,7 @@ class TestRun:
         pids = await asyncio.gather(*(run(pool, handlers.whoami) for _ in range(3)))
         assert len(set(pids)) == 3
 
-    async def test_the_job_is_a_value_there(self, pool: HandlerProcesses) -> None:
+    async def test_a_snapshot_of_the_job(self, pool: HandlerProcesses) -> None:
         seen = await run(pool, handlers.snapshot, {"x": 1}, name="snap", starts=4, fields={"atm": "2"})
         assert seen == ["1", "snap", {"x": 1}, 3, "worker-1", 4]
 

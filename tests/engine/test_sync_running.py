@@ -33,6 +33,8 @@ OF_THE_WORKER = {
     "on_cancel",
     "add_trees",
     "sealer",
+    "set_data",
+    "set_opened",
     "shorten",
     "station",
     "stop",

@@ -34,7 +34,6 @@ from oxcart.model.errors import (
     ValidationError,
     WrongState,
 )
-from oxcart.model.job import Job
 from oxcart.testing import (
     DrainTimeout,
     EndlessJobs,
@@ -235,15 +234,17 @@ class TestInline:
             assert (await job.get()).progress == 50
         assert transaction.get() == "mine"
 
-    async def test_process_handlers_run_here_with_a_snapshot(self, emails: Queue) -> None:
-        def crunch(number: int, job: Job) -> list[int]:
-            assert isinstance(job, Job)
+    async def test_process_handlers_run_here_with_the_same_job(self, emails: Queue) -> None:
+        def crunch(number: int, job: SyncRunningJob) -> list[int]:
+            job.log("a line")
+            assert current_job() is job
             return [os.getpid(), number, job.attempt]
 
         emails.job(run="process")(crunch)
         with inline(emails):
             job = await emails.add("crunch", {"number": 3})
             assert await job.result() == [os.getpid(), 3, 1]
+            assert await job.logs() == ["a line"]
 
     async def test_checks_input_as_a_server_would(self, emails: Queue) -> None:
         with inline(emails):

@@ -222,6 +222,11 @@ class KeyRing:
             )
         return _decrypt(cipher, letter, bond.authenticated(), bond)
 
+    @property
+    def fingerprint(self) -> tuple[str, str]:
+        """The id of the key that seals and a check of it, which tell rings apart without their keys."""
+        return self.current, self._checks[self.current]
+
     def is_current(self, raw: bytes) -> bool:
         """Returns whether an envelope is of this version and sealed with the current key."""
         letter = _read(raw)

@@ -13,17 +13,23 @@ from typing import Any
 
 from oxcart.engine.running import RunningJob
 
-Fields = dict[str, Any]
+log = logging.getLogger("oxcart.worker")
+
+#: The level below which logging is off, and levels by the names of loggers; the root's name is empty.
+Levels = tuple[int, dict[str, int]]
+
+#: The loggers of this process that ``set_levels`` has set.
+_set: set[str] = set()
 
 
 class Forwarding(logging.Handler):
     """Sends every record of the handler's process to the worker.
 
     Args:
-        send: Sends a record as plain fields.
+        send: Sends the pickled fields of a record.
     """
 
-    def __init__(self, send: Callable[[Fields], None]) -> None:
+    def __init__(self, send: Callable[[bytes], None]) -> None:
         super().__init__()
         self._send = send
 
@@ -32,27 +38,47 @@ class Forwarding(logging.Handler):
         try:
             fields = dict(vars(record), msg=self.format(record), args=None)
             fields.update(exc_info=None, exc_text=None, stack_info=None, message=None)
-            self._send({name: _portable(value) for name, value in fields.items()})
+            self._send(pickle.dumps({name: _portable(value) for name, value in fields.items()}))
         except Exception:
             self.handleError(record)
 
 
-def forward(send: Callable[[Fields], None], level: int) -> None:
-    """Sends the log records of this process, from a level on."""
+def forward(send: Callable[[bytes], None]) -> None:
+    """Sends the log records of this process."""
+    logging.getLogger().addHandler(Forwarding(send))
+
+
+def levels_now() -> Levels:
+    """Returns the level below which logging is off, and the levels of this process's loggers."""
     root = logging.getLogger()
-    root.addHandler(Forwarding(send))
-    root.setLevel(level)
+    # A copy, because another thread may make a logger meanwhile.
+    loggers = list(root.manager.loggerDict.items())
+    levels = {name: one.level for name, one in loggers if isinstance(one, logging.Logger) and one.level}
+    return root.manager.disable, {"": root.level, **levels}
 
 
-def handle(fields: Fields, job: RunningJob | None) -> None:
+def set_levels(levels: Levels) -> None:
+    """Gives the loggers of a handler's process the levels of the worker."""
+    disabled, by_name = levels
+    logging.disable(disabled)
+    for name, level in by_name.items():
+        logging.getLogger(name or None).setLevel(level)
+    for name in _set - by_name.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    _set.clear()
+    _set.update(by_name)
+
+
+def handle(packed: bytes, job: RunningJob | None) -> None:
     """Handles a record of a handler's process in the worker, with the fields of the job if it is known."""
-    record = logging.makeLogRecord(fields)
+    try:
+        record = logging.makeLogRecord(pickle.loads(packed))
+    except Exception as error:  # an extra of a class that only the handler's process can import
+        log.warning("could not read a log record of a handler's process: %s", error)
+        return
     if job is not None:
-        of_job = {"worker_id": job.worker_id, "job_id": job.id, "queue": job.queue, "job_name": job.name}
-        for name, value in (of_job | {"attempt": job.attempt}).items():
+        for name, value in job.log_fields().items():
             vars(record).setdefault(name, value)
-        if job.correlation_id is not None:
-            vars(record).setdefault("correlation_id", job.correlation_id)
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):
         logger.handle(record)

@@ -22,13 +22,12 @@ from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.model import payload
 from oxcart.model.errors import ValidationError
 from oxcart.model.failure import PermanentError
-from oxcart.model.job import Job
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 
 RunKind = Literal["async", "thread", "process"]
 
 #: The class of the job that each kind of handler receives.
-FACES: dict[RunKind, type[Any]] = {"async": RunningJob, "thread": SyncRunningJob, "process": Job}
+FACES: dict[RunKind, type[Any]] = {"async": RunningJob, "thread": SyncRunningJob, "process": SyncRunningJob}
 
 _FUNCTIONS = {
     "async": "an async function",

@@ -4,40 +4,34 @@ A child process imports the handler by its path, then receives one job after ano
 attempt is stopped, the child is killed with every process that it started, and replaced. If a child dies, its
 attempt fails in the category SYSTEM.
 
-The child sees the job as a plain value (``oxcart.model.Job``), because it has nothing of the parent. The
-parent handles its log records (``forwarding``).
+The handler receives a `SyncRunningJob` whose calls travel over the pipe (``process_child``). The worker runs
+them, and handles the child's log records (``forwarding``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
-import functools
-import importlib
-import logging
+import contextvars
 import os
 import pickle
-import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
-import traceback
-import types
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
-from oxcart.engine.forwarding import forward, handle
+from oxcart.engine.contexts import ContextPacker
+from oxcart.engine.forwarding import Levels, handle, levels_now
 from oxcart.engine.handler import Handler
+from oxcart.engine.process_child import Run, portable, with_keys
 from oxcart.engine.running import RunningJob
-from oxcart.engine.sync_running import HandlerStopped
+from oxcart.engine.sync_running import HandlerStopped, call_job
 from oxcart.model.errors import OxcartError, ValidationError
-
-#: Seconds between the checks of a handler's process whether its worker still runs.
-LOOK = 0.5
 
 
 class HandlerCrashed(OxcartError):
@@ -51,25 +45,25 @@ class RemoteTraceback(Exception):
         return "\n" + str(self.args[0])
 
 
-#: The name of the parent's script in a child. It is also an alias of the script in the parent, as long as
-#: ``multiprocessing`` is loaded there, so objects of its classes can be sent both ways.
-_SCRIPT = "__mp_main__"
-
 #: The code that a child runs first. It receives the import path, and does not run the parent's script.
 _BOOT = """
 import sys
 from multiprocessing.connection import Connection
 pipe = Connection(int(sys.argv[1]))
-sys.path[:], level = pipe.recv()
-from oxcart.engine.processes import serve
-serve(pipe, level)
+sys.path[:] = pipe.recv()
+from oxcart.engine.process_child import serve
+serve(pipe)
 """
 
 
 class _Child:
-    """One process and the pipe to it."""
+    """One process and the pipe to it.
 
-    def __init__(self) -> None:
+    Args:
+        threads: Threads that send answers, because the event loop must not wait for a full pipe.
+    """
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -79,27 +73,51 @@ class _Child:
                 process_group=0,  # so that a kill reaches processes that the handler started
             )
         self.pipe: Connection[Any, Any] = Connection(ours.detach())
-        self._asked = 0
+        self._threads = threads
+        self._sending = threading.Lock()
+        self._levels: Levels | None = None
+        #: How many jobs the child was given.
+        self.asked = 0
         with contextlib.suppress(OSError):  # it may have died already; the first job will show it
-            self.pipe.send((list(sys.path), logging.getLogger().level))
+            self.pipe.send(list(sys.path))
 
     @property
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
         return self._process.poll() is None
 
-    def ask(self, job: RunningJob, path: tuple[str, str], arguments: dict[str, Any]) -> Any:
-        """Runs one job in the child, waits for it and handles its log records; in a thread of the pool."""
-        self._asked += 1
+    def new_levels(self) -> Levels | None:
+        """Returns the levels of this process's loggers if they changed since the last call."""
+        now = levels_now()
+        if now == self._levels:
+            return None
+        self._levels = now
+        return now
+
+    def ask(self, job: RunningJob, run: Run, context: contextvars.Context, loop: Any) -> Any:
+        """Runs one job in the child and waits for it; handles its log records and calls meanwhile.
+
+        Runs in a thread of the pool.
+
+        Args:
+            job: The job.
+            run: The same for the child.
+            context: The context in which its log records are handled.
+            loop: The worker's event loop.
+        """
+        number = self.asked
         try:
-            self.pipe.send((self._asked, path, pickle.dumps(arguments)))
+            self._send(("run", number, run))
             while True:
-                answer = self.pipe.recv()
-                if len(answer) == 3:
+                kind, *message = self.pipe.recv()
+                if kind == "end":
                     break
-                number, record = answer
-                handle(record, job if number == self._asked else None)  # a thread may outlive its job
-            fine, value, trace = answer
+                owner = job if message[0] == number else None  # a thread may outlive its job
+                if kind == "log":
+                    context.run(handle, message[1], owner)
+                else:
+                    self._call(message[1], message[2], owner, loop)
+            fine, value, trace = message
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(5)
@@ -113,6 +131,12 @@ class _Child:
             raise RuntimeError("the handler raised StopIteration") from value
         raise value
 
+    def cancel(self, number: int, job: RunningJob) -> None:
+        """Tells the child that an attempt should stop; called in the event loop."""
+        message = ("cancel", number, job.cancel_reason, job.cancel_text)
+        with contextlib.suppress(RuntimeError):  # the pool is closed
+            self._threads.submit(self._send_if_there, message)
+
     def kill(self) -> None:
         """Ends the process and its children now."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -120,6 +144,55 @@ class _Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         self.pipe.close()
+
+    def _call(self, call: int, packed: bytes, job: RunningJob | None, loop: Any) -> None:
+        """Starts a call of the child; a failure before it starts is answered at once."""
+        try:
+            if job is None:
+                raise HandlerStopped("the attempt of this job has ended")
+            how, member, args, kwargs = pickle.loads(packed)
+            if how == "get":
+                self._answer(call, True, getattr(job, member))
+                return
+            if member == "add_trees":
+                args = (with_keys(args[0], job),)
+            doing = asyncio.run_coroutine_threadsafe(call_job(job, member, args, kwargs), loop)
+        except Exception as error:
+            self._answer(call, False, error)
+            return
+
+        def done(future: concurrent.futures.Future[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # the pool is closed
+                self._threads.submit(self._answer_with, call, future)
+
+        doing.add_done_callback(done)
+
+    def _answer_with(self, call: int, future: concurrent.futures.Future[Any]) -> None:
+        try:
+            value = future.result()
+        except BaseException as error:
+            self._answer(call, False, error)
+        else:
+            self._answer(call, True, value)
+
+    def _answer(self, call: int, fine: bool, value: Any) -> None:
+        try:
+            packed = pickle.dumps((fine, value if fine else portable(value)))
+        except Exception as error:
+            kind = type(value).__name__
+            refusal = ValidationError(
+                "value", "what pickle can copy to a handler's process", kind, f"cannot copy {kind}: {error}"
+            )
+            packed = pickle.dumps((False, refusal))
+        self._send_if_there(("answer", call, packed))
+
+    def _send_if_there(self, message: tuple[Any, ...]) -> None:
+        with contextlib.suppress(OSError):  # the child was killed; nobody waits
+            self._send(message)
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        with self._sending:
+            self.pipe.send(message)
 
 
 class HandlerProcesses:
@@ -129,6 +202,7 @@ class HandlerProcesses:
         self._idle: list[_Child] = []
         self._busy: set[_Child] = set()
         self._threads: ThreadPoolExecutor | None = None
+        self._contexts = ContextPacker(_path_of)
 
     async def run(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
         """Runs a handler in a child.
@@ -138,8 +212,6 @@ class HandlerProcesses:
             HandlerStopped: The attempt was stopped.
         """
         path = import_path(handler)
-        if handler.takes_job is not None:
-            arguments[handler.takes_job] = job.snapshot()
         loop = asyncio.get_running_loop()
         if self._threads is None:
             # One thread waits per child; the pool's own limit is the worker's concurrency.
@@ -149,8 +221,22 @@ class HandlerProcesses:
             child.kill()
             child = self._idle.pop() if self._idle else None
         if child is None:
-            child = await loop.run_in_executor(self._threads, _Child)
+            child = await loop.run_in_executor(self._threads, _Child, self._threads)
         self._busy.add(child)
+        child.asked += 1
+        number = child.asked
+        context = contextvars.copy_context()
+        run = Run(
+            path,
+            pickle.dumps(arguments),
+            handler.takes_job,
+            job.claim,
+            job.queue,
+            None if job.sealer is None else job.raw_data,
+            job.worker_id,
+            self._contexts.pack(context),
+            child.new_levels(),
+        )
         stopped = False
 
         def stop() -> None:
@@ -159,10 +245,11 @@ class HandlerProcesses:
             child.kill()
 
         before, job.stop = job.stop, stop
+        job.on_cancel = lambda: child.cancel(number, job)
         if job.cancel_reason is not None:
             stop()
         try:
-            value = await loop.run_in_executor(self._threads, child.ask, job, path, arguments)
+            value = await loop.run_in_executor(self._threads, child.ask, job, run, context, loop)
         except HandlerCrashed:
             self._busy.discard(child)
             child.kill()
@@ -180,6 +267,7 @@ class HandlerProcesses:
             self._give_back(child)
             raise
         finally:
+            job.on_cancel = None
             job.stop = before  # for the layers around the handler
         self._give_back(child)
         return value
@@ -208,15 +296,21 @@ def import_path(handler: Handler) -> tuple[str, str]:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or "<" in name:
         raise ValidationError("run", "'thread' for a function that cannot be imported by name", name)
-    if module == "__main__":
-        spec = getattr(sys.modules["__main__"], "__spec__", None)
-        if spec is not None and spec.name:
-            return str(spec.name), str(name)
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        if not file:
-            raise ValidationError("run", "'thread' for a function typed into a prompt", name)
-        return os.path.abspath(file), str(name)
-    return str(module), str(name)
+    path = _path_of(str(module))
+    if path == "__main__":
+        raise ValidationError("run", "'thread' for a function typed into a prompt", name)
+    return path, str(name)
+
+
+def _path_of(module: str) -> str:
+    """Returns the name by which a child imports a module: a script by its path."""
+    if module != "__main__":
+        return module
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name:
+        return str(spec.name)
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return os.path.abspath(file) if file else module
 
 
 def _ending(code: int | None) -> str:
@@ -226,71 +320,3 @@ def _ending(code: int | None) -> str:
         except ValueError:
             return f"signal {-code}"
     return f"exit code {code}"
-
-
-def _find(path: tuple[str, str]) -> Any:
-    module, name = path
-    if os.path.isabs(module):
-        found: Any = _load_script(module)
-    else:
-        found = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    # A decorated handler is a Task object; the function is inside.
-    return getattr(found, "__wrapped__", found)
-
-
-@functools.cache
-def _load_script(path: str) -> types.ModuleType:
-    script = types.ModuleType(_SCRIPT)
-    script.__dict__.update(runpy.run_path(path, run_name=_SCRIPT))
-    sys.modules[_SCRIPT] = sys.modules["__main__"] = script
-    return script
-
-
-def serve(pipe: Connection[Any, Any], level: int) -> None:
-    """Runs in the child: one job after another until the parent is gone; log records go to the parent."""
-    number, one_at_a_time = 0, threading.Lock()
-
-    def send(answer: tuple[Any, ...]) -> None:
-        with one_at_a_time:
-            pipe.send(answer)
-
-    forward(lambda record: send((number, record)), level)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
-    # So is a SIGTERM that a supervisor sends to every process of the service: the job may finish.
-    # A function, because programs that a handler starts would inherit an ignored signal.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    while True:
-        try:
-            number, where, packed = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            function = _find(where)  # first, because its module may define the types of the arguments
-            answer = (True, function(**pickle.loads(packed)), "")
-        except BaseException as error:
-            answer = (False, _portable(error), traceback.format_exc())
-        try:
-            send(answer)
-        except OSError:
-            return
-        except Exception as error:  # the result cannot be pickled
-            send((False, TypeError(f"the handler's result cannot be sent back: {error}"), ""))
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process, and the processes that the handler started, when the worker is gone."""
-    while os.getppid() == parent:
-        time.sleep(LOOK)
-    os.killpg(0, signal.SIGKILL)
-
-
-def _portable(error: BaseException) -> BaseException:
-    try:
-        if type(pickle.loads(pickle.dumps(error))) is type(error):
-            return error
-    except Exception:
-        pass
-    return RuntimeError(f"{type(error).__name__}: {error}")

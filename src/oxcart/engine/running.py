@@ -142,6 +142,14 @@ class RunningJob(Parent):
             self._opened = open_value(sealer, "payload", self.id, raw, self.claim.schedule_id)
         return self._opened
 
+    def set_opened(self, raw: bytes | None) -> None:
+        """Sets the payload in plaintext, in a copy of the job that has no keys."""
+        self._opened = raw
+
+    def set_data(self, data: Any) -> None:
+        """Sets what ``data`` returns, in a copy of the job whose original was changed."""
+        self._data = data
+
     @property
     def sealer(self) -> Sealer | None:
         """Seals and opens the job's values; None if its queue has no keys."""

@@ -121,25 +121,28 @@ class _Executor(Executor):
         return outcome
 
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
-        face = SyncRunningJob(job, InlineLink(job))
-        if handler.takes_job is not None:
-            arguments[handler.takes_job] = face
-        place = current_place.get()
-        assert place is not None
-        place.job = face
-        try:
-            return handler.function(**arguments)
-        finally:
-            place.job = job
+        return _call_here(job, handler, arguments)
 
 
 class _Here(HandlerProcesses):
     """Replaces the pool of processes by this process."""
 
     async def run(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
-        if handler.takes_job is not None:
-            arguments[handler.takes_job] = job.snapshot()
+        return _call_here(job, handler, arguments)
+
+
+def _call_here(job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
+    """Calls a plain function in the test's thread."""
+    face = SyncRunningJob(job, InlineLink(job))
+    if handler.takes_job is not None:
+        arguments[handler.takes_job] = face
+    place = current_place.get()
+    assert place is not None
+    place.job = face
+    try:
         return handler.function(**arguments)
+    finally:
+        place.job = job
 
 
 async def run_attempt(job: RunningJob, settings: Settings) -> Outcome:

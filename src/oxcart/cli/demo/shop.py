@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from oxcart import Job, PermanentError, Queue, RunningJob, SyncRunningJob, TemporaryError
+from oxcart import PermanentError, Queue, RunningJob, SyncRunningJob, TemporaryError
 
 shop = Queue("shop")
 
@@ -28,7 +28,7 @@ def thumbnail(order: int, seconds: float, job: SyncRunningJob) -> dict[str, Any]
 
 
 @shop.job(run="process")
-def statement(order: int, rounds: int, job: Job) -> dict[str, Any]:
+def statement(order: int, rounds: int, job: SyncRunningJob) -> dict[str, Any]:
     """CPU-bound work: runs in a process and leaves the worker's event loop free."""
     digest = hashlib.pbkdf2_hmac("sha256", b"order %d" % order, b"shop", rounds)
     return {"order": order, "digest": digest.hex()[:16], "worker": job.worker_id}
