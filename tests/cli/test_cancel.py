@@ -63,8 +63,8 @@ def test_jobs_of_a_peer_are_reported(ox: Commands, queue: Queue, clean: ValkeySe
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name the jobs to cancel, or say --all"),
-        (["a", "--all"], "name the jobs to cancel, or say --all"),
+        ([], "name the jobs to cancel, or pass --all"),
+        (["a", "--all"], "name the jobs to cancel, or pass --all"),
         (["a", "--dry-run"], "go with --all"),
         (["--all", "--tag", "x"], "a tag is NAME=VALUE"),
         (["--all", "--state", "lost"], "state must be one of"),

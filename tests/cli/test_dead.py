@@ -59,7 +59,7 @@ def test_replay(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
 def test_purge(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
     die(clean, "a", "b", "c")
     ended = ox("dead", "purge", "mail", "--all")
-    assert (ended.code, ended.err) == (2, "oxcart: this cannot be undone: say --yes\n")
+    assert (ended.code, ended.err) == (2, "oxcart: this cannot be undone: pass --yes\n")
     assert ox("dead", "purge", "mail", "--all", "--dry-run", "--json").json["matched"] == 3
     assert ox("dead", "purge", "mail", "a", "--yes").out == "a: removed\n"
     assert ox("dead", "purge", "mail", "--all", "-y").out == "mail: 2 dead letters removed\n"
@@ -69,8 +69,8 @@ def test_purge(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["replay", "mail"], "name the dead letters, or say --all"),
-        (["replay", "mail", "a", "--all"], "name the dead letters, or say --all"),
+        (["replay", "mail"], "name the dead letters, or pass --all"),
+        (["replay", "mail", "a", "--all"], "name the dead letters, or pass --all"),
         (["replay", "mail", "a", "--limit", "1"], "go with --all"),
         (["replay", "mail", "--all", "--rate", "0"], "rate must be"),
         (["list", "mail", "--category", "odd"], "category must be one of"),

@@ -48,7 +48,7 @@ class TestDrainAndObliterate:
         queue.add("n")
         for command in ("clear", "obliterate"):
             ended = ox(command, "mail")
-            assert (ended.code, ended.err) == (2, "oxcart: this cannot be undone: say --yes\n")
+            assert (ended.code, ended.err) == (2, "oxcart: this cannot be undone: pass --yes\n")
         assert queue.counts()["waiting"] == 1
 
     def test_clear(self, ox: Commands, queue: Queue) -> None:

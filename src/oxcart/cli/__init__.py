@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command and ends the process with its exit code.
 
     Args:
-        arguments: The command line without the program's name; ``sys.argv`` unless given.
+        arguments: The command line without the program's name; ``sys.argv`` by default.
     """
     from oxcart.cli.app import run
 

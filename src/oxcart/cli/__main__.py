@@ -1,4 +1,4 @@
-"""``python -m oxcart.cli``, for where the script is not on the path."""
+"""``python -m oxcart.cli``, for machines without the script on the path."""
 
 from oxcart.cli import main
 

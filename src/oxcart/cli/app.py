@@ -1,4 +1,4 @@
-"""Puts the commands together."""
+"""Registers the commands."""
 
 from __future__ import annotations
 

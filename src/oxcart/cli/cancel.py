@@ -1,4 +1,4 @@
-"""``oxcart cancel``: some jobs by their ids, or all that a filter chooses."""
+"""``oxcart cancel``: cancels some jobs by their ids, or all that match a filter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TagOption = Annotated[
 CorrelationOption = Annotated[
     str | None, typer.Option("--correlation-id", help="Only jobs of this correlation id.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 
 
 def cancel(
@@ -31,7 +31,7 @@ def cancel(
     job_ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs.", show_default=False)
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every job that fits the options below.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every job that matches the options below.")] = False,
     state: Annotated[
         list[str] | None,
         typer.Option(help="waiting, prioritized, delayed, waiting-children or active; repeatable."),
@@ -43,15 +43,15 @@ def cancel(
     newer_than: Annotated[str | None, typer.Option(help="Only jobs created within this time.")] = None,
     reason: Annotated[str, typer.Option(help="Why, for the jobs' records.")] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="End running jobs at once; what their handlers return is refused.")
+        bool, typer.Option("--force", help="End running jobs at once; their handlers' results are refused.")
     ] = False,
     dry_run: DryRunOption = False,
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs: what waits ends at once, what runs is asked to end."""
+    """Cancel jobs: waiting jobs end at once, running jobs are asked to end."""
     if bool(job_ids) == every:
-        raise CommandError("name the jobs to cancel, or say --all", USAGE)
+        raise CommandError("name the jobs to cancel, or pass --all", USAGE)
     if job_ids:
         if dry_run or state or name or tag or correlation_id or older_than or newer_than or limit:
             raise CommandError("filters, --dry-run and --limit go with --all", USAGE)
@@ -88,8 +88,8 @@ def cancel(
         return
     output.text(f"{queue}: {found.cancelled:,} cancelled, {found.asked:,} asked to end")
     if found.refused:
-        told = f"{queue}: {found.refused:,} run in workers of peers and go on; --force ends them"
-        raise CommandError(told, FAILED)
+        problem = f"{queue}: {found.refused:,} run in workers of peers and continue; --force ends them"
+        raise CommandError(problem, FAILED)
 
 
 def _cancel_some(
@@ -124,7 +124,7 @@ def _cancel_some(
 
 
 def tags_of(given: list[str] | None) -> dict[str, str] | None:
-    """Tags as the command line has them."""
+    """Returns tags from the command line."""
     found: dict[str, str] = {}
     for tag in given or ():
         name, equals, value = tag.partition("=")

@@ -21,7 +21,7 @@ Level = Literal["ok", "note", "warning", "problem"]
 OLDEST_SERVER = (6, 2)
 #: The version of the wire format, and the newest version that it was compared with.
 PINNED, COMPARED = (5, 62, 0), (6, 7, 0)
-#: Seconds of difference between clocks at which to warn, and at which something is wrong with a machine.
+#: Seconds of difference between clocks at which to warn, and at which to report a problem.
 SKEW = (0.5, 5.0)
 
 
@@ -30,9 +30,9 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        name: What was checked.
+        name: The subject of the check.
         level: Whether it is in order.
-        detail: What the check found.
+        detail: The observation.
     """
 
     name: str
@@ -114,10 +114,10 @@ def server_version(info: dict[str, str], where: str = "") -> Finding:
 
 
 def role(info: dict[str, str], where: str = "") -> Finding:
-    """Checks that the server takes writes."""
+    """Checks that the server accepts writes."""
     if info.get("role", "master") == "master":
         return Finding(f"role{where}", "ok", "master")
-    return Finding(f"role{where}", "problem", f"{info['role']}: it takes no writes; connect to its master")
+    return Finding(f"role{where}", "problem", f"{info['role']}: it refuses writes; connect to its master")
 
 
 def eviction(info: dict[str, str], where: str = "") -> Finding:
@@ -156,7 +156,7 @@ def persistence(info: dict[str, str], where: str = "") -> Finding:
 
 
 def memory(info: dict[str, str], where: str = "") -> Finding:
-    """Checks how much memory is left."""
+    """Checks how much memory is free."""
     used, most = int(info.get("used_memory", "0")), int(info.get("maxmemory", "0"))
     if not most:
         return Finding(f"memory{where}", "ok", f"{used / 2**20:,.1f} MiB used, no limit set")
@@ -166,7 +166,7 @@ def memory(info: dict[str, str], where: str = "") -> Finding:
 
 
 def judge_skew(skew: float, round_trip: float, where: str = "") -> Finding:
-    """Judges a difference of clocks; up to half a round trip of it may be the network."""
+    """Rates a difference of clocks; up to half a round trip of it may be the network."""
     sure = max(0.0, abs(skew) - round_trip / 2)
     side = "ahead of" if skew > 0 else "behind"
     shown = f"ours is {abs(skew) * 1000:.1f} ms {side} the server's (round trip {round_trip * 1000:.1f} ms)"
@@ -177,10 +177,10 @@ def judge_skew(skew: float, round_trip: float, where: str = "") -> Finding:
 
 
 def worker_clocks(workers: Iterable[tuple[str, str, int | None]]) -> list[Finding]:
-    """Judges how far the clocks of live workers are from the server's, by their heartbeats.
+    """Rates how far the clocks of live workers are from the server's, by their heartbeats.
 
     Args:
-        workers: Name, host, and ms that the clock is ahead; None where nothing is known.
+        workers: Name, host, and ms that the clock is ahead; None if that is unknown.
     """
     known = sorted((name, host, skew_ms) for name, host, skew_ms in workers if skew_ms is not None)
     found = []
@@ -231,7 +231,7 @@ def routes(lost: Mapping[str, Mapping[str, int]]) -> list[Finding]:
 
 
 def peers(names: list[str], versions: dict[str, str]) -> list[Finding]:
-    """Judges the versions that peers stored in the queues."""
+    """Rates the versions that peers stored in the queues."""
     findings = [Finding("queues", "ok", ", ".join(names) if names else "none yet")]
     by_version: dict[str, list[str]] = {}
     for name, version in versions.items():
@@ -263,7 +263,7 @@ def _peer(version: str, queues: str) -> Finding:
 
 
 def connections(clients: list[dict[str, str]], prefix: str) -> list[Finding]:
-    """Lists connections by the names that workers and listeners give themselves."""
+    """Lists connections by the names that workers and listeners set."""
     workers: Counter[str] = Counter()
     listeners: Counter[str] = Counter()
     libraries: Counter[str] = Counter()
@@ -303,5 +303,5 @@ def client_queue(name: str, prefix: str) -> tuple[str, str]:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version, for comparing."""
+    """Returns the numbers of a version, for comparisons."""
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])

@@ -1,4 +1,4 @@
-"""``oxcart dead …``: jobs that used up their attempts or their life; list, replay and remove them."""
+"""``oxcart dead …``: lists, replays and removes jobs that used up their attempts or their lifetime."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from oxcart.jobs import OnProgress
     from oxcart.queue import Queue
 
-app = settings.group("dead", "Dead letters: jobs that used up their attempts or their life.")
+app = settings.group("dead", "Dead letters: jobs that used up their attempts or their lifetime.")
 
 CategoryOption = Annotated[
     list[str] | None,
     typer.Option("--category", help="Only of this failure: temporary, timeout, system; repeatable."),
 ]
-OlderOption = Annotated[str | None, typer.Option("--older-than", help="Only those that died so long ago.")]
-NewerOption = Annotated[str | None, typer.Option("--newer-than", help="Only those that died within a time.")]
-AllOption = Annotated[bool, typer.Option("--all", help="All that fit the options below.")]
+OlderOption = Annotated[str | None, typer.Option("--older-than", help="Only dead letters at least this old.")]
+NewerOption = Annotated[str | None, typer.Option("--newer-than", help="Only dead letters at most this old.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All that match the options below.")]
 JobIds = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs.", show_default=False)
 ]
@@ -45,7 +45,7 @@ def list_(
     older_than: OlderOption = None,
     newer_than: NewerOption = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
-    oldest: Annotated[bool, typer.Option("--oldest", help="Begin with those that died first.")] = False,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters, newest first."""
@@ -106,7 +106,7 @@ def replay(
     rate: Annotated[float | None, typer.Option(help="How many per second at most.")] = None,
     keep_attempts: Annotated[
         bool,
-        typer.Option("--keep-attempts", help="Try them once more, instead of counting from the beginning."),
+        typer.Option("--keep-attempts", help="Allow one more attempt, instead of resetting their attempts."),
     ] = False,
     dry_run: DryRunOption = False,
     limit: LimitOption = None,
@@ -123,8 +123,8 @@ def replay(
         ctx,
         queue,
         "replaying",
-        lambda source, told: source.dead_letters.replay_all(
-            reset=reset, rate=rate, dry_run=dry_run, limit=limit, progress=told, **which
+        lambda source, progress: source.dead_letters.replay_all(
+            reset=reset, rate=rate, dry_run=dry_run, limit=limit, progress=progress, **which
         ),
         "will run again",
         as_json,
@@ -160,8 +160,8 @@ def purge(
         ctx,
         queue,
         "removing",
-        lambda source, told: source.dead_letters.purge_all(
-            dry_run=dry_run, limit=limit, progress=told, **which
+        lambda source, progress: source.dead_letters.purge_all(
+            dry_run=dry_run, limit=limit, progress=progress, **which
         ),
         "removed",
         as_json,
@@ -194,7 +194,7 @@ def _which(
 
 def _check(job_ids: list[str] | None, every: bool, chooses: bool) -> None:
     if bool(job_ids) == every:
-        raise CommandError("name the dead letters, or say --all", USAGE)
+        raise CommandError("name the dead letters, or pass --all", USAGE)
     if job_ids and chooses:
         raise CommandError("filters, --dry-run, --limit and --rate go with --all", USAGE)
 

@@ -1,4 +1,4 @@
-"""``oxcart dedup …``: deduplication windows, which let one job of a name in and keep others out."""
+"""``oxcart dedup …``: deduplication windows, which admit one job of a name and keep others out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The deduplicati
 
 @app.command()
 def show(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
-    """Show which job keeps others of this id out; exit code 1 when none does."""
+    """Show which job owns the window of this id; exit code 1 if it is not open."""
 
     async def read(source: Queue) -> tuple[str | None, str]:
         owner = await source.deduplication.owner(key)
@@ -37,7 +37,7 @@ def show(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: Js
 
 @app.command()
 def release(ctx: typer.Context, queue: QueueArgument, key: KeyArgument, as_json: JsonOption = False) -> None:
-    """Let the next job of this id in; exit code 1 when none was kept out."""
+    """Close the window of this id, so that the next job is added; exit code 1 if it is not open."""
     released = settings.on_queue(ctx, queue, lambda source: source.deduplication.release(key))
     if not released:
         raise CommandError(f"queue {queue} keeps nothing out for {key}", FAILED)

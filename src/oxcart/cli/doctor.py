@@ -33,7 +33,7 @@ def doctor(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the server, the peers and the clocks; exit code 1 when something is wrong."""
+    """Check the server, the peers and the clocks; exit code 1 if something is wrong."""
     using = settings.of(ctx)
     if (dry_run or queue) and not rescue:
         raise CommandError("--dry-run and --queue go with --rescue", USAGE)
@@ -78,7 +78,7 @@ async def _rescue(using: Settings, names: list[str], dry_run: bool, as_json: boo
             "ended": result.ended,
         }
         if not as_json:
-            output.text(_told(name, result, dry_run))
+            output.text(_summary(name, result, dry_run))
     return found
 
 
@@ -114,7 +114,7 @@ async def _in_namespace(
         yield name, result
 
 
-def _told(name: str, result: Rescued, dry_run: bool) -> str:
+def _summary(name: str, result: Rescued, dry_run: bool) -> str:
     count = len(result.rescued)
     if not count:
         text = f"{name}: {result.looked_at:,} jobs looked at, none lost"

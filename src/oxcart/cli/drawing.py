@@ -72,10 +72,10 @@ def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:
 def _box(view: FlowView, left: int, top: int) -> str:
     job = view.job
     more = f", {view.more:,} more before it" if view.more else ""
-    told = _label(f"{job.name} {job.queue}/{job.id} {view.state}{more}")
+    title = _label(f"{job.name} {job.queue}/{job.id} {view.state}{more}")
     name, place = _label(_short(job.name)), _label(_short(f"{job.queue}/{job.id}"))
     return (
-        f"<g><title>{told}</title>"
+        f"<g><title>{title}</title>"
         f"<rect class='{escape(view.state, quote=True)}' x='{left}' y='{top}' width='{_WIDE}' "
         f"height='{_HIGH}' rx='4'/>"
         f"<text x='{left + 8}' y='{top + 16}'>{name}</text>"

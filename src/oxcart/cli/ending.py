@@ -1,4 +1,4 @@
-"""The end of a worker process, whatever its handlers still do."""
+"""Ends a worker process, whatever its handlers still do."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LEAVING = 1.0
 
 
 class Ending:
-    """Ends the process although parts of the application still run: Python might wait for them for ever.
+    """Ends the process although parts of the application still run: Python might wait for them forever.
 
-    The worker has given back the jobs of such handlers, so other workers run them.
+    The worker has returned the jobs of such handlers to the queue, so other workers run them.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class Ending:
         self._dues.put(time.monotonic() + seconds)
 
     def leave(self, loop: asyncio.AbstractEventLoop, code: int) -> None:
-        """Gives tasks and threads of handlers a moment, and ends the process where some remain.
+        """Waits a moment for tasks and threads of handlers, and ends the process if some remain.
 
         After a stop it also bounds the exit of Python, which waits for processes, for example.
 
         Args:
-            loop: The event loop, which does not run any more.
+            loop: The event loop, which no longer runs.
             code: The exit code.
         """
         self._code = code
@@ -82,16 +82,16 @@ class Ending:
         due = math.inf
         while (left := due - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                told = self._dues.get(timeout=min(left, threading.TIMEOUT_MAX))
-                if told is None:
+                earlier = self._dues.get(timeout=min(left, threading.TIMEOUT_MAX))
+                if earlier is None:
                     return
-                due = min(due, told)
-        log.error("the time to stop is over; the process ends, though something in it still runs")
+                due = min(due, earlier)
+        log.error("the shutdown time has passed; the process ends although parts of it still run")
         self._exit()
 
     def _exit(self) -> None:
         if (processes := sys.modules.get("multiprocessing")) is not None:
-            for child in processes.active_children():  # which Python itself would wait for
+            for child in processes.active_children():  # Python itself would wait for them
                 child.kill()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

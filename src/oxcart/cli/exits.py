@@ -1,4 +1,4 @@
-"""How a command ends: exit codes that scripts can use, and one clear line for every expected error.
+"""Exit codes that scripts can use, and one clear line for every expected error.
 
 0 success; 1 not found, refused, or a failed check; 2 wrong usage; 3 the server cannot be reached; 130
 interrupted. Everything else is a bug of ours, and shows its traceback.
@@ -39,7 +39,7 @@ def judge(error: BaseException) -> tuple[int, str] | None:
         errors.BrokerUnavailable | errors.BrokerTimeout | errors.OutcomeUnknown | errors.AccessDenied
     )
     if isinstance(error, unreachable):
-        # The first cause names the address; the outer errors speak of attempts.
+        # The first cause names the address; the outer errors only describe attempts.
         first = error.__cause__ if isinstance(error.__cause__, errors.BrokerError) else error
         return UNREACHABLE, str(first)
     if isinstance(error, errors.OxcartError):

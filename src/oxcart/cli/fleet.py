@@ -30,7 +30,7 @@ PAUSES = (0.5, 30.0)
 HEALTHY = 30.0
 #: Seconds that a process may need to end beyond its own shutdown timeout.
 GRACE = 10.0
-#: What the first, the second and any later stop send to the processes.
+#: The signals of the first, the second and any later stop.
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 
 
@@ -38,10 +38,10 @@ class Fleet:
     """A number of worker processes.
 
     Args:
-        plan: What each of them does; process ``i`` serves its metrics on port + ``i``.
+        plan: The settings of each of them; process ``i`` serves its metrics on port + ``i``.
         processes: How many.
-        environ: Their environment; this process's unless given.
-        output: Where they write to; this process's outputs unless given.
+        environ: Their environment; this process's by default.
+        output: Where they write to; this process's outputs by default.
         started: Called with the index and the process id of each start.
     """
 
@@ -82,7 +82,7 @@ class Fleet:
         return self._code
 
     def catch_signals(self) -> None:
-        """SIGINT and SIGTERM stop the fleet from now on."""
+        """Makes SIGINT and SIGTERM stop the fleet from now on."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)

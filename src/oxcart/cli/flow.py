@@ -1,4 +1,4 @@
-"""``oxcart flow …``: a job with the jobs below it."""
+"""``oxcart flow …``: shows a job with the jobs below it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = settings.group("flow", "Jobs that wait for others, as a picture.")
 
 @app.callback()
 def _group() -> None:
-    """A group, though it has one command so far."""
+    """Keeps this a group, although it has only one command."""
 
 
 @app.command()
@@ -33,7 +33,7 @@ def show(
     as_svg: Annotated[bool, typer.Option("--svg", help="Draw it as SVG.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job with the jobs that it waits for (children, dependencies), and those that wait for it."""
+    """Show a job with the jobs that it waits for (children, dependencies), and its dependents."""
 
     async def read() -> tuple[FlowView | None, dict[str, Kind]]:
         async with settings.of(ctx).queue(queue) as source:

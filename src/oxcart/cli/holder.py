@@ -1,6 +1,6 @@
 """A process that uses the embedded server of a folder, so that the server keeps running.
 
-``oxcart server start`` starts it as ``python -m oxcart.cli.holder FOLDER``. It prints where the server is
+``oxcart server start`` starts it as ``python -m oxcart.cli.holder FOLDER``. It prints the server's location
 and uses the server until SIGTERM.
 """
 
@@ -28,12 +28,12 @@ def hold(folder: Path) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     embedded = Embedded(folder)
     try:
-        said = {"url": embedded.ensure().url}
+        reply = {"url": embedded.ensure().url}
     except EmbeddedServerError as error:
-        said = {"error": str(error)}
-    print(json.dumps(said), flush=True)
+        reply = {"error": str(error)}
+    print(json.dumps(reply), flush=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the parent process need not wait for the end of this one
-    if "error" in said:
+    if "error" in reply:
         return
     while signal.sigtimedwait(ends, EVERY) is None:
         try:

@@ -46,7 +46,7 @@ def add(
         typer.Argument(help="The payload as JSON, @FILE, or - for standard input.", show_default=False),
     ] = None,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Every line of the input is the payload of a job of its own.")
+        bool, typer.Option("--lines", help="Every line of the input is the payload of a separate job.")
     ] = False,
     delay: Annotated[str | None, typer.Option(help="Wait before it runs: 250ms, 30s, 5m.")] = None,
     priority: PriorityOption = None,
@@ -54,10 +54,10 @@ def add(
     attempts: Annotated[int | None, typer.Option(help="How often it may be tried.")] = None,
     backoff: Annotated[str | None, typer.Option(help="Wait before a retry: 1s, or a JSON object.")] = None,
     job_id: Annotated[
-        str | None, typer.Option(help="An id of your own; an existing one adds nothing.")
+        str | None, typer.Option(help="An id of your own; if a job has it, nothing is added.")
     ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="A job of this name and key within 24 h is this job.")
+        str | None, typer.Option(help="If a job of this name and key exists within 24 h, nothing is added.")
     ] = None,
     target: TargetOption = None,
     after: AfterOption = None,
@@ -65,14 +65,16 @@ def add(
     skip_on: SkipOnOption = None,
     reroute_on: RerouteOnOption = None,
     timeout: Annotated[str | None, typer.Option(help="How long an attempt may run.")] = None,
-    lifetime: Annotated[str | None, typer.Option(help="When it must have ended, from now.")] = None,
+    lifetime: Annotated[
+        str | None, typer.Option(help="How long it may live; then it is a dead letter.")
+    ] = None,
     tag: LabelOption = None,
     correlation_id: CorrelationIdOption = None,
     limit_key: LimitKeyOption = None,
-    callback_url: Annotated[str | None, typer.Option(help="Who is told when it has ended.")] = None,
+    callback_url: Annotated[str | None, typer.Option(help="URL of the webhook that follows its end.")] = None,
     history: Annotated[bool, typer.Option("--history", help="Keep its transitions and attempts.")] = False,
     remove_on_complete: Annotated[
-        str | None, typer.Option(help="What to keep of completed jobs: true, false, a count, JSON.")
+        str | None, typer.Option(help="Retention of completed jobs: true, false, a count, JSON.")
     ] = None,
     remove_on_fail: Annotated[str | None, typer.Option(help="The same for failed ones.")] = None,
     wait: Annotated[
@@ -82,8 +84,8 @@ def add(
 ) -> None:
     """Add a job.
 
-    What a handler says of its jobs (attempts, backoff, timeout) is in its code and not known here: say it
-    again.
+    Options that a handler sets for its jobs (attempts, backoff, timeout) are in its code and unknown here:
+    pass them again.
     """
     given = {
         "delay": delay,
@@ -183,16 +185,16 @@ def retry(
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option(help="With all of them: those that ended since then: 2h, 2026-11-15T12:00Z."),
+        typer.Option(help="With --all-…: only jobs that ended since then: 2h, 2026-11-15T12:00Z."),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="The same: those that ended until then.")] = None,
+    until: Annotated[str | None, typer.Option(help="With --all-…: only jobs that ended until then.")] = None,
     limit: LimitOption = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Count their attempts from the beginning.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Reset their attempts.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Let finished jobs run again."""
     if [bool(job_ids), all_failed, all_completed].count(True) != 1:
-        raise CommandError("name the jobs to retry, or say --all-failed or --all-completed", USAGE)
+        raise CommandError("name the jobs to retry, or pass --all-failed or --all-completed", USAGE)
     if not job_ids:
         state = "failed" if all_failed else "completed"
         retry_all(ctx, queue, state, since, until, limit, reset, as_json)
@@ -214,7 +216,7 @@ def remove(
     children: Annotated[bool, typer.Option("--children", help="Remove their children as well.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove jobs that no worker holds."""
+    """Remove jobs that are not running."""
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
@@ -255,7 +257,7 @@ async def _add(
 
 
 def read_payloads(data: str | None, lines: bool) -> list[Any]:
-    """The payloads that a command was given: as JSON, in a file, or on standard input."""
+    """Returns the payloads of a command: from JSON, a file, or standard input."""
     if data is None and not lines:
         return [None]
     if data in (None, "-"):
@@ -283,7 +285,7 @@ def _read_json(text: str) -> Any:
 
 
 def json_or_text(value: str | None) -> Any:
-    """An option that is JSON where it can be read so, and text otherwise: ``true``, ``100``, ``1s``."""
+    """Returns an option as JSON if it can be parsed, and as text otherwise: ``true``, ``100``, ``1s``."""
     if value is None:
         return None
     from oxcart.model import payload
@@ -296,7 +298,7 @@ def json_or_text(value: str | None) -> Any:
 
 
 async def each(ids: list[str], act: Callable[[str], Awaitable[None]]) -> list[dict[str, Any]]:
-    """Does something to each job; one that refuses does not stop the others."""
+    """Applies a call to each job; a refused job does not stop the others."""
     from oxcart.model.errors import JobError
 
     done: list[dict[str, Any]] = []
@@ -311,7 +313,7 @@ async def each(ids: list[str], act: Callable[[str], Awaitable[None]]) -> list[di
 
 
 def report(done: list[dict[str, Any]], what: str, as_json: bool) -> None:
-    """Says what became of each job, and ends with a code where one refused."""
+    """Prints the outcome for each job, and ends with an exit code if one was refused."""
     refused = [one for one in done if not one["ok"]]
     if as_json:
         output.document(done)
@@ -339,7 +341,7 @@ def as_document(job: Job, wire_state: str) -> dict[str, Any]:
 
 
 def show_job(job: Job, wire_state: str, *, wire: bool = False) -> None:
-    """Prints what a job is, what became of it, and why its attempts failed, the newest last."""
+    """Prints a job, its outcome, and why its attempts failed, the newest last."""
     output.facts(_facts(job, wire_state, wire))
     if job.options.history:
         _show_history(job)

@@ -1,4 +1,4 @@
-"""``oxcart limits …``: how many jobs of a queue, a type or a key run at once and in a time."""
+"""``oxcart limits …``: how many jobs of a queue, a type or a key run at once and per time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     Work = Callable[[Queue], Awaitable[None]]
 
-app = settings.group("limits", "Show and change what holds a whole queue back.")
+app = settings.group("limits", "Show and change the limits of a queue.")
 
 
 @app.command()
 def show(ctx: typer.Context, queue: QueueArgument, as_json: JsonOption = False) -> None:
-    """Show a queue's limits, and for how long they let no job start now."""
+    """Show a queue's limits, and for how long they block the next start."""
     _show(ctx, queue, as_json)
 
 
@@ -38,8 +38,8 @@ def set_(
 ) -> None:
     """Limit a queue as a whole, over all its workers."""
     if concurrency is None and rate is None:
-        raise CommandError("say --concurrency, --rate or both", USAGE)
-    # All is read before anything is written.
+        raise CommandError("pass --concurrency, --rate or both", USAGE)
+    # Everything is read before anything is written.
     if concurrency is not None and concurrency < 1:
         raise CommandError(f"concurrency must be at least 1, got {concurrency}", USAGE)
     pace = None if rate is None else _rate(rate)
@@ -55,7 +55,7 @@ def set_(
 
 Concurrent = Annotated[int | None, typer.Option(min=1, help="How many may run at once.")]
 PerMinute = Annotated[int | None, typer.Option(min=1, help="How many may start in a minute.")]
-Remove = Annotated[bool, typer.Option("--remove", help="Take the limit away.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Remove the limit.")]
 
 
 @app.command("type")
@@ -68,7 +68,7 @@ def type_(
     remove: Remove = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Limit the jobs of one type; others go past them. Node's workers do not know such limits."""
+    """Limit the jobs of one type; other jobs overtake them. Node's workers ignore such limits."""
     _one_of(remove, concurrent, per_minute)
 
     def work(source: Queue) -> Awaitable[None]:
@@ -88,7 +88,7 @@ def key(
     remove: Remove = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Limit the jobs of each limit_key; others go past them. Node's workers do not know such limits."""
+    """Limit the jobs of each limit_key; other jobs overtake them. Node's workers ignore such limits."""
     _one_of(remove, concurrent, per_minute)
 
     def work(source: Queue) -> Awaitable[None]:
@@ -101,19 +101,19 @@ def key(
 
 def _one_of(remove: bool, concurrent: int | None, per_minute: int | None) -> None:
     if remove == (concurrent is not None or per_minute is not None):
-        raise CommandError("say --concurrent, --per-minute or both; or --remove", USAGE)
+        raise CommandError("pass --concurrent, --per-minute or both; or --remove", USAGE)
 
 
 @app.command()
 def clear(
     ctx: typer.Context,
     queue: QueueArgument,
-    concurrency: Annotated[bool, typer.Option("--concurrency", help="Any number may run at once.")] = False,
-    rate: Annotated[bool, typer.Option("--rate", help="They may start at any rate.")] = False,
-    hold: Annotated[bool, typer.Option("--hold", help="End a hold, and begin the rate's time anew.")] = False,
+    concurrency: Annotated[bool, typer.Option("--concurrency", help="Remove the concurrency limit.")] = False,
+    rate: Annotated[bool, typer.Option("--rate", help="Remove the rate limit.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="End a hold, and restart the rate's window.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take the limits of a whole queue away; all of them unless told which."""
+    """Remove the limits of a whole queue; all of them by default."""
     every = not (concurrency or rate or hold)
 
     async def work(source: Queue) -> None:
@@ -134,12 +134,12 @@ def hold(
     duration: Annotated[str, typer.Argument(help="For how long: 30s, 5m.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Let no job start for a time; running jobs go on."""
+    """Block all starts for a time; running jobs continue."""
     _show(ctx, queue, as_json, lambda source: source.limits.hold(duration))
 
 
 def _show(ctx: typer.Context, queue: str, as_json: bool, work: Work | None = None) -> None:
-    """Does something to the limits of a queue, and prints what they are then."""
+    """Changes the limits of a queue, and prints them."""
 
     async def act(source: Queue) -> dict[str, Any]:
         if work is not None:
@@ -164,8 +164,8 @@ def _show(ctx: typer.Context, queue: str, as_json: bool, work: Work | None = Non
             "concurrency": "any" if found["concurrency"] is None else found["concurrency"],
             "rate": "any" if rate is None else f"{rate['most']:,} in {output.span(rate['per_ms'] / 1000)}",
             "held for": output.span(found["wait_ms"] / 1000) if found["wait_ms"] else None,
-            **{f"type {name}": _told(limit) for name, limit in found["types"].items()},
-            **({"each key": _told(found["keys"])} if found["keys"] else {}),
+            **{f"type {name}": _describe(limit) for name, limit in found["types"].items()},
+            **({"each key": _describe(found["keys"])} if found["keys"] else {}),
         }
     )
 
@@ -186,7 +186,7 @@ def _with_use(limit: Limit, used: Usage) -> dict[str, Any]:
     return msgspec.structs.asdict(limit) | msgspec.structs.asdict(used)
 
 
-def _told(limit: dict[str, Any]) -> str:
+def _describe(limit: dict[str, Any]) -> str:
     bounds = []
     if limit["concurrent"] is not None:
         bounds.append(f"{limit['concurrent']:,} at once")

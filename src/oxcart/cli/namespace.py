@@ -1,4 +1,4 @@
-"""``oxcart namespace``: a Bridge namespace at a glance, by the document's monitoring list."""
+"""``oxcart namespace``: a Bridge namespace at a glance, by the specification's monitoring list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 10_000
 
 
 def namespace(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show a Bridge namespace: jobs by state, workers and whether they live, running jobs by type."""
+    """Show a Bridge namespace: jobs by state, workers and whether they are alive, running jobs by type."""
     using = settings.of(ctx)
     seen, workers = settings.run(_look(using))
     if as_json:
@@ -71,7 +71,7 @@ async def _look(using: Settings) -> tuple[NamespaceStats, list[WorkerRecord]]:
 
 
 async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
-    """The job types of a namespace and how many jobs of each are in each state, whoever works there."""
+    """Returns the job types of a namespace, with the counts of their jobs in each state, of all clients."""
     from oxcart.jobs import LISTABLE
 
     broker = open_broker(using, "any")
@@ -102,7 +102,7 @@ async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
 
 
 async def completed_elsewhere(using: Settings, job_type: str) -> list[Job]:
-    """Jobs that workers of other clients have completed and nobody has noted, newest first."""
+    """Returns jobs that workers of other clients completed and no worker recorded, newest first."""
     broker = open_broker(using, job_type)
     try:
         ids = (await broker.census.unnoted_ends()).get(job_type, [])
@@ -112,7 +112,7 @@ async def completed_elsewhere(using: Settings, job_type: str) -> list[Job]:
 
 
 def open_broker(using: Settings, job_type: str) -> BridgeBroker:
-    """A broker of a job type in the namespace that is meant."""
+    """Returns a broker of a job type in the selected namespace."""
     from oxcart.broker.bridge.broker import BridgeBroker
 
     return BridgeBroker(

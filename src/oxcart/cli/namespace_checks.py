@@ -1,4 +1,4 @@
-"""What ``oxcart doctor`` looks at in a Bridge namespace."""
+"""The checks of ``oxcart doctor`` for a Bridge namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def examine(using: Settings) -> list[Finding]:
-    """The job types of a namespace, its workers, and what waits in vain."""
+    """Checks the job types of a namespace, its workers, and jobs that no worker will take."""
     broker = open_broker(using, "any")
     try:
         types = await broker.census.types()
@@ -34,7 +34,7 @@ async def examine(using: Settings) -> list[Finding]:
         of_type = open_broker(using, name)
         try:
             if await of_type.is_paused():
-                found.append(Finding(f"paused {name}", "note", "no worker takes its jobs"))
+                found.append(Finding(f"paused {name}", "note", "no worker claims its jobs"))
             if unroutable := await of_type.unroutable():
                 lost[name] = unroutable
         finally:
@@ -47,13 +47,13 @@ def _workers(entries: list[WorkerRecord]) -> list[Finding]:
     gone = [one.id for one in entries if not one.alive]
     found = [Finding("workers", "ok", ", ".join(living) or "none")]
     if gone:
-        shown = f"{', '.join(gone)}: no sign of life for 30 s; their jobs are taken back"
+        shown = f"{', '.join(gone)}: no sign of life for 30 s; other workers recover their jobs"
         found.append(Finding("workers that are gone", "note", shown))
     return found
 
 
 async def _without_record(using: Settings) -> int:
-    """How many entries of the waiting list have no record."""
+    """Returns how many entries of the waiting list have no record."""
     broker, count = open_broker(using, "any"), 0
     try:
         async for ids in broker.census.pages("waiting"):

@@ -1,7 +1,7 @@
 """``oxcart clean``, ``clear``, ``obliterate``, ``promote``, ``orphans`` and more: operations on whole queues.
 
-Each shows a bar on a terminal and prints one line when it is done, or JSON with ``--json``. What cannot be
-undone asks first, and where nobody can be asked it wants ``--yes``.
+Each shows a bar on a terminal and prints one line at the end, or JSON with ``--json``. An operation that
+cannot be undone asks first; without a terminal it requires ``--yes``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def clean(
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old jobs of a queue, completed ones unless told otherwise."""
+    """Remove old jobs of a queue; completed jobs by default."""
 
-    async def work(source: Queue, told: OnProgress) -> int:
+    async def work(source: Queue, progress: OnProgress) -> int:
         done = 0
         for one in state or ["completed"]:
             if limit is None or done < limit:
                 rest = None if limit is None else limit - done
-                done += await source.jobs.clean(one, grace=grace, limit=rest, progress=told)
+                done += await source.jobs.clean(one, grace=grace, limit=rest, progress=progress)
         return done
 
     _operate(ctx, queue, "cleaning", work, "{} removed", "removed", as_json)
@@ -58,19 +58,17 @@ def clean(
 def clear(
     ctx: typer.Context,
     queue: QueueArgument,
-    delayed: Annotated[
-        bool, typer.Option("--delayed", help="Also jobs whose time has not come, retries included.")
-    ] = False,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Also delayed jobs, retries included.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove every job that waits; running and finished ones stay."""
+    """Remove every waiting job; running and finished jobs stay."""
     ask(f"Remove every {'waiting and delayed' if delayed else 'waiting'} job of queue {queue}?", yes)
     _operate(
         ctx,
         queue,
         "clearing",
-        lambda source, told: source.jobs.clear(delayed=delayed, progress=told),
+        lambda source, progress: source.jobs.clear(delayed=delayed, progress=progress),
         "{} removed",
         "removed",
         as_json,
@@ -81,7 +79,7 @@ def obliterate(
     ctx: typer.Context,
     queue: QueueArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also while workers hold jobs; their results will be refused.")
+        bool, typer.Option("--force", help="Also if jobs are running; their results will be refused.")
     ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -92,7 +90,7 @@ def obliterate(
         ctx,
         queue,
         "removing",
-        lambda source, told: source.jobs.obliterate(force=force, progress=told),
+        lambda source, progress: source.jobs.obliterate(force=force, progress=progress),
         "the queue is gone, {} with it",
         "removed",
         as_json,
@@ -112,11 +110,11 @@ def promote(
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let delayed jobs run now."""
+    """Promote delayed jobs now."""
     from oxcart.cli.jobs import each, report
 
     if bool(job_ids) == every:
-        raise CommandError("name the jobs to promote, or say --all", USAGE)
+        raise CommandError("name the jobs to promote, or pass --all", USAGE)
     if job_ids:
 
         async def work() -> list[dict[str, Any]]:
@@ -130,7 +128,7 @@ def promote(
         ctx,
         queue,
         "promoting",
-        lambda source, told: source.jobs.promote_all(until=until, limit=limit, progress=told),
+        lambda source, progress: source.jobs.promote_all(until=until, limit=limit, progress=progress),
         "{} will run now",
         "promoted",
         as_json,
@@ -147,15 +145,15 @@ def retry_all(
     reset: bool,
     as_json: bool,
 ) -> None:
-    """The part of ``oxcart retry`` that deals with all jobs of a state."""
+    """Runs ``oxcart retry`` for all jobs of a state."""
     first = None if since is None else _moment(since, "since")
     last = None if until is None else _moment(until, "until")
     _operate(
         ctx,
         queue,
         "retrying",
-        lambda source, told: source.jobs.retry_all(
-            state, since=first, until=last, limit=limit, reset=reset, progress=told
+        lambda source, progress: source.jobs.retry_all(
+            state, since=first, until=last, limit=limit, reset=reset, progress=progress
         ),
         "{} will run again",
         "retried",
@@ -166,12 +164,12 @@ def retry_all(
 def orphans(
     ctx: typer.Context,
     queue: QueueArgument,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove them; otherwise they are listed.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove them instead of listing.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find jobs that are in no state, so that nothing would ever run or remove them.
+    """Find jobs that are in no state, which no worker would ever run or remove.
 
-    `oxcart doctor --rescue` puts those back that have not ended.
+    `oxcart doctor --rescue` puts back those that have not ended.
     """
 
     async def work() -> Sequence[str]:
@@ -209,7 +207,7 @@ def metrics(
     minutes: Annotated[int, typer.Option(min=1, help="How many of the newest minutes to show.")] = 15,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how many jobs completed and failed per minute, where workers count them."""
+    """Show how many jobs completed and failed per minute, if workers count them."""
     import msgspec
 
     async def work() -> dict[str, Any]:
@@ -243,7 +241,7 @@ def trim_events(
         ctx,
         queue,
         "trimming",
-        lambda source, told: source.events.trim(keep, progress=told),
+        lambda source, progress: source.events.trim(keep, progress=progress),
         "{} dropped",
         "dropped",
         as_json,
@@ -273,23 +271,23 @@ def publish(
     queue: QueueArgument,
     event: Annotated[str, typer.Argument(help="The event's name, one of your own.", show_default=False)],
     fields: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What it tells.", show_default=False)
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Its fields.", show_default=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add an event of your own to a queue's events."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in fields or ():
         name, given, value = field.partition("=")
         if not name or not given:
             raise CommandError(f"a field is NAME=VALUE, got {field!r}", USAGE)
-        told[name] = value
-    if "keep_events" in told:
+        values[name] = value
+    if "keep_events" in values:
         raise CommandError("keep_events cannot be the name of a field", USAGE)
 
     async def work() -> str:
         async with settings.of(ctx).queue(queue) as source:
-            return await source.events.publish(event, **told)
+            return await source.events.publish(event, **values)
 
     event_id = settings.run(work())
     if as_json:
@@ -308,7 +306,7 @@ def _operate(
     as_json: bool,
     noun: str = "job",
 ) -> None:
-    """Does something with a bar, and says how much was done."""
+    """Runs an operation with a bar, and prints how much was done."""
     done = with_bar(ctx, queue, doing, work, quiet=as_json)
     if as_json:
         output.document({"queue": queue, field: done})
@@ -325,7 +323,7 @@ def with_bar(
     *,
     quiet: bool,
 ) -> T:
-    """Does something to a queue with a bar that tells how far it is."""
+    """Runs an operation on a queue with a progress bar."""
 
     async def act(source: Queue) -> T:
         with Bar(f"{queue}: {doing}", quiet=quiet) as bar:
@@ -335,17 +333,17 @@ def with_bar(
 
 
 def ask(question: str, yes: bool) -> None:
-    """Asks before what cannot be undone."""
+    """Asks before an operation that cannot be undone."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError("this cannot be undone: say --yes", USAGE)
+        raise CommandError("this cannot be undone: pass --yes", USAGE)
     if not typer.confirm(question):
         raise CommandError("nothing was done", FAILED)
 
 
 def _moment(text: str, field: str, *, ahead: bool = False) -> datetime:
-    """A time from now, back unless ``ahead``: ``2h``; or a time of its own: ``2026-11-15T12:00Z``."""
+    """Returns a time before now, after if ``ahead``: ``2h``; or an absolute one: ``2026-11-15T12:00Z``."""
     from oxcart.model.duration import parse_ms
     from oxcart.model.errors import ValidationError
 

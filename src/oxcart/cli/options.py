@@ -1,4 +1,4 @@
-"""Options of jobs that several commands take."""
+"""Options of jobs that several commands share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LabelOption = Annotated[
     list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="A label; repeat for several.")
 ]
 CorrelationIdOption = Annotated[
-    str | None, typer.Option("--correlation-id", help="What ties it to other jobs and logs.")
+    str | None, typer.Option("--correlation-id", help="Ties it to other jobs and logs.")
 ]
 LimitKeyOption = Annotated[
     str | None,
@@ -48,7 +48,7 @@ RerouteOnOption = Annotated[
     typer.Option(
         "--reroute-on",
         metavar="ERROR",
-        help="With --namespace, an error after which another worker is to try; repeatable.",
+        help="With --namespace, an error after which another worker must try; repeatable.",
     ),
 ]
 AfterOption = Annotated[

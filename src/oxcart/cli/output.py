@@ -1,7 +1,7 @@
-"""What a command prints: tables and facts for people, JSON for programs.
+"""Prints the output of commands: tables and facts for people, JSON for programs.
 
-Every command prints through this module, which cleans all of it (``oxcart.observe.terminal``): text of
-other programs cannot steer the terminal, and cannot pass for a line of ours.
+Every command prints through this module, which sanitizes all of it (``oxcart.observe.terminal``). Text of
+other programs cannot control the terminal, and cannot pass for a line of ours.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def error(message: str) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Prints a table; columns whose name ends in ``#`` are numbers.
 
-    The first column holds what a reader copies, so it is never cut; the others give way.
+    Readers copy the first column, so it is never cut; the others are shortened.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -104,7 +104,7 @@ def grid(rows: Iterable[Sequence[Any]]) -> None:
 
 
 def facts(pairs: Mapping[str, Any], *, skip_none: bool = False) -> None:
-    """Prints names and values, one pair per line; without those that are None if ``skip_none``."""
+    """Prints names and values, one pair per line; leaves out None if ``skip_none``."""
     from rich.table import Table
     from rich.text import Text
 
@@ -169,7 +169,7 @@ def ago(ms: int | None) -> str | None:
 
 
 def span(seconds: float) -> str:
-    """A duration, roughly."""
+    """Returns a duration, roughly."""
     sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
@@ -206,6 +206,6 @@ def _write(data: bytes) -> None:
         out.write(data + b"\n")
         out.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe: no error. Nothing may be written any more, not even at exit.
+        # The reader has closed the pipe: no error. Nothing may be written from now on, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None

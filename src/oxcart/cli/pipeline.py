@@ -1,4 +1,4 @@
-"""``oxcart pipeline …``: the history of jobs as tables."""
+"""``oxcart pipeline …``: keeps the history of jobs as tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ app = settings.group("pipeline", "Keep the history of jobs as tables, through Sp
 
 QueuesOption = Annotated[
     list[str] | None,
-    typer.Option("--queue", "-q", help="Only this queue; may be given again.", show_default="all"),
+    typer.Option("--queue", "-q", help="Only this queue; repeatable.", show_default="all"),
 ]
 NameOption = Annotated[str, typer.Option("--name", help="The pipeline's name.")]
 DayOption = Annotated[str | None, typer.Option("--day", help="YYYY-MM-DD.", show_default="the last")]
@@ -43,7 +43,7 @@ def run(
     ctx: typer.Context,
     lake: LakeOption = LAKE,
     queues: QueuesOption = None,
-    once: Annotated[bool, typer.Option("--once", help="End when all is read that is there now.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when all present events are read.")] = False,
     every: Annotated[str, typer.Option("--every", help="How often silver and gold are built.")] = "30s",
     master: MasterOption = None,
     remote: RemoteOption = None,
@@ -86,7 +86,7 @@ def tail(
     name: NameOption = "main",
     keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
 ) -> None:
-    """Follow the event streams into the lake's spool, so that nothing is forgotten while Spark is away."""
+    """Follow the event streams into the lake's spool, so that no event is lost while Spark is away."""
     import threading
 
     from oxcart.spark.lake.versions import Lake
@@ -107,7 +107,7 @@ def attach(
     name: NameOption = "main",
     keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
 ) -> None:
-    """Let queues keep more events, and workers record attempts, for a pipeline."""
+    """Make queues keep more events, and workers record attempts, for a pipeline."""
     held = _attach(ctx, queues, name, keep)
     if not held:
         output.text(_NO_QUEUES)
@@ -117,7 +117,7 @@ def attach(
 
 @app.command()
 def detach(ctx: typer.Context, queues: QueuesOption = None, name: NameOption = "main") -> None:
-    """Let queues be as they were before the pipeline."""
+    """Restore the settings of queues from before the pipeline."""
     from oxcart.spark.read.attachment import detach as detach_reader
 
     address, selection = _address(ctx, queues)
@@ -133,7 +133,7 @@ def detach(ctx: typer.Context, queues: QueuesOption = None, name: NameOption = "
 def status(
     ctx: typer.Context, lake: LakeOption = LAKE, name: NameOption = "main", as_json: JsonOption = False
 ) -> None:
-    """Tell how far the tables are behind, and how long until something would be lost."""
+    """Show how far the tables are behind, and how long until an event would be lost."""
     import msgspec
 
     from oxcart.spark.lake.versions import Lake
@@ -165,7 +165,7 @@ def rebuild(
     master: MasterOption = None,
     remote: RemoteOption = None,
 ) -> None:
-    """Build silver and gold of some days anew, from bronze."""
+    """Rebuild silver and gold of some days from bronze."""
     begin, end = _day(first, "--from"), _day(last or first, "--to")
     if end < begin:
         raise CommandError(f"--to {end} is before --from {begin}", USAGE)
@@ -176,7 +176,7 @@ def rebuild(
 
 @app.command()
 def compact(lake: LakeOption = LAKE) -> None:
-    """Make few large files of many small ones; the rows stay the same."""
+    """Merge many small files into few large ones; the rows stay the same."""
     from oxcart.spark.lake.upkeep import compact as make_fewer
     from oxcart.spark.lake.versions import Lake
 
@@ -186,7 +186,7 @@ def compact(lake: LakeOption = LAKE) -> None:
 
 @app.command()
 def delta(lake: LakeOption = LAKE) -> None:
-    """Make Delta tables of the tables, over the same files, or bring them up to date."""
+    """Make Delta tables of the tables, over the same files, or update them."""
     moved = _delta(lake).follow()
     for table, files in moved.items():
         output.text(f"{table}: {files} files came or went")
@@ -200,7 +200,7 @@ def expire(
     keep: Annotated[int, typer.Option("--keep", help="How many versions stay at least.")] = 100,
     older_than: Annotated[str, typer.Option("--older-than", help="Younger versions stay too.")] = "1d",
 ) -> None:
-    """Forget old versions of the tables, and delete files that no version needs."""
+    """Remove old versions of the tables, and files that no version needs."""
     from oxcart.model.duration import parse_ms
     from oxcart.spark.lake.upkeep import expire as expire_versions
     from oxcart.spark.lake.versions import Lake
@@ -215,7 +215,7 @@ def erase(
     ctx: typer.Context,
     correlation_id: Annotated[str, typer.Option("--correlation-id", help="Whose jobs.", show_default=False)],
     lake: LakeOption = LAKE,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much it would be.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how much would be erased.")] = False,
     master: MasterOption = None,
     remote: RemoteOption = None,
     as_json: JsonOption = False,
@@ -254,7 +254,7 @@ def report(
     master: MasterOption = None,
     remote: RemoteOption = None,
 ) -> None:
-    """Show what a day was like."""
+    """Show the figures of a day."""
     check_lake(lake)
     asked = day and _day(day, "--day")
     pipeline = open_pipeline(ctx, lake, SparkChoice(master, remote))
@@ -326,7 +326,7 @@ def _address(ctx: typer.Context, queues: list[str] | None) -> tuple[ServerAddres
     using = settings.of(ctx)
     url = None
     if using.url:
-        # Spark shows options: an address with a password in it goes by the environment.
+        # Spark shows options: an address with a password goes through the environment.
         os.environ["OXCART_URL"] = using.url
         location = Location.parse(using.url)
         url = None if location.password or location.sentinel_password else using.url

@@ -27,7 +27,7 @@ def queues(
         list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Only these queues.", show_default=False)
     ] = None,
     match: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Only queues whose names fit: mail-*, *.webhooks.")
+        str | None, typer.Option(metavar="PATTERN", help="Only queues whose names match: mail-*, *.webhooks.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="How many queues at most.", show_default="all")
@@ -42,7 +42,7 @@ def queues(
     Up to 500 queues are sorted by name; more come in sorted pages of 500.
     """
     if names and match is not None:
-        raise CommandError("say names or --match, not both", USAGE)
+        raise CommandError("pass names or --match, not both", USAGE)
     printer = _Printer(as_json, as_lines)
     seen = settings.run(_print(settings.of(ctx), names or [], match, limit, printer))
     printer.end(bool(names))
@@ -95,7 +95,7 @@ class _Printer:
 async def _print(
     using: Settings, names: list[str], match: str | None, limit: int | None, printer: _Printer
 ) -> set[str]:
-    """Prints the queues; returns the names of those that were asked for and found."""
+    """Prints the queues; returns the names of those that were requested and found."""
     found: set[str] = set()
     left = limit
     async for rows in _pages(using, names, match):
@@ -124,7 +124,7 @@ async def _pages(using: Settings, names: list[str], match: str | None) -> AsyncI
 
 
 def require(ctx: typer.Context, name: str) -> None:
-    """Refuses a queue that is not there: a slip of the pen should not look like an empty queue.
+    """Refuses a queue that does not exist: a typing error should not look like an empty queue.
 
     Raises:
         CommandError: There is no such queue.
@@ -153,12 +153,12 @@ def _show(found: list[dict[str, Any]]) -> None:
 
 
 def pause(ctx: typer.Context, names: QueueNames, as_json: JsonOption = False) -> None:
-    """Let no worker take a job of these queues; running jobs go on."""
+    """Block claims of these queues' jobs; running jobs continue."""
     _switch(ctx, names, True, as_json)
 
 
 def resume(ctx: typer.Context, names: QueueNames, as_json: JsonOption = False) -> None:
-    """Let workers take jobs of these queues again."""
+    """Allow claims of these queues' jobs again."""
     _switch(ctx, names, False, as_json)
 
 
@@ -166,7 +166,7 @@ def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -
     using = settings.of(ctx)
 
     async def switch() -> set[str]:
-        # A Bridge namespace has its own idea of which types are there.
+        # A Bridge namespace decides itself which types exist.
         known = names if using.namespace else [row["queue"] for row in await _overview(using, names)]
         for name in names:
             async with using.queue(name) as queue:
@@ -174,7 +174,7 @@ def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -
         return set(names) - set(known)
 
     for name in sorted(settings.run(switch())):
-        # It may be meant: a queue can be paused before its first job. More often it is a slip of the pen.
+        # It may be intended: a queue can be paused before its first job. More often it is a typing error.
         output.error(f"note: there was no queue {name} until now")
     if as_json:
         output.document([{"queue": name, "paused": paused} for name in names])
@@ -184,7 +184,7 @@ def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -
 
 
 async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
-    """Queues by their names; of a namespace all of its job types where none is named."""
+    """Returns queues by their names; for a namespace all of its job types if none is named."""
     if using.namespace is not None:
         from oxcart.cli import namespace
 

@@ -3,7 +3,8 @@
 Run by ``oxcart work`` itself, or by its fleet as ``python -m oxcart.cli.runner PLAN``. A supervised
 process keeps its standard input open to its supervisor: when the supervisor ends, this process ends too.
 
-The first SIGINT or SIGTERM lets running jobs end, the second gives them back, the third ends the process.
+The first SIGINT or SIGTERM lets running jobs end, the second returns them to the queue, the third ends the
+process.
 Five seconds after the shutdown timeout the process ends, whatever still runs in it.
 """
 
@@ -34,7 +35,7 @@ log = logging.getLogger("oxcart.work")
 RELOAD = 75
 #: The signals that stop a worker.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: Seconds after the shutdown timeout at which the process ends. Until then the worker gives jobs back, and
+#: Seconds after the shutdown timeout at which the process ends. Until then the worker returns jobs, and
 #: handlers and a lifespan clean up.
 SPARE = 5.0
 
@@ -46,7 +47,7 @@ class Plan(msgspec.Struct, kw_only=True):
         targets: ``module:queue`` names.
         concurrency: How many handlers run at once.
         name: The worker's name, or None for its id.
-        abilities: What it can do, or None where it takes no jobs with a target.
+        abilities: Its abilities, or None if it takes no jobs with a target.
         lock_duration: How long a lease lasts.
         stalled_interval: How often to recover jobs of lost workers.
         shutdown_timeout: How long running jobs may take to end.
@@ -213,7 +214,7 @@ class _Process:
         loop = asyncio.get_running_loop()
 
         def signalled(number: int, _: object) -> None:
-            # Not in the loop, which a handler may block: the process must end all the same.
+            # Not in the loop, which a handler may block: the process must still end.
             self._signals += 1
             if self._signals > 2:
                 os._exit(128 + number)
@@ -226,7 +227,7 @@ class _Process:
 
     def _signalled(self, now: bool) -> None:
         if now:
-            log.warning("stopping at once; running jobs are given back")
+            log.warning("stopping at once; running jobs are returned to the queue")
         self._stop(now=now)
 
     def _stop(self, *, now: bool = False) -> None:

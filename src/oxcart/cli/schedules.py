@@ -32,12 +32,12 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id
 def list_(
     ctx: typer.Context,
     queue: QueueArgument,
-    first: Annotated[int, typer.Option(min=0, help="Leave out so many.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 100,
+    first: Annotated[int, typer.Option(min=0, help="How many to skip.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 100,
     latest: Annotated[bool, typer.Option("--latest", help="The latest next run first.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the schedules of a queue, those that run next first."""
+    """List the schedules of a queue, soonest next run first."""
 
     async def read() -> list[Scheduler]:
         async with settings.of(ctx).queue(queue) as source:
@@ -70,7 +70,7 @@ def list_(
 def show(
     ctx: typer.Context, queue: QueueArgument, schedule_id: IdArgument, as_json: JsonOption = False
 ) -> None:
-    """Show everything about a schedule; exit code 1 when there is none."""
+    """Show everything about a schedule; exit code 1 if there is none."""
 
     async def read() -> Scheduler | None:
         async with settings.of(ctx).queue(queue) as source:
@@ -112,7 +112,7 @@ def add(
         str | None, typer.Option(help="Or a cron expression of five fields, or of six with seconds first.")
     ] = None,
     tz: Annotated[str, typer.Option(help="The expression's time zone.")] = "UTC",
-    offset: Annotated[str | None, typer.Option(help="How far behind full intervals: 5m.")] = None,
+    offset: Annotated[str | None, typer.Option(help="How far after full intervals: 5m.")] = None,
     start: Annotated[str | None, typer.Option(help="No run before this: 2026-11-15T12:00Z.")] = None,
     end: Annotated[str | None, typer.Option(help="No run after this.")] = None,
     limit: Annotated[int | None, typer.Option(help="How many runs at most.")] = None,
@@ -122,7 +122,7 @@ def add(
     name: Annotated[str | None, typer.Option(help="The jobs' name.", show_default="the id")] = None,
     missed: Annotated[
         str | None,
-        typer.Option(help="With --namespace, firings that nobody made in time: skip, once or all."),
+        typer.Option(help="With --namespace, firings that no worker made in time: skip, once or all."),
     ] = None,
     overlap: Annotated[
         str | None,
@@ -146,7 +146,7 @@ def add(
     remove_on_fail: Annotated[str | None, typer.Option(help="The same for failed ones.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a schedule, or change the one of this id; saying the same again changes nothing."""
+    """Make a schedule, or change the one of this id; the same call again changes nothing."""
     from oxcart.cli.cancel import tags_of
     from oxcart.cli.jobs import json_or_text, read_payloads
 
@@ -190,7 +190,7 @@ def add(
             return await source.schedules.get(schedule_id)
 
     found = settings.run(work())
-    if found is None:  # somebody removed it at once
+    if found is None:  # another client removed it at once
         raise CommandError(f"queue {queue} has no schedule {schedule_id}", FAILED)
     if as_json:
         output.document(_as_document(found))
@@ -207,7 +207,7 @@ def remove(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Remove schedules, each with the run that waits for its time."""
+    """Remove schedules, each with its delayed run."""
     from oxcart.cli.jobs import report
 
     async def work() -> list[dict[str, Any]]:
@@ -241,7 +241,7 @@ def _as_document(one: Scheduler) -> dict[str, Any]:
 
 
 def _rule(schedule: Schedule) -> str:
-    """When it fires, in words."""
+    """Returns the rule in words."""
     if schedule.every is not None:
         behind = f" + {_span(schedule.offset)}" if schedule.offset else ""
         return f"every {_span(schedule.every)}{behind}"
@@ -250,7 +250,7 @@ def _rule(schedule: Schedule) -> str:
 
 
 def _span(ms: int) -> str:
-    """A duration as it can be given again."""
+    """Returns a duration in the form of an argument."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if ms % size == 0 and ms:
             return f"{ms // size}{unit}"

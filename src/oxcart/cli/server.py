@@ -34,7 +34,7 @@ FolderOption = Annotated[
 
 @app.callback(invoke_without_command=True)
 def _server(ctx: typer.Context) -> None:
-    """Start, look at and stop the embedded Valkey."""
+    """Start, show and stop the embedded Valkey."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 
@@ -61,7 +61,7 @@ def start(
 
 @app.command()
 def status(folder: FolderOption = None, as_json: JsonOption = False) -> None:
-    """Show the running server; exit code 1 when there is none."""
+    """Show the running server; exit code 1 if there is none."""
     place = _folder(folder)
     found = _status(place)
     if as_json:
@@ -135,11 +135,11 @@ def _start_holder(folder: Path) -> str:
     assert process.stdout is not None
     with process.stdout:
         line = process.stdout.readline()
-    said = json.loads(line) if line else {"error": "the process that holds the server ended at once"}
-    if "error" in said:
-        raise CommandError(said["error"], UNREACHABLE)
+    reply = json.loads(line) if line else {"error": "the process that holds the server ended at once"}
+    if "error" in reply:
+        raise CommandError(reply["error"], UNREACHABLE)
     process.returncode = 0  # it outlives this process on purpose
-    return str(said["url"])
+    return str(reply["url"])
 
 
 def _hold_here(folder: Path, as_json: bool) -> None:

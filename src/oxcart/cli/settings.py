@@ -49,7 +49,7 @@ class Settings:
 
     @property
     def reconnect(self) -> Reconnect:
-        """Returns the reconnect policy: a command gives up where a worker would wait."""
+        """Returns the reconnect policy: a command gives up, while a worker would wait."""
         from oxcart.broker.connection import Reconnect
 
         return Reconnect(attempts=ATTEMPTS)
@@ -67,7 +67,7 @@ class Settings:
 
 
 def of(ctx: typer.Context) -> Settings:
-    """The settings of a running command."""
+    """Returns the settings of a running command."""
     return cast(Settings, cast(Any, ctx).find_root().obj)
 
 

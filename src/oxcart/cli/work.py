@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class LogFormat(StrEnum):
-    """How logs look."""
+    """The format of logs."""
 
     text = "text"
     json = "json"
 
 
 class LogLevel(StrEnum):
-    """Which logs are shown."""
+    """The lowest level of logs that are shown."""
 
     debug = "debug"
     info = "info"
@@ -42,7 +42,7 @@ def work(
         int, typer.Option("-c", "--concurrency", min=1, help="Handlers that run at once, per process.")
     ] = 10,
     processes: Annotated[int, typer.Option("-p", "--processes", min=1, help="Worker processes.")] = 1,
-    reload: Annotated[bool, typer.Option("--reload", help="Start anew when the source changes.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when the source changes.")] = False,
     name: Annotated[
         str | None, typer.Option(help="The worker's name, as peers see it.", show_default="its id")
     ] = None,
@@ -64,7 +64,7 @@ def work(
         int | None,
         typer.Option(
             min=0,
-            help="How often a job may be started before it is failed; 0 for no limit.",
+            help="How often a job may be started before it fails; 0 for no limit.",
             show_default="1000 starts without an end",
         ),
     ] = None,
@@ -75,7 +75,7 @@ def work(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="An async context manager around the worker; handlers see what it yields as job.state.",
+            help="An async context manager around the worker; handlers receive its value as job.state.",
         ),
     ] = None,
     middleware: Annotated[
@@ -101,9 +101,9 @@ def work(
 ) -> None:
     """Run workers until interrupted.
 
-    The first Ctrl-C or SIGTERM lets running jobs end, the second gives them back at once. The process ends
-    5 s after the shutdown timeout, whatever runs. With several processes, or --reload, a process that dies is
-    started again. A single process is not.
+    The first Ctrl-C or SIGTERM lets running jobs end, the second returns them to the queue at once. The
+    process ends 5 s after the shutdown timeout, whatever runs. With several processes, or --reload, a process
+    that dies is started again. A single process is not.
     """
     from oxcart.cli.runner import Plan, run
     from oxcart.model.duration import parse_ms
@@ -118,14 +118,14 @@ def work(
     if using.url is not None:
         os.environ["OXCART_URL"] = using.url  # for queues that name no server, here and in children
     abilities = {"capabilities": capability, "region": region, "stack": stack}
-    said = {name: words for name, words in abilities.items() if words}
-    if said:
-        Abilities.read(said)
+    given = {name: words for name, words in abilities.items() if words}
+    if given:
+        Abilities.read(given)
     plan = Plan(
         targets=targets,
         concurrency=concurrency,
         name=name,
-        abilities=said or None,
+        abilities=given or None,
         lock_duration=lock_duration,
         stalled_interval=stalled_interval,
         shutdown_timeout=shutdown_timeout,

@@ -1,4 +1,4 @@
-"""``oxcart workers``: who lives, and what each of them can do."""
+"""``oxcart workers``: lists the live workers and their abilities."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from oxcart.broker.workers import WorkerRecord
 
 
-#: Ms of difference between clocks that are called in step.
+#: Ms of difference between clocks that still count as in step.
 IN_STEP = 500
-#: A job type that stands for those of which no worker of ours says that it takes them.
+#: A job type for all types that no worker of ours lists.
 ANY = "any"
 
 
@@ -27,7 +27,7 @@ def workers(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the workers that have been heard of within the last half minute."""
+    """List the workers with a heartbeat within the last half minute."""
     found = settings.run(_found(settings.of(ctx), names))
     if as_json:
         import msgspec
@@ -62,7 +62,7 @@ def _row(one: WorkerRecord) -> list[Any]:
 
 
 def _clock(skew_ms: int) -> str:
-    """How far a worker's clock is from the server's, where they are not in step."""
+    """Returns how far a worker's clock is from the server's, if they are not in step."""
     if abs(skew_ms) < IN_STEP:
         return ""
     side = "ahead" if skew_ms > 0 else "behind"
@@ -78,7 +78,7 @@ async def _found(using: Settings, names: list[str] | None) -> list[WorkerRecord]
 
 
 async def _everywhere(using: Settings) -> list[str]:
-    """All queues of the server, or all job types of the namespace that anybody takes."""
+    """Returns all queues of the server, or all job types of the namespace that a worker takes."""
     if using.namespace is None:
         from oxcart.broker.discovery import find_queues
 

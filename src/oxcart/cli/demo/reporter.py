@@ -25,7 +25,7 @@ class Reporter:
     """The parent's side of the Spark process.
 
     Args:
-        task: What the process reads and writes.
+        task: The arguments of the process.
         log: File for the process's standard error.
         say: Shows a line to the user.
     """

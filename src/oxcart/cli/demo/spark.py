@@ -74,7 +74,7 @@ def main() -> None:
 
     settings = {
         **QUICK_SETTINGS,
-        # There are few rows and many queries: Spark would compile for longer than it interprets.
+        # There are few rows and many queries: compiling them would take Spark longer than interpreting them.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.extraJavaOptions": (
@@ -119,7 +119,7 @@ def _report(pipeline: Pipeline, orders: Orders, html: Path) -> dict[str, Any]:
 
 
 def _totals(lake: Lake) -> dict[str, int]:
-    """The totals of gold, which the demo compares with the counts of the queue."""
+    """Returns the totals of gold, which the demo compares with the counts of the queue."""
     from pyarrow import compute, parquet
 
     from oxcart.spark.transforms.metrics import ALL
