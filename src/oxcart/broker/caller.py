@@ -1,7 +1,7 @@
 """Repeats calls until the server answers, and makes that safe.
 
 A lost answer does not show whether the call was applied. So every call that changes something carries
-(slot, number): the script stores its last answer per slot, and the same number returns the same answer
+(slot, number). The script stores its last answer per slot, and the same number returns the same answer
 and does nothing. A slot has one call in flight at a time; a caller has as many slots as it has calls in
 flight. These stored answers are the caller's journal: one key per slot, which a clean close deletes.
 

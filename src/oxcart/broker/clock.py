@@ -2,7 +2,7 @@
 
 Scripts decide by the server's clock what is due, expired or stalled (docs/decisions/62), so a client whose
 clock is wrong does no harm. A client that must decide itself, for example when to ask again, uses this
-estimate: every answer that carries the server's time bounds the difference between both clocks.
+estimate. Every answer that carries the server's time bounds the difference between both clocks.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ id from an altered value.
 
 Version 1 bound the queue's name alone; only a ring with ``migrating=True`` opens it.
 
-To change the key, pass the ring the new one beside the old one and make it the current one: new values are
-sealed with it, old ones still open. ``oxcart keys rotate`` re-seals stored values; then drop the old key.
+To change the key, pass the ring both keys and make the new one the current one. New values are sealed with
+it, and old ones still open. ``oxcart keys rotate`` re-seals stored values; then drop the old key.
 
 Needs the package ``cryptography`` (``pip install 'oxcart[encryption]'``).
 """

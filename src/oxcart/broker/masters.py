@@ -184,8 +184,8 @@ class Masters:
     async def confirm(self, link: Link) -> None:
         """Asks whether the endpoint that answered is still the master; drops the link if it is not.
 
-        If no Sentinel or node answers, a late answer does not count, but the answer to its repeat does:
-        otherwise a master would be unusable while all Sentinels are away.
+        If no Sentinel or node answers, a late answer does not count, but the answer to its repeat does.
+        Otherwise a master would be unusable while all Sentinels are away.
 
         Raises:
             AnswerLost: It is not, or the answer was late and no Sentinel or node answered.

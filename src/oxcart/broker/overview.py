@@ -1,6 +1,6 @@
 """Counts the jobs of a server's queues in each state, some queues at a time.
 
-One pipeline counts many queues, and a page is dropped once it was yielded: a server with 100 000 queues
+One pipeline counts many queues, and a page is dropped once it was yielded. So a server with 100 000 queues
 needs no more memory than one with a hundred.
 """
 

@@ -1,10 +1,10 @@
 """The process that renews a worker's leases.
 
 A handler in C code can block the interpreter for minutes, and no thread of the worker can renew then. So a
-small process renews. It learns of claims and ends over a pipe (its standard input), renews all leases of a
+small process renews. It learns of claims and ends over a pipe, its standard input. It renews all leases of a
 queue in one call, and reports refusals and counts on its standard output. It stops renewing when its worker
-is gone (the pipe ends), when its worker is stopped (for example by SIGSTOP), and for a job that is past its
-deadline: a worker that cannot continue must lose its leases.
+is gone (the pipe ends) or stopped (for example by SIGSTOP), and for a job that is past its deadline. A worker
+that cannot continue must lose its leases.
 
 Messages each way are dicts of plain values, marshalled behind their length in four bytes:
 in   {"path": the worker's sys.path}, {"open": station, "url", "folder", "queue", "prefix", "protocol"}

@@ -1,7 +1,7 @@
 """Logs that name the worker and the job, as text for people or JSON for machines.
 
-Every record, even one of a user's own logger deep below a handler, carries the worker's id and the
-current job's id, queue, name, attempt and correlation id. The current job is a context variable, so
+Every record carries the worker's id and the current job's id, queue, name, attempt and correlation id. That
+includes records of a user's own logger deep below a handler. The current job is a context variable, so
 async handlers and threads each find their own.
 """
 

@@ -27,10 +27,9 @@ class JobHandle(_portal.Twin[_handle.JobHandle[R]], Generic[R]):
         id: The job's id.
         name: Its name.
         queue: The queue it is in.
-        created: Whether this add made the job; False when a job of this id existed, or when a deduplication
-                window or an idempotency key kept it out: then the handle is on the job that owns it.
-            duplicate: Whether a job of the same name and idempotency key existed: then the handle is on that
-                job.
+        created: Whether this add made the job. False if a job of this id existed, or if a deduplication
+            window or an idempotency key kept it out. Then the handle is on the job that owns it.
+        duplicate: Whether a job of the same name and idempotency key existed. Then the handle is on that job.
     """
 
     __slots__ = ("queue",)
@@ -54,15 +53,14 @@ class JobHandle(_portal.Twin[_handle.JobHandle[R]], Generic[R]):
 
     @property
     def created(self) -> bool:
-        """Whether this add made the job; False when a job of this id existed, or when a deduplication
-        window or an idempotency key kept it out: then the handle is on the job that owns it. duplicate:
-        Whether a job of the same name and idempotency key existed: then the handle is on that job.
+        """Whether this add made the job. False if a job of this id existed, or if a deduplication window
+        or an idempotency key kept it out. Then the handle is on the job that owns it.
         """
         return self.asynchronous.created
 
     @property
     def duplicate(self) -> bool:
-        """As ``oxcart.JobHandle.duplicate``."""
+        """Whether a job of the same name and idempotency key existed. Then the handle is on that job."""
         return self.asynchronous.duplicate
 
     def get(self) -> Job:

@@ -229,7 +229,7 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
         """Cancels a job.
 
         A waiting job has ended when this returns. The worker of a running job is asked to stop it, within
-        a second if it can be reached: it cancels an async handler, kills a process with its children, and
+        a second if it can be reached. It cancels an async handler, kills a process with its children, and
         sets the cancel signal of a thread. If the handler still returns a result, the job completes.
         docs/guarantees.md lists how each kind of handler can be stopped.
 

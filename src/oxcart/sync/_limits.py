@@ -3,7 +3,7 @@
 
     emails.limits.set_concurrency(20)
     emails.limits.set_rate(100, per="1m")
-        emails.limits.hold("30s")                 # the provider replied: too many requests
+    emails.limits.hold("30s")                 # the provider replied: too many requests
 
 Node's workers obey these too, but a hold only if they have a limiter or the queue has a rate. Jobs of
 one type, and jobs of one key, can be limited in addition; other jobs overtake them:

@@ -56,8 +56,7 @@ class Queue(_portal.QueueTwin):
         add_timeout: Seconds after which an unacknowledged add fails; an add with a ``job_id`` is safe to
             repeat.
         durability: ``"replicated"``: an add returns only when a replica has the job (`WAIT`). It costs a
-                round trip between master and replica, and fails with `NotReplicated` if none confirms in
-                time.
+            round trip between master and replica, and fails with `NotReplicated` if none confirms it in time.
         default_lifetime: The lifetime of jobs that do not set their own.
         server: A server object to share between queues, instead of ``url``.
         broker: Opens the queue's broker, instead of ``url``: a ``MemoryServer`` keeps the jobs in memory.

@@ -1,8 +1,7 @@
 """One job type of a Bridge namespace: every verb of the port is one script, or a few bounded ones.
 
 Scripts never decode a record. The first client of ours that reads a record stores the facts that a claim
-needs: for our own jobs when they are added, for jobs of other clients when they are found in
-the list (``_index``).
+needs. For our own jobs that is the add; jobs of other clients are found in the list (``_index``).
 """
 
 from __future__ import annotations

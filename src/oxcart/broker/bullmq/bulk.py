@@ -22,8 +22,8 @@ from oxcart.model.errors import QueueBusy
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
 
-#: Jobs that one step looks at: about half a ms of server time, so that a step stays short on a machine
-#: that is temporarily ten times slower.
+#: Jobs that one step looks at: about half a ms of server time. A step must stay short on a machine that is
+#: temporarily ten times slower.
 STEP = 25
 #: Priorities that one step counts.
 PRIORITIES = 200

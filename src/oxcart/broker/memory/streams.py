@@ -95,7 +95,7 @@ class MemoryInbox:
 
 
 async def first_of(stores: Sequence[Store], look: Callable[[], T | None], seconds: float) -> T | None:
-    """Returns what a look at stores finds; looks again after each of their changes, for so many seconds."""
+    """Calls ``look`` after each change of the stores until it returns a result, or until the timeout."""
     until = time.monotonic() + seconds
     while True:
         changes = []

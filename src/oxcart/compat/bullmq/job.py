@@ -280,7 +280,7 @@ class Job:
 
         Args:
             opts: For each kind wanted (``processed``, ``unprocessed``, ``ignored``, ``failed``) a dict of
-                    ``cursor`` and ``count``; all children of all kinds by default.
+                ``cursor`` and ``count``; all children of all kinds by default.
 
         Returns:
             ``processed`` and ``ignored`` as dicts by the children's keys, the others as lists of keys; with

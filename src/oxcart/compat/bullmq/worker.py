@@ -77,7 +77,7 @@ class Worker(QueueBase):
     Args:
         name: The queue.
         processor: ``async def process(job, token)``, or with a third parameter that receives an
-                ``AbortSignal``. None for a worker from which a program takes jobs itself.
+            ``AbortSignal``. None for a worker from which a program takes jobs itself.
         opts: As in ``types.WorkerOptions``.
     """
 

@@ -6,7 +6,7 @@
 -- Needs base, gate, insert, store, parent, removal, deduplication, history and attempts.
 
 -- Ms after which an unread request to a worker of ours expires.
-local TOLD = "86400000"
+local REQUEST_LIFE = "86400000"
 
 -- How such a job ends: its category, why it is a dead letter (or nil), and the reason of the transition.
 local as = { category = "cancelled", state = "cancelled", why = "the job was cancelled" }
@@ -112,7 +112,7 @@ local function notify_worker(id, token, starts, reason, force)
   local base = call("HGET", P .. "meta", "ox:lanes")
   local place = (base and base ~= "+" and base or P) .. "ox:cancel:" .. client
   call("ZADD", place, 0, cjson.encode({ id = id, starts = tonumber(starts) or 0, reason = reason, force = force }))
-  call("PEXPIRE", place, TOLD)
+  call("PEXPIRE", place, REQUEST_LIFE)
   return true
 end
 
