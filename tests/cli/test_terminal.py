@@ -28,6 +28,7 @@ STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 APART = {
     ("demo",): "makes its own jobs",
     ("work",): "prints logs, which the formatter cleans",
+    ("history",): "reads the lake, not the server; test_history.py has hostile text",
     ("keys", "generate"): "prints a key of its own",
     ("pipeline",): "prints through the same module; its tables are tested with Spark",
     ("server",): "prints its own address",

@@ -16,6 +16,7 @@ from oxcart.cli import (
     exits,
     find,
     flow,
+    history,
     jobs,
     keys,
     limits,
@@ -137,6 +138,7 @@ app.add_typer(limits.app)
 app.add_typer(dedup.app)
 app.add_typer(keys.app)
 app.add_typer(pipeline.app)
+app.add_typer(history.app)
 app.add_typer(server.app, name="server")
 app.command()(doctor.doctor)
 

@@ -8,7 +8,7 @@ table reads the footer of each of its files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,10 @@ _TYPES = {
 }
 #: Rows that are fetched at once.
 _CHUNK = 10_000
+
+#: The values of a query's parameters, in their order or by name.
+Parameters = Sequence[Any] | Mapping[str, Any]
+
 #: Nulls sort as in Spark: first, and last in descending order. No variable of this program is a table.
 _SETTINGS = (
     "SET default_null_order = 'nulls_first_on_asc_last_on_desc'",
@@ -50,9 +54,9 @@ class Answer:
         columns: Their names.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, text: str, parameters: Sequence[Any]) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, text: str, parameters: Parameters) -> None:
         self._connection = connection
-        found = connection.execute(text, list(parameters))
+        found = connection.execute(text, parameters)
         self.columns: Sequence[str] = [column[0] for column in found.description or ()]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -77,18 +81,22 @@ class LakeReader:
     Args:
         lake: The lake, or its folder.
         version: The version; the newest unless given.
+        since_day: Rows of earlier days are left out, and their files are not opened.
 
     Raises:
         MissingExtra: DuckDB is not installed.
         LakeError: The lake has no tables yet.
     """
 
-    def __init__(self, lake: Lake | str | Path, version: Version | None = None) -> None:
+    def __init__(
+        self, lake: Lake | str | Path, version: Version | None = None, *, since_day: str = ""
+    ) -> None:
         self._lake = lake if isinstance(lake, Lake) else Lake(lake)
         self.version = version or self._lake.head()
         if not self.version.number:
             raise LakeError(f"there are no tables in {self._lake.root} yet")
         self._connection = _connect()
+        self._since_day = since_day
         self._opened: set[str] = set()
 
     def __enter__(self) -> LakeReader:
@@ -103,12 +111,12 @@ class LakeReader:
         """Closes the connection to DuckDB."""
         self._connection.close()
 
-    def sql(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
+    def sql(self, text: str, parameters: Parameters = ()) -> Answer:
         """Runs one query in DuckDB's SQL.
 
         Args:
-            text: The query; ``?`` stands for a parameter.
-            parameters: The values of parameters.
+            text: The query; ``?`` or ``$name`` stands for a parameter.
+            parameters: The values of parameters, in their order or by name.
 
         Raises:
             ValidationError: It is not one query, or names a table or column that does not exist.
@@ -146,7 +154,8 @@ class LakeReader:
             if not (by_stream and name == "lane")
         )
         rows = f"SELECT {empty} WHERE false"
-        paths = self._lake.paths(self.version.of(table))
+        files_of_days = (file for file in self.version.of(table) if file.day >= self._since_day)
+        paths = self._lake.paths(files_of_days)
         if paths:
             # The empty rows give the types, and columns that files of an older release lack.
             files = ", ".join(map(_quoted, paths))
