@@ -187,7 +187,7 @@ class _Child:
         self._send_if_there(("answer", call, packed))
 
     def _send_if_there(self, message: tuple[Any, ...]) -> None:
-        with contextlib.suppress(OSError):  # the child was killed; nobody waits
+        with contextlib.suppress(OSError):  # the child was killed; no caller waits
             self._send(message)
 
     def _send(self, message: tuple[Any, ...]) -> None:
