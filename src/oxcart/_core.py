@@ -264,6 +264,23 @@ class Core:
             check_submitted(read.callback_url, self._webhooks.allow if self._webhooks else ())
         return read
 
+    def prepare(self, name: str, data: Any, given: OptionKwargs) -> JobOptions:
+        """Reads the options of a new job, and checks its payload if its handler is registered here.
+
+        Args:
+            name: The job's name. A name without a handler in this process has the queue's options.
+            data: Its payload.
+            given: Options over those of the handler.
+
+        Raises:
+            ValidationError: An option is wrong, or the payload does not fit the handler.
+        """
+        handler = self.handlers.named(name)
+        if handler is None:
+            return self.read_options(given)
+        handler.check(data)
+        return self.read_options(given, handler.options)
+
     def is_replicated(self, durability: Durability | None = None) -> bool:
         """Returns whether adds wait for a replica.
 

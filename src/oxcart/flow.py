@@ -62,7 +62,7 @@ class Flow:
         **options: Unpack[OptionKwargs],
     ) -> None:
         self._fill(
-            queue, name, data, queue._core.read_options(options), OnFailure.parse(on_failure), children
+            queue, name, data, queue._core.prepare(name, data, options), OnFailure.parse(on_failure), children
         )
 
     def _fill(

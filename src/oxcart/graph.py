@@ -139,7 +139,7 @@ class Graph:
             **options: As in ``JobOptions``.
         """
         where = self.queue if queue is None else queue
-        read = where._core.read_options(options).without_target("flows and graphs")
+        read = where._core.prepare(name, data, options).without_target("flows and graphs")
         return self._join(GraphJob(where, name, data, read), after, after_any)
 
     def take(

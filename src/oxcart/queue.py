@@ -147,7 +147,8 @@ class Queue:
         """Adds a job.
 
         Args:
-            name: The kind of job; the handler of this name runs it.
+            name: The kind of job; the handler of this name runs it. If the handler is registered in this
+                process, its options and its payload check apply, as in ``enqueue``.
             data: The payload: any JSON value, and bytes.
             after: Jobs (handles or ids) that must have completed before it runs. If one does not, the job
                 ends in the same state. Ids are those of this queue, or of the namespace with Bridge.
@@ -165,7 +166,6 @@ class Queue:
             NotReplicated: The master has the job, but no replica confirmed it in time; repeat it likewise.
             UnknownDependency: A job to wait for does not exist; nothing was written.
         """
-        read = self._core.read_options(options)
         if after or after_any:
             if self.capabilities.can("graphs"):
                 graph = Graph(self)
@@ -174,6 +174,8 @@ class Queue:
             if after_any:
                 self.capabilities.require("after_any")
             self.capabilities.require("after_ids")
+        read = self._core.prepare(name, data, options)
+        if after:
             read = read.replace(after=ids_of(self, after))
         return (await self._add([(name, data, carry(read))], durability))[0]
 
@@ -189,15 +191,20 @@ class Queue:
             durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
             **options: Options of all of them; the options of a row override them.
         """
-        read = self._core.read_options
-        shared = carry(read(options))
-        return await self._add(
-            [
-                (row[0], row[1], shared if len(row) == 2 else read(cast(OptionKwargs, dict(row[2])), shared))
-                for row in jobs
-            ],
-            durability,
-        )
+        core, rows = self._core, []
+        shared: dict[Handler | None, JobOptions] = {}
+        for row in jobs:
+            handler = core.handlers.named(row[0])
+            if handler is not None:
+                handler.check(row[1])
+            read = shared.get(handler)
+            if read is None:
+                read = carry(core.read_options(options, None if handler is None else handler.options))
+                shared[handler] = read
+            if len(row) > 2:
+                read = core.read_options(cast(OptionKwargs, dict(row[2])), read)
+            rows.append((row[0], row[1], read))
+        return await self._add(rows, durability)
 
     async def _add(
         self, jobs: Sequence[tuple[str, Any, JobOptions]], durability: Durability | None = None

@@ -100,8 +100,10 @@ class Schedules:
             limit=limit,
             immediately=immediately,
         )
-        own = self._queue._core.read_options(options)
-        body = payload.encode({} if data is None else data)
+        data = {} if data is None else data
+        own = self._queue._core.prepare(called, data, options)
+        own = msgspec.structs.replace(own, delay=0, job_id=None, timestamp=None)  # perhaps the handler's
+        body = payload.encode(data)
         store = self._store
         if (sealer := self._queue._core.sealer) is not None:
             body = sealer.seal("schedule", store.bound_id(schedule_id), body)

@@ -272,7 +272,12 @@ class TestInline:
         async def welcome(to: str) -> None: ...
 
         with inline(emails) as report:
-            job = await emails.add("welcome", {"to": 5})
+            with pytest.raises(ValidationError, match="does not fit its handler"):
+                await emails.add("welcome", {"to": 5})
+            await emails.pause()
+            job = await emails.add("welcome", {"to": "ada"})
+            await job.update_data({"to": 5})  # as a peer that does not know the handler would add it
+            await emails.resume()
             with pytest.raises(JobFailed, match="does not fit its handler"):
                 await job.result()
         assert report.failed[0].category == "permanent"

@@ -162,6 +162,10 @@ class Handlers:
         """Returns the handler of a job name, or None."""
         return self._by_name.get(name, self._any)
 
+    def named(self, name: object) -> Handler | None:
+        """Returns the handler that was registered under a name, the fallback excluded, or None."""
+        return self._by_name.get(name) if isinstance(name, str) else None
+
     @property
     def names(self) -> list[str]:
         """The job names that have a handler of their own."""

@@ -131,7 +131,8 @@ class Queue(_portal.QueueTwin):
         """Adds a job.
 
         Args:
-            name: The kind of job; the handler of this name runs it.
+            name: The kind of job; the handler of this name runs it. If the handler is registered in this
+                process, its options and its payload check apply, as in ``enqueue``.
             data: The payload: any JSON value, and bytes.
             after: Jobs (handles or ids) that must have completed before it runs. If one does not, the job
                 ends in the same state. Ids are those of this queue, or of the namespace with Bridge.
