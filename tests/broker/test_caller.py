@@ -311,6 +311,7 @@ class TestLimits:
     ) -> None:
         lost = AnswerLost("127.0.0.1: the connection was lost")
         gone = BrokerUnavailable("cannot reach 127.0.0.1")
+        await caller.command("PING")  # connecting may take longer than the timeout
         faults.plan = [lost, *[gone] * 1000]
         with pytest.raises(OutcomeUnknown, match=r"add: no answer within 0\.02 s"):
             await caller.once(load("add"), META, *add_arguments(), timeout=0.02)

@@ -360,7 +360,7 @@ class TestEnds:
         )
         commands = (
             "run --once",
-            "query SELECT",
+            "query --spark SELECT",
             "report",
             "rebuild --from 2026-11-01",
             "erase --correlation-id x",
