@@ -22,6 +22,7 @@ from oxcart.model.duration import Duration
 from oxcart.model.errors import JobNotFound, ValidationError, WrongState
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
+from oxcart.model.moment import When
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
@@ -35,7 +36,8 @@ class Which(TypedDict, total=False):
     """A filter of dead letters; a key that is left out matches all.
 
     Keys: ``name`` (one or several), ``category`` of the last failure (one or several), ``tags`` (all of
-    them), ``correlation_id``, ``older_than`` and ``newer_than`` (since their end).
+    them), ``correlation_id``; of their end ``older_than`` and ``newer_than`` (ages), or ``since`` and
+    ``until`` (times, or how long ago); ``permanent`` adds jobs that failed for good.
     """
 
     name: str | Iterable[str] | None
@@ -44,6 +46,9 @@ class Which(TypedDict, total=False):
     correlation_id: str | None
     older_than: Duration | None
     newer_than: Duration | None
+    since: When | None
+    until: When | None
+    permanent: bool
 
 
 class DeadLetters:
@@ -69,14 +74,18 @@ class DeadLetters:
         """Returns how many dead letters there are."""
         return (await self._store.run(DeadWork("list", await self._filter(which)))).matched
 
-    async def get(self, job_id: str) -> Job:
+    async def get(self, job_id: str, *, permanent: bool = False) -> Job:
         """Returns a dead letter with its recorded failures.
+
+        Args:
+            job_id: The job.
+            permanent: Whether a job that failed for good counts as well.
 
         Raises:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        found = await self._store.apply("list", [job_id])
+        found = await self._store.apply("list", [job_id], permanent=permanent)
         job = await self._queue.jobs.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -84,27 +93,32 @@ class DeadLetters:
             raise WrongState(job_id, _NOT_DEAD.format(job_id))
         return job
 
-    async def replay(self, job_id: str, *, reset: bool = True) -> None:
+    async def replay(self, job_id: str, *, reset: bool = True, permanent: bool = False) -> None:
         """Lets a dead letter run again.
 
         Args:
             job_id: The job.
             reset: Whether to reset its attempts; otherwise it has one more.
+            permanent: Whether a job that failed for good counts as well.
 
         Raises:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        await self._one("replay", job_id, reset)
+        await self._one("replay", job_id, reset, permanent)
 
-    async def purge(self, job_id: str) -> None:
+    async def purge(self, job_id: str, *, permanent: bool = False) -> None:
         """Removes a dead letter for good.
 
+        Args:
+            job_id: The job.
+            permanent: Whether a job that failed for good counts as well.
+
         Raises:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        await self._one("purge", job_id, False)
+        await self._one("purge", job_id, False, permanent)
 
     async def replay_all(
         self,
@@ -148,8 +162,8 @@ class DeadLetters:
         """
         return await self._all("purge", dry_run, which, limit, progress, False, None)
 
-    async def _one(self, verb: DeadVerb, job_id: str, reset: bool) -> None:
-        if await self._store.apply(verb, [job_id], reset=reset):
+    async def _one(self, verb: DeadVerb, job_id: str, reset: bool, permanent: bool) -> None:
+        if await self._store.apply(verb, [job_id], reset=reset, permanent=permanent):
             return
         if await self._queue.jobs.get(job_id) is None:
             raise JobNotFound(job_id)

@@ -563,7 +563,7 @@ def _ms(moment: Moment, field: str) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:  # the producer's, the worker's and the operator's zones differ
             raise ValidationError(field, "a time with a zone, e.g. datetime.now(UTC)", moment)
-        return int(moment.timestamp() * 1000)
+        return round(moment.timestamp() * 1000)
     if type(moment) is not int or moment < 0:
         raise ValidationError(field, "a datetime with a zone, or ms since 1970", moment)
     return moment

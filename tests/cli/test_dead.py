@@ -39,6 +39,36 @@ def test_list_and_show(ox: Commands, clean: ValkeyServer) -> None:
     assert (ox("dead", "show", "mail", "c").code, ox("dead", "show", "mail", "none").code) == (1, 1)
 
 
+def test_permanent_failures_and_times(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
+    die(clean, "a", "b")
+    die(clean, "c", category="permanent")
+
+    def listed(*arguments: str) -> list[str]:
+        return [job["id"] for job in ox("dead", "list", "mail", "--oldest", "--json", *arguments).json]
+
+    assert listed("--permanent") == ["a", "c", "b"]
+    assert listed("--since", "1970-01-01T00:00:01.001Z") == ["b"]
+    assert listed("--until", "1970-01-01T00:00:01Z", "--permanent") == ["a", "c"]
+    assert listed("--since", "1h") == []
+    assert "1970-01-01 00:00:01.000Z" in ox("dead", "list", "mail", "--utc").out
+    both = ox("dead", "list", "mail", "--since", "1h", "--newer-than", "1h")
+    assert (both.code, both.err) == (
+        2,
+        "oxcart: since must be left out where newer_than is given, got '1h'\n",
+    )
+    assert ox("dead", "show", "mail", "c", "--permanent", "--json").json["state"] == "failed"
+    assert ox("dead", "replay", "mail", "c").code == 1
+    assert ox("dead", "replay", "mail", "c", "--permanent").out == "c: will run again\n"
+    die(clean, "d", category="permanent")
+    assert ox("dead", "purge", "mail", "d", "--yes").code == 1
+    assert ox("dead", "purge", "mail", "d", "--permanent", "--yes").out == "d: removed\n"
+    die(clean, "e", category="permanent")
+    die(clean, "f", category="cancelled")
+    found = ox("dead", "replay", "mail", "--all", "--permanent", "--json").json
+    assert sorted(found["ids"]) == ["a", "b", "e"]
+    assert queue.counts()["failed"] == 1
+
+
 def test_replay(ox: Commands, clean: ValkeyServer, queue: Queue) -> None:
     die(clean, "a", "b", "c", "d")
     assert ox("dead", "replay", "mail", "a").out == "a: will run again\n"

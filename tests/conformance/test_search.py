@@ -163,6 +163,22 @@ async def test_failures_read_no_more_jobs_than_allowed(venue: Venue) -> None:
     assert (found.failed, found.exact, found.looked_at, found.total) == (3, False, 3, 4)
 
 
+async def test_dead_letters_with_permanent_failures_and_times(venue: Venue) -> None:
+    queue = venue.queue()
+    broken, busy, _ = await run_all(queue, ["broken", "busy", "good"])
+    dead = queue.dead_letters
+    assert {job.id for job in await dead.list(permanent=True)} == {broken, busy}
+    (busy_job,) = [job for job in await dead.list() if job.id == busy]
+    assert busy_job.finished_on is not None
+    assert [job.id for job in await dead.list(permanent=True, since=busy_job.finished_on)] == [busy]
+    before = busy_job.finished_on - 1
+    assert [job.id for job in await dead.list(permanent=True, until=before)] == [broken]
+    assert (await dead.get(broken, permanent=True)).id == broken
+    await dead.purge(broken, permanent=True)
+    assert await queue.jobs.get(broken) is None
+    assert (await dead.replay_all(permanent=True)).ids == [busy]
+
+
 async def test_failures_show_jobs_that_will_be_retried(venue: Venue) -> None:
     queue = venue.queue()
 

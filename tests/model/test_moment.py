@@ -25,6 +25,8 @@ HOUR = 3_600_000
         ("2026-11-15T11:00Z", NOON - HOUR),
         ("2026-11-15T12:00+01:00", NOON - HOUR),
         (datetime(2026, 11, 15, 11, tzinfo=timezone(timedelta(hours=1))), NOON - 2 * HOUR),
+        ("1970-01-01T00:00:01.001Z", 1001),
+        (datetime(1970, 1, 1, 0, 0, 1, 1000, tzinfo=UTC), 1001),
         ("11:30Z", NOON - HOUR // 2),
         ("12:30Z", NOON - 24 * HOUR + HOUR // 2),
     ],

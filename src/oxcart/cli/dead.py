@@ -10,6 +10,7 @@ import typer
 from oxcart.cli import output, settings
 from oxcart.cli.cancel import CorrelationOption, DryRunOption, NameOption, TagOption, tags_of
 from oxcart.cli.exits import USAGE, CommandError
+from oxcart.cli.find import SinceOption, UntilOption, UtcOption
 from oxcart.cli.jobs import as_document, each, report, show_job
 from oxcart.cli.operations import LimitOption, YesOption, ask, with_bar
 from oxcart.cli.queues import require
@@ -24,10 +25,13 @@ app = settings.group("dead", "Dead letters: jobs that used up their attempts or 
 
 CategoryOption = Annotated[
     list[str] | None,
-    typer.Option("--category", help="Only of this failure: temporary, timeout, system; repeatable."),
+    typer.Option("--category", help="Only failures of this category: temporary, timeout, …; repeatable."),
 ]
 OlderOption = Annotated[str | None, typer.Option("--older-than", help="Only dead letters at least this old.")]
 NewerOption = Annotated[str | None, typer.Option("--newer-than", help="Only dead letters at most this old.")]
+PermanentOption = Annotated[
+    bool, typer.Option("--permanent", help="Also jobs that failed for good, which a retry alone cannot fix.")
+]
 AllOption = Annotated[bool, typer.Option("--all", help="All that match the options below.")]
 JobIds = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs.", show_default=False)
@@ -42,17 +46,23 @@ def list_(
     category: CategoryOption = None,
     tag: TagOption = None,
     correlation_id: CorrelationOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     older_than: OlderOption = None,
     newer_than: NewerOption = None,
+    permanent: PermanentOption = False,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
-    oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest.")] = False,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first instead of newest.")] = False,
+    utc: UtcOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters, newest first."""
-    which = _which(name, category, tag, correlation_id, older_than, newer_than)
+    which = _which(name, category, tag, correlation_id, since, until, older_than, newer_than, permanent)
 
     found = settings.on_queue(
-        ctx, queue, lambda source: source.dead_letters.list(limit=limit, oldest=oldest, **which)
+        ctx,
+        queue,
+        lambda source: source.dead_letters.list(limit=limit, oldest=oldest, **which),
     )
     if as_json:
         output.document([as_document(job, "failed") for job in found])
@@ -61,14 +71,14 @@ def list_(
     if as_json:
         return
     output.table(
-        ["id", "name", "category", "attempts#", "died#", "reason"],
+        ["id", "name", "category", "attempts#", "ended" if utc else "age#", "reason"],
         (
             [
                 job.id,
                 job.name,
                 job.extra.get("ox:dead") or job.extra.get("ox:category"),
                 f"{job.attempts_used}/{job.options.attempts}",
-                output.age(job.finished_on),
+                (output.moment if utc else output.age)(job.finished_on),
                 job.failed_reason,
             ]
             for job in found
@@ -81,10 +91,11 @@ def show(
     ctx: typer.Context,
     queue: QueueArgument,
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
+    permanent: PermanentOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about a dead letter."""
-    found = settings.on_queue(ctx, queue, lambda source: source.dead_letters.get(job_id))
+    found = settings.on_queue(ctx, queue, lambda source: source.dead_letters.get(job_id, permanent=permanent))
     if as_json:
         output.document(as_document(found, "failed"))
         return
@@ -101,8 +112,11 @@ def replay(
     category: CategoryOption = None,
     tag: TagOption = None,
     correlation_id: CorrelationOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     older_than: OlderOption = None,
     newer_than: NewerOption = None,
+    permanent: PermanentOption = False,
     rate: Annotated[float | None, typer.Option(help="How many per second at most.")] = None,
     keep_attempts: Annotated[
         bool,
@@ -113,11 +127,17 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Let dead letters run again."""
-    which = _which(name, category, tag, correlation_id, older_than, newer_than)
-    _check(job_ids, every, bool(which or dry_run or limit or rate))
+    which = _which(name, category, tag, correlation_id, since, until, older_than, newer_than, permanent)
+    _check(job_ids, every, bool(which.keys() - {"permanent"} or dry_run or limit or rate))
     reset = not keep_attempts
     if job_ids:
-        _each(ctx, queue, job_ids, lambda source, one: source.dead_letters.replay(one, reset=reset), as_json)
+        _each(
+            ctx,
+            queue,
+            job_ids,
+            lambda source, one: source.dead_letters.replay(one, reset=reset, permanent=permanent),
+            as_json,
+        )
         return
     _all(
         ctx,
@@ -141,20 +161,30 @@ def purge(
     category: CategoryOption = None,
     tag: TagOption = None,
     correlation_id: CorrelationOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     older_than: OlderOption = None,
     newer_than: NewerOption = None,
+    permanent: PermanentOption = False,
     dry_run: DryRunOption = False,
     limit: LimitOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove dead letters for good."""
-    which = _which(name, category, tag, correlation_id, older_than, newer_than)
-    _check(job_ids, every, bool(which or dry_run or limit))
+    which = _which(name, category, tag, correlation_id, since, until, older_than, newer_than, permanent)
+    _check(job_ids, every, bool(which.keys() - {"permanent"} or dry_run or limit))
     if not dry_run:
         ask(f"Remove {'these' if job_ids else 'all such'} dead letters of queue {queue} for good?", yes)
     if job_ids:
-        _each(ctx, queue, job_ids, lambda source, one: source.dead_letters.purge(one), as_json, "removed")
+        _each(
+            ctx,
+            queue,
+            job_ids,
+            lambda source, one: source.dead_letters.purge(one, permanent=permanent),
+            as_json,
+            "removed",
+        )
         return
     _all(
         ctx,
@@ -173,10 +203,15 @@ def _which(
     category: list[str] | None,
     tag: list[str] | None,
     correlation_id: str | None,
+    since: str | None,
+    until: str | None,
     older_than: str | None,
     newer_than: str | None,
+    permanent: bool,
 ) -> Which:
     given: Which = {}
+    if permanent:
+        given["permanent"] = True
     if name:
         given["name"] = name
     if category:
@@ -185,6 +220,10 @@ def _which(
         given["tags"] = tags_of(tag)
     if correlation_id is not None:
         given["correlation_id"] = correlation_id
+    if since is not None:
+        given["since"] = since
+    if until is not None:
+        given["until"] = until
     if older_than is not None:
         given["older_than"] = older_than
     if newer_than is not None:

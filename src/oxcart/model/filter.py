@@ -26,6 +26,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         correlation_id: Its correlation id equals this.
         since_ms: Its time is this or later.
         before_ms: Its time is this or earlier.
+        permanent: Among dead letters, jobs that failed for good match as well.
     """
 
     names: tuple[str, ...] = ()
@@ -34,6 +35,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     since_ms: int | None = None
     before_ms: int | None = None
+    permanent: bool = False
 
     @classmethod
     def build(
@@ -48,6 +50,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         newer_than: Duration | None = None,
         since: When | None = None,
         until: When | None = None,
+        permanent: bool = False,
     ) -> JobFilter:
         """Parses and checks a user's arguments.
 
@@ -69,6 +72,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
             else check_correlation_id(correlation_id, "correlation_id"),
             since_ms=_bound(newer_than, "newer_than", since, "since", now_ms),
             before_ms=_bound(older_than, "older_than", until, "until", now_ms),
+            permanent=permanent,
         )
 
     def fits(self, job: Job, at_ms: int) -> bool:
@@ -97,6 +101,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
             given["since"] = self.since_ms
         if self.before_ms is not None:
             given["before"] = self.before_ms
+        if self.permanent:
+            given["permanent"] = True
         return _json.encode(given) if given else b""
 
 

@@ -37,7 +37,7 @@ def parse_moment(value: When, field: str, *, now_ms: int) -> int:
     if isinstance(value, datetime):
         if value.tzinfo is None:  # the zones of producer, worker and operator differ
             raise ValidationError(field, "a time with a zone, e.g. datetime.now(UTC)", value)
-        return int(value.timestamp() * 1000)
+        return round(value.timestamp() * 1000)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, timedelta):
@@ -50,7 +50,7 @@ def parse_moment(value: When, field: str, *, now_ms: int) -> int:
 def _read(text: str, field: str, now_ms: int) -> int:
     try:
         at = datetime.fromisoformat(text)
-        return int(at.timestamp() * 1000)  # without a zone: in the local one
+        return round(at.timestamp() * 1000)  # without a zone: in the local one
     except (ValueError, OverflowError, OSError):
         pass
     try:
@@ -64,4 +64,4 @@ def _read(text: str, field: str, now_ms: int) -> int:
 def _latest(clock: time, now_ms: int) -> int:
     now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(clock.tzinfo)
     at = datetime.combine(now.date(), clock, clock.tzinfo or now.tzinfo)
-    return int((at if at <= now else at - timedelta(days=1)).timestamp() * 1000)
+    return round((at if at <= now else at - timedelta(days=1)).timestamp() * 1000)

@@ -50,36 +50,45 @@ class DeadLetters(_portal.Twin[_dead_letters.DeadLetters]):
         """Returns how many dead letters there are."""
         return self._queue.run(self.asynchronous.count(**which))
 
-    def get(self, job_id: str) -> Job:
+    def get(self, job_id: str, *, permanent: bool = False) -> Job:
         """Returns a dead letter with its recorded failures.
+
+        Args:
+            job_id: The job.
+            permanent: Whether a job that failed for good counts as well.
 
         Raises:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        return self._queue.run(self.asynchronous.get(job_id))
+        return self._queue.run(self.asynchronous.get(job_id, permanent=permanent))
 
-    def replay(self, job_id: str, *, reset: bool = True) -> None:
+    def replay(self, job_id: str, *, reset: bool = True, permanent: bool = False) -> None:
         """Lets a dead letter run again.
 
         Args:
             job_id: The job.
             reset: Whether to reset its attempts; otherwise it has one more.
+            permanent: Whether a job that failed for good counts as well.
 
         Raises:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        self._queue.run(self.asynchronous.replay(job_id, reset=reset))
+        self._queue.run(self.asynchronous.replay(job_id, reset=reset, permanent=permanent))
 
-    def purge(self, job_id: str) -> None:
+    def purge(self, job_id: str, *, permanent: bool = False) -> None:
         """Removes a dead letter for good.
 
+        Args:
+            job_id: The job.
+            permanent: Whether a job that failed for good counts as well.
+
         Raises:
             JobNotFound: There is no such job.
             WrongState: It is no dead letter.
         """
-        self._queue.run(self.asynchronous.purge(job_id))
+        self._queue.run(self.asynchronous.purge(job_id, permanent=permanent))
 
     def replay_all(
         self,

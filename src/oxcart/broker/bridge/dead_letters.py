@@ -52,7 +52,9 @@ class TypeDeadLetters(TypePart, DeadLetters):
             work.progress(Progress("dead letters", min(start + PAGE, len(ids)), len(ids)))
         return found
 
-    async def apply(self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False) -> list[str]:
+    async def apply(
+        self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False, permanent: bool = False
+    ) -> list[str]:
         broker = self._broker
         status = await broker.caller.command("MGET", *(broker.keys.status(one) for one in ids))
         dead = [one for one, state in zip(ids, status, strict=True) if state == b"dead"]

@@ -18,6 +18,7 @@ from oxcart.broker.port.parts import DeadLetters
 from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
 from oxcart.broker.progress import Progress
 from oxcart.broker.replies import texts
+from oxcart.model.filter import JobFilter
 
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
@@ -34,15 +35,18 @@ class QueueDeadLetters(QueuePart, DeadLetters):
             await _run_own(one, work, found)
         return found
 
-    async def apply(self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False) -> list[str]:
+    async def apply(
+        self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False, permanent: bool = False
+    ) -> list[str]:
         found: list[str] = []
+        work = DeadWork(verb, JobFilter(permanent=permanent), reset=reset)
         for start in range(0, len(ids), STEP):
             part = ids[start : start + STEP]
-            found += (await _step(self._broker, DeadWork(verb, reset=reset), 0, STEP, 0, part))[3]
+            found += (await _step(self._broker, work, 0, STEP, 0, part))[3]
         elsewhere = [job_id for job_id in ids if job_id not in found]
         for job_id, lane in zip(elsewhere, await self._broker.lanes.holders(elsewhere), strict=True):
             if lane is not None:
-                found += await lane.dead_letters.apply(verb, [job_id], reset=reset)
+                found += await lane.dead_letters.apply(verb, [job_id], reset=reset, permanent=permanent)
         return found
 
 

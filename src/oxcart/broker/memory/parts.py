@@ -14,6 +14,7 @@ from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
 from oxcart.broker.progress import Progress
 from oxcart.broker.workers import LIFE, Wakes, WorkerRecord, WorkerRegistry
 from oxcart.model.errors import ReplyCode, error_for_code
+from oxcart.model.job import Job
 from oxcart.model.state import State
 
 if TYPE_CHECKING:
@@ -79,21 +80,26 @@ class MemoryDeadLetters(DeadLetters):
         for job in await self._broker.page("failed", 0, last, oldest=not work.newest):
             if work.limit is not None and found.matched >= work.limit:
                 break
-            if job.state is not State.DEAD_LETTER or not work.chosen.fits(job, job.finished_on or 0):
+            if not _is_dead(job, work.chosen.permanent) or not work.chosen.fits(job, job.finished_on or 0):
                 continue
             found.matched += 1
             found.ids.append(job.id)
             if work.verb != "list":
-                found.done += len(await self.apply(work.verb, [job.id], reset=work.reset))
+                permanent = work.chosen.permanent
+                found.done += len(
+                    await self.apply(work.verb, [job.id], reset=work.reset, permanent=permanent)
+                )
             if work.rate is not None:
                 await asyncio.sleep(max(0.0, began + found.done / work.rate - loop.time()))
         work.progress(Progress("dead letters", found.matched, found.matched))
         return found
 
-    async def apply(self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False) -> list[str]:
+    async def apply(
+        self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False, permanent: bool = False
+    ) -> list[str]:
         done = []
         for job in await self._broker.get(ids, lenient=True):
-            if job is None or job.state is not State.DEAD_LETTER:
+            if job is None or not _is_dead(job, permanent):
                 continue
             if verb == "replay":
                 await self._broker.retry_job(job.id, "failed", reset=reset)
@@ -101,6 +107,10 @@ class MemoryDeadLetters(DeadLetters):
                 await self._broker.remove_job(job.id)
             done.append(job.id)
         return done
+
+
+def _is_dead(job: Job, permanent: bool) -> bool:
+    return job.state is State.DEAD_LETTER or (permanent and job.state is State.FAILED)
 
 
 class MemoryRegistry(WorkerRegistry):

@@ -167,7 +167,9 @@ class DeadLetters(Protocol):
     async def run(self, work: DeadWork) -> DeadDone:
         """Goes through the dead letters, oldest first, and processes those that the filter selects."""
 
-    async def apply(self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False) -> list[str]:
+    async def apply(
+        self, verb: DeadVerb, ids: Sequence[str], *, reset: bool = False, permanent: bool = False
+    ) -> list[str]:
         """Processes those of these jobs that are dead letters; returns their ids."""
 
 

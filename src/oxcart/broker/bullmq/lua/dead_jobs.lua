@@ -55,7 +55,7 @@ for _, id in ipairs(ids) do
     break
   end
   local key, fine, gone = P .. id, true, false
-  if is_dead(key) and is_chosen(filter, key) and call("ZSCORE", P .. "failed", id) then
+  if is_dead(key, filter.permanent) and is_chosen(filter, key) and call("ZSCORE", P .. "failed", id) then
     chosen[#chosen + 1] = id
     fine, gone = pcall(acts[doing], id) -- a job whose parent is in another slot stays, and does not stop the others
   end
