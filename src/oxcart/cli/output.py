@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: The width of a table that goes to a file or a pipe, where no window bounds it.
 PIPE_WIDTH = 200
-#: A first column up to this wide is never folded: a UUID fits.
-KEEP_WIDTH = 40
 
 
 def document(value: Any) -> None:
@@ -63,33 +61,20 @@ def error(message: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Prints a table; columns whose name ends in ``#`` are numbers.
+    """Prints a table; columns whose name ends in ``#`` are numbers, and the column ``state`` has colours.
 
-    Readers copy the first column, so it is never cut; the others are shortened.
+    Every cell is printed whole: `oxcart.cli.table` wraps the last column, or rearranges a table that is too
+    wide.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    from oxcart.cli.table import lay_out
 
-    cells = [[show(cell) for cell in row] for row in rows]
-    made = Table(
-        box=SIMPLE_HEAD,
-        header_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    for place, name in enumerate(columns):
-        head = Text(show(name.removesuffix("#")))
-        if name.endswith("#"):
-            made.add_column(head, justify="right", no_wrap=True)
-        elif place == 0:
-            longest = max((len(row[0]) for row in cells), default=0)
-            made.add_column(head, overflow="fold", min_width=min(longest, KEEP_WIDTH))
-        else:
-            made.add_column(head, overflow="fold")
-    for row in cells:
-        made.add_row(*(Text(cell) for cell in row))
-    _draw(made)
+    numbers = [name.endswith("#") for name in columns]
+    heads = [show(name.removesuffix("#")) for name in columns]
+    cells = [
+        [count(cell) if number else show(cell) for number, cell in zip(numbers, row, strict=True)]
+        for row in rows
+    ]
+    _draw(*lay_out(heads, numbers, cells, console()))
 
 
 def grid(rows: Iterable[Sequence[Any]]) -> None:
@@ -97,9 +82,12 @@ def grid(rows: Iterable[Sequence[Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    cells = [[show(cell) for cell in row] for row in rows]
     made = Table.grid(padding=(0, 2))
-    for row in rows:
-        made.add_row(*(Text(show(cell)) for cell in row))
+    for _ in cells[0] if cells else ():
+        made.add_column(overflow="fold")
+    for row in cells:
+        made.add_row(*(Text(cell) for cell in row))
     _draw(made)
 
 
@@ -108,12 +96,14 @@ def facts(pairs: Mapping[str, Any], *, skip_none: bool = False) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from oxcart.cli.table import styled
+
     made = Table.grid(padding=(0, 2))
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs.items():
         if value is not None or not skip_none:
-            made.add_row(Text(show(name)), Text(show(value)))
+            made.add_row(Text(show(name)), styled(name, show(value)))
     _draw(made)
 
 
@@ -126,10 +116,11 @@ def console() -> Console:
     return Console(width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
-def _draw(drawing: Any) -> None:
+def _draw(*drawings: Any) -> None:
     screen = console()
     with screen.capture() as captured:
-        screen.print(drawing)
+        for drawing in drawings:
+            screen.print(drawing)
     _write(captured.get().rstrip("\n").encode("utf-8", "backslashreplace"))
 
 
@@ -141,8 +132,18 @@ def show(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, int | float):
-        return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+    return clean(_encode(value).decode())
+
+
+def count(value: Any) -> str:
+    """Returns a number for a column of numbers, with separators of thousands."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return show(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+
+
+def data(value: Any) -> str:
+    """Returns a value of a user as JSON, exactly as it is."""
     return clean(_encode(value).decode())
 
 
