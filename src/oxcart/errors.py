@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxcart.model.errors import (
     AccessDenied,
+    AmbiguousId,
     BrokerError,
     BrokerTimeout,
     BrokerUnavailable,
@@ -79,6 +80,7 @@ _PLACES = {
 __all__ = [
     "AccessDenied",
     "AddressBlocked",
+    "AmbiguousId",
     "BrokerError",
     "BrokerTimeout",
     "BrokerUnavailable",

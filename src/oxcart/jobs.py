@@ -25,7 +25,7 @@ from oxcart.broker.progress import OnProgress, Progress, silent
 from oxcart.broker.search import MOST, Found, Scan, search
 from oxcart.handle import JobHandle
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import AmbiguousId, JobNotFound, ValidationError
 from oxcart.model.failure_groups import FailureGroup, FailureGroups
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
@@ -60,6 +60,10 @@ LISTABLE = WIRE
 CANCELLABLE = ("waiting-children", "delayed", "prioritized", "waiting", "active")
 CLEANABLE = ("completed", "failed", "waiting", "prioritized", "delayed", "active")
 FINISHED = ("failed", "completed")
+
+#: The shortest beginning of an id that is looked up, and how many ids an ambiguous one lists.
+SHORTEST_ID = 4
+CANDIDATES = 10
 
 #: The reason of a cancellation without one.
 NO_REASON = "cancelled"
@@ -105,6 +109,25 @@ class Jobs:
     async def get_many(self, job_ids: Sequence[str]) -> Sequence[Job | None]:
         """Returns jobs as they are now, None for each that does not exist."""
         return await self._queue._core.broker.look(job_ids)
+
+    async def resolve(self, start: str) -> str:
+        """Returns the id of the only job whose id begins with a text of at least 4 characters.
+
+        A whole id is returned as it is. A shortened one costs a scan over the keys of the server.
+
+        Raises:
+            JobNotFound: No job has such an id.
+            AmbiguousId: Several jobs have such ids; the error lists some.
+        """
+        if await self.get(start) is not None:
+            return start
+        broker = self._queue._core.broker
+        found = await broker.ids_beginning(start, CANDIDATES) if len(start) >= SHORTEST_ID else []
+        if not found:
+            raise JobNotFound(start)
+        if len(found) > 1:
+            raise AmbiguousId(start, found[:CANDIDATES], len(found) > CANDIDATES)
+        return found[0]
 
     def handle(self, job_id: str, name: str = "") -> JobHandle[Any]:
         """Returns a handle on a job by its id; reads nothing."""

@@ -8,7 +8,7 @@ error can be pickled, because handlers may run in another process.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import ClassVar
 
@@ -157,6 +157,21 @@ class JobNotFound(JobError):
 
     default_code = ReplyCode.JOB_NOT_FOUND
     reason = "it does not exist"
+
+
+class AmbiguousId(JobError):
+    """Several jobs have ids that begin with the given text.
+
+    Attributes:
+        job_id: The given text.
+        candidates: Some of these ids.
+    """
+
+    def __init__(self, job_id: str, candidates: Sequence[str], more: bool = False) -> None:
+        shown = ", ".join(candidates) + (", …" if more else "")
+        super().__init__(job_id, f"id {job_id} is ambiguous: it may be {shown}; write more of it")
+        self.args = (job_id, candidates, more)
+        self.candidates = tuple(candidates)
 
 
 class LeaseLost(JobError):

@@ -48,6 +48,17 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
         """Returns jobs as they are now, None for each that does not exist."""
         return self._queue.run(self.asynchronous.get_many(job_ids))
 
+    def resolve(self, start: str) -> str:
+        """Returns the id of the only job whose id begins with a text of at least 4 characters.
+
+        A whole id is returned as it is. A shortened one costs a scan over the keys of the server.
+
+        Raises:
+            JobNotFound: No job has such an id.
+            AmbiguousId: Several jobs have such ids; the error lists some.
+        """
+        return self._queue.run(self.asynchronous.resolve(start))
+
     def handle(self, job_id: str, name: str = "") -> JobHandle[Any]:
         """Returns a handle on a job by its id; reads nothing."""
         return JobHandle._of(self.asynchronous.handle(job_id, name))

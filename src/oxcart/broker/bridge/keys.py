@@ -16,6 +16,7 @@ import base64
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from oxcart.broker.discovery import glob_escape
 from oxcart.broker.slots import has_tag, slot_of
 from oxcart.model.errors import ValidationError
 from oxcart.model.names import check_job_name
@@ -84,6 +85,14 @@ class BridgeKeys:
     def data(self, job_id: str) -> str:
         """String: a job's record, as JSON."""
         return self.key(f"jobs:data:{job_id}")
+
+    def jobs_beginning(self, start: str) -> str:
+        """Pattern: the records of jobs whose ids begin with a text."""
+        return glob_escape(self.data("")) + glob_escape(start) + "*"
+
+    def id_of(self, key: str) -> str:
+        """Returns the id of a job by the key of its record."""
+        return key[len(self.data("")) :]
 
     def status(self, job_id: str) -> str:
         """String: a job's status."""

@@ -14,6 +14,7 @@ from oxcart.broker.port import Ended
 from oxcart.broker.replies import pairs, text, texts
 from oxcart.broker.sealing import Sealer
 from oxcart.broker.served import Connected
+from oxcart.broker.short_ids import scan_ids
 from oxcart.model.job import Job
 
 
@@ -165,6 +166,17 @@ class Reading(Connected):
             if not oldest:
                 ids.reverse()
         return await self.read_jobs(ids[first : last + 1])
+
+    async def ids_beginning(self, start: str, most: int) -> list[str]:
+        """Returns the ids of the type's jobs that begin with a text."""
+        pattern = self.keys.jobs_beginning(start)
+        ids = await scan_ids(self.caller, pattern, "string", self.keys.id_of, most)
+        kinds = await self.census.kinds([job_id.encode() for job_id in ids])
+        return [
+            job_id
+            for job_id, kind in zip(ids, kinds, strict=True)
+            if kind is not None and kind.type in (self.queue, "")
+        ]
 
     async def read_jobs(self, ids: Sequence[str]) -> list[Job]:
         """Reads jobs for a list, without missing ones; a value that does not open stays sealed."""

@@ -51,6 +51,7 @@ from oxcart.broker.probe import list_clients
 from oxcart.broker.replies import pairs, text
 from oxcart.broker.sealing import Sealer
 from oxcart.broker.served import Connected
+from oxcart.broker.short_ids import scan_ids
 from oxcart.model import payload
 from oxcart.model.errors import BrokerError, JobLocked, OxcartError, ReplyCode, error_for_code
 from oxcart.model.job import Job
@@ -563,6 +564,14 @@ class BullMQBroker(Connected):
             if len(flat) // 2 <= end - start or len(found) >= most:
                 break
         return found[:most]
+
+    async def ids_beginning(self, start: str, most: int) -> list[str]:
+        """Returns the ids of jobs of the queue and its lanes that begin with a text."""
+        pattern = self.keys.jobs_beginning(start)
+        ids = await scan_ids(self.caller, pattern, "hash", self.keys.id_of, most)
+        # Keys beside a job's own, such as its processed children, look like ids as well.
+        states = await self.states(ids) if ids else []
+        return [job_id for job_id, state in zip(ids, states, strict=True) if state != "unknown"]
 
     def _job(
         self, job_id: str, fields: dict[bytes, bytes], place: str | None = None, *, lenient: bool = False

@@ -14,6 +14,7 @@ import base64
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from oxcart.broker.discovery import glob_escape
 from oxcart.broker.slots import has_tag, slot_of
 from oxcart.model.errors import CrossSlotError
 from oxcart.model.names import HIDDEN, check_queue_name
@@ -176,6 +177,15 @@ class Keys:
     def job(self, job_id: str) -> str:
         """Hash: a job."""
         return self.key(job_id)
+
+    def jobs_beginning(self, start: str) -> str:
+        """Pattern: the jobs of the queue and its lanes whose ids begin with a text."""
+        return f"{glob_escape(self.base)}*:{glob_escape(start)}*"
+
+    def id_of(self, key: str) -> str | None:
+        """Returns the id of a job of the queue or a lane by its key; None for another queue's."""
+        found = split_own(key, self.base)
+        return found[1] if found else None
 
     def lock(self, job_id: str) -> str:
         """String: the token of the lease on a job."""

@@ -493,6 +493,10 @@ class MemoryBroker(Parts):
                 for record in (found if oldest else found[::-1])[first : last + 1]
             ]
 
+    async def ids_beginning(self, start: str, most: int) -> list[str]:
+        with self.store.lock:
+            return sorted(job_id for job_id in self.store.records if job_id.startswith(start))
+
     async def ended(self, job_id: str) -> Ended:
         record = self.store.records.get(job_id)
         if record is None:

@@ -155,6 +155,9 @@ class Broker(Parts, Protocol):
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state."""
 
+    async def ids_beginning(self, start: str, most: int) -> list[str]:
+        """Returns the ids of jobs that begin with a text, sorted. Stops soon after ``most``."""
+
 
 class QueueKeys(Protocol):
     """The keys that the engine and a queue's face use themselves."""
