@@ -90,6 +90,7 @@ PARTS = {
         "promote_all",
         "remove",
         "remove_orphans",
+        "resolve",
         "retry",
         "retry_all",
         "search",

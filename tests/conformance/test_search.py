@@ -10,7 +10,7 @@ import pytest
 from oxcart import PermanentError, Queue, TemporaryError, Worker
 from oxcart.broker.memory import MemoryServer
 from oxcart.engine.running import RunningJob
-from oxcart.model.errors import JobFailed, ValidationError
+from oxcart.model.errors import AmbiguousId, JobFailed, JobNotFound, ValidationError
 from oxcart.model.state import State
 from tests.conformance.conftest import Venue
 from tests.signals import eventually
@@ -197,3 +197,30 @@ async def test_failures_show_jobs_that_will_be_retried(venue: Venue) -> None:
 async def _is_retrying(queue: Queue, job_id: str) -> bool:
     job = await queue.jobs.get(job_id)
     return job is not None and job.state is State.RETRYING
+
+
+async def test_a_unique_beginning_of_an_id_is_resolved(venue: Venue) -> None:
+    queue = venue.queue()
+    ids = [(await queue.add("a")).id for _ in range(2)]
+    for one in ids:
+        assert await queue.jobs.resolve(one) == one
+        assert await queue.jobs.resolve(one[:20]) == one
+    with pytest.raises(JobNotFound, match="zzzz"):
+        await queue.jobs.resolve("zzzz")
+    with pytest.raises(JobNotFound):
+        await queue.jobs.resolve(ids[0][:3])
+    with pytest.raises(JobNotFound):
+        await venue.queue("other").jobs.resolve(ids[0][:20])
+
+
+async def test_an_ambiguous_beginning_lists_candidates(venue: Venue) -> None:
+    venue.needs("custom_ids")
+    queue = venue.queue()
+    for number in range(12):
+        await queue.add("a", job_id=f"order-{number:02}")
+    with pytest.raises(
+        AmbiguousId, match=r"id order- is ambiguous: it may be order-00, .*, …; write"
+    ) as caught:
+        await queue.jobs.resolve("order-")
+    assert caught.value.candidates == tuple(f"order-{number:02}" for number in range(10))
+    assert await queue.jobs.resolve("order-11") == "order-11"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oxcart.cli import output, settings
+from oxcart.cli.completion import job_names
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.operations import LimitOption
 from oxcart.cli.progress import Bar
@@ -15,7 +16,10 @@ from oxcart.cli.settings import JsonOption, QueueArgument
 if TYPE_CHECKING:
     from oxcart.jobs import Cancelled
 
-NameOption = Annotated[list[str] | None, typer.Option("--name", help="Only jobs of this name; repeatable.")]
+NameOption = Annotated[
+    list[str] | None,
+    typer.Option("--name", help="Only jobs of this name; repeatable.", autocompletion=job_names),
+]
 TagOption = Annotated[
     list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="Only jobs with this tag; repeatable.")
 ]
@@ -100,8 +104,10 @@ def _cancel_some(
     async def work() -> list[dict[str, Any]]:
         done: list[dict[str, Any]] = []
         async with settings.of(ctx).queue(queue) as source:
-            for job_id in job_ids:
+            for given in job_ids:
+                job_id = given
                 try:
+                    job_id = await source.jobs.resolve(given)
                     came = await source.jobs.cancel(job_id, reason, force=force)
                 except JobError as error:
                     done.append({"id": job_id, "ok": False, "error": str(error)})

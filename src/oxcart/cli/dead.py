@@ -19,6 +19,7 @@ from oxcart.cli.settings import JsonOption, QueueArgument
 if TYPE_CHECKING:
     from oxcart.dead_letters import DeadDone, Which
     from oxcart.jobs import OnProgress
+    from oxcart.model.job import Job
     from oxcart.queue import Queue
 
 app = settings.group("dead", "Dead letters: jobs that used up their attempts or their lifetime.")
@@ -95,7 +96,11 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about a dead letter."""
-    found = settings.on_queue(ctx, queue, lambda source: source.dead_letters.get(job_id, permanent=permanent))
+
+    async def read(source: Queue) -> Job:
+        return await source.dead_letters.get(await source.jobs.resolve(job_id), permanent=permanent)
+
+    found = settings.on_queue(ctx, queue, read)
     if as_json:
         output.document(as_document(found, "failed"))
         return
@@ -246,7 +251,9 @@ def _each(
     as_json: bool,
     what: str = "will run again",
 ) -> None:
-    results = settings.on_queue(ctx, queue, lambda source: each(job_ids, lambda one: act(source, one)))
+    results = settings.on_queue(
+        ctx, queue, lambda source: each(source, job_ids, lambda one: act(source, one))
+    )
     report(results, what, as_json)
 
 

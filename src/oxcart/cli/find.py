@@ -8,6 +8,7 @@ import typer
 
 from oxcart.cli import output, settings
 from oxcart.cli.cancel import CorrelationOption, NameOption, TagOption, tags_of
+from oxcart.cli.completion import state_names
 from oxcart.cli.jobs import as_document
 from oxcart.cli.queues import require
 from oxcart.cli.settings import JsonOption, QueueArgument, Settings
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 StateOption = Annotated[
     list[str] | None,
-    typer.Option("--state", help="Only this state, for example dead_letter; repeatable.", show_default="all"),
+    typer.Option(
+        "--state",
+        help="Only this state, for example dead_letter; repeatable.",
+        show_default="all",
+        autocompletion=state_names,
+    ),
 ]
 SinceOption = Annotated[
     str | None,
@@ -116,7 +122,9 @@ def failures(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            help="failed, dead_letter, retrying or cancelled; repeatable.", show_default="the first two"
+            help="failed, dead_letter, retrying or cancelled; repeatable.",
+            show_default="the first two",
+            autocompletion=state_names,
         ),
     ] = None,
     name: NameOption = None,
@@ -217,7 +225,9 @@ def _changed(job: Job) -> int:
 def _outcome(job: Job, place: str) -> Any:
     from oxcart.model.search import failure_of
 
-    return failure_of(job) or (job.return_value if place == "completed" else None)
+    return failure_of(job) or (
+        output.data(job.return_value) if place == "completed" and job.return_value is not None else None
+    )
 
 
 def _total(found: Found, first: int, scan: int) -> str:

@@ -34,11 +34,13 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a job with the jobs that it waits for (children, dependencies), and its dependents."""
+    from oxcart.cli.jobs import resolve
 
     async def read() -> tuple[FlowView | None, dict[str, Kind]]:
         async with settings.of(ctx).queue(queue) as source:
-            found = await source.flows.get(job_id, depth=depth, limit=limit)
-            return found, await source.flows.dependents(job_id)
+            top = await resolve(source, queue, job_id)
+            found = await source.flows.get(top, depth=depth, limit=limit)
+            return found, await source.flows.dependents(top)
 
     found, behind = settings.run(read())
     if found is None:

@@ -25,7 +25,8 @@ from oxcart.cli.options import (
     SkipOnOption,
     TargetOption,
 )
-from oxcart.cli.settings import JsonOption, QueueArgument
+from oxcart.cli.queues import missing, note_new
+from oxcart.cli.settings import JsonOption, QueueArgument, Settings
 
 if TYPE_CHECKING:
     from oxcart.model.job import Job
@@ -116,7 +117,7 @@ def add(
         from oxcart.model.duration import parse_ms
 
         parse_ms(wait, "wait")  # before anything is written
-    settings.run(_add(settings.of(ctx).queue(queue), name, payloads, options, wait, as_json, lines))
+    settings.run(_add(settings.of(ctx), queue, name, payloads, options, wait, as_json, lines))
 
 
 def job(
@@ -131,11 +132,11 @@ def job(
 
     async def read() -> tuple[Job | None, str, list[str]]:
         async with settings.of(ctx).queue(queue) as source:
-            job = await source.jobs.get(job_id)
+            found = await resolve(source, queue, job_id)
             return (
-                job,
-                await source.jobs.state(job_id),
-                await source.jobs.handle(job_id).logs() if logs else [],
+                await source.jobs.get(found),
+                await source.jobs.state(found),
+                await source.jobs.handle(found).logs() if logs else [],
             )
 
     found, state, log = settings.run(read())
@@ -159,15 +160,14 @@ def logs(
 ) -> None:
     """Print a job's log, oldest line first."""
 
-    async def read() -> tuple[bool, list[str]]:
+    async def read() -> tuple[str, list[str]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await source.jobs.get(job_id) is not None, await source.jobs.handle(job_id).logs()
+            found = await resolve(source, queue, job_id)
+            return found, await source.jobs.handle(found).logs()
 
-    known, lines = settings.run(read())
-    if not known:
-        raise CommandError(f"queue {queue} has no job {job_id}", FAILED)
+    found, lines = settings.run(read())
     if as_json:
-        output.document({"queue": queue, "id": job_id, "logs": lines})
+        output.document({"queue": queue, "id": found, "logs": lines})
         return
     for line in lines:
         output.text(line)
@@ -204,7 +204,7 @@ def retry(
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await each(job_ids, lambda one: source.jobs.retry(one, reset=reset))
+            return await each(source, job_ids, lambda one: source.jobs.retry(one, reset=reset))
 
     report(settings.run(work()), "will run again", as_json)
 
@@ -220,13 +220,29 @@ def remove(
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await each(job_ids, lambda one: source.jobs.remove(one, children=children))
+            return await each(source, job_ids, lambda one: source.jobs.remove(one, children=children))
 
     report(settings.run(work()), "removed", as_json)
 
 
+async def resolve(source: Queue, queue: str, job_id: str) -> str:
+    """Returns the id of a job by its id or a unique beginning.
+
+    Raises:
+        CommandError: There is no such job.
+        AmbiguousId: Several jobs have such ids.
+    """
+    from oxcart.model.errors import JobNotFound
+
+    try:
+        return await source.jobs.resolve(job_id)
+    except JobNotFound as error:
+        raise CommandError(f"queue {queue} has no job {job_id}", FAILED) from error
+
+
 async def _add(
-    queue: Queue,
+    using: Settings,
+    queue_name: str,
     name: str,
     payloads: list[Any],
     options: dict[str, Any],
@@ -234,11 +250,13 @@ async def _add(
     as_json: bool,
     many: bool,
 ) -> None:
-    async with queue:
+    new = await missing(using, [queue_name])
+    async with using.queue(queue_name) as queue:
         if "after" in options:
             handles = [await queue.add(name, payload, **options) for payload in payloads]
         else:
             handles = await queue.add_many([(name, payload) for payload in payloads], **options)
+        note_new(new)
         made = [
             {"id": handle.id, "queue": queue.name, "created": handle.created, "duplicate": handle.duplicate}
             for handle in handles
@@ -297,13 +315,15 @@ def json_or_text(value: str | None) -> Any:
         return value
 
 
-async def each(ids: list[str], act: Callable[[str], Awaitable[None]]) -> list[dict[str, Any]]:
-    """Applies a call to each job; a refused job does not stop the others."""
+async def each(source: Queue, ids: list[str], act: Callable[[str], Awaitable[None]]) -> list[dict[str, Any]]:
+    """Applies a call to each job, by its id or a unique beginning; a refused job does not stop the others."""
     from oxcart.model.errors import JobError
 
     done: list[dict[str, Any]] = []
-    for job_id in ids:
+    for given in ids:
+        job_id = given
         try:
+            job_id = await source.jobs.resolve(given)
             await act(job_id)
         except JobError as error:
             done.append({"id": job_id, "ok": False, "error": str(error)})
@@ -409,7 +429,7 @@ def _facts(job: Job, wire_state: str, wire: bool) -> dict[str, Any]:
         "started": output.moment(job.processed_on),
         "finished": output.moment(job.finished_on),
         "worker": job.worker_id,
-        "progress": job.progress or None,
+        "progress": output.data(job.progress) if job.progress else None,
         "parent": job.parent_key,
         "stalled": job.stalled_count or None,
         "reason": job.failed_reason,
@@ -421,7 +441,7 @@ def _facts(job: Job, wire_state: str, wire: bool) -> dict[str, Any]:
         "idempotency key": job.idempotency_key,
         "limit key": job.extra.get("ox:limit"),
         "callback": job.callback_url,
-        "result": job.return_value if wire_state == "completed" else None,
+        "result": output.data(job.return_value) if wire_state == "completed" else None,
     }
     shown = {name: value for name, value in facts.items() if value is not None}
-    return shown | {"data": job.data}
+    return shown | {"data": output.data(job.data)}

@@ -119,7 +119,7 @@ def promote(
 
         async def work() -> list[dict[str, Any]]:
             async with settings.of(ctx).queue(queue) as source:
-                return await each(job_ids, lambda one: source.jobs.handle(one).promote())
+                return await each(source, job_ids, lambda one: source.jobs.handle(one).promote())
 
         report(settings.run(work()), "will run now", as_json)
         return
@@ -261,7 +261,7 @@ def clear_logs(
 
     async def work() -> list[dict[str, Any]]:
         async with settings.of(ctx).queue(queue) as source:
-            return await each(job_ids, lambda one: source.jobs.handle(one).clear_logs(keep))
+            return await each(source, job_ids, lambda one: source.jobs.handle(one).clear_logs(keep))
 
     report(settings.run(work()), "log cleared", as_json)
 

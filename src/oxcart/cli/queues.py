@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oxcart.cli import output, settings
+from oxcart.cli.completion import queue_names
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.settings import JsonOption, Settings
 
@@ -18,13 +19,18 @@ if TYPE_CHECKING:
 #: States by shorter names, for the heads of columns.
 _SHORT = {"prioritized": "priority", "waiting-children": "children"}
 
-QueueNames = Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")]
+QueueNames = Annotated[
+    list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.", autocompletion=queue_names)
+]
 
 
 def queues(
     ctx: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Only these queues.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUEUE]...", help="Only these queues.", show_default=False, autocompletion=queue_names
+        ),
     ] = None,
     match: Annotated[
         str | None, typer.Option(metavar="PATTERN", help="Only queues whose names match: mail-*, *.webhooks.")
@@ -165,22 +171,32 @@ def resume(ctx: typer.Context, names: QueueNames, as_json: JsonOption = False) -
 def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -> None:
     using = settings.of(ctx)
 
-    async def switch() -> set[str]:
-        # A Bridge namespace decides itself which types exist.
-        known = names if using.namespace else [row["queue"] for row in await _overview(using, names)]
+    async def switch() -> list[str]:
+        new = await missing(using, names)
         for name in names:
             async with using.queue(name) as queue:
                 await (queue.pause() if paused else queue.resume())
-        return set(names) - set(known)
+        return new
 
-    for name in sorted(settings.run(switch())):
-        # It may be intended: a queue can be paused before its first job. More often it is a typing error.
-        output.error(f"note: there was no queue {name} until now")
+    note_new(settings.run(switch()))
     if as_json:
         output.document([{"queue": name, "paused": paused} for name in names])
     else:
         for name in names:
             output.text(f"{name}: {'paused' if paused else 'resumed'}")
+
+
+async def missing(using: Settings, names: list[str]) -> list[str]:
+    """Returns the queues among these that do not exist, sorted; in a namespace, any type may be used."""
+    if using.namespace is not None:
+        return []
+    return sorted(set(names) - {row["queue"] for row in await _overview(using, names)})
+
+
+def note_new(names: list[str]) -> None:
+    """Notes that a command made queues. It may be intended; more often it is a typing error."""
+    for name in names:
+        output.error(f"note: there was no queue {name} until now")
 
 
 async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
+from oxcart.cli.completion import queue_names
+
 if TYPE_CHECKING:
     from oxcart.broker.connection import Reconnect, Server
     from oxcart.queue import Queue
@@ -20,7 +22,9 @@ DEFAULT_PREFIX = "bull"
 ATTEMPTS = 3
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-QueueArgument = Annotated[str, typer.Argument(help="The queue's name.", show_default=False)]
+QueueArgument = Annotated[
+    str, typer.Argument(help="The queue's name.", show_default=False, autocompletion=queue_names)
+]
 
 
 @dataclass
@@ -31,11 +35,13 @@ class Settings:
         url: The server, or None for the embedded one.
         prefix: The prefix of queue names in keys.
         namespace: The Bridge namespace whose job types are the queues, instead of BullMQ's.
+        attempts: How often to try to reach the server.
     """
 
     url: str | None = None
     prefix: str = DEFAULT_PREFIX
     namespace: str | None = None
+    attempts: int = ATTEMPTS
     _server: Server | None = field(default=None, repr=False)
 
     @property
@@ -52,7 +58,7 @@ class Settings:
         """Returns the reconnect policy: a command gives up, while a worker would wait."""
         from oxcart.broker.connection import Reconnect
 
-        return Reconnect(attempts=ATTEMPTS)
+        return Reconnect(attempts=self.attempts)
 
     def queue(self, name: str) -> Queue:
         """Returns a queue whose calls give up soon."""

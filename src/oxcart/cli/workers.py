@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oxcart.cli import output, settings
+from oxcart.cli.completion import queue_names
 from oxcart.cli.settings import JsonOption, Settings
 
 if TYPE_CHECKING:
@@ -23,7 +24,12 @@ def workers(
     ctx: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[QUEUE]...", help="Only workers of these queues.", show_default=False),
+        typer.Argument(
+            metavar="[QUEUE]...",
+            help="Only workers of these queues.",
+            show_default=False,
+            autocompletion=queue_names,
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
