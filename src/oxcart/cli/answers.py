@@ -83,7 +83,7 @@ def _cell(value: Any, instant: bool) -> str:
     value = plain(value)
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return output.show(value)
+    return output.count(value)
 
 
 def _csv_cell(value: Any) -> Any:
