@@ -80,9 +80,15 @@ def test_every_key_is_in_the_tables() -> None:
         for name, value in vars(BridgeKeys).items()
         if callable(value)
         and not name.startswith("_")
-        and name not in ("key", "slot", "client_name", "inboxes")
+        and name not in ("key", "slot", "client_name", "id_of", "inboxes", "jobs_beginning")
     }
     assert methods == set(DOCUMENT) | set(OURS)
+
+
+def test_the_id_of_a_job_is_read_from_its_key() -> None:
+    keys = BridgeKeys("email")
+    assert keys.jobs_beginning("4f[") == "bridge:jobs:data:4f\\[*"
+    assert keys.id_of(keys.data("4f59")) == "4f59"
 
 
 def test_inboxes_of_a_worker_are_those_of_the_namespace() -> None:

@@ -96,7 +96,17 @@ def test_names(
 
 def test_every_key_has_a_row() -> None:
     methods = {name for name, value in vars(Keys).items() if callable(value) and not name.startswith("_")}
-    assert methods - {"client_name", "consumer_names", "inboxes", "slot"} == {row[0] for row in NAMES}
+    no_keys = {"client_name", "consumer_names", "id_of", "inboxes", "jobs_beginning", "slot"}
+    assert methods - no_keys == {row[0] for row in NAMES}
+
+
+def test_the_id_of_a_job_is_read_from_its_key() -> None:
+    keys = Keys("ada")
+    assert keys.id_of("bull:ada:order-7") == "order-7"
+    assert keys.id_of("bull:ada@all;c=gpu:order-7") == "order-7"
+    assert keys.id_of("bull:ada@example.com:order-7") is None
+    assert keys.id_of("bull:adam:order-7") is None
+    assert Keys("a*b").jobs_beginning("x[") == "bull:a\\*b*:x\\[*"
 
 
 def test_inboxes_of_a_lane_include_that_of_its_queue() -> None:
