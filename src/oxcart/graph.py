@@ -231,7 +231,7 @@ class Graph:
             if job._options.callback_url is not None:
                 await job.queue._core.expect_webhooks([one.id])
         return [
-            JobHandle(job.queue, one.id, job.name, one.created)
+            JobHandle(job.queue, one.id, job.name, one.created, one.duplicate)
             for job, one in zip(self.jobs, added, strict=True)
         ]
 

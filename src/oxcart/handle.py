@@ -97,9 +97,17 @@ class JobHandle(Parent, Generic[R]):
             raise ValidationError("keep", "an integer, at least 0", keep)
         await self._logs.clear(self.id, keep)
 
-    async def update_progress(self, progress: Any) -> None:
-        """Writes the job's progress: a number from 0 to 100, or an object."""
-        await self.queue._core.broker.set_progress(self.id, check_progress(progress))
+    async def update_progress(self, progress: Any, message: str | None = None) -> None:
+        """Writes the job's progress.
+
+        Args:
+            progress: A number from 0 to 100, or an object.
+            message: Text beside it; a number is then stored as ``{"percent": 50, "message": "…"}``.
+
+        Raises:
+            ValidationError: The progress or the message is out of its bounds; nothing was written.
+        """
+        await self.queue._core.broker.set_progress(self.id, check_progress(progress, message=message))
 
     async def update_data(self, data: Any) -> None:
         """Replaces the job's payload."""

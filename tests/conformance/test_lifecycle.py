@@ -202,7 +202,7 @@ async def test_progress_checkpoint_and_data(venue: Venue) -> None:
     queue = venue.queue()
 
     async def handle(job: RunningJob) -> Any:
-        await job.update_progress(40)
+        await job.update_progress(40, message="reading")
         if job.attempt == 1:
             await job.checkpoint({"row": 7})
             await job.update_data({"n": 2})
@@ -213,7 +213,11 @@ async def test_progress_checkpoint_and_data(venue: Venue) -> None:
     job = await queue.add("n", {"n": 1}, backoff={"type": "fixed", "delay": 1})
     async with Worker(queue).running():
         assert await job.result(LIMIT) == [{"row": 7}, {"n": 2}]
-    assert (await job.get()).progress == 40
+    stored = (await job.get()).progress  # Bridge's record also has the time of the change
+    assert (stored["percent"], stored["message"]) == (40, "reading")
+    await job.update_progress(41, message="by hand")
+    stored = (await job.get()).progress
+    assert (stored["percent"], stored["message"]) == (41, "by hand")
 
 
 async def test_job_running_at_shutdown_returns_without_an_attempt(venue: Venue) -> None:

@@ -343,3 +343,9 @@ class TestFailureLog:
         job = make_job()
         log_failure(job, verdict.of_result(job, Cancel("not wanted")))
         assert caplog.records == []
+
+
+def test_the_code_of_an_error_is_recorded() -> None:
+    outcome = verdict.of_error(make_job(), TemporaryError("later", code="bank-busy"))
+    assert (outcome.category, outcome.code) == ("temporary", "bank-busy")
+    assert verdict.of_error(make_job(), TemporaryError("later")).code == "TemporaryError"

@@ -230,6 +230,13 @@ def test_temporary_error() -> None:
         TemporaryError("later", retry_after=-1)
 
 
+def test_temporary_error_with_a_code() -> None:
+    error = TemporaryError("later", retry_after="5s", code="E42")
+    assert (error.code, TemporaryError("later").code) == ("E42", None)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.code, copy.retry_after_ms) == ("later", "E42", 5000)
+
+
 def test_permanent_error() -> None:
     error = PermanentError("no", code="E42")
     assert (str(error), error.code, error.cause) == ("no", "E42", None)

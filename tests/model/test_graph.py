@@ -63,7 +63,7 @@ class TestArranging:
             ([node(job_id="a"), node(job_id="a")], "different for every job"),
             ([node(job_id="a:b:c")], "without ':'"),
             ([node(deduplication="d")], "without dependencies"),
-            ([node(idempotency_key="k")], "without dependencies"),
+            ([node(idempotency_key="k"), node(idempotency_key="k")], "used once in a graph"),
             ([node()] * 1001, "at most 1000 jobs"),
             (
                 [node() for _ in range(500)] + [node(*range(500)) for _ in range(50)],

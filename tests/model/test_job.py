@@ -50,6 +50,24 @@ def test_progress(value: Any) -> None:
     assert check_progress(value) == value
 
 
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (50, {"percent": 50, "message": "halfway"}),
+        ({"step": 2}, {"step": 2, "message": "halfway"}),
+        ({"message": "old"}, {"message": "halfway"}),
+    ],
+)
+def test_a_progress_with_a_message_is_an_object(value: Any, stored: Any) -> None:
+    assert check_progress(value, message="halfway") == stored
+
+
+@pytest.mark.parametrize("message", ["", "x" * 1001, 5, b"x"])
+def test_a_bad_message_of_a_progress(message: Any) -> None:
+    with pytest.raises(ValidationError, match="message must be text of 1 to 1000 characters"):
+        check_progress(50, message=message)
+
+
 @pytest.mark.parametrize("value", [-1, 101, 100.1, float("nan"), float("inf"), True, "50", None, [50]])
 def test_bad_progress(value: Any) -> None:
     with pytest.raises(ValidationError, match="progress must be a number from 0 to 100 or an object, got"):

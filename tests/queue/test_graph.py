@@ -177,3 +177,62 @@ class TestWithoutAnEventLoop:
         async with Worker(queue).running():
             assert await queue.jobs.handle(job_id).result(LIMIT) == len(ran)
         assert ran.index("join") < ran.index("last")
+
+
+class TestIdempotencyKeys:
+    async def test_after_with_a_known_key_returns_the_existing_job(self, queue: Queue) -> None:
+        first = await queue.add("first")
+        one = await queue.add("n", {"x": 1}, after=[first], idempotency_key="k")
+        two = await queue.add("n", {"x": 2}, after=[first], idempotency_key="k")
+        assert (one.created, one.duplicate) == (True, False)
+        assert (two.id, two.created, two.duplicate) == (one.id, False, True)
+        stored = await one.get()
+        assert (stored.data, stored.idempotency_key) == ({"x": 1}, "k")
+        assert await queue.counts() == {**await queue.counts(), "waiting": 1, "waiting-children": 1}
+
+    async def test_a_key_is_one_with_and_without_dependencies(self, queue: Queue) -> None:
+        first = await queue.add("first")
+        plain = await queue.add("n", idempotency_key="plain")
+        tied = await queue.add("n", after=[first], idempotency_key="tied")
+        assert (await queue.add("n", after=[first], idempotency_key="plain")).id == plain.id
+        assert (await queue.add("n", idempotency_key="tied")).id == tied.id
+        other = await queue.add("other", after=[first], idempotency_key="tied")
+        assert other.created
+
+    async def test_the_key_of_a_removed_job_is_free(self, queue: Queue) -> None:
+        first = await queue.add("first")
+        one = await queue.add("n", after=[first], idempotency_key="k")
+        await one.remove()
+        two = await queue.add("n", after=[first], idempotency_key="k", idempotency_window="1h")
+        assert (two.created, two.id != one.id) == (True, True)
+        assert (await queue.add("n", idempotency_key="k")).id == two.id
+
+    async def test_dependents_wait_for_the_existing_job(self, queue: Queue) -> None:
+        ran = Ran().on(queue)
+        existing = await queue.add("middle", idempotency_key="k", delay="1h")
+        graph = Graph(queue)
+        middle = graph.job("middle", after=[graph.job("first")], idempotency_key="k")
+        graph.job("last", after=[middle])
+        first, found, last = await graph.add()
+        assert (found.id, found.duplicate) == (existing.id, True)
+        async with Worker(queue).running():
+            await first.result(LIMIT)
+            assert await last.state() == "waiting-children"
+            await existing.promote()
+            await last.result(LIMIT)
+        assert ran == ["first", "middle", "last"]
+
+    async def test_racing_adds_make_one_job(self, queue: Queue) -> None:
+        first = await queue.add("first")
+        many = [queue.add("n", after=[first], idempotency_key="k") for _ in range(20)]
+        jobs = await asyncio.gather(*many)
+        assert len({job.id for job in jobs}) == 1
+        assert sum(job.created for job in jobs) == 1
+
+    async def test_a_key_twice_in_one_graph_is_refused(self, queue: Queue) -> None:
+        graph = Graph(queue)
+        graph.job("n", idempotency_key="k")
+        graph.job("n", idempotency_key="k")
+        with pytest.raises(ValidationError, match="idempotency_key must be used once in a graph"):
+            await graph.add()
+        assert sum((await queue.counts()).values()) == 0

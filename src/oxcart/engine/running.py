@@ -261,9 +261,17 @@ class RunningJob(Parent):
             if self.on_cancel is not None:
                 self.on_cancel()
 
-    async def update_progress(self, progress: Any) -> None:
-        """Writes the job's progress: a number from 0 to 100, or an object."""
-        await self._broker.set_progress(self.id, check_progress(progress))
+    async def update_progress(self, progress: Any, message: str | None = None) -> None:
+        """Writes the job's progress.
+
+        Args:
+            progress: A number from 0 to 100, or an object.
+            message: Text beside it; a number is then stored as ``{"percent": 50, "message": "…"}``.
+
+        Raises:
+            ValidationError: The progress or the message is out of its bounds; nothing was written.
+        """
+        await self._broker.set_progress(self.id, check_progress(progress, message=message))
 
     async def log(self, *lines: str) -> None:
         """Appends lines to the job's log."""

@@ -247,9 +247,17 @@ class SyncRunningJob:
 
     # -- what the handler reports
 
-    def update_progress(self, progress: Any) -> None:
-        """Writes the job's progress: a number from 0 to 100, or an object."""
-        self._link.call("update_progress", progress)
+    def update_progress(self, progress: Any, message: str | None = None) -> None:
+        """Writes the job's progress.
+
+        Args:
+            progress: A number from 0 to 100, or an object.
+            message: Text beside it; a number is then stored as ``{"percent": 50, "message": "…"}``.
+
+        Raises:
+            ValidationError: The progress or the message is out of its bounds; nothing was written.
+        """
+        self._link.call("update_progress", progress, message)
 
     def log(self, *lines: str) -> None:
         """Appends lines to the job's log."""

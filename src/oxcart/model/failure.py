@@ -50,16 +50,22 @@ class TemporaryError(OxcartError):
         message: What went wrong.
         cause: The original error, if any.
         retry_after: When to retry; None uses the job's backoff.
+        code: The application's code for the kind of failure.
     """
 
     def __init__(
-        self, message: str, cause: BaseException | None = None, retry_after: Duration | None = None
+        self,
+        message: str,
+        cause: BaseException | None = None,
+        retry_after: Duration | None = None,
+        code: str | None = None,
     ) -> None:
-        super().__init__(message, cause, retry_after)
+        super().__init__(message, cause, retry_after, code)
         self.message = message
         self.cause = self.__cause__ = cause
         self.retry_after = retry_after
         self.retry_after_ms = None if retry_after is None else parse_ms(retry_after, "retry_after")
+        self.code = code
 
     def __str__(self) -> str:
         return self.message

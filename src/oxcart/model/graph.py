@@ -88,8 +88,14 @@ def arrange(nodes: Sequence[Node]) -> list[int]:
     if edges > MOST_EDGES:
         raise ValidationError("graph", f"at most {MOST_EDGES} dependencies", edges)
     ids: set[tuple[str, str, str]] = set()
+    keys: set[tuple[str, str, str, str]] = set()
     for node in nodes:
         _check(node, len(nodes), ids)
+        if (key := node.options.idempotency_key) is not None:
+            named = (node.prefix, node.queue, node.name, key)
+            if named in keys:
+                raise ValidationError("idempotency_key", "used once in a graph for a name", key)
+            keys.add(named)
     order = _sorted(nodes)
     depths = [1] * len(nodes)
     for number in order:
@@ -115,10 +121,6 @@ def _check(node: Node, count: int, ids: set[tuple[str, str, str]]) -> None:
     options = node.options
     if options.deduplication is not None:
         raise ValidationError("deduplication", "that of a job without dependencies", node.name)
-    if options.idempotency_key is not None:
-        raise ValidationError(
-            "idempotency_key", "that of a job without dependencies", options.idempotency_key
-        )
     check_new_id(options.job_id, (node.prefix, node.queue), "graph", ids)
 
 

@@ -100,9 +100,17 @@ class JobHandle(_portal.Twin[_handle.JobHandle[R]], Generic[R]):
         """Drops the job's log except the newest lines."""
         self.queue.run(self.asynchronous.clear_logs(keep))
 
-    def update_progress(self, progress: Any) -> None:
-        """Writes the job's progress: a number from 0 to 100, or an object."""
-        self.queue.run(self.asynchronous.update_progress(progress))
+    def update_progress(self, progress: Any, message: str | None = None) -> None:
+        """Writes the job's progress.
+
+        Args:
+            progress: A number from 0 to 100, or an object.
+            message: Text beside it; a number is then stored as ``{"percent": 50, "message": "…"}``.
+
+        Raises:
+            ValidationError: The progress or the message is out of its bounds; nothing was written.
+        """
+        self.queue.run(self.asynchronous.update_progress(progress, message))
 
     def update_data(self, data: Any) -> None:
         """Replaces the job's payload."""

@@ -223,6 +223,7 @@ def encode_job(
     *,
     parent: ParentLink | None = None,
     waits: bool = False,
+    keyed: bool = False,
     counted: bool = False,
     sealer: Sealer | None = None,
 ) -> Encoded:
@@ -235,6 +236,7 @@ def encode_job(
         now: The time in ms, or empty for the server's.
         parent: The job that it is a child of.
         waits: Whether it waits for children that are added with it.
+        keyed: Whether a tied job may have an idempotency key, as those of graphs may.
         counted: Whether a job without an id gets the next number of the queue, as peers do. Such an id
             is known only after the add.
         sealer: Seals the payload for this job.
@@ -261,11 +263,13 @@ def encode_job(
     if sealer is not None:
         body = sealer.seal("payload", job_id, body)
     if parent is not None or waits or options.deduplication is not None:
-        if options.idempotency_key is not None:
+        if options.idempotency_key is not None and not keyed:
             raise ValidationError(
                 "idempotency_key", "that of a job outside of flows", options.idempotency_key
             )
         flags = f"{TIED}{flags}{'D' if options.deduplication else ''}{'P' if waits else ''}"
+        if options.idempotency_key is not None:
+            flags = f"{flags}I{options.idempotency_window}"
     elif options.idempotency_key is not None:
         flags = f"{flags}I{options.idempotency_window}"
     payload.check_size(body, opts, options.size_limit)

@@ -7,7 +7,7 @@ All queues of a graph are in one slot of one server, so the broker of any of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.flows import MOST_BYTES
@@ -44,7 +44,7 @@ class QueueGraphs(QueuePart, Graphs):
         for number in order:
             node = nodes[number]
             ids[number], job = codec.encode_job(
-                node.name, node.data, node.options, now, waits=True, sealer=node.sealer
+                node.name, node.data, node.options, now, waits=True, keyed=True, sealer=node.sealer
             )
             jobs += [queues.number(node.prefix, node.queue), *job]
             weight += len(job[2]) + len(job[3])  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ class QueueGraphs(QueuePart, Graphs):
         )
         if status < 0:
             raise error_for_code(status, text(detail), "add")
-        return [AddedNode(ids[number], detail[turn[number] - 1] == 1) for number in range(len(nodes))]
+        return [_added(ids[number], detail[turn[number] - 1]) for number in range(len(nodes))]
 
     async def dependents(self, job_id: str) -> dict[str, Kind]:
         broker = self._broker
@@ -78,6 +78,12 @@ class QueueGraphs(QueuePart, Graphs):
             found |= {text(key[2:]): kinds[kind] for key, kind in pairs}
             if cursor == b"0":
                 return dict(sorted(found.items()))
+
+
+def _added(job_id: str, code: Any) -> AddedNode:
+    if isinstance(code, list):  # the job that owns its idempotency key
+        return AddedNode(text(code[0]), created=False, duplicate=True)
+    return AddedNode(job_id, created=code == 1)
 
 
 class _Queues:

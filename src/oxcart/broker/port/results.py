@@ -17,10 +17,17 @@ DeadVerb = Literal["list", "replay", "purge"]
 
 
 class AddedNode(msgspec.Struct, frozen=True):
-    """A job of a graph that was added: its id, and whether this add made it."""
+    """A job of a graph that was added.
+
+    Attributes:
+        id: Its id; that of the existing job if its idempotency key has one.
+        created: Whether this add made the job.
+        duplicate: Whether a job of the same name and idempotency key existed.
+    """
 
     id: str
     created: bool
+    duplicate: bool = False
 
 
 class AddedTree(msgspec.Struct, frozen=True):

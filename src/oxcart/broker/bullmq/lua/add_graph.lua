@@ -5,11 +5,12 @@
 --          4 how many queues, and the prefix of each
 --          then how many jobs, dependencies before their dependents; for each: number of its queue, and
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
---          (as in parts/adding.lua)
+--          (as in parts/adding.lua). Flags also: "I" and ms for a job with an idempotency key, in the field `ox:idem`
 --          then how many dependencies; for each: number of the job that waits, kind (`a` AFTER, `y` AFTER_ANY),
 --          number of the job that it waits for, or 0 and: number of its queue, its id
--- Returns  { 1, codes }: one code per job, 1 added, 0 a job of this id existed and is left as it is; or nothing was
---          written and { -15, key } there is no such job to wait for, { -16, id } the chain behind it is too long
+-- Returns  { 1, codes }: one code per job, 1 added, 0 a job of this id existed and is left as it is, { id, 1 } the job
+--          that owns its idempotency key, which takes its place; or nothing was written and { -15, key } there is no
+--          such job to wait for, { -16, id } the chain behind it is too long
 -- Events   per job `added`, and `waiting`, `delayed` or `waiting-children`; `duplicated` for an id that exists; then
 --          those of jobs whose dependencies have already ended
 -- Keeps    a job is released only when all its dependencies are known, and at most once
@@ -25,14 +26,13 @@ local now, queues = tonumber(time_of(ARGV[3])), tonumber(ARGV[4])
 local jobs, count, from = {}, tonumber(ARGV[5 + queues]), 6 + queues
 for i = 1, count do
   local prefix = ARGV[4 + tonumber(ARGV[from])]
+  local life = string.match(ARGV[from + 8], "I(%d+)")
   jobs[i], from = read_tied(from + 1)
-  jobs[i].prefix, jobs[i].edges, jobs[i].depth = prefix, {}, 1
+  jobs[i].prefix, jobs[i].edges, jobs[i].depth, jobs[i].life = prefix, {}, 1, life
 end
 for at = from + 1, from + 5 * tonumber(ARGV[from]), 5 do
   local job, edge = jobs[tonumber(ARGV[at])], { kind = ARGV[at + 1], job = jobs[tonumber(ARGV[at + 2])] }
-  if edge.job then
-    edge.prefix, edge.id = edge.job.prefix, edge.job.id
-  else
+  if not edge.job then
     edge.prefix, edge.id = ARGV[4 + tonumber(ARGV[at + 3])], ARGV[at + 4]
   end
   job.edges[#job.edges + 1] = edge
@@ -63,6 +63,19 @@ local function end_of(edge)
   return known_ends[key][1], known_ends[key][2]
 end
 
+-- Lets the job that owns a job's idempotency key take its place. A key whose job is gone has no owner.
+local function find_owner(job)
+  for i = 1, #job.extras, 2 do
+    if job.extras[i] == "ox:idem" then
+      job.key = job.prefix .. "ox:idem:" .. #job.name .. ":" .. job.name .. ":" .. job.extras[i + 1]
+    end
+  end
+  local owner = call("GET", job.key)
+  if owner and look_at(job.prefix .. owner) then
+    job.id, job.owned = owner, true
+  end
+end
+
 local gates = {}
 local function refusal()
   for _, job in ipairs(jobs) do
@@ -75,6 +88,9 @@ local function refusal()
       end
       gates[job.prefix] = read_gate(job.prefix)
     end
+    if job.life and not look_at(job.prefix .. job.id) then
+      find_owner(job)
+    end
     local known = look_at(job.prefix .. job.id)
     job.exists = known and true or false
     if known then
@@ -82,6 +98,7 @@ local function refusal()
     end
     for _, edge in ipairs(job.edges) do
       if edge.job then
+        edge.prefix, edge.id = edge.job.prefix, edge.job.id
         inherit(job, edge.job.priority, edge.job.depth)
       else
         local of = look_at(edge.prefix .. edge.id)
@@ -121,6 +138,11 @@ for i, job in ipairs(jobs) do
     job.extras[#job.extras + 1] = cjson.encode(any)
   end
   codes[i] = add_tied(job.prefix, gates[job.prefix], job)
+  if job.owned then
+    codes[i] = { job.id, 1 }
+  elseif job.key then
+    call("SET", job.key, job.id, "PX", job.life)
+  end
   if job.waits then
     call("SADD", key .. ":dependencies", unpack(waits_for)) -- at most 1000
   end
