@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from oxcart.broker.connection import Reconnect, Server
     from oxcart.broker.probe import ServerProbe
     from oxcart.broker.workers import WorkerRecord
+    from oxcart.queue import Queue
 
 Level = Literal["ok", "note", "warning", "problem"]
 
@@ -21,6 +22,9 @@ Level = Literal["ok", "note", "warning", "problem"]
 OLDEST_SERVER = (6, 2)
 #: The version of the wire format, and the newest version that it was compared with.
 PINNED, COMPARED = (5, 62, 0), (6, 7, 0)
+#: Fixes of findings that several checks make.
+APPEND_ONLY = "CONFIG SET appendonly yes, and CONFIG REWRITE"
+STEP_CLOCK = "run a time service (chrony, systemd-timesyncd) on that machine"
 #: Seconds of difference between clocks at which to warn, and at which to report a problem.
 SKEW = (0.5, 5.0)
 
@@ -33,39 +37,49 @@ class Finding:
         name: The subject of the check.
         level: Whether it is in order.
         detail: The observation.
+        fix: The command or setting that changes it; every finding that is not in order has one.
     """
 
     name: str
     level: Level
     detail: str
+    fix: str = ""
 
     def as_dict(self) -> dict[str, str]:
         """The finding for JSON."""
         return asdict(self)
 
 
-async def examine(server: Server, prefix: str, reconnect: Reconnect) -> list[Finding]:
+async def examine(
+    server: Server, prefix: str, reconnect: Reconnect, open_queue: Callable[[str], Queue]
+) -> list[Finding]:
     """Checks the server and its queues.
 
     Raises:
         BrokerUnavailable: The server cannot be reached.
     """
     from oxcart.broker.discovery import find_queues
+    from oxcart.cli.queue_checks import judge, read_facts
 
     findings, clients = await examine_server(server, reconnect)
     names = await find_queues(server, prefix, reconnect)
     versions: dict[str, str] = {}
-    lost: dict[str, dict[str, int]] = {}
+    lost: dict[str, Mapping[str, int]] = {}
     workers: dict[str, WorkerRecord] = {}
+    judged: list[Finding] = []
+    connected = worker_connections(clients, prefix)
     for name in names:
-        version, unroutable, living = await _of_queue(server, name, prefix, reconnect)
-        workers |= {one.id: one for one in living}
-        if version:
-            versions[name] = version
-        if unroutable:
-            lost[name] = unroutable
+        async with open_queue(name) as queue:
+            facts = await read_facts(queue)
+        workers |= {one.id: one for one in facts.workers}
+        if facts.version:
+            versions[name] = facts.version
+        if facts.unroutable:
+            lost[name] = facts.unroutable
+        judged += judge(facts, connected[name])
     clocks = worker_clocks((one.name, one.hostname, one.skew_ms) for one in workers.values())
-    return [*findings, *clocks, *peers(names, versions), *routes(lost), *connections(clients, prefix)]
+    of_queues = [*judged, *routes(lost)]
+    return [*findings, *clocks, *peers(names, versions), *of_queues, *connections(clients, prefix)]
 
 
 async def examine_server(server: Server, reconnect: Reconnect) -> tuple[list[Finding], list[dict[str, str]]]:
@@ -95,7 +109,8 @@ def _ourselves() -> Finding:
     import oxcart
 
     python = ".".join(str(part) for part in sys.version_info[:3])
-    return Finding("oxcart", "ok", f"{oxcart.__version__} on Python {python}")
+    wire = ".".join(str(part) for part in PINNED)
+    return Finding("oxcart", "ok", f"{oxcart.__version__} on Python {python}, wire format of BullMQ {wire}")
 
 
 def _embedded_or_not(server: Server) -> Finding:
@@ -109,7 +124,9 @@ def server_version(info: dict[str, str], where: str = "") -> Finding:
     shown = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {unwrapped}"
     if numbers(unwrapped) < OLDEST_SERVER:
         needed = ".".join(str(number) for number in OLDEST_SERVER)
-        return Finding(f"version{where}", "problem", f"{shown}; at least {needed} is needed")
+        return Finding(
+            f"version{where}", "problem", f"{shown}; at least {needed} is needed", "upgrade the server"
+        )
     return Finding(f"version{where}", "ok", shown)
 
 
@@ -117,7 +134,8 @@ def role(info: dict[str, str], where: str = "") -> Finding:
     """Checks that the server accepts writes."""
     if info.get("role", "master") == "master":
         return Finding(f"role{where}", "ok", "master")
-    return Finding(f"role{where}", "problem", f"{info['role']}: it refuses writes; connect to its master")
+    refused = f"{info['role']}: it refuses writes"
+    return Finding(f"role{where}", "problem", refused, "set OXCART_URL to the address of its master")
 
 
 def eviction(info: dict[str, str], where: str = "") -> Finding:
@@ -125,14 +143,18 @@ def eviction(info: dict[str, str], where: str = "") -> Finding:
     policy = info.get("maxmemory_policy")
     if policy is None:
         return Finding(
-            f"maxmemory-policy{where}", "warning", "the server does not show it; it must be noeviction"
+            f"maxmemory-policy{where}",
+            "warning",
+            "the server does not show it; it must be noeviction",
+            "look it up in the settings of your provider",
         )
     if policy == "noeviction":
         return Finding(f"maxmemory-policy{where}", "ok", policy)
     return Finding(
         f"maxmemory-policy{where}",
         "problem",
-        f"{policy}: the server may evict jobs; CONFIG SET maxmemory-policy noeviction",
+        f"{policy}: the server may evict jobs",
+        "CONFIG SET maxmemory-policy noeviction",
     )
 
 
@@ -141,7 +163,9 @@ def persistence(info: dict[str, str], where: str = "") -> Finding:
     name = f"persistence{where}"
     for field in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if info.get(field, "ok") != "ok":
-            return Finding(name, "problem", f"{field} is {info[field]}: the disk may be full")
+            return Finding(
+                name, "problem", f"{field} is {info[field]}", "free space on the server's disk, see its log"
+            )
     if info.get("aof_enabled") == "1":
         return Finding(name, "ok", "append-only file")
     saved = int(info.get("rdb_last_save_time", "0")), int(info.get("rdb_changes_since_last_save", "0"))
@@ -151,8 +175,10 @@ def persistence(info: dict[str, str], where: str = "") -> Finding:
             name,
             "warning",
             f"snapshots only, {saved[1]:,} changes since the last {ago:.0f} s ago; a crash loses them",
+            APPEND_ONLY,
         )
-    return Finding(name, "warning", "none seen: a crash or restart of the server loses all jobs")
+    lost = "none seen: a crash or restart of the server loses all jobs"
+    return Finding(name, "warning", lost, APPEND_ONLY)
 
 
 def memory(info: dict[str, str], where: str = "") -> Finding:
@@ -162,7 +188,11 @@ def memory(info: dict[str, str], where: str = "") -> Finding:
         return Finding(f"memory{where}", "ok", f"{used / 2**20:,.1f} MiB used, no limit set")
     share = used / most
     shown = f"{used / 2**20:,.1f} of {most / 2**20:,.1f} MiB used ({share:.0%})"
-    return Finding(f"memory{where}", "problem" if share > 0.95 else "warning" if share > 0.8 else "ok", shown)
+    if share <= 0.8:
+        return Finding(f"memory{where}", "ok", shown)
+    level: Level = "problem" if share > 0.95 else "warning"
+    fix = "oxcart clean QUEUE --state completed --grace 1d, or CONFIG SET maxmemory"
+    return Finding(f"memory{where}", level, shown, fix)
 
 
 def judge_skew(skew: float, round_trip: float, where: str = "") -> Finding:
@@ -171,9 +201,10 @@ def judge_skew(skew: float, round_trip: float, where: str = "") -> Finding:
     side = "ahead of" if skew > 0 else "behind"
     shown = f"ours is {abs(skew) * 1000:.1f} ms {side} the server's (round trip {round_trip * 1000:.1f} ms)"
     level: Level = "problem" if sure > SKEW[1] else "warning" if sure > SKEW[0] else "ok"
-    if level != "ok":
-        shown += "; our jobs follow the server's, those of peers and the ages shown here do not"
-    return Finding(f"clock{where}", level, shown)
+    if level == "ok":
+        return Finding(f"clock{where}", level, shown)
+    shown += "; our jobs follow the server's, those of peers and the ages shown here do not"
+    return Finding(f"clock{where}", level, shown, STEP_CLOCK)
 
 
 def worker_clocks(workers: Iterable[tuple[str, str, int | None]]) -> list[Finding]:
@@ -189,7 +220,7 @@ def worker_clocks(workers: Iterable[tuple[str, str, int | None]]) -> list[Findin
         if finding.level != "ok":
             side = "ahead of" if skew_ms > 0 else "behind"
             shown = f"that of {host} is {abs(skew_ms) / 1000:,.1f} s {side} the server's"
-            found.append(Finding(f"clock of worker {name}", finding.level, shown))
+            found.append(Finding(f"clock of worker {name}", finding.level, shown, STEP_CLOCK))
     if known and not found:
         found.append(Finding("clocks of workers", "ok", f"{len(known)} in step with the server's"))
     return found
@@ -204,19 +235,6 @@ async def _clients(probe: ServerProbe) -> list[dict[str, str]]:
         return []
 
 
-async def _of_queue(
-    server: Server, name: str, prefix: str, reconnect: Reconnect
-) -> tuple[str | None, dict[str, int], list[WorkerRecord]]:
-    """Reads the version that a peer stored in a queue, its unroutable jobs and its live workers."""
-    from oxcart.broker.bullmq.broker import BullMQBroker
-
-    broker = BullMQBroker(server, name, prefix=prefix, reconnect=reconnect)
-    try:
-        return await broker.peer_version(), await broker.unroutable(), await broker.workers()
-    finally:
-        await broker.close()
-
-
 def routes(lost: Mapping[str, Mapping[str, int]]) -> list[Finding]:
     """Lists jobs whose targets no worker matches, by queue and target."""
     return [
@@ -224,6 +242,7 @@ def routes(lost: Mapping[str, Mapping[str, int]]) -> list[Finding]:
             f"unroutable in {name}",
             "warning",
             f"{count:,} jobs ask for {target}, and no registered or connected worker fits",
+            f"oxcart jobs {name} --unroutable; oxcart work … --capability, --region, --stack",
         )
         for name, targets in sorted(lost.items())
         for target, count in sorted(targets.items())
@@ -246,20 +265,28 @@ def _peer(version: str, queues: str) -> Finding:
     number = numbers(text)
     name = f"peer {version}"
     if library not in ("bullmq", "oxcart"):
-        return Finding(name, "note", f"{queues}: an unknown library")
+        return Finding(name, "note", f"{queues}: an unknown library", "see mixed fleets in docs/protocol.md")
     if library == "oxcart" or number[:2] == PINNED[:2]:
         return Finding(name, "ok", queues)
     if number < PINNED:
-        return Finding(name, "warning", f"{queues}: older than 5.62.0, whose wire format Oxcart uses")
+        older = f"{queues}: older than 5.62.0, whose wire format Oxcart uses"
+        return Finding(name, "warning", older, "npm install bullmq@5.62.0")
     if number >= (6,):
         beyond = " and newer than the versions that Oxcart was compared with" if number > COMPARED else ""
         return Finding(
             name,
             "note",
             f"{queues}: pauses in its own way{beyond}; beside peers of version 5 a resume of theirs can lose "
-            "waiting jobs, which --rescue brings back",
+            "waiting jobs",
+            "oxcart doctor --rescue returns such jobs",
         )
     return Finding(name, "ok", queues)
+
+
+def worker_connections(clients: list[dict[str, str]], prefix: str) -> Counter[str]:
+    """Counts the connections that name themselves workers, by queue."""
+    named = (client_queue(client.get("name", ""), prefix) for client in clients)
+    return Counter(queue for queue, kind in named if queue and kind == "worker")
 
 
 def connections(clients: list[dict[str, str]], prefix: str) -> list[Finding]:

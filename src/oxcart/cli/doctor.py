@@ -60,11 +60,16 @@ async def _examine(using: Settings) -> list[Finding]:
     if using.namespace is not None:
         findings, _ = await checks.examine_server(using.server, using.reconnect)
         return findings + await namespace_checks.examine(using)
-    return await checks.examine(using.server, using.prefix, using.reconnect)
+    return await checks.examine(using.server, using.prefix, using.reconnect, using.queue)
 
 
 def _show(findings: list[Finding]) -> None:
-    output.grid([_MARKS[finding.level], finding.name, finding.detail] for finding in findings)
+    rows = []
+    for finding in findings:
+        rows.append([_MARKS[finding.level], finding.name, finding.detail])
+        if finding.fix:
+            rows.append(["", "", f"→ {finding.fix}"])
+    output.grid(rows)
 
 
 async def _rescue(using: Settings, names: list[str], dry_run: bool, as_json: bool) -> dict[str, Any]:

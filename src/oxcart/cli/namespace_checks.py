@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from oxcart.cli.checks import Finding, routes, worker_clocks
 from oxcart.cli.namespace import DEFAULT_NAMESPACE, open_broker
+from oxcart.cli.queue_checks import judge, read_facts
 
 if TYPE_CHECKING:
     from oxcart.broker.workers import WorkerRecord
@@ -26,19 +28,17 @@ async def examine(using: Settings) -> list[Finding]:
             *_entries(await _without_record(using)),
         ]
         if seen.dead:
-            found.append(Finding("dead letters", "note", f"{seen.dead:,}: oxcart dead list TYPE"))
+            count = f"{seen.dead:,} in all job types"
+            found.append(Finding("dead letters", "note", count, "oxcart dead list TYPE"))
     finally:
         await broker.close()
-    lost: dict[str, dict[str, int]] = {}
+    lost: dict[str, Mapping[str, int]] = {}
     for name in types:
-        of_type = open_broker(using, name)
-        try:
-            if await of_type.is_paused():
-                found.append(Finding(f"paused {name}", "note", "no worker claims its jobs"))
-            if unroutable := await of_type.unroutable():
-                lost[name] = unroutable
-        finally:
-            await of_type.close()
+        async with using.queue(name) as queue:
+            facts = await read_facts(queue)
+        found += judge(facts)
+        if facts.unroutable:
+            lost[name] = facts.unroutable
     return [*found, *routes(lost)]
 
 
@@ -48,7 +48,7 @@ def _workers(entries: list[WorkerRecord]) -> list[Finding]:
     found = [Finding("workers", "ok", ", ".join(living) or "none")]
     if gone:
         shown = f"{', '.join(gone)}: no sign of life for 30 s; other workers recover their jobs"
-        found.append(Finding("workers that are gone", "note", shown))
+        found.append(Finding("workers that are gone", "note", shown, "oxcart workers"))
     return found
 
 
@@ -66,5 +66,5 @@ async def _without_record(using: Settings) -> int:
 def _entries(count: int) -> list[Finding]:
     if not count:
         return []
-    shown = f"{count:,} entries of the waiting list have no record; a worker or --rescue drops them"
-    return [Finding("entries without a record", "warning", shown)]
+    shown = f"{count:,} entries of the waiting list have no record; workers drop them when they meet them"
+    return [Finding("entries without a record", "warning", shown, "oxcart doctor --rescue")]

@@ -1,0 +1,205 @@
+"""The checks of ``oxcart doctor`` for one queue: what waits for whom, and for how long. They only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from oxcart.cli import output
+from oxcart.cli.checks import Finding, Level
+
+if TYPE_CHECKING:
+    from oxcart.broker.workers import WorkerRecord
+    from oxcart.queue import Queue
+
+#: Seconds that jobs may wait without a worker before this is a problem.
+UNATTENDED = 300
+#: Seconds that a job may wait with a worker before this is a warning.
+WAITED = 300
+#: Seconds after which a pause is a warning.
+PAUSED = 3600
+#: Seconds after its time at which the run of a schedule counts as missed.
+MISSED = 60
+#: Ended jobs of one state at which to note, and to warn, that a queue keeps too many.
+KEPT = (10_000, 100_000)
+#: Events that are read at most to find the latest pause, and schedules to find those that are late.
+EVENTS = 2000
+SCHEDULES = 1000
+
+
+@dataclass(frozen=True)
+class QueueFacts:
+    """What the checks know about a queue.
+
+    Attributes:
+        name: The queue.
+        counts: How many jobs are in each state of the wire.
+        workers: Its live workers.
+        paused: Whether it is paused.
+        paused_for: Seconds since its pause, at least; None if that is unknown.
+        oldest: The id of the job that is ready for longest, or None.
+        waited: Seconds since that job became ready.
+        late: The schedules whose next run is overdue, and by how many seconds.
+        unroutable: How many waiting jobs no worker matches, by their targets.
+        version: The library that a peer stored.
+    """
+
+    name: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    workers: tuple[WorkerRecord, ...] = ()
+    paused: bool = False
+    paused_for: float | None = None
+    oldest: str | None = None
+    waited: float = 0.0
+    late: Mapping[str, float] = field(default_factory=dict)
+    unroutable: Mapping[str, int] = field(default_factory=dict)
+    version: str | None = None
+
+    @property
+    def ready(self) -> int:
+        """How many jobs are ready to run."""
+        return self.counts.get("waiting", 0) + self.counts.get("prioritized", 0)
+
+
+async def read_facts(queue: Queue) -> QueueFacts:
+    """Reads what the checks need, in a bounded number of calls."""
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+    broker = queue._core.broker
+    now = await broker.now()
+    oldest, waited = await _oldest(queue, now)
+    is_paused = await queue.is_paused()
+    return QueueFacts(
+        name=queue.name,
+        counts=await queue.counts(),
+        workers=tuple(await queue.workers.list()),
+        paused=is_paused,
+        paused_for=await _paused_for(queue, now) if is_paused else None,
+        oldest=oldest,
+        waited=waited,
+        late={
+            one.id: (now - one.next_ms) / 1000
+            for one in await queue.schedules.list(limit=SCHEDULES)
+            if 0 < one.next_ms < now - MISSED * 1000
+        },
+        unroutable=await queue.workers.unroutable(),
+        version=await broker.peer_version() if isinstance(broker, BullMQBroker) else None,
+    )
+
+
+async def _oldest(queue: Queue, now: int) -> tuple[str | None, float]:
+    found: list[tuple[float, str]] = []
+    for state in ("waiting", "prioritized"):
+        for job in await queue.jobs.list(state, limit=1, oldest=True):
+            ready = job.scheduled_at or job.created_at
+            found.append((now / 1000 - ready.timestamp(), job.id))
+    waited, job_id = max(found, default=(0.0, None))
+    return job_id, max(0.0, waited)
+
+
+async def _paused_for(queue: Queue, now: int) -> float | None:
+    events = queue._core.broker.open_events()
+    if events is None:
+        return None
+    seen, at = 0, None
+    try:
+        async for entry_id, fields in events.backwards():
+            at, seen = int(entry_id.partition("-")[0]), seen + 1
+            if fields.get(b"event") == b"paused" or seen >= EVENTS:
+                break
+    finally:
+        await events.close()
+    return None if at is None else (now - at) / 1000
+
+
+def judge(facts: QueueFacts, connected: int = 0) -> list[Finding]:
+    """Judges a queue.
+
+    Args:
+        facts: What is known of it.
+        connected: How many connections name themselves workers of it, peers included.
+    """
+    return [*_waiting(facts, connected), *_pause(facts), *_schedules(facts), *_ended(facts)]
+
+
+def _waiting(facts: QueueFacts, connected: int) -> list[Finding]:
+    if not facts.ready or facts.paused:
+        return []
+    waits = f"{facts.ready:,} jobs wait, the oldest, {facts.oldest}, for {output.span(facts.waited)}"
+    if not facts.workers and not connected:
+        level: Level = "problem" if facts.waited > UNATTENDED else "warning"
+        return [
+            Finding(
+                f"no worker for {facts.name}",
+                level,
+                f"{waits}, and no worker serves the queue",
+                "oxcart work MODULE:QUEUE",
+            )
+        ]
+    if facts.waited > WAITED:
+        return [
+            Finding(
+                f"backlog of {facts.name}",
+                "warning",
+                f"{waits}; workers are too few, or a limit stops them",
+                f"oxcart limits show {facts.name}, then more workers or a higher oxcart work --concurrency",
+            )
+        ]
+    return []
+
+
+def _pause(facts: QueueFacts) -> list[Finding]:
+    if not facts.paused:
+        return []
+    spans = [span for span in (facts.paused_for, facts.waited if facts.oldest else None) if span is not None]
+    since = max(spans, default=None)
+    shown = "" if since is None else f" for at least {output.span(since)}"
+    level: Level = "warning" if since is not None and since > PAUSED else "note"
+    detail = f"no worker takes its jobs{shown}; {facts.ready:,} wait"
+    return [Finding(f"paused {facts.name}", level, detail, f"oxcart resume {facts.name}")]
+
+
+def _schedules(facts: QueueFacts) -> list[Finding]:
+    found = []
+    for schedule_id, late in sorted(facts.late.items(), key=lambda item: -item[1])[:5]:
+        found.append(
+            Finding(
+                f"schedule {schedule_id} of {facts.name}",
+                "warning",
+                f"its next run was due {output.span(late)} ago",
+                f"start a worker of the queue; oxcart schedules show {facts.name} {schedule_id}",
+            )
+        )
+    if len(facts.late) > 5:
+        more = f"{len(facts.late) - 5} more schedules are late"
+        found.append(
+            Finding(f"schedules of {facts.name}", "warning", more, f"oxcart schedules list {facts.name}")
+        )
+    return found
+
+
+def _ended(facts: QueueFacts) -> list[Finding]:
+    found = []
+    for state, option in (("completed", "remove_on_complete"), ("failed", "remove_on_fail")):
+        count = facts.counts.get(state, 0)
+        if count >= KEPT[0]:
+            found.append(
+                Finding(
+                    f"{state} jobs of {facts.name}",
+                    "warning" if count >= KEPT[1] else "note",
+                    f"{count:,} are kept; without retention they fill the server's memory",
+                    f"oxcart clean {facts.name} --state {state} --grace 7d; add jobs with {option}=…",
+                )
+            )
+    failed = facts.counts.get("failed", 0)
+    if failed:
+        found.append(
+            Finding(
+                f"failures of {facts.name}",
+                "note",
+                f"{failed:,} jobs have failed or were cancelled",
+                f"oxcart failures {facts.name} --since 1d",
+            )
+        )
+    return found
