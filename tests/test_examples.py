@@ -244,15 +244,26 @@ def test_node(url: str) -> None:
     assert output.splitlines() == ["Hello Ada, from Python", "Hello Grace, from Python"]
 
 
+def test_lifespan(url: str) -> None:
+    assert run(sys.executable, "examples/lifespan.py", url=url).splitlines() == ["[1, 2, 3] 1"]
+
+
+def code_of(example: str) -> str:
+    """Returns an example without its docstrings."""
+    return re.sub(r'^ *"""[^"]*"""\n+', "", (EXAMPLES / example).read_text(), flags=re.MULTILINE)
+
+
 class TestReadme:
     text = (ROOT / "README.md").read_text()
 
-    def test_its_code_is_the_quickstart(self) -> None:
-        (code,) = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
-        wanted = (EXAMPLES / "quickstart.py").read_text()
-        without_docs = re.sub(r'^ *"""[^"]*"""\n+', "", wanted, flags=re.MULTILINE)
-        assert code.split() == without_docs.split()
-        assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    def test_its_code_is_that_of_examples(self) -> None:
+        quickstart, lifespan = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+        assert quickstart.split() == code_of("quickstart.py").split()
+        assert len([line for line in quickstart.splitlines() if line.strip()]) <= 20
+        *functions, worker = lifespan.strip().split("\n\n\n")
+        for function in functions:
+            assert function in code_of("lifespan.py")
+        assert worker.removeprefix("worker = ") in code_of("lifespan.py")
 
     def test_is_short(self) -> None:
         assert len(self.text.splitlines()) < 150
