@@ -467,6 +467,16 @@ class TestEnd:
         assert call.answer.cancelled()
         assert desk.broken == []
 
+    async def test_close_starts_no_call_for_outcomes_that_are_left(self) -> None:
+        desk = Desk("q")
+        desk.end(1)
+        await desk.next()
+        desk.end(1)
+        await desk.claims.close()
+        await desk.quiet()
+        desk.end(1)
+        await desk.quiet()
+
 
 class TestErrors:
     async def test_a_refused_call_keeps_its_outcomes(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,7 @@ class Claims:
         self._turn = 0
         self._pumping = False
         self._claiming = True
+        self._closed = False
         #: Whether no jobs are claimed for now.
         self.paused = False
         self._idle = asyncio.Event()
@@ -248,8 +249,9 @@ class Claims:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Cancels the calls in flight."""
+        """Cancels the calls in flight and starts no others."""
         self.stop_claiming()
+        self._closed = True
         calls = list(self._calls)
         for call in calls:
             call.cancel()
@@ -264,6 +266,8 @@ class Claims:
     def _pump(self) -> None:
         """Starts as many calls as are useful now."""
         self._pumping = False
+        if self._closed:  # the brokers close next, and a call would report their closing as its failure
+            return
         stations, count = self._stations, len(self._stations)
         if count > 1:
             self._ask_again()
