@@ -34,6 +34,15 @@ async def test_a_queue_lists_the_workers_that_may_take_its_jobs(
     assert [one.id for one in await emails.workers.list()] == ["node-1"]
 
 
+async def test_a_worker_of_two_types_is_listed_for_both(emails: Queue, make_queue: MakeQueue) -> None:
+    videos = make_queue("video", protocol="bridge", namespace="bridge")
+    for queue in (emails, videos):
+        queue.fallback(lambda: None)
+    async with Worker(emails, videos, name="ours").running():
+        for queue in (emails, videos):
+            assert [one.queues for one in await queue.workers.list()] == [("email", "video")]
+
+
 async def test_unroutable_jobs_are_counted_and_listed(emails: Queue, store: redis.Redis) -> None:
     now = await emails.add("email", {}, target=Target(capabilities="gpu"))
     later = await emails.add("email", {}, target=Target(capabilities="gpu"), delay="1h")

@@ -36,8 +36,9 @@ class NamespaceWorkers(WorkerRegistry):
 
     @property
     def place(self) -> Hashable:
-        """All types of a namespace share one registry."""
-        return id(self._broker.server), self._broker.keys.base
+        """All types of a namespace share one registry, however many connections lead to it."""
+        server = self._broker.server
+        return server.location or server.folder, self._broker.keys.base
 
     def check_name(self, name: str) -> None:
         """Refuses the names of the registry's own keys.
