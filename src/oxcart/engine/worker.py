@@ -585,13 +585,11 @@ class Worker:
         await self._claims.close()
         if is_reached:
             await self._outbox.close()
-            for leadership in self._leaderships:
-                await leadership.resign()
+            await asyncio.gather(*(one.resign() for one in self._leaderships))
             await self._mesh.leave()
         await self._executor.close()
         await self._leases.close()
-        for broker in brokers:
-            await broker.close()
+        await asyncio.gather(*(broker.close() for broker in brokers))
         if self._observer is not None:
             self._observer.workers(-1)
         log.info("worker %s ended after %d jobs", self.name, self.processed)
