@@ -40,6 +40,10 @@ def test_a_schedule(url: str, tmp_path: Path) -> None:
     assert lines == ["heartbeat 50", "weekday-sales 0 7 * * MON-FRI", *["building pulse"] * 3]
 
 
+def test_schedules_on_the_decorator(url: str, tmp_path: Path) -> None:
+    assert sorted(run(PROGRAMS[1], url, tmp_path)) == ["digest program.py", "poll program.py"]
+
+
 def test_limits(url: str, tmp_path: Path) -> None:
-    assert run(PROGRAMS[1], url, tmp_path) == ["20 Rate(most=100, per_ms=60000)", "[200, 200]"]
-    assert len(PROGRAMS) == 2
+    assert run(PROGRAMS[2], url, tmp_path) == ["20 Rate(most=100, per_ms=60000)", "[200, 200]"]
+    assert len(PROGRAMS) == 3

@@ -35,9 +35,10 @@ from oxcart.jobs import LISTABLE, Jobs
 from oxcart.lanes import Lanes
 from oxcart.limits import Limits
 from oxcart.model.duration import Duration
-from oxcart.model.errors import Unacknowledged
+from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import Durability, JobOptions, OptionKwargs
+from oxcart.model.schedule import Schedule
 from oxcart.model.target import Target
 from oxcart.schedules import Schedules
 from oxcart.task import Task, TaskMaker
@@ -253,7 +254,14 @@ class Queue:
 
     @overload
     def job(
-        self, *, name: str | None = None, run: RunKind | None = None, **options: Unpack[OptionKwargs]
+        self,
+        *,
+        name: str | None = None,
+        run: RunKind | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        **options: Unpack[OptionKwargs],
     ) -> TaskMaker: ...
 
     def job(  # type: ignore[misc]  # mypy does not match unpacked options with **options
@@ -263,6 +271,9 @@ class Queue:
         *,
         name: str | None = None,
         run: RunKind | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
         **options: Any,
     ) -> Any:
         """Makes a function the handler of a kind of job. Its signature is the payload.
@@ -271,13 +282,27 @@ class Queue:
             function: The function, when used as ``@queue.job`` without arguments.
             name: The job name; the function's own by default.
             run: ``thread`` (the default of a plain function) or ``process``; async functions run in the loop.
+            cron: A cron expression by which it runs without a payload. A worker stores the schedule, under
+                the job's name, when it starts, and removes it when the declaration is gone.
+            every: Or an interval. Not with Bridge.
+            tz: The time zone of the expression.
             **options: Options of jobs enqueued through it.
+
+        Raises:
+            ValidationError: An option is wrong, a parameter cannot be filled, or the name is taken.
+            NotSupported: The protocol lacks an option or the schedule.
         """
+        schedule = None
+        if cron is not None or every is not None:
+            schedule = Schedule.build(cron=cron, every=every, tz=tz)
+            self.capabilities.require("schedules" if every is None else "intervals")
+        elif tz != "UTC":
+            raise ValidationError("tz", "left out without cron", tz)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             called = check_job_name(name or function.__name__)
             read = self._core.read_options(cast(OptionKwargs, options))
-            handler = Handler(called, function, run=run, options=read)
+            handler = Handler(called, function, run=run, options=read, schedule=schedule)
             self._core.handlers.add(handler)
             return Task(self, handler, function)
 

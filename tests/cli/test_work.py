@@ -102,6 +102,18 @@ def is_gone(pid: int) -> bool:
 
 @pytest.mark.usefixtures("app")
 class TestOneProcess:
+    @pytest.mark.parametrize(("flags", "stored"), [((), ["nightly"]), (("--no-schedules",), [])])
+    def test_schedules_of_the_app(
+        self, start: Start, mail: Queue, app: Path, flags: tuple[str, ...], stored: list[str]
+    ) -> None:
+        app.write_text(f'{APP}\n\n@mail.job(cron="0 3 * * *")\nasync def nightly() -> None: ...\n')
+        program = start("work", "app:mail", *flags)
+        ask(mail)
+        if stored:
+            program.wait_for("schedule nightly runs by cron '0 3 * * *' (UTC)")
+        assert [one.id for one in mail.schedules.list()] == stored
+        assert program.end() == 0
+
     def test_runs_jobs_of_every_kind_and_ends_on_sigterm(self, start: Start, mail: Queue) -> None:
         program = start("work", "app:mail", "--json", "--name", "bob")
         assert ask(mail)["pid"] == program.process.pid

@@ -52,6 +52,7 @@ class Plan(msgspec.Struct, kw_only=True):
         stalled_interval: How often to recover jobs of lost workers.
         shutdown_timeout: How long running jobs may take to end.
         max_started: How often a job may be started; 0 for no limit, None for the worker's default.
+        schedules: Whether the worker stores and removes the schedules that its handlers declare.
         metrics_minutes: For how many minutes the queue keeps its counts of ended jobs.
         lifespan: ``module:function`` of an async context manager around the worker, or None.
         middleware: ``module:function`` names of layers around every handler, the first outermost.
@@ -71,6 +72,7 @@ class Plan(msgspec.Struct, kw_only=True):
     stalled_interval: str = "30s"
     shutdown_timeout: str = "30s"
     max_started: int | None = None
+    schedules: bool = True
     metrics_minutes: int = 0
     lifespan: str | None = None
     middleware: list[str] = []
@@ -161,6 +163,7 @@ class _Process:
             stalled_interval=plan.stalled_interval,
             shutdown_timeout=plan.shutdown_timeout,
             max_started=UNSET if plan.max_started is None else plan.max_started or None,
+            schedules=plan.schedules,
             metrics=plan.metrics_minutes,
             observer=metrics,
             **around,

@@ -68,6 +68,9 @@ def work(
             show_default="1000 starts without an end",
         ),
     ] = None,
+    schedules: Annotated[
+        bool, typer.Option(help="Store and remove the schedules that handlers declare.")
+    ] = True,
     metrics_minutes: Annotated[
         int, typer.Option(min=0, help="Minutes for which the queue keeps its counts of ended jobs.")
     ] = 0,
@@ -130,6 +133,7 @@ def work(
         stalled_interval=stalled_interval,
         shutdown_timeout=shutdown_timeout,
         max_started=max_started,
+        schedules=schedules,
         metrics_minutes=metrics_minutes,
         lifespan=lifespan,
         middleware=middleware or [],

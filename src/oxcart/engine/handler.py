@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import os
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from oxcart.model import payload
 from oxcart.model.errors import ValidationError
 from oxcart.model.failure import PermanentError
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
+from oxcart.model.schedule import Schedule
 
 RunKind = Literal["async", "thread", "process"]
 
@@ -48,9 +51,22 @@ class Handler:
         options: The options of jobs that are enqueued through it.
         takes_job: The name of the parameter that receives the job, or None.
         takes_data: Whether any parameter is filled from the payload.
+        schedule: The schedule that it declares, or None.
+        module: The module that defines it; of a script its file name.
     """
 
-    __slots__ = ("_shape", "_spread", "function", "kind", "name", "options", "takes_data", "takes_job")
+    __slots__ = (
+        "_shape",
+        "_spread",
+        "function",
+        "kind",
+        "module",
+        "name",
+        "options",
+        "schedule",
+        "takes_data",
+        "takes_job",
+    )
 
     def __init__(
         self,
@@ -59,6 +75,7 @@ class Handler:
         *,
         run: RunKind | None = None,
         options: JobOptions = DEFAULT_OPTIONS,
+        schedule: Schedule | None = None,
     ) -> None:
         self.name = name
         self.function = function
@@ -76,6 +93,11 @@ class Handler:
         self.takes_job, fields, self._spread = _read_signature(function, self.kind)
         self.takes_data = bool(fields) or self._spread
         self._shape = _shape(name, fields) if fields else None
+        self.module = _module_of(function)
+        self.schedule = schedule
+        if schedule is not None:
+            options.without_target("schedules")
+            self._check_run(name)
 
     def arguments(self, raw: bytes) -> dict[str, Any]:
         """Returns the keyword arguments from a job's raw data.
@@ -136,6 +158,13 @@ class Handler:
         except PermanentError as error:
             raise ValidationError("data", "what the handler takes", data, str(error)) from error
 
+    def _check_run(self, name: str) -> None:
+        try:
+            self.check({})
+        except ValidationError as error:
+            message = f"handler {name!r} needs a payload, but a schedule on the decorator has none: {error}"
+            raise ValidationError("schedule", "that of a handler without a payload", name, message) from error
+
 
 class Handlers:
     """The handlers of a queue by job name, and the fallback for every other name."""
@@ -165,6 +194,11 @@ class Handlers:
     def named(self, name: object) -> Handler | None:
         """Returns the handler that was registered under a name, the fallback excluded, or None."""
         return self._by_name.get(name) if isinstance(name, str) else None
+
+    @property
+    def all(self) -> list[Handler]:
+        """All handlers, the fallback included."""
+        return [*self._by_name.values(), *([self._any] if self._any is not None else [])]
 
     @property
     def names(self) -> list[str]:
@@ -211,6 +245,15 @@ def _read_signature(function: Callable[..., Any], kind: RunKind) -> tuple[str | 
 
 #: The names of classes by whose annotation a parameter of any name receives the job.
 _NAMES = ("RunningJob", "SyncRunningJob")
+
+
+def _module_of(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None) or ""
+    if module != "__main__":
+        return str(module)
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return str(spec.name) if spec else os.path.basename(getattr(main, "__file__", None) or "__main__")
 
 
 def _name_of(annotation: Any) -> str:

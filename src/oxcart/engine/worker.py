@@ -24,6 +24,7 @@ from oxcart.broker.port import Ask, Claimed, Code, Outcome, OutcomeKind, ServedB
 from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.checks import check_count, read_abilities, read_lease, read_limiter
 from oxcart.engine.claims import SPELL_US, Claims, Station
+from oxcart.engine.declarations import declarations_of
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.leader import leaderships_of
 from oxcart.engine.leases import Leases, log_failed_renewal
@@ -83,6 +84,7 @@ class Worker:
         remove_on_fail: The same for failed jobs.
         reconnect: Pauses and limit of attempts to reach a lost server.
         recover: Whether this worker recovers jobs of lost workers.
+        schedules: Whether this worker stores and removes the schedules that its handlers declare.
         max_started: How often a job may be started, retries, stalls and returns included, before it fails
             without being run; None for no limit. By default a job may be started 1 000 times
             without ending: starts whose worker was lost or returned the job.
@@ -115,6 +117,7 @@ class Worker:
         remove_on_fail: bool | int | Mapping[str, Any] | None = None,
         reconnect: Reconnect | None = None,
         recover: bool = True,
+        schedules: bool = True,
         max_started: int | UnsetType | None = UNSET,
         metrics: int = 0,
         observer: Observer | None = None,
@@ -146,6 +149,7 @@ class Worker:
         self._lifespan = lifespan
         self._reconnect = reconnect or Reconnect()
         self._recover = recover
+        self._schedules = schedules
         self._observer = None if observer is None else careful(observer)
         self._clock = clock or monotonic_ms
         self._middleware = tuple(middleware)
@@ -353,6 +357,8 @@ class Worker:
         loopers += maintenance_of(
             brokers, self._stalled_check if self._recover else None, self._outage, self._reconnect, self.id
         )
+        if self._schedules:
+            loopers += declarations_of(self.queues, brokers)
         loops += [asyncio.create_task(one.run(), name=f"oxcart-{one.name}") for one in loopers]
         for loop_task in loops:
             loop_task.add_done_callback(self._loop_ended)

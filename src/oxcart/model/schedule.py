@@ -71,6 +71,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     immediately: bool = False
 
+    @property
+    def text(self) -> str:
+        """The rule in words, for log lines."""
+        if self.every is not None:
+            return f"every {self.every / 1000:g} s"
+        return f"by cron {self.cron!r} ({self.tz or 'local time'})"
+
     @classmethod
     def build(
         cls,
@@ -250,6 +257,7 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
         legacy: A repeatable job of an older version. BullMQ 5 and Oxcart continue it; BullMQ 6 adds no
             further run. Set it again as a schedule, and remove this one.
         names_runs: Whether the next run has its id already.
+        declared_by: The module whose handler declares it; None for a schedule made by hand or by a peer.
     """
 
     id: str
@@ -261,6 +269,7 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     legacy: bool = False
     names_runs: bool = True
+    declared_by: str | None = None
 
     @property
     def next_at(self) -> datetime:

@@ -198,7 +198,14 @@ class Queue(_portal.QueueTwin):
 
     @overload
     def job(
-        self, *, name: str | None = None, run: RunKind | None = None, **options: Unpack[OptionKwargs]
+        self,
+        *,
+        name: str | None = None,
+        run: RunKind | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        **options: Unpack[OptionKwargs],
     ) -> TaskMaker: ...
 
     def job(  # type: ignore[misc]  # mypy does not match unpacked options with **options
@@ -208,6 +215,9 @@ class Queue(_portal.QueueTwin):
         *,
         name: str | None = None,
         run: RunKind | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
         **options: Any,
     ) -> Any:
         """Makes a function the handler of a kind of job. Its signature is the payload.
@@ -216,12 +226,20 @@ class Queue(_portal.QueueTwin):
             function: The function, when used as ``@queue.job`` without arguments.
             name: The job name; the function's own by default.
             run: ``thread`` (the default of a plain function) or ``process``; async functions run in the loop.
+            cron: A cron expression by which it runs without a payload. A worker stores the schedule, under
+                the job's name, when it starts, and removes it when the declaration is gone.
+            every: Or an interval. Not with Bridge.
+            tz: The time zone of the expression.
             **options: Options of jobs enqueued through it.
+
+        Raises:
+            ValidationError: An option is wrong, a parameter cannot be filled, or the name is taken.
+            NotSupported: The protocol lacks an option or the schedule.
         """
         decorate: Any = self.asynchronous.job
         if function is not None:
             return Task._of(decorate(function))
-        with_options = decorate(name=name, run=run, **options)
+        with_options = decorate(name=name, run=run, cron=cron, every=every, tz=tz, **options)
         return lambda function: Task._of(with_options(function))
 
     def fallback(self, function: Callable[..., Any], *, run: RunKind | None = None) -> Callable[..., Any]:

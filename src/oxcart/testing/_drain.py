@@ -96,7 +96,8 @@ async def _drain(
         return await _drain_memory(modes)
     report = Report()
     observer = _Recorder(report)
-    options = {"shutdown_timeout": 1, **options}  # jobs that still run at the time limit get no more time
+    # Jobs that still run at the time limit get no more time. Declared schedules would refill the queue.
+    options = {"shutdown_timeout": 1, "schedules": False, **options}
     worker = Worker(*queues, concurrency=concurrency, observer=observer, **options)
     async with worker.running():
         try:

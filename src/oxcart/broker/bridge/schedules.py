@@ -74,6 +74,7 @@ class TypeSchedules(Schedules):
         *,
         missed: Missed | None = None,
         overlap: Overlap | None = None,
+        declared_by: str | None = None,
     ) -> str | None:
         if schedule.every is not None or schedule.limit is not None or schedule.immediately:
             BRIDGE.require("intervals")
@@ -98,7 +99,7 @@ class TypeSchedules(Schedules):
             "missed": missed,
             "overlap": overlap,
         }
-        bounds = {"start": schedule.start, "end": schedule.end}
+        bounds = {"start": schedule.start, "end": schedule.end, "by": declared_by}
         kept |= {key: value for key, value in bounds.items() if value is not None}
         raw = codec.with_members(raw, ox=_json.encode(kept))
         signature = _json.encode([schedule.cron, times["timezone"], schedule.start, schedule.end])
@@ -324,7 +325,7 @@ def _runs(
         ox = {
             key: value
             for key, value in record.ox.items()
-            if key not in ("missed", "overlap", "scheduler", "start", "end")
+            if key not in ("by", "missed", "overlap", "scheduler", "start", "end")
         }
         body = codec.with_members(
             raw,
@@ -374,4 +375,5 @@ def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Sc
         data=members.decoded(record.payload),
         options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},
         names_runs=False,
+        declared_by=by if isinstance(by := record.ox.get("by"), str) else None,
     )

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _json = msgspec.json.Encoder()
 
+#: The module that declares a schedule; its runs have the field too.
+FIELD_DECLARED_BY = "ox:by"
+
 #: How often a later time is tried if one is taken.
 LATER = 32
 
@@ -60,11 +63,14 @@ class QueueSchedules(Schedules):
         *,
         missed: Missed | None = None,
         overlap: Overlap | None = None,
+        declared_by: str | None = None,
     ) -> str | None:
         if missed is not None or overlap is not None:
             BULLMQ.require("missed_policy")
         opts, extras = encode_options(options.without_target("schedules"))
         payload.check_size(body, opts, options.size_limit)
+        if declared_by is not None:
+            extras = (*extras, FIELD_DECLARED_BY, declared_by)
         run = await self.write(schedule_id, schedule, name, body, msgspec.json.decode(opts), extras)
         return None if run is None else run[0]
 
@@ -247,6 +253,7 @@ def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
         data=data,
         options=_object(fields.get(b"opts")),
         legacy=runs is None,
+        declared_by=text(FIELD_DECLARED_BY.encode()),
     )
 
 

@@ -205,6 +205,7 @@ class Schedules(Protocol):
         *,
         missed: Missed | None = None,
         overlap: Overlap | None = None,
+        declared_by: str | None = None,
     ) -> str | None:
         """Makes or changes a schedule.
 
@@ -216,6 +217,7 @@ class Schedules(Protocol):
             options: Their options.
             missed: What to do about firings that no worker made in time; None for the protocol's default.
             overlap: What to do about a firing while the last run still runs; None for the protocol's default.
+            declared_by: The module whose handler declares it; None for a schedule made by hand.
 
         Returns:
             The id of the next run, or of the schedule's own record if runs get their ids when they are

@@ -129,6 +129,7 @@ class Worker(QueueBase):
             remove_on_complete=self.opts.get("removeOnComplete"),
             remove_on_fail=self.opts.get("removeOnFail"),
             recover=not self.opts.get("skipStalledCheck"),
+            schedules=False,
             max_started=self.opts.get("maxStartedAttempts", UNSET),
             metrics=(self.opts.get("metrics") or {}).get("maxDataPoints", 0),
             observer=_EngineEvents(self),
