@@ -289,7 +289,7 @@ def the_jobs_are_there(spark: SparkSession, url: str, ids: dict[str, str]) -> No
 
 
 def test_rows_become_jobs_of_a_type(spark: SparkSession, url: str, store: redis.Redis) -> None:
-    rows = spark.createDataFrame([("ada", 9), ("bob", 2)], "user string, priority int")
+    rows = spark.createDataFrame([("ada", 9), ("bob", 2)], "user string, ox_priority int")
     writer = (
         rows.write.format("oxcart").mode("append").options(url=url, queue="email", name="welcome", **BRIDGE)
     )
@@ -305,7 +305,7 @@ def test_rows_become_jobs_of_a_type(spark: SparkSession, url: str, store: redis.
 def test_options_unknown_to_bridge_are_refused_before_any_write(
     spark: SparkSession, url: str, store: redis.Redis
 ) -> None:
-    rows = spark.createDataFrame([("ada", "1h")], "user string, lifetime string")
+    rows = spark.createDataFrame([("ada", "1h")], "user string, ox_lifetime string")
     writer = rows.write.format("oxcart").mode("append").options(url=url, queue="email", name="n", key="user")
     with pytest.raises(NotSupported, match="lifetimes"):
         Aim.read({"queue": "email", "name": "n", "key": "user", **BRIDGE}, rows.schema)
@@ -353,7 +353,7 @@ def test_a_reader_that_does_not_renew_is_forgotten(address: ServerAddress, store
 
 async def test_row_with_a_missing_dependency_is_refused_alone(url: str, store: redis.Redis) -> None:
     """Spark would retry a task that fails because of it, and the task would fail again."""
-    table = pa.table({"job_id": [str(uuid.uuid4()) for _ in range(2)], "after": [["nobody"], []]})
+    table = pa.table({"ox_job_id": [str(uuid.uuid4()) for _ in range(2)], "ox_after": [["nobody"], []]})
     address, aim = ServerAddress(url=url, namespace="bridge"), Aim("email", None, "email", None)
     with pytest.raises(ValidationError, match=r"1 rows are refused.*the dependency does not exist"):
         await sink._add(address, aim, iter(table.to_batches()))

@@ -14,6 +14,8 @@ import pytest
 import redis
 
 from oxcart.spark.options import QueueSelection, ServerAddress
+from oxcart.spark.read.spool import Spool
+from oxcart.spark.read.tailer import Tailer
 from tests.servers import wait_until
 
 pytest.importorskip("pyspark")
@@ -130,3 +132,36 @@ def test_a_cluster_that_loses_an_executor_gives_the_rows_of_local_mode(
         wait_until(lambda: lost_one(cluster), "a worker says that its executor was killed")
         assert victim not in cluster.executors()
     assert rows(spark, far) == rows(spark, near)
+
+
+@pytest.mark.timeout(900)
+def test_a_cluster_reads_entries_that_only_the_spool_still_has(
+    url: str, store: redis.Redis, tmp_path: Path
+) -> None:
+    """The spool lies in the lake, which executors share."""
+    pytest.importorskip("duckdb")
+    from oxcart.history.reader import LakeReader
+
+    fill(store, 10)
+    lake = tmp_path / "lake"
+    address = ServerAddress(url=url)
+    Tailer(address, QueueSelection(("q",)), Spool(lake / "_spool" / "main")).step()
+    entries = int(cast(Any, store.xlen("bull:q:events")))
+    store.xtrim("bull:q:events", maxlen=0)
+    with Standalone(tmp_path, workers=1) as cluster:
+        words = ["pipeline", "run", "--once", "--queue", "q", "--lake", str(lake), "--master", cluster.url]
+        for setting in ("spark.driver.host=127.0.0.1", "spark.executor.memory=512m"):
+            words += ["--conf", setting]
+        done = subprocess.run(
+            [sys.executable, "-m", "oxcart.cli", *words],
+            cwd=ROOT,
+            env={**os.environ, "OXCART_URL": url},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with LakeReader(lake) as reader:
+        assert list(reader.sql("SELECT * FROM gaps")) == []
+        kept = reader.sql("SELECT count(*) FROM events WHERE kind = 'entry' AND stream = 'events'")
+        assert list(kept) == [(entries,)]

@@ -119,7 +119,8 @@ def the_subject_is_erased(shell: Shell) -> None:
 def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) -> None:
     emit("mail", *life("1"))
     assert "mail: keeps 20000 events" in shell.run("attach", "--keep", "20000")
-    assert "nothing has been read into" in shell.run("status")
+    assert "no queue is attached" in shell.run("status", "--name", "other")
+    assert ["mail", "events", "0", "4"] in [line.split()[:4] for line in shell.run("status").splitlines()]
     assert "mail: as before" in shell.run("detach")
 
 

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from oxcart.spark.session import JavaMissing, find_java, java_version, prepare_environment
+from oxcart.model.errors import MissingExtra
+from oxcart.spark.session import (
+    JavaMissing,
+    find_java,
+    java_version,
+    machine_settings,
+    open_session,
+    prepare_environment,
+)
 
 
 def versions(**known: int) -> Callable[[str | Path], int | None]:
@@ -103,3 +111,32 @@ def test_workers_run_this_python_and_a_local_spark_stays_local(tmp_path: Path) -
 def test_importing_imports_no_pyspark(module: str) -> None:
     code = f"import sys, {module}; sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_mb", "memory", "partitions"),
+    [
+        (1, 512, "1024m", "4"),
+        (2, 8192, "2048m", "4"),
+        (16, 65_536, "16384m", "32"),
+        (128, 1 << 20, "16384m", "256"),
+    ],
+)
+def test_settings_follow_the_machine(cores: int, memory_mb: int, memory: str, partitions: str) -> None:
+    assert machine_settings(cores, memory_mb) == {
+        "spark.driver.memory": memory,
+        "spark.sql.shuffle.partitions": partitions,
+    }
+
+
+def test_this_machine_has_cores_and_memory() -> None:
+    assert set(machine_settings()) == {"spark.driver.memory", "spark.sql.shuffle.partitions"}
+
+
+def test_a_connect_session_without_its_packages_has_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    for name in [name for name in sys.modules if name.startswith("pyspark.sql.connect")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(MissingExtra, match=r"Spark Connect session needs .*pip install 'oxcart\[connect\]'"):
+        open_session(remote="sc://127.0.0.1:1")

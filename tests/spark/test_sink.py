@@ -37,12 +37,12 @@ def jobs(store: redis.Redis, queue: str = "q") -> list[dict[str, str]]:
     return [cast(dict[str, str], store.hgetall(f"bull:{queue}:{job_id}")) for job_id in reversed(ids)]
 
 
-def test_columns_are_options_and_the_rest_is_the_payload(
+def test_columns_with_the_prefix_are_options_and_the_rest_is_the_payload(
     spark: SparkSession, url: str, store: redis.Redis
 ) -> None:
     rows = spark.createDataFrame(
         [("ada", date(2026, 11, 2), 5, "welcome"), ("bob", date(2026, 11, 3), 2, "welcome")],
-        "user string, since date, attempts int, name string",
+        "user string, since date, ox_attempts int, ox_name string",
     )
     save(rows, url, queue="q", key="user")
     found = jobs(store)
@@ -54,6 +54,17 @@ def test_columns_are_options_and_the_rest_is_the_payload(
     assert store.exists(f"bull:q:{job_id_of('ada')}")
     save(rows, url, queue="q", key="user")
     assert len(jobs(store)) == 2, "the same rows again add nothing"
+
+
+def test_payload_columns_may_be_named_like_options(spark: SparkSession, url: str, store: redis.Redis) -> None:
+    rows = spark.createDataFrame(
+        [("7", 1_700_000_000_000, "urgent", "5 days", "ada", "raw")],
+        "job_id string, timestamp bigint, priority string, delay string, name string, data string",
+    )
+    save(rows, url, queue="q", key="job_id", name="n")
+    (job,) = jobs(store)
+    assert json.loads(job["data"]) == rows.collect()[0].asDict()
+    assert (job["name"], job["priority"], job["delay"]) == ("n", "0", "0")
 
 
 def test_payloads_are_sealed_with_keys_that_a_variable_holds(
@@ -77,11 +88,12 @@ def test_payloads_are_sealed_with_keys_that_a_variable_holds(
         asyncio.run(_add(ServerAddress(url=url), aim, iter([batch])))
 
 
-def test_a_column_data_is_the_payload_and_a_column_queue_the_queue(
+def test_a_column_is_the_payload_and_another_one_the_queue(
     spark: SparkSession, url: str, store: redis.Redis
 ) -> None:
     rows = spark.createDataFrame(
-        [("a", "1-x", '{"n": [1, 2]}'), ("b", "2-x", "7")], "queue string, job_id string, data string"
+        [("a", "1-x", '{"n": [1, 2]}'), ("b", "2-x", "7")],
+        "ox_queue string, ox_job_id string, ox_data string",
     )
     save(rows, url, name="n")
     assert [json.loads(job["data"]) for queue in ("a", "b") for job in jobs(store, queue)] == [
@@ -95,7 +107,7 @@ def test_refused_rows_fail_the_write_or_go_to_the_quarantine(
 ) -> None:
     rows = spark.createDataFrame(
         [("a", "{}", 1), ("b", "{", 1), ("c", "{}", -5), (None, "{}", 1)],
-        "k string, data string, priority int",
+        "k string, ox_data string, ox_priority int",
     )
     with pytest.raises(Exception, match=r"3 rows are refused.*option quarantine"):
         save(rows, url, queue="q", key="k", name="n")
@@ -115,6 +127,14 @@ def test_refused_rows_fail_the_write_or_go_to_the_quarantine(
         ("k string", {"key": "k", "queue": "q"}, "which kind of job"),
         ("k string", {"key": "x", "queue": "q", "name": "n"}, "key must be a column of k"),
         ("k string, m map<int,int>", {"key": "k", "queue": "q", "name": "n"}, "column m is of type map"),
+        (
+            "k string, ox_dely int",
+            {"key": "k", "queue": "q", "name": "n"},
+            "column must be one of .*ox_delay",
+        ),
+        ("k string", {"key": "k", "queue": "a:b", "name": "n"}, "queue name must be"),
+        ("k string", {"key": "k", "queue": "q", "name": "n", "keysEnv": "UNSET"}, "UNSET, which is not set"),
+        ("k string", {"key": "k", "queue": "q", "name": "n", "spool": "x"}, "left out of a write"),
         ("k string, i interval day", {"key": "k", "queue": "q", "name": "n"}, "cast it to a text"),
     ],
 )
@@ -124,3 +144,11 @@ def test_invalid_rows_are_refused_before_any_write(
     with pytest.raises(Exception, match=words):
         save(spark.createDataFrame([], schema), url, **options)
     assert store.keys("*") == []
+
+
+def test_a_quarantine_that_cannot_be_written_is_a_typed_error(url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    batch = pa.RecordBatch.from_pylist([{"user": None}])
+    aim = Aim("q", "user", "welcome", str(tmp_path / "file" / "below"))
+    with pytest.raises(ValidationError, match=r"quarantine .* cannot be written: Not a directory; 1 rows"):
+        asyncio.run(_add(ServerAddress(url=url), aim, iter([batch])))

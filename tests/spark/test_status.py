@@ -9,6 +9,7 @@ import redis
 
 from oxcart.spark.lake.versions import Change, File, Lake
 from oxcart.spark.options import ServerAddress
+from oxcart.spark.read.attachment import attach
 from oxcart.spark.read.connection import Connection
 from oxcart.spark.status import Standing, standings
 
@@ -59,3 +60,17 @@ def test_a_stream_that_is_another_one_now(url: str, emit: Emit, store: redis.Red
     store.delete("bull:mail:events")
     emit("mail", {"event": "waiting", "jobId": "1"}, at=NOW - 1000)
     assert stand(lake, url).lag is None
+
+
+def test_an_attached_queue_is_listed_before_its_first_batch(
+    url: str, emit: Emit, store: redis.Redis, tmp_path: Path
+) -> None:
+    address = ServerAddress(url=url)
+    emit("mail", *[{"event": "waiting", "jobId": "1"}] * 3, at=NOW - 5000)
+    emit("other", {"event": "waiting", "jobId": "1"}, at=NOW - 5000)
+    assert standings(address, Lake(tmp_path), clock=lambda: NOW) == []
+    attach(address, "mail", "main")
+    attach(address, "other", "another pipeline")
+    standing = stand(Lake(tmp_path), url)
+    assert (standing.queue, standing.stream, standing.read, standing.lag) == ("mail", "events", 0, 3)
+    assert (standing.lag_ms, standing.kept) == (5000, 500_000)

@@ -15,8 +15,10 @@ from oxcart.cli.query import query
 from oxcart.cli.settings import JsonOption
 from oxcart.cli.spark_options import (
     LAKE,
+    ConfOption,
     LakeOption,
     MasterOption,
+    MemoryOption,
     RemoteOption,
     SparkChoice,
     check_lake,
@@ -47,6 +49,8 @@ def run(
     every: Annotated[str, typer.Option("--every", help="How often silver and gold are built.")] = "30s",
     master: MasterOption = None,
     remote: RemoteOption = None,
+    conf: ConfOption = None,
+    driver_memory: MemoryOption = None,
     name: NameOption = "main",
     keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
     delta: Annotated[bool, typer.Option("--delta", help="Make the tables Delta tables too.")] = False,
@@ -55,9 +59,9 @@ def run(
     from oxcart.model.duration import parse_ms
 
     pause = parse_ms(every, "every", minimum=1000) / 1000
+    choice = SparkChoice.read(master, remote, conf, driver_memory)
     if not _attach(ctx, queues, name, keep):
         output.text(_NO_QUEUES)
-    choice = SparkChoice(master, remote)
     if delta:
         _delta(lake)  # raises at once if the extra is missing
     made = open_pipeline(
@@ -66,7 +70,8 @@ def run(
         choice,
         queues,
         name,
-        spool=_spool(lake, name) if choice.is_local else None,
+        # A cluster reads the server, unless a tailer has begun a spool: it lies in the lake, which is shared.
+        spool=_spool(lake, name) if choice.is_local or _spool(lake, name).is_dir() else None,
         keep=keep,
         delta=delta,
     )
@@ -89,13 +94,15 @@ def tail(
     """Follow the event streams into the lake's spool, so that no event is lost while Spark is away."""
     import threading
 
-    from oxcart.spark.lake.versions import Lake
+    from oxcart.spark.lake.versions import Lake, explained
     from oxcart.spark.read.spool import Spool
     from oxcart.spark.read.tailer import Tailer
 
     address, selection = _address(ctx, queues)
     begin = Lake(lake).head().marks.get(f"ingest:{name}", {})
     tailer = Tailer(address, selection, Spool(_spool(lake, name)), name=name, keep=keep, begin=begin)
+    with explained(lake, "spool"):
+        _spool(lake, name).mkdir(parents=True, exist_ok=True)  # a run on a cluster looks for it
     output.text(f"following into {_spool(lake, name)}; end with Ctrl-C")
     tailer.run(threading.Event())
 
@@ -145,7 +152,9 @@ def status(
         output.document([msgspec.to_builtins(one) for one in found])
         return
     if not found:
-        output.text(f"nothing has been read into {lake} yet: see 'oxcart pipeline run --help'")
+        output.text(
+            f"no queue is attached, and nothing has been read into {lake}: see 'oxcart pipeline run --help'"
+        )
         return
     output.table(
         ["queue", "stream", "read#", "lag#", "lag ms#", "kept#", "lost in#", "entries/s#", "rows/s#"],
@@ -164,13 +173,17 @@ def rebuild(
     lake: LakeOption = LAKE,
     master: MasterOption = None,
     remote: RemoteOption = None,
+    conf: ConfOption = None,
+    driver_memory: MemoryOption = None,
 ) -> None:
     """Rebuild silver and gold of some days from bronze."""
     begin, end = _day(first, "--from"), _day(last or first, "--to")
     if end < begin:
         raise CommandError(f"--to {end} is before --from {begin}", USAGE)
     check_lake(lake)
-    days = open_pipeline(ctx, lake, SparkChoice(master, remote)).builder.rebuild(begin, end)
+    days = open_pipeline(ctx, lake, SparkChoice.read(master, remote, conf, driver_memory)).builder.rebuild(
+        begin, end
+    )
     output.text(f"built: {', '.join(days) or 'no such days'}")
 
 
@@ -218,6 +231,8 @@ def erase(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how much would be erased.")] = False,
     master: MasterOption = None,
     remote: RemoteOption = None,
+    conf: ConfOption = None,
+    driver_memory: MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rewrite the tables without the jobs of a correlation id, and delete older versions of the tables."""
@@ -225,7 +240,7 @@ def erase(
 
     check_correlation_id(correlation_id)  # before Spark is started
     check_lake(lake)
-    made = open_pipeline(ctx, lake, SparkChoice(master, remote))
+    made = open_pipeline(ctx, lake, SparkChoice.read(master, remote, conf, driver_memory))
     from oxcart.spark.build.erase import erase as leave_out
 
     found = leave_out(made.tables, made.builder, correlation_id, dry_run=dry_run)
@@ -253,11 +268,13 @@ def report(
     svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the charts here.")] = None,
     master: MasterOption = None,
     remote: RemoteOption = None,
+    conf: ConfOption = None,
+    driver_memory: MemoryOption = None,
 ) -> None:
     """Show the figures of a day."""
     check_lake(lake)
     asked = day and _day(day, "--day")
-    pipeline = open_pipeline(ctx, lake, SparkChoice(master, remote))
+    pipeline = open_pipeline(ctx, lake, SparkChoice.read(master, remote, conf, driver_memory))
     from oxcart.spark.report.figures import collect
     from oxcart.spark.report.page import page
     from oxcart.spark.report.picture import picture

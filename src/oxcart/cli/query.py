@@ -14,8 +14,10 @@ from oxcart.cli.exits import USAGE, CommandError
 from oxcart.cli.settings import JsonOption
 from oxcart.cli.spark_options import (
     LAKE,
+    ConfOption,
     LakeOption,
     MasterOption,
+    MemoryOption,
     RemoteOption,
     SparkChoice,
     check_lake,
@@ -34,6 +36,8 @@ def query(
     ] = False,
     master: MasterOption = None,
     remote: RemoteOption = None,
+    conf: ConfOption = None,
+    driver_memory: MemoryOption = None,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a head.")] = False,
     parquet: Annotated[
@@ -44,7 +48,7 @@ def query(
     if as_json + as_csv + (parquet is not None) > 1:
         raise CommandError("--json, --csv and --parquet exclude each other: give one of them", USAGE)
     check_lake(lake)
-    choice = SparkChoice(master, remote)
+    choice = SparkChoice.read(master, remote, conf, driver_memory)
     if in_spark or choice:
         from oxcart.cli.pipeline import open_pipeline
 

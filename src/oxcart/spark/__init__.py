@@ -5,8 +5,17 @@ them. A job's events pass through ``read`` (from the server to rows of bronze), 
 and versions of all of them), ``transforms`` (pure functions from bronze to silver to gold), ``build`` (which
 days are out of date) and ``report``. ``source`` and ``sink`` are Spark's ``format("oxcart")``.
 
-Importing `oxcart` imports none of it. Importing this package imports no pyspark: `oxcart.spark.session` does,
-when it opens a session.
+    import oxcart.spark
+
+    oxcart.spark.register(spark)  # any session, classic or Spark Connect
+    spark.read.format("oxcart").option("pattern", "*").load()
+
+Importing `oxcart` imports none of it. Importing this package imports no pyspark: `register` does, and
+`oxcart.spark.session` when it opens a session.
 """
 
 from __future__ import annotations
+
+from oxcart.spark.session import register
+
+__all__ = ["register"]

