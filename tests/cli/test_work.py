@@ -154,7 +154,7 @@ class TestOneProcess:
         wait_until(lambda: get(port, "/ready")[0] == 200, "ready")
         assert get(port, "/live") == (200, "live\n")
         body = get(port, "/metrics")[1]
-        assert 'bullmq_jobs_processed_total{queue="mail",status="completed"} 1.0' in body
+        assert 'bullmq_jobs_processed_total{name="who",queue="mail",status="completed"} 1.0' in body
         assert 'bullmq_queue_length{queue="mail",state="completed"} 1.0' in body
         clean.kill()
         wait_until(

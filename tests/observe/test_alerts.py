@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from oxcart.observe.metrics import Metrics
+from tests.promtool import promtool
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "alerts.yml"
 
@@ -57,15 +61,38 @@ def test_the_two_thresholds_of_the_specification_are_there() -> None:
     assert {"OxcartHeartbeatsFail", "OxcartJobsStall"} <= set(RULES)
     assert RULES["OxcartHeartbeatsFail"]["expr"].rstrip().endswith("> 0.05")
     assert "> 0.10 * max by (queue)" in RULES["OxcartJobsStall"]["expr"]
-    for rule in RULES.values():
-        assert rule["for"] == "2m"
-        assert rule["labels"] == {"severity": "warning"}
+    for name, rule in RULES.items():
+        assert rule["for"] in ("2m", "5m")
+        assert rule["labels"] == {"severity": "critical" if name == "OxcartNoWorker" else "warning"}
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
 def test_unroutable_jobs_raise_an_alert() -> None:
     assert RULES["OxcartJobsUnroutable"]["expr"].strip() == "max by (queue) (bullmq_unroutable_jobs) > 0"
-    assert set(RULES) == {"OxcartHeartbeatsFail", "OxcartJobsStall", "OxcartJobsUnroutable"}
+    assert set(RULES) == {
+        "OxcartBacklogOld",
+        "OxcartDeadLetters",
+        "OxcartHeartbeatsFail",
+        "OxcartJobsFail",
+        "OxcartJobsStall",
+        "OxcartJobsStartLate",
+        "OxcartJobsUnroutable",
+        "OxcartNoWorker",
+        "OxcartWebhooksFail",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [("check", "rules", ALERTS), ("test", "rules", Path(__file__).with_name("alerts_test.yml"))]
+)
+def test_prometheus_checks_and_tests_the_rules(command: tuple[str, ...]) -> None:
+    program = promtool()
+    if program is None:
+        pytest.skip("promtool is not installed, and Debian's package cannot be fetched")
+    done = subprocess.run([program, *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS" in done.stdout
 
 
 def test_every_metric_that_a_rule_names_exists() -> None:

@@ -15,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oxcart import PermanentError, Queue, TemporaryError, Worker
 from oxcart.broker.bullmq.claimed import BullMQClaim
-from oxcart.broker.port import Outcome, OutcomeKind
+from oxcart.broker.port import UNDECODABLE, Outcome, OutcomeKind
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable
+from oxcart.observe import numbers
 from oxcart.observe._tally import Tally
 from oxcart.observe.lengths import QueueLengths
 from oxcart.observe.metrics import Metrics
@@ -29,6 +30,11 @@ NAMES = {
     "bullmq_jobs_processed_total",
     "bullmq_job_duration_seconds",
     "bullmq_queue_length",
+    "bullmq_job_wait_seconds",
+    "bullmq_retries_total",
+    "bullmq_dead_letters_total",
+    "bullmq_webhook_deliveries_total",
+    "bullmq_oldest_waiting_seconds",
     "bullmq_unroutable_jobs",
     "bullmq_clock_skew_seconds",
     "bullmq_stalled_jobs_detected_total",
@@ -62,11 +68,13 @@ class FakeQueue:
 
 
 class FakeBroker:
-    queue = base = "q"
+    def __init__(self, queue: str = "q") -> None:
+        self.queue = self.base = queue
 
 
-def running() -> RunningJob:
-    return RunningJob(FakeBroker(), BullMQClaim("1", "t", 1, 0, {b"name": b"n"}), "w", None)  # type: ignore[arg-type]
+def running(name: str = "n", queue: str = "q") -> RunningJob:
+    claim = BullMQClaim("1", "t", 1, 0, {b"name": name.encode()})
+    return RunningJob(FakeBroker(queue), claim, "w", None)  # type: ignore[arg-type]
 
 
 def _order(label: str) -> tuple[bool, str]:
@@ -111,8 +119,8 @@ class TestWorkerMetrics:
         metrics = Metrics()
         metrics.job_ended(running(), outcome, code, 0.2)
         samples = await read(metrics)
-        shown = {key[2]: value for key, value in samples.items() if key[0] == "bullmq_jobs_processed_total"}
-        assert {name: value for name, value in shown.items() if value} == {status: 1}
+        shown = {key[1:]: value for key, value in samples.items() if key[0] == "bullmq_jobs_processed_total"}
+        assert {labels: value for labels, value in shown.items() if value} == {("n", "q", status): 1}
 
     async def test_heartbeats_are_counted_per_lease(self) -> None:
         metrics = Metrics()
@@ -143,8 +151,55 @@ class TestWorkerMetrics:
         assert samples["bullmq_batch_size_count", "finished", "q"] == 1
         assert samples["bullmq_batch_size_sum", "claimed", "q"] == 2
 
+    async def test_names_beyond_the_bound_count_as_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(numbers, "MOST_NAMES", 2)
+        metrics, outcome = Metrics(), Outcome(OutcomeKind.COMPLETED, "1", "t", 1, 0)
+        for name in ("a", "b", "c", "d", "a"):
+            metrics.job_ended(running(name), outcome, 1, 0.2)
+        samples = await read(metrics)
+        shown = {
+            key[1]: value for key, value in samples.items() if key[0] == "bullmq_job_duration_seconds_count"
+        }
+        assert shown == {"a": 2, "b": 1, "other": 2}
+
+    async def test_a_dead_letter_is_told_from_a_permanent_failure(self) -> None:
+        metrics = Metrics()
+        for category, dead in (
+            ("temporary", ""),
+            ("timeout", ""),
+            ("permanent", ""),
+            ("cancelled", ""),
+            ("system", UNDECODABLE),
+        ):
+            ended = Outcome(OutcomeKind.FAILED, "1", "t", 1, 0, category=category, dead=dead)
+            metrics.job_ended(running(), ended, 1, 0.2)
+        samples = await read(metrics)
+        assert samples["bullmq_dead_letters_total", "n", "q"] == 3
+        assert samples["bullmq_quarantined_jobs_total", "q"] == 1
+
+    async def test_the_wait_of_a_first_start_is_measured_without_its_delay(self) -> None:
+        metrics = Metrics()
+        fields = {b"name": b"n", b"timestamp": b"1000", b"opts": b'{"delay":2000}'}
+        for starts in (1, 2):  # a second start follows a backoff
+            claim = BullMQClaim("1", "t", starts, 7000, fields)
+            metrics.job_started(RunningJob(FakeBroker(), claim, "w", None))  # type: ignore[arg-type]
+        samples = await read(metrics)
+        assert samples["bullmq_job_wait_seconds_count", "n", "q"] == 1
+        assert samples["bullmq_job_wait_seconds_sum", "n", "q"] == 4
+
+    async def test_deliveries_of_webhooks_are_counted_for_their_queue(self) -> None:
+        metrics = Metrics()
+        job = running("deliver", "mail.webhooks")
+        for kind in (OutcomeKind.COMPLETED, OutcomeKind.COMPLETED, OutcomeKind.RETRY, OutcomeKind.FAILED):
+            metrics.job_ended(job, Outcome(kind, "1", "t", 1, 0), 1, 0.2)
+        samples = await read(metrics)
+        shown = {
+            key[2]: value for key, value in samples.items() if key[0] == "bullmq_webhook_deliveries_total"
+        }
+        assert shown == {"delivered": 2, "retried": 1, "failed": 1}
+
     def test_a_job_costs_next_to_nothing(self) -> None:
-        """A handful of calls, none of them a lock or a walk over buckets: 0.4 µs."""
+        """A handful of calls, none of them a lock or a walk over buckets: about 1 µs."""
         metrics, job, outcome = Metrics(), running(), Outcome(OutcomeKind.COMPLETED, "1", "t", 1, 0)
         metrics.job_ended(job, outcome, 1, 0.2)
         called: list[str] = []
@@ -157,7 +212,8 @@ class TestWorkerMetrics:
         sys.setprofile(note)
         metrics.job_ended(job, outcome, 1, 0.2)
         sys.setprofile(before)
-        assert called[:-1] == ["job_ended", "get", "add", "bisect_left"]
+        reading_the_name = ["name", "name", "get", "decode"]
+        assert called[:-1] == ["job_ended", "get", *reading_the_name, "get", "add", "bisect_left"]
 
 
 class TestQueueLengths:
@@ -224,14 +280,17 @@ async def test_a_real_worker_is_seen(queue: Queue) -> None:
         await asyncio.gather(bad.result(60), return_exceptions=True)
 
         async def are_counted() -> bool:  # a result may arrive before the worker has its reply
-            return (await read(metrics))["bullmq_job_duration_seconds_count", "measured"] == 5
+            return (await read(metrics))["bullmq_job_duration_seconds_count", "work", "measured"] == 5
 
         await eventually(are_counted, "all attempts are counted")
         samples = await read(metrics)
-    assert samples["bullmq_jobs_processed_total", "measured", "completed"] == 3
-    assert samples["bullmq_jobs_processed_total", "measured", "failed"] == 1
-    assert samples["bullmq_jobs_processed_total", "measured", "retried"] == 1
-    assert samples["bullmq_job_duration_seconds_count", "measured"] == 5
+    assert samples["bullmq_jobs_processed_total", "work", "measured", "completed"] == 3
+    assert samples["bullmq_jobs_processed_total", "work", "measured", "failed"] == 1
+    assert samples["bullmq_jobs_processed_total", "work", "measured", "retried"] == 1
+    assert samples["bullmq_job_duration_seconds_count", "work", "measured"] == 5
+    assert samples["bullmq_job_wait_seconds_count", "work", "measured"] == 4
+    assert samples["bullmq_retries_total", "temporary", "measured"] == 1
+    assert samples["bullmq_dead_letters_total", "work", "measured"] == 0
     assert samples["bullmq_queue_length", "measured", "completed"] == 3
     assert samples["bullmq_queue_length", "measured", "failed"] == 1
     assert samples[("bullmq_active_workers",)] == 1
@@ -260,4 +319,19 @@ async def test_unroutable_jobs_are_counted(queue: Queue) -> None:
     assert samples["bullmq_unroutable_jobs", name] == 3
     assert samples["bullmq_queue_length", name, "waiting"] == 3
     assert not [name for name in samples if "lane" in name]
+    await lengths.close()
+
+
+async def test_the_age_of_the_oldest_ready_job_is_shown(queue: Queue) -> None:
+    name, lengths = queue.name, QueueLengths(queue)
+    metrics = Metrics([lengths])
+    await queue.jobs.obliterate(force=True)
+    assert (await read(metrics))["bullmq_oldest_waiting_seconds", name] == 0
+    first = await queue.add("n")
+    await queue.add("n", priority=3)
+    broker = queue._core.broker
+    an_hour_ago = await broker.now() - 3_600_000
+    await broker.caller.command("HSET", f"bull:{name}:{first.id}", "timestamp", an_hour_ago)
+    metrics._read_at = float("-inf")
+    assert 3600 <= (await read(metrics))["bullmq_oldest_waiting_seconds", name] < 3700
     await lengths.close()

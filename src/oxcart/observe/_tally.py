@@ -29,6 +29,8 @@ JOB_SECONDS = (
     1800.0,
     3600.0,
 )
+#: Seconds from ready to start, from an idle worker to a backlog of a day.
+WAIT_SECONDS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
 #: Seconds of a call to the server; alerts watch 10 ms.
 CALL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 #: Jobs per call.

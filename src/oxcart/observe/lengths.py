@@ -48,6 +48,17 @@ class QueueLengths:
             self._broker = self._source.open_broker()
         return await self._broker.unroutable()
 
+    async def oldest(self) -> float:
+        """Returns for how many seconds the oldest ready job has been ready; 0 without one."""
+        if self._broker is None:
+            self._broker = self._source.open_broker()
+        broker = self._broker
+        now, ages = await broker.now() / 1000, [0.0]
+        for place in ("wait", "paused", "prioritized"):
+            for job in await broker.page(place, 0, 0, oldest=True):
+                ages.append(now - (job.scheduled_at or job.created_at).timestamp())
+        return max(ages)
+
     async def skew(self) -> float:
         """Returns the seconds that this machine's clock is ahead of the server's, or below zero."""
         if self._broker is None:

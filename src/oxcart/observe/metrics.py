@@ -9,46 +9,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from oxcart.broker.port import UNDECODABLE, Code, Outcome, OutcomeKind
+from oxcart.broker.port import Code, Outcome, OutcomeKind
 from oxcart.broker.port.results import NamespaceStats
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import ReplyCode
-from oxcart.observe import bridge
-from oxcart.observe._tally import BATCH_SIZES, CALL_SECONDS, JOB_SECONDS, Tally
+from oxcart.observe import bridge, names
+from oxcart.observe._tally import CALL_SECONDS, Tally
+from oxcart.observe.families import histogram
+from oxcart.observe.numbers import REFUSED, SNOOZED, STATUSES, QueueNumbers
 
 log = logging.getLogger("oxcart.metrics")
-
-#: How an attempt ended, by the kind of its outcome; ``refused`` if the server did not accept it.
-STATUSES = {
-    OutcomeKind.COMPLETED: "completed",
-    OutcomeKind.FAILED: "failed",
-    OutcomeKind.RETRY: "retried",
-    OutcomeKind.DELAY: "retried",
-    OutcomeKind.GIVE_BACK: "given_back",
-    OutcomeKind.HOLD_QUEUE: "given_back",
-    OutcomeKind.AWAIT_CHILDREN: "waiting_children",
-}
-SNOOZED = "snoozed"
-REFUSED = "refused"
 
 #: Queue lengths younger than this (seconds) are not read again, so several scrapers cost as much as one.
 FRESH = 1.0
 #: Most seconds that a scrape waits for the server.
 PATIENCE = 2.0
+
+
+#: Outcomes of attempts that did not succeed.
+_BAD = frozenset({OutcomeKind.FAILED, OutcomeKind.RETRY, OutcomeKind.DELAY})
 
 
 class Measured(Protocol):
@@ -63,35 +54,6 @@ class Measured(Protocol):
 
     async def unroutable(self) -> dict[str, int]:
         """Returns how many jobs wait that no living worker can take, by their targets."""
-
-
-class _QueueNumbers:
-    """The numbers of one queue, as this process counted them."""
-
-    __slots__ = (
-        "claimed",
-        "duration",
-        "finished",
-        "heartbeats",
-        "heartbeats_failed",
-        "lock_extend",
-        "quarantined",
-        "skipped",
-        "stalled",
-        "statuses",
-    )
-
-    def __init__(self) -> None:
-        self.statuses: defaultdict[str, int] = defaultdict(int, dict.fromkeys(("completed", "failed"), 0))
-        self.duration = Tally(JOB_SECONDS)
-        self.finished = Tally(BATCH_SIZES)
-        self.claimed = Tally(BATCH_SIZES)
-        self.lock_extend = Tally(CALL_SECONDS)
-        self.heartbeats = 0
-        self.heartbeats_failed = 0
-        self.quarantined = 0
-        self.stalled = 0
-        self.skipped = 0
 
 
 class Metrics(Collector):
@@ -118,7 +80,7 @@ class Metrics(Collector):
         self.registry = CollectorRegistry() if registry is None else registry
         self._measured = queues
         self._clock = clock
-        self._numbers: dict[str, _QueueNumbers] = {queue.name: _QueueNumbers() for queue in queues}
+        self._numbers: dict[str, QueueNumbers] = {queue.name: QueueNumbers() for queue in queues}
         self._scripts: dict[str, Tally] = {}
         self._workers = 0
         self._reconnects = 0
@@ -127,6 +89,7 @@ class Metrics(Collector):
         self._namespaces: dict[str, NamespaceStats] = {}
         self._unroutable: dict[str, int] = {}
         self._skews: dict[str, float] = {}
+        self._ages: dict[str, float] = {}
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self.registry.register(self)
@@ -135,21 +98,23 @@ class Metrics(Collector):
 
     def job_started(self, job: RunningJob) -> None:
         """A handler is about to run."""
+        (self._numbers.get(job.queue) or self._new(job.queue)).started(job)
 
     def job_ended(self, job: RunningJob, outcome: Outcome, code: Code, seconds: float) -> None:
         """An attempt ended; ``code`` is the server's answer."""
         numbers = self._numbers.get(job.queue) or self._new(job.queue)
+        of_name = numbers.jobs.get(job.name) or numbers.new_name(job.name)
         if code != ReplyCode.DONE:
-            numbers.statuses[REFUSED] += 1
+            of_name.statuses[REFUSED] += 1
             return
         kind = outcome.kind
         if kind == OutcomeKind.DELAY and not outcome.counts:
-            numbers.statuses[SNOOZED] += 1
+            of_name.statuses[SNOOZED] += 1
             return
-        numbers.statuses[STATUSES[kind]] += 1
-        if outcome.dead == UNDECODABLE:
-            numbers.quarantined += 1
-        numbers.duration.add(seconds)
+        of_name.statuses[STATUSES[kind]] += 1
+        if kind in _BAD:
+            numbers.ended_badly(of_name, outcome)
+        of_name.duration.add(seconds)
 
     def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
         """A call ended so many attempts and claimed so many jobs."""
@@ -196,8 +161,8 @@ class Metrics(Collector):
         """A worker started (1) or ended (-1)."""
         self._workers += change
 
-    def _new(self, queue: str) -> _QueueNumbers:
-        return self._numbers.setdefault(queue, _QueueNumbers())
+    def _new(self, queue: str) -> QueueNumbers:
+        return self._numbers.setdefault(queue, QueueNumbers())
 
     # -- called by a scraper
 
@@ -222,7 +187,8 @@ class Metrics(Collector):
             self._reading = asyncio.create_task(self._read(), name="oxcart-queue-lengths")
         await asyncio.wait((self._reading,), timeout=PATIENCE)
         if not self._reading.done():
-            self._lengths, self._namespaces, self._unroutable, self._skews = {}, {}, {}, {}
+            self._lengths, self._namespaces, self._unroutable = {}, {}, {}
+            self._skews, self._ages = {}, {}
 
     async def close(self) -> None:
         """Cancels a read in progress."""
@@ -239,7 +205,8 @@ class Metrics(Collector):
             else:
                 log.debug("could not read the lengths of queue %s: %r", queue.name, answer)
         self._namespaces = await self._read_namespaces()
-        self._skews = await self._read_skews()
+        self._skews = await self._read_each("skew")
+        self._ages = await self._read_each("oldest")
         self._lengths, self._unroutable, self._read_at = lengths, unroutable, self._clock()
 
     async def _read_namespaces(self) -> dict[str, NamespaceStats]:
@@ -247,11 +214,12 @@ class Metrics(Collector):
         answers = await asyncio.gather(*looks, return_exceptions=True)
         return dict(seen for seen in answers if isinstance(seen, tuple))
 
-    async def _read_skews(self) -> dict[str, float]:
-        looks = {queue.name: look() for queue in self._measured if (look := getattr(queue, "skew", None))}
+    async def _read_each(self, what: str) -> dict[str, float]:
+        """Reads a number of every queue that has it."""
+        looks = {queue.name: look() for queue in self._measured if (look := getattr(queue, what, None))}
         answers = await asyncio.gather(*looks.values(), return_exceptions=True)
         found = zip(looks, answers, strict=True)
-        return {name: skew for name, skew in found if isinstance(skew, float)}
+        return {name: number for name, number in found if isinstance(number, float)}
 
     def collect(self) -> Iterator[Metric]:
         """Yields every metric, for the registry."""
@@ -266,6 +234,14 @@ class Metrics(Collector):
         for name, count in self._unroutable.items():
             lost.add_metric([name], count)
         yield lost
+        oldest = GaugeMetricFamily(
+            "bullmq_oldest_waiting_seconds",
+            "Age of the job that is ready for longest, the same from every process: take the max.",
+            labels=["queue"],
+        )
+        for name, age in self._ages.items():
+            oldest.add_metric([name], age)
+        yield oldest
         skews = GaugeMetricFamily(
             "bullmq_clock_skew_seconds",
             "Seconds that the clock of this machine is ahead of the server's; negative where it is behind.",
@@ -274,7 +250,7 @@ class Metrics(Collector):
         for name, skew in self._skews.items():
             skews.add_metric([name], skew)
         yield skews
-        yield _histogram(
+        yield histogram(
             "bullmq_script_duration_seconds",
             "Time until a script was answered, the way there and back included.",
             ["verb"],
@@ -290,33 +266,19 @@ class Metrics(Collector):
 
     def _of_queues(self) -> Iterator[Metric]:
         queues = self._numbers.items()
-        processed = CounterMetricFamily(
-            "bullmq_jobs_processed",
-            "Attempts that ended, by how: completed, failed, retried, snoozed, given_back, refused.",
-            labels=["queue", "status"],
-        )
-        for name, numbers in queues:
-            for status, count in numbers.statuses.items():
-                processed.add_metric([name, status], count)
-        yield processed
-        yield _histogram(
-            "bullmq_job_duration_seconds",
-            "How long attempts took.",
-            ["queue"],
-            (([name], numbers.duration) for name, numbers in queues),
-        )
+        yield from names.collect(queues)
         for metric, text, of in _COUNTERS:
             counter = CounterMetricFamily(metric, text, labels=["queue"])
             for name, numbers in queues:
                 counter.add_metric([name], of(numbers))
             yield counter
-        yield _histogram(
+        yield histogram(
             "bullmq_lock_extend_duration_seconds",
             "How long a renewal of leases took; should be under 10 ms.",
             ["queue"],
             (([name], numbers.lock_extend) for name, numbers in queues),
         )
-        yield _histogram(
+        yield histogram(
             "bullmq_batch_size",
             "Attempts finished, or jobs claimed, in one call.",
             ["queue", "kind"],
@@ -344,7 +306,7 @@ async def _measure(queue: Measured) -> tuple[dict[str, int], int]:
     return await queue.counts(), sum((await queue.unroutable()).values())
 
 
-_COUNTERS: tuple[tuple[str, str, Callable[[_QueueNumbers], int]], ...] = (
+_COUNTERS: tuple[tuple[str, str, Callable[[QueueNumbers], int]], ...] = (
     (
         "bullmq_stalled_jobs_detected",
         "Jobs recovered from lost workers by this process.",
@@ -367,12 +329,3 @@ _COUNTERS: tuple[tuple[str, str, Callable[[_QueueNumbers], int]], ...] = (
         lambda numbers: numbers.skipped,
     ),
 )
-
-
-def _histogram(
-    name: str, text: str, labels: Sequence[str], tallies: Iterable[tuple[list[str], Tally]]
-) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, text, labels=labels)
-    for values, tally in tallies:
-        family.add_metric(values, buckets=tally.buckets(), sum_value=tally.sum)
-    return family
