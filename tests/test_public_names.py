@@ -48,6 +48,7 @@ ROOT = {
 PATHS = {
     "oxcart.encryption": {"Bond", "KeyRing"},
     "oxcart.events": {"QueueEvents"},
+    "oxcart.http": {"app"},
     "oxcart.sync": {"Queue"},
     "oxcart.testing": {"MemoryServer", "assert_enqueued", "drain", "inline", "manual"},
     "oxcart.webhooks": {"Webhooks"},

@@ -31,7 +31,7 @@ def test_every_folder_has_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", ["cli", "spark", "observe", "testing", "sync", "compat", "engine", "broker"]
+    "layer", ["cli", "http", "spark", "observe", "testing", "sync", "compat", "engine", "broker"]
 )
 def test_the_diagram_has_the_layers_of_the_contract(layer: str) -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]

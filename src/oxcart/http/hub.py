@@ -1,0 +1,269 @@
+"""The event hub: one reader per queue, shared by all listeners of the event stream.
+
+Every message has a position: the last event read of each queue. A listener that reconnects with it reads
+what it missed from the queues' own streams, up to where the hub is, and then listens to the hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from oxcart.events import QueueEvents
+from oxcart.http.errors import ApiError
+from oxcart.http.times import rfc3339_ms
+from oxcart.http.values import JobBody, job_body
+from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.event import Event
+from oxcart.model.job import Job
+from oxcart.model.state import State
+from oxcart.queue import Queue
+
+log = logging.getLogger("oxcart.http")
+
+#: Messages that a slow listener may fall behind before its stream ends; it continues by its position.
+BACKLOG = 1000
+#: Seconds between attempts to read a stream whose server is away.
+AGAIN = 1.0
+#: Listeners at once.
+MOST = 2000
+
+#: The name and the job's state that each event of the wire stands for.
+_NAMES = {
+    "added": ("job.created", State.PENDING),
+    "active": ("job.started", State.RUNNING),
+    "progress": ("job.progress", State.RUNNING),
+    "completed": ("job.completed", State.COMPLETED),
+    "failed": ("job.failed", State.FAILED),
+    "removed": ("job.deleted", None),
+}
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of the event stream.
+
+    Attributes:
+        queue: The queue's name.
+        event_id: The id of the event in the queue's stream.
+        name: ``job.created``, ``job.started`` and so on.
+        job_id: The job.
+        data: The message's data, as JSON.
+    """
+
+    queue: str
+    event_id: str
+    name: str
+    job_id: str
+    data: bytes
+
+
+class Position:
+    """The last event read of each queue, as text for ``Last-Event-ID``."""
+
+    def __init__(self, ids: Mapping[str, str]) -> None:
+        self.ids = dict(ids)
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Reads a position.
+
+        Raises:
+            ValidationError: The text is none.
+        """
+        ids: dict[str, str] = {}
+        for part in filter(None, text.split(";")):
+            name, _, event_id = part.partition("=")
+            ms, _, number = event_id.partition("-")
+            if not (name and _digits(ms) and _digits(number)):
+                raise ValidationError("Last-Event-ID", "the id of an event of this stream", text)
+            ids[unquote(name)] = event_id
+        return cls(ids)
+
+    def __str__(self) -> str:
+        return ";".join(f"{quote(name, safe='')}={event_id}" for name, event_id in sorted(self.ids.items()))
+
+
+class Listener:
+    """One open event stream.
+
+    Attributes:
+        position: The last event that it has of each queue.
+        joined: The last event that the hub had read of each queue when the listener joined.
+    """
+
+    def __init__(self, position: Position, joined: Mapping[str, str]) -> None:
+        self.position = position
+        self.joined = joined
+        self.messages: asyncio.Queue[Message | None] = asyncio.Queue(BACKLOG)
+
+    def offer(self, message: Message) -> None:
+        """Hands a message over; ends the stream if the listener is too far behind."""
+        try:
+            self.messages.put_nowait(message)
+        except asyncio.QueueFull:
+            self.end()
+
+    def end(self) -> None:
+        """Ends the stream. The client continues from the position of the last message that it has."""
+        while not self.messages.empty():
+            self.messages.get_nowait()
+        self.messages.put_nowait(None)
+
+
+class Hub:
+    """Reads the events of queues while somebody listens.
+
+    Args:
+        queues: The queues.
+    """
+
+    def __init__(self, queues: Iterable[Queue]) -> None:
+        self._queues = list(queues)
+        self._listeners: set[Listener] = set()
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._positions: dict[str, str] = {}
+        self._wanted = 0
+        self._lock = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def listen(self, since: Position | None) -> AsyncIterator[Listener]:
+        """Adds a listener. Its stream contains every event after this call, or after ``since``.
+
+        Raises:
+            ApiError: There are too many listeners.
+        """
+        if self._wanted >= MOST:
+            raise ApiError(429, "quota_exceeded", f"there are already {MOST} listeners; try again later")
+        self._wanted += 1
+        try:
+            await self._start()
+            # Without a pause between these lines: the backlog ends where the hub's messages begin.
+            joined = dict(self._positions)
+            known = {} if since is None else since.ids
+            listener = Listener(Position({name: known.get(name, joined[name]) for name in joined}), joined)
+            self._listeners.add(listener)
+            try:
+                yield listener
+            finally:
+                self._listeners.discard(listener)
+        finally:
+            self._wanted -= 1
+            if not self._wanted:
+                await self._stop()
+
+    async def missed(self, listener: Listener) -> AsyncIterator[Message]:
+        """Yields the messages between a listener's position and that of the hub when it joined."""
+        for queue in self._queues:
+            end = _key(listener.joined[queue.name])
+            if _key(listener.position.ids[queue.name]) >= end:
+                continue
+            async with queue.events(listener.position.ids[queue.name]) as stream:
+                while _key(stream.position) < end and (events := await stream.read(block=0.001)):
+                    for message in await _messages(queue, [e for e in events if _key(e.id) <= end]):
+                        yield message
+
+    async def close(self) -> None:
+        """Ends all streams and stops reading."""
+        for listener in list(self._listeners):
+            listener.end()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        async with self._lock:
+            readers, self._readers = list(self._readers.values()), {}
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    async def _start(self) -> None:
+        async with self._lock:
+            for queue in self._queues:
+                if queue.name not in self._readers:
+                    stream = queue.events()
+                    await stream.ready()
+                    self._positions[queue.name] = stream.position
+                    self._readers[queue.name] = asyncio.create_task(
+                        self._read(queue, stream), name=f"oxcart-http-events {queue.name}"
+                    )
+
+    async def _read(self, queue: Queue, stream: QueueEvents) -> None:
+        try:
+            while True:
+                try:
+                    events = await stream.read()
+                    messages = await _messages(queue, events)
+                except OxcartError as error:
+                    log.warning("cannot read the events of queue %s, trying again: %s", queue.name, error)
+                    await asyncio.sleep(AGAIN)
+                    continue
+                self._positions[queue.name] = stream.position
+                for message in messages:
+                    for listener in self._listeners:
+                        listener.offer(message)
+        finally:
+            await stream.close()
+
+
+async def _messages(queue: Queue, events: Iterable[Event]) -> list[Message]:
+    """Returns the messages of some events, with their jobs as they are now."""
+    named = [(event, *_name(event)) for event in events if event.job_id]
+    wanted = [row for row in named if row[1]]
+    ids = list(dict.fromkeys(event.job_id or "" for event, name, _ in wanted if name != "job.deleted"))
+    jobs = dict(zip(ids, await queue._core.broker.look(ids, lenient=True), strict=True)) if ids else {}
+    made = []
+    for event, name, state in wanted:
+        job_id = event.job_id or ""
+        if event.name == "delayed" and not ((job := jobs.get(job_id)) and job.attempts_started):
+            continue  # an add with a delay; the wire has the same event for a retry
+        if name == "job.deleted" or state is None:
+            data = msgspec.json.encode({"id": job_id})
+        else:
+            body = _body(event, jobs.get(job_id), state)
+            if name == "job.failed" and body.state == State.CANCELLED:
+                name = "job.cancelled"
+            data = msgspec.json.encode(body)
+        made.append(Message(queue.name, event.id, name, job_id, data))
+    return made
+
+
+def _name(event: Event) -> tuple[str, State | None]:
+    if event.name == "delayed":
+        return "job.retried", State.RETRYING
+    if event.name == "waiting" and event.prev in ("active", "failed", "completed"):
+        return "job.retried", State.SCHEDULED
+    return _NAMES.get(event.name, ("", None))
+
+
+def _body(event: Event, job: Job | None, state: State) -> JobBody:
+    if job is not None:
+        return job_body(job)
+    # The job was removed when it ended: the event is all that is left.
+    return JobBody(
+        id=event.job_id or "",
+        type=event.fields.get("name", ""),
+        queue=event.queue,
+        state=state.value,
+        priority=0,
+        attempt=0,
+        max_attempts=1,
+        progress=0.0,
+        progress_message="",
+        tags={},
+        created_at=rfc3339_ms(event.timestamp),
+        updated_at=rfc3339_ms(event.timestamp),
+        last_error=event.failed_reason,
+    )
+
+
+def _key(event_id: str) -> tuple[int, int]:
+    ms, _, number = event_id.partition("-")
+    return int(ms), int(number or 0)
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20

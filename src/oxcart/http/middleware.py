@@ -1,0 +1,75 @@
+"""What happens around every request: its id, and the time that it may take."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from typing import Any
+
+import msgspec
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Send
+
+from oxcart.http.errors import ErrorBody, Problem
+
+#: Seconds that a request may take, its body included.
+REQUEST_SECONDS = 60.0
+#: The same for a wait, which takes up to 5 minutes by itself.
+WAIT_SECONDS = 330.0
+
+_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
+
+
+class Frame:
+    """Echoes or makes ``X-Request-ID``, and ends requests that take too long with 503.
+
+    Args:
+        inner: The application.
+    """
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serves one connection; the types are those of ASGI, which each framework names in its own way."""
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        else:
+            await self._inner(scope, receive, send)
+
+    async def _serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        text = given.decode("latin-1")
+        request_id = text if _ID.fullmatch(text) else str(uuid.uuid4())
+        scope["oxcart.request_id"] = request_id  # type: ignore[typeddict-unknown-key]
+        started = False
+
+        async def reply(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers: list[Any] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                message["headers"] = headers
+            await send(message)
+
+        path = scope["path"].rstrip("/")
+        limit = (
+            WAIT_SECONDS if path.endswith("/wait") else None if path.endswith("/events") else REQUEST_SECONDS
+        )
+        try:
+            async with asyncio.timeout(limit):
+                await self._inner(scope, receive, reply)
+        except TimeoutError:
+            if started:
+                raise
+            await _refuse(reply, request_id)
+
+
+async def _refuse(send: Send, request_id: str) -> None:
+    problem = Problem(
+        "unavailable", "the request took too long; the store may be unreachable", request_id=request_id
+    )
+    body = msgspec.json.encode(ErrorBody(problem))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,200 @@
+"""What all routes share: the queues, the way from a type or an id to a queue, and the event hub."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from oxcart.http.errors import ApiError, not_found
+from oxcart.http.hub import Hub
+from oxcart.model.duration import Duration, parse_ms
+from oxcart.model.errors import ValidationError
+from oxcart.model.job import Job
+from oxcart.model.names import check_job_id, check_job_name
+from oxcart.observe.lengths import QueueLengths
+from oxcart.observe.metrics import Metrics
+from oxcart.queue import Queue
+
+#: How long after its delay a job must have ended unless it sets its own lifetime: 7 days.
+DEFAULT_LIFETIME_MS = 7 * 86_400_000
+#: Ids of jobs that were made elsewhere, whose queue the service remembers.
+REMEMBERED = 4096
+
+_TAG_BITS = 16
+_TAG_MASK = (1 << _TAG_BITS) - 1
+
+
+def tag_of_queue(name: str) -> int:
+    """Returns the 16 bits of a job id that lead to its queue."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=2).digest(), "big")
+
+
+def tag_of_id(job_id: str) -> int | None:
+    """Returns those bits of an id, or None if it is no UUID."""
+    try:
+        return uuid.UUID(job_id).int & _TAG_MASK
+    except ValueError:
+        return None
+
+
+class Service:
+    """The queues behind an API.
+
+    Args:
+        queues: The queues; the first serves types that lead to no other, unless ``default`` names one.
+        types: The queue of each job type. Other types lead to the queue of their name.
+        default: The queue of types that lead to no other.
+        lifetime: How long after its delay a job may take to end unless it sets its own; None for no limit.
+    """
+
+    def __init__(
+        self,
+        queues: Iterable[Queue],
+        types: Mapping[str, str] | None = None,
+        default: str | None = None,
+        lifetime: Duration | None = "7d",
+    ) -> None:
+        self.queues = {queue.name: queue for queue in queues}
+        if not self.queues:
+            raise ValidationError("queues", "at least one queue", [])
+        self.types = dict(types or {})
+        for job_type, name in self.types.items():
+            check_job_name(job_type, "types")
+            if name not in self.queues:
+                raise ValidationError("types", f"names of queues: {', '.join(self.queues)}", name)
+        if default is not None and default not in self.queues:
+            raise ValidationError("default", f"the name of a queue: {', '.join(self.queues)}", default)
+        if default is None:
+            default = "default" if "default" in self.queues else next(iter(self.queues))
+        self.default = default
+        self.lifetime_ms = None if lifetime is None else parse_ms(lifetime, "lifetime", minimum=1)
+        self.hub = Hub(self.queues.values())
+        self._tags: dict[int, list[Queue]] = {}
+        for queue in self.queues.values():
+            self._tags.setdefault(tag_of_queue(queue.name), []).append(queue)
+        self._known: OrderedDict[str, Queue] = OrderedDict()
+        self._metrics: Metrics | None = None
+        self._lengths: list[QueueLengths] = []
+
+    # -- queues
+
+    def queue(self, name: str) -> Queue:
+        """Returns a queue by its name.
+
+        Raises:
+            ApiError: The API does not serve it.
+        """
+        found = self.queues.get(name)
+        if found is None:
+            raise not_found(f"queue {name}")
+        return found
+
+    def queue_of_type(self, job_type: str, named: str | None) -> Queue:
+        """Returns the queue that a new job goes to.
+
+        Raises:
+            ValidationError: The API does not serve the named queue.
+        """
+        if named is not None:
+            if named not in self.queues:
+                raise ValidationError("queue", f"one of {', '.join(self.queues)}", named)
+            return self.queues[named]
+        return self.queues.get(self.types.get(job_type, job_type)) or self.queues[self.default]
+
+    def chosen(self, names: Iterable[str] | None) -> list[Queue]:
+        """Returns the named queues, or all.
+
+        Raises:
+            ApiError: The API does not serve one of them.
+        """
+        return [self.queue(name) for name in names] if names else list(self.queues.values())
+
+    # -- jobs
+
+    def new_id(self, queue: Queue) -> str:
+        """Returns a UUID v4 for a new job, whose last 16 bits lead back to its queue."""
+        made = uuid.uuid4().int & ~_TAG_MASK | tag_of_queue(queue.name)
+        return str(uuid.UUID(int=made))
+
+    async def find(self, job_id: str, queue: str | None = None) -> tuple[Queue, Job]:
+        """Returns a job with its queue.
+
+        An id that this API made leads to its queue by itself, so one read suffices. The queue of another id
+        is found by reading all queues at once, and remembered.
+
+        Raises:
+            ApiError: There is no such job.
+        """
+        _check_id(job_id)
+        if queue is not None:
+            places = [self.queue(queue)]
+        elif (known := self._known.get(job_id)) is not None:
+            places = [known]
+        else:
+            places = self._tags.get(tag_of_id(job_id) or 0, [])
+        for place in places:
+            if (job := await look(place, job_id)) is not None:
+                return place, job
+        if queue is None:
+            rest = [place for place in self.queues.values() if place not in places]
+            found = await asyncio.gather(*(look(place, job_id) for place in rest))
+            for place, job in zip(rest, found, strict=True):
+                if job is not None:
+                    self._remember(job_id, place)
+                    return place, job
+        raise not_found(f"job {job_id}")
+
+    async def locate(self, job_id: str, queue: str | None = None) -> tuple[Queue, Job | None]:
+        """As `find`, but a job need not exist any more if its id leads to one queue.
+
+        Raises:
+            ApiError: There is no such job.
+        """
+        try:
+            return await self.find(job_id, queue)
+        except ApiError:
+            tagged = self._tags.get(tag_of_id(job_id) or 0, [])
+            places = tagged if queue is None else [place for place in tagged if place.name == queue]
+            if len(places) != 1:
+                raise
+            return places[0], None
+
+    def _remember(self, job_id: str, queue: Queue) -> None:
+        self._known[job_id] = queue
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The lengths of the queues, read over connections of their own."""
+        if self._metrics is None:
+            self._lengths = [QueueLengths(queue) for queue in self.queues.values()]
+            self._metrics = Metrics(self._lengths)
+        return self._metrics
+
+    async def close(self) -> None:
+        """Ends the event streams. The queues stay open."""
+        await self.hub.close()
+        if self._metrics is not None:
+            await self._metrics.close()
+            for lengths in self._lengths:
+                await lengths.close()
+
+
+async def look(queue: Queue, job_id: str) -> Job | None:
+    """Returns a job, with values that do not open left sealed; None if there is none."""
+    return (await queue._core.broker.look([job_id], lenient=True))[0]
+
+
+def _check_id(job_id: Any) -> None:
+    """Refuses ids that are names of a queue's own keys, which are no jobs."""
+    if isinstance(job_id, str) and job_id.isascii() and job_id.isdigit():
+        return  # Node numbers its jobs
+    try:
+        check_job_id(job_id)
+    except ValidationError:
+        raise not_found(f"job {job_id}") from None

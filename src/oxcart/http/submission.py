@@ -1,0 +1,244 @@
+"""Adds the jobs of requests: one, many, or all of a batch or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from oxcart.graph import Graph
+from oxcart.handle import JobHandle
+from oxcart.http import values
+from oxcart.http.errors import ApiError, problem_of
+from oxcart.http.service import Service, look
+from oxcart.http.times import parse_go_ms, parse_time_ms
+from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.job import Job
+from oxcart.model.names import check_job_name
+from oxcart.queue import Queue
+
+_AFTER = ("AFTER", "CHAIN")
+_KINDS = (*_AFTER, "AFTER_ANY")
+_STRATEGIES = {"constant": "fixed", "fixed": "fixed", "linear": "linear", "exponential": "exponential"}
+
+
+class Order(msgspec.Struct, kw_only=True):
+    """A checked job that is to be added.
+
+    Attributes:
+        queue: Its queue.
+        name: Its type.
+        data: Its payload.
+        options: Its options, as `Queue.add` takes them.
+        after: The jobs that must have completed before it runs.
+        after_any: The jobs of which one must have ended before it runs.
+    """
+
+    queue: Queue
+    name: str
+    data: Any
+    options: dict[str, Any]
+    after: list[JobHandle[Any]]
+    after_any: list[JobHandle[Any]]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other jobs."""
+        return bool(self.after or self.after_any)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it has an idempotency key or a target, which a graph does not take."""
+        return bool(self.options.get("idempotency_key") or self.options.get("target"))
+
+
+async def read(service: Service, body: values.Submit) -> Order:
+    """Checks everything of a job before anything is written.
+
+    Raises:
+        ValidationError: A field is wrong.
+        ApiError: A job to wait for does not exist.
+    """
+    name = check_job_name(body.type, "type")
+    queue = service.queue_of_type(name, body.queue)
+    options: dict[str, Any] = {
+        "attempts": body.max_attempts,
+        "callback_url": body.callback_url,
+        "correlation_id": body.correlation_id,
+        "idempotency_key": body.idempotency_key,
+        "priority": body.priority,
+        "tags": body.tags or None,
+        "target": body.target,
+        "timeout": None if body.timeout is None else parse_go_ms(body.timeout, "timeout", minimum=1) / 1000,
+        "backoff": None if body.backoff is None else _backoff(body.backoff),
+    }
+    delay_ms = await _delay_ms(queue, body)
+    if delay_ms:
+        options["delay"] = delay_ms / 1000
+    lifetime_ms = _lifetime_ms(service, queue, body, delay_ms)
+    if lifetime_ms is not None:
+        options["lifetime"] = lifetime_ms / 1000
+    after, after_any = await _dependencies(service, body)
+    options = {field: value for field, value in options.items() if value is not None}
+    options["job_id"] = service.new_id(queue)
+    _check(queue, name, body.payload, options)
+    return Order(queue=queue, name=name, data=body.payload, options=options, after=after, after_any=after_any)
+
+
+def _check(queue: Queue, name: str, data: Any, options: dict[str, Any]) -> None:
+    """Encodes the job as an add does, so that what an add would refuse is refused here."""
+    try:
+        queue._core.broker.encode(name, data, queue._core.read_options(options))  # type: ignore[arg-type]
+    except ValidationError as error:
+        ours = {"attempts": "max_attempts", "data": "payload"}
+        if error.field in ours and type(error) is ValidationError:
+            raise ValidationError(ours[error.field], error.bound, error.value) from error
+        raise
+
+
+async def _delay_ms(queue: Queue, body: values.Submit) -> int:
+    if body.scheduled_at is None:
+        return 0 if body.delay is None else parse_go_ms(body.delay, "delay")
+    if body.delay is not None:
+        raise ValidationError("delay", "left out with scheduled_at", body.delay)
+    at = parse_time_ms(body.scheduled_at, "scheduled_at")
+    return max(0, at - await queue._core.broker.now())
+
+
+def _lifetime_ms(service: Service, queue: Queue, body: values.Submit, delay_ms: int) -> int | None:
+    if body.lifetime is not None:
+        return parse_go_ms(body.lifetime, "lifetime", minimum=1)
+    if service.lifetime_ms is None or queue._core.defaults.lifetime is not None:
+        return None
+    # Not every protocol has lifetimes, and what a client does not ask for is not refused.
+    if queue._core.protocol != "bullmq":
+        return None
+    return delay_ms + service.lifetime_ms
+
+
+def _backoff(body: values.Backoff) -> dict[str, Any]:
+    if body.strategy not in _STRATEGIES:
+        raise ValidationError("backoff.strategy", f"one of {', '.join(_STRATEGIES)}", body.strategy)
+    made: dict[str, Any] = {"type": _STRATEGIES[body.strategy], "delay": 1000}
+    if body.initial_delay is not None:
+        made["delay"] = parse_go_ms(body.initial_delay, "backoff.initial_delay", minimum=1)
+    if body.max_delay is not None:
+        made["cap"] = parse_go_ms(body.max_delay, "backoff.max_delay", minimum=1)
+    if body.multiplier is not None:
+        made["multiplier"] = body.multiplier
+    return made
+
+
+async def _dependencies(
+    service: Service, body: values.Submit
+) -> tuple[list[JobHandle[Any]], list[JobHandle[Any]]]:
+    kind = body.dependency_type or "AFTER"
+    if kind not in _KINDS:
+        raise ValidationError("dependency_type", f"one of {', '.join(_KINDS)}", kind)
+    ids = list(dict.fromkeys(body.depends_on or ()))
+    if len(ids) > 1000:
+        raise ValidationError("depends_on", "at most 1000 jobs", len(ids))
+    found: list[JobHandle[Any]] = []
+    for job_id in ids:
+        try:
+            queue, _ = await service.find(job_id)
+        except ApiError:
+            raise ValidationError("depends_on", "ids of existing jobs", job_id) from None
+        found.append(queue.jobs.handle(job_id))
+    return (found, []) if kind in _AFTER else ([], found)
+
+
+async def add(order: Order) -> tuple[Job, bool]:
+    """Adds a job; returns it, and whether it is new."""
+    handle = await order.queue.add(
+        order.name, order.data, after=order.after, after_any=order.after_any, **order.options
+    )
+    return await _shown(handle, order), handle.created
+
+
+async def add_all(orders: list[Order]) -> list[Job]:
+    """Adds all jobs or none.
+
+    Jobs without idempotency keys and targets are one graph without edges: one script adds them to all their
+    queues. Others go in calls of up to 150 jobs per queue after all of them were checked: a server that is
+    lost between two calls leaves the first part. Repeating a batch with keys then completes it.
+    """
+    first = orders[0].queue
+    if first.capabilities.can("graphs") and not any(order.is_keyed for order in orders):
+        graph = Graph(first)
+        for order in orders:
+            graph.job(
+                order.name,
+                order.data,
+                queue=order.queue,
+                after=order.after,
+                after_any=order.after_any,
+                **order.options,
+            )
+        handles = await graph.add()
+    else:
+        handles = await _add_by_queue(orders)
+    return await _all_shown(handles, orders)
+
+
+async def add_each(orders: list[Order]) -> list[Job]:
+    """Adds jobs in as few calls as their queues need."""
+    return await _all_shown(await _add_by_queue(orders), orders)
+
+
+async def _add_by_queue(orders: list[Order]) -> list[JobHandle[Any]]:
+    for order in orders:
+        if order.waits and order.is_keyed:
+            raise ValidationError("idempotency_key", "that of a job without depends_on", order.name)
+    handles: dict[int, JobHandle[Any]] = {}
+    groups: dict[str, list[int]] = {}
+    for place, order in enumerate(orders):
+        if order.waits:
+            handles[place] = await order.queue.add(
+                order.name, order.data, after=order.after, after_any=order.after_any, **order.options
+            )
+        else:
+            groups.setdefault(order.queue.name, []).append(place)
+    for places in groups.values():
+        queue = orders[places[0]].queue
+        rows = [(orders[place].name, orders[place].data, orders[place].options) for place in places]
+        handles |= dict(zip(places, await queue.add_many(rows), strict=True))
+    return [handles[place] for place in range(len(orders))]
+
+
+async def _all_shown(handles: list[JobHandle[Any]], orders: list[Order]) -> list[Job]:
+    """Reads the added jobs, in one call per queue."""
+    by_queue: dict[str, list[int]] = {}
+    for place, order in enumerate(orders):
+        by_queue.setdefault(order.queue.name, []).append(place)
+    shown: dict[int, Job] = {}
+    for places in by_queue.values():
+        broker = orders[places[0]].queue._core.broker
+        jobs = await broker.look([handles[place].id for place in places], lenient=True)
+        for place, job in zip(places, jobs, strict=True):
+            shown[place] = job or _unread(handles[place], orders[place])
+    return [shown[place] for place in range(len(orders))]
+
+
+async def _shown(handle: JobHandle[Any], order: Order) -> Job:
+    return await look(order.queue, handle.id) or _unread(handle, order)
+
+
+def _unread(handle: JobHandle[Any], order: Order) -> Job:
+    """Returns a job that was added, and has ended and been removed since."""
+    from oxcart.model.state import State
+
+    options = order.queue._core.read_options(order.options)  # type: ignore[arg-type]
+    return Job(id=handle.id, name=order.name, queue=order.queue.name, options=options, state=State.COMPLETED)
+
+
+def refusal(index: int, error: Exception) -> values.BatchResult:
+    """Returns the result of a refused job of a batch.
+
+    Raises:
+        Exception: The error itself, if it is not about this job.
+    """
+    status, problem = problem_of(error)
+    if status >= 500 or not isinstance(error, OxcartError | ApiError):
+        raise error
+    return values.BatchResult(index=index, success=False, error=problem.message)

@@ -1,0 +1,213 @@
+"""The routes about the whole: health, statistics, metrics and the description of the API."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.openapi import ResponseSpec
+from msgspec import Meta
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from oxcart.http import values
+from oxcart.http.access import OPEN, READ
+from oxcart.http.routes import Api, answers
+from oxcart.http.times import rfc3339_ms
+from oxcart.model.errors import OxcartError
+from oxcart.model.state import State
+from oxcart.observe.metrics import Metrics
+from oxcart.queue import Queue
+
+#: Seconds that a check of the store may take.
+PATIENCE = 2.0
+#: Jobs that a count of formal states reads at most, of the delayed and of the failed each.
+SCAN = 2000
+
+
+class Health(msgspec.Struct):
+    """Whether the API works."""
+
+    status: str
+
+
+class About(msgspec.Struct):
+    """The API in brief."""
+
+    name: str
+    version: str
+    endpoints: dict[str, str]
+    features: list[str]
+
+
+class QueueStats(msgspec.Struct, kw_only=True):
+    """How many jobs are in each formal state."""
+
+    pending: int = 0
+    scheduled: int = 0
+    running: int = 0
+    delayed: int = 0
+    retrying: int = 0
+    completed: int = 0
+    failed: int = 0
+    dead_letter: int = 0
+    cancelled: int = 0
+    total_jobs: int = 0
+    storage_bytes: Annotated[int | None, Meta(description="Not measured.")] = None
+    exact: Annotated[
+        bool,
+        Meta(
+            description="Whether all delayed and failed jobs were read; others count as delayed and failed."
+        ),
+    ] = True
+    timestamp: values.Time = ""
+
+
+class WorkerStats(msgspec.Struct, kw_only=True):
+    """How many workers there are."""
+
+    total_workers: int
+    capacity: Annotated[int, Meta(description="Jobs that they run at once.")]
+
+
+class Stats(msgspec.Struct):
+    """Counts of jobs and workers over all queues."""
+
+    queue: QueueStats
+    workers: WorkerStats
+
+
+@get("/health", summary="Health", opt=OPEN, responses={200: ResponseSpec(Health, False, "The API answers.")})
+async def health() -> Health:
+    """Answers as long as the process serves requests."""
+    return Health("healthy")
+
+
+@get("/live", summary="Liveness", opt=OPEN, responses={200: ResponseSpec(Health, False, "The API answers.")})
+async def live() -> Health:
+    """Answers as long as the process serves requests."""
+    return Health("live")
+
+
+@get(
+    "/ready",
+    summary="Readiness",
+    opt=OPEN,
+    responses={
+        200: ResponseSpec(Health, False, "The store answers."),
+        503: ResponseSpec(Health, False, "The store does not answer."),
+    },
+)
+async def ready(service: Api) -> Response[Health]:
+    """Answers 200 while the store can be reached."""
+    queue = next(iter(service.queues.values()))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await queue._core.broker.now()
+    except (OxcartError, TimeoutError, OSError):
+        return Response(Health("the store does not answer"), status_code=503)
+    return Response(Health("ready"), status_code=200)
+
+
+@get("/api/v1", summary="About", opt=READ, responses=answers(ok=(200, About, "The API in brief.")))
+async def about(request: Request[Any, Any, Any]) -> About:
+    """Names the version and the endpoints."""
+    from oxcart import __version__
+
+    paths = sorted({route.path for route in request.app.routes if route.path.startswith("/api/v1/")})
+    names = {path.removeprefix("/api/v1/"): path for path in paths}
+    return About("oxcart", __version__, names, ["atomic_batches", "sse_resume", "cursor_pages", "roles"])
+
+
+@get(
+    "/api/v1/stats",
+    summary="Statistics",
+    opt=READ,
+    responses=answers(ok=(200, Stats, "Counts over all queues.")),
+)
+async def stats(service: Api) -> Stats:
+    """Counts jobs by formal state, and workers, over all queues."""
+    queues = list(service.queues.values())
+    counted = await asyncio.gather(*(formal_counts(queue) for queue in queues))
+    total = QueueStats(
+        **{state.value: sum(getattr(one, state.value) for one in counted) for state in State},
+        total_jobs=sum(one.total_jobs for one in counted),
+        exact=all(one.exact for one in counted),
+        timestamp=rfc3339_ms(int(time.time() * 1000)),
+    )
+    workers = {w.id: w for found in await asyncio.gather(*(q.workers.list() for q in queues)) for w in found}
+    return Stats(
+        total, WorkerStats(total_workers=len(workers), capacity=sum(w.concurrency for w in workers.values()))
+    )
+
+
+async def formal_counts(queue: Queue) -> QueueStats:
+    """Returns how many jobs of a queue are in each formal state.
+
+    The wire counts delayed and retrying jobs together, and all that failed: those are read, up to a bound.
+    """
+    wire = await queue.counts()
+    delayed, failed = await asyncio.gather(
+        queue.jobs.search(state="delayed", limit=1, scan=SCAN),
+        queue.jobs.search(state="failed", limit=1, scan=SCAN),
+    )
+    others = delayed.other_states + failed.other_states
+    held = others[State.SCHEDULED]
+    return QueueStats(
+        pending=wire["waiting-children"],
+        scheduled=wire["waiting"] + wire["prioritized"] + held,
+        running=wire["active"],
+        delayed=max(0, wire["delayed"] - others[State.RETRYING] - held),
+        retrying=others[State.RETRYING],
+        completed=wire["completed"],
+        failed=max(0, wire["failed"] - others[State.DEAD_LETTER] - others[State.CANCELLED]),
+        dead_letter=others[State.DEAD_LETTER],
+        cancelled=others[State.CANCELLED],
+        total_jobs=sum(wire.values()),
+        exact=delayed.exact and failed.exact,
+    )
+
+
+#: Metrics that the API knows; the others are those of workers.
+_SHOWN = ("bullmq_queue_length", "bullmq_unroutable_jobs", "bullmq_clock_skew_seconds")
+
+
+class _Lengths(Collector):
+    """The metrics of queues alone."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields them, for a registry."""
+        return (one for one in self._metrics.collect() if one.name in _SHOWN)
+
+
+@get(
+    "/metrics",
+    summary="Metrics",
+    opt=READ,
+    media_type="text/plain",
+    responses={
+        **answers(),
+        200: ResponseSpec(
+            str, generate_examples=False, description="Prometheus' text.", media_type="text/plain"
+        ),
+    },
+)
+async def metrics(service: Api, request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Returns queue lengths in Prometheus' text form, or in OpenMetrics if the scraper accepts it."""
+    lengths = service.metrics
+    await lengths.read_lengths()
+    registry = CollectorRegistry()
+    registry.register(_Lengths(lengths))
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(registry), media_type=content_type)
+
+
+ROUTES = [health, live, ready, about, stats, metrics]

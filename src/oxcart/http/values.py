@@ -1,0 +1,230 @@
+"""The bodies of requests and answers. Names and forms are those that GopherQueue's clients use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from oxcart.http.times import rfc3339
+from oxcart.model.errors import ValidationError
+from oxcart.model.job import Job
+from oxcart.model.search import failure_of
+from oxcart.model.state import TERMINAL, State
+
+Time = Annotated[
+    str, Meta(description="RFC 3339, in UTC, with milliseconds.", examples=["2026-11-15T12:00:00.000Z"])
+]
+GoDuration = Annotated[
+    str | int | float,
+    Meta(description="Go's form, or a number of seconds.", examples=["1h30m", "300ms", 30]),
+]
+
+#: Jobs of one batch at most.
+MAX_BATCH = 1000
+
+
+class Backoff(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A retry policy."""
+
+    strategy: Annotated[str, Meta(description="constant, linear or exponential.")] = "exponential"
+    initial_delay: GoDuration | None = None
+    max_delay: GoDuration | None = None
+    multiplier: float | None = None
+
+
+class Submit(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A job to add."""
+
+    type: Annotated[
+        str, Meta(description="The kind of job; the handler of this name runs it.", examples=["welcome"])
+    ]
+    payload: Any = None
+    priority: Annotated[
+        int | str | None, Meta(description="0 (critical) to 4 (bulk), or one of these names.", examples=[2])
+    ] = None
+    delay: GoDuration | None = None
+    scheduled_at: Annotated[str | None, Meta(description="Not before this time; not with delay.")] = None
+    timeout: GoDuration | None = None
+    max_attempts: int | None = None
+    idempotency_key: str | None = None
+    correlation_id: str | None = None
+    tags: dict[str, str] | None = None
+    backoff: Backoff | None = None
+    depends_on: list[str] | None = None
+    dependency_type: Annotated[str | None, Meta(description="AFTER, AFTER_ANY or CHAIN.")] = None
+    callback_url: str | None = None
+    lifetime: Annotated[
+        GoDuration | None,
+        Meta(description="How long it may take until it has ended; 7 days after its delay."),
+    ] = None
+    queue: Annotated[
+        str | None, Meta(description="Its queue, instead of the one that its type leads to.")
+    ] = None
+    target: Annotated[str | None, Meta(description="Which workers may run it, for example all;c=gpu.")] = None
+
+
+class JobBody(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A job."""
+
+    id: str
+    type: str
+    queue: str
+    state: Annotated[str, Meta(description="One of the nine formal states.", examples=["scheduled"])]
+    priority: int
+    attempt: Annotated[int, Meta(description="The number of the latest attempt; 0 before the first.")]
+    max_attempts: int
+    progress: float
+    progress_message: str
+    tags: dict[str, str]
+    created_at: Time
+    updated_at: Time
+    scheduled_at: Time | None = None
+    started_at: Time | None = None
+    completed_at: Time | None = None
+    last_error: str | None = None
+    error_category: str | None = None
+    correlation_id: str | None = None
+    worker: str | None = None
+    payload: Any = None
+
+
+class Page(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A page of jobs, latest change first."""
+
+    jobs: list[JobBody]
+    count: Annotated[int, Meta(description="How many jobs this page has.")]
+    matched: Annotated[int, Meta(description="How many jobs match from here on, as far as they were read.")]
+    exact: Annotated[bool, Meta(description="Whether all jobs were read; otherwise at least so many match.")]
+    next_cursor: Annotated[str | None, Meta(description="Pass it as cursor for the next page.")] = None
+
+
+class Batch(msgspec.Struct, forbid_unknown_fields=True):
+    """Jobs to add together."""
+
+    jobs: Annotated[list[Any], Meta(description="1 to 1000 jobs, each as in POST /api/v1/jobs.")]
+    atomic: Annotated[bool, Meta(description="All or none.")] = False
+
+
+class BatchResult(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What became of one job of a batch."""
+
+    index: int
+    success: bool
+    job: JobBody | None = None
+    error: str | None = None
+
+
+class BatchAnswer(msgspec.Struct, kw_only=True):
+    """What became of a batch."""
+
+    total: int
+    accepted: int
+    rejected: int
+    results: list[BatchResult]
+
+
+class CancelOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How to cancel a job."""
+
+    reason: str | None = None
+    force: bool = False
+
+
+class RetryOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How to retry a job."""
+
+    reset_attempts: bool = False
+
+
+class WaitOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How long to wait for a job."""
+
+    timeout: GoDuration | None = None
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """The result of a job that has ended."""
+
+    job_id: str
+    success: bool
+    output: Annotated[str | None, Meta(description="Base64 of the result's JSON.")] = None
+    error: str | None = None
+    error_category: str | None = None
+    duration: Annotated[int, Meta(description="How long the last attempt ran, in nanoseconds.")] = 0
+    completed_at: Time | None = None
+    retry_after: int | None = None
+
+
+class Waited(msgspec.Struct, kw_only=True):
+    """The end of a wait."""
+
+    id: str
+    state: str
+    completed: Annotated[bool, Meta(description="Whether the job has ended, in any state.")]
+    success: bool
+    result: Result | None
+    timed_out: bool
+
+
+def job_body(job: Job, *, payload: bool = False) -> JobBody:
+    """Returns a job as the API shows it.
+
+    Args:
+        job: The job.
+        payload: Whether to show its payload.
+    """
+    state = job.state or State.PENDING
+    percent, message = progress_of(job.progress)
+    return JobBody(
+        id=job.id,
+        type=job.name,
+        queue=job.queue.partition("@")[0] if job.lane else job.queue,
+        state=state.value,
+        priority=job.priority,
+        attempt=job.attempts_used + (state is State.RUNNING),
+        max_attempts=max(job.options.attempts, 1),
+        progress=percent,
+        progress_message=message,
+        tags=job.tags,
+        created_at=rfc3339(job.created_at),
+        updated_at=rfc3339(job.updated_at),
+        scheduled_at=None if job.scheduled_at is None else rfc3339(job.scheduled_at),
+        started_at=None if job.started_at is None else rfc3339(job.started_at),
+        completed_at=None if job.completed_at is None or state not in TERMINAL else rfc3339(job.completed_at),
+        last_error=failure_of(job),
+        error_category=job.category,
+        correlation_id=job.correlation_id,
+        worker=job.worker_id,
+        payload=job.data if payload else None,
+    )
+
+
+def progress_of(value: Any) -> tuple[float, str]:
+    """Returns a job's progress in percent, and its message.
+
+    A handler writes a number, or an object with ``percent`` (or ``progress``) and ``message``.
+
+    Example:
+        >>> progress_of({"percent": 40, "message": "page 4 of 10"})
+        (40.0, 'page 4 of 10')
+    """
+    message = ""
+    if isinstance(value, dict):
+        text = value.get("message")
+        message = text if isinstance(text, str) else ""
+        value = value.get("percent", value.get("progress", 0))
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100
+    return (float(value) if known else 0.0), message
+
+
+def check_page_size(limit: int, most: int) -> int:
+    """Returns how many rows a page may have.
+
+    Raises:
+        ValidationError: It is outside its bounds.
+    """
+    if not 1 <= limit <= most:
+        raise ValidationError("limit", f"an integer from 1 to {most}", limit)
+    return limit

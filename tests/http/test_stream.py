@@ -1,0 +1,181 @@
+"""The event stream: its messages, the filter by job, and resuming without loss or repetition."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from oxcart import PermanentError, Queue, Retry, RunningJob, Worker
+from oxcart.http.hub import Position
+from tests.conftest import MakeQueue
+from tests.http.conftest import Serve
+from tests.signals import eventually
+
+
+class Sent(NamedTuple):
+    id: str
+    event: str
+    data: Any
+
+
+class Reader:
+    """Reads messages of an open stream."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+        self.order: list[str] = []
+
+    async def next(self) -> Sent:
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(30):
+            async for line in self._lines:
+                if not line and fields:
+                    return Sent(fields["id"], fields["event"], json.loads(fields["data"]))
+                name, _, value = line.partition(": ")
+                if name:
+                    self.order.append(name)
+                    fields[name] = value
+        raise AssertionError("the stream ended")
+
+    async def until(self, event: str) -> list[Sent]:
+        found = [await self.next()]
+        while found[-1].event != event:
+            found.append(await self.next())
+        return found
+
+
+@asynccontextmanager
+async def stream(client: httpx.AsyncClient, since: str | None = None, **params: str) -> AsyncIterator[Reader]:
+    headers = {} if since is None else {"Last-Event-ID": since}
+    async with client.stream("GET", "/api/v1/events", params=params, headers=headers) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        reader = Reader(answer.aiter_lines())
+        first = await reader.next()
+        assert (first.event, first.data) == ("connected", {"status": "connected"})
+        yield reader
+
+
+async def test_the_events_of_a_job(queue: Queue, serve: Serve) -> None:
+    @queue.job
+    async def welcome(job: RunningJob) -> object:
+        await job.update_progress({"percent": 50, "message": "half"})
+        if job.attempt == 1:
+            return Retry(after="10ms")
+        return "fine"
+
+    client = await serve(queue)
+    async with stream(client) as events, Worker(queue).running():
+        made = (await client.post("/api/v1/jobs", json={"type": "welcome"})).json()
+        seen = await events.until("job.completed")
+    names = [one.event for one in seen]
+    assert names == [
+        "job.created", "job.started", "job.progress", "job.retried", "job.started", "job.progress",
+        "job.completed",
+    ]  # fmt: skip
+    assert {one.data["id"] for one in seen} == {made["id"]}
+    assert seen[-1].data["state"] == "completed"
+    assert {"type", "priority", "attempt", "max_attempts", "created_at"} <= seen[0].data.keys()
+    assert events.order.index("event") < events.order.index("data")
+
+
+async def test_failed_cancelled_and_deleted_jobs_have_their_events(queue: Queue, serve: Serve) -> None:
+    @queue.job
+    async def bad() -> None:
+        raise PermanentError("no")
+
+    client = await serve(queue)
+    async with stream(client) as events:
+        job = (await client.post("/api/v1/jobs", json={"type": "bad", "delay": "1h"})).json()
+        await client.post(f"/api/v1/jobs/{job['id']}/cancel")
+        await client.delete(f"/api/v1/jobs/{job['id']}")
+        seen = await events.until("job.deleted")
+        assert [one.event for one in seen] == ["job.created", "job.cancelled", "job.deleted"]
+        assert seen[-1].data == {"id": job["id"]}
+        async with Worker(queue).running():
+            await client.post("/api/v1/jobs", json={"type": "bad"})
+            failed = (await events.until("job.failed"))[-1]
+    assert (failed.data["state"], failed.data["error_category"]) == ("failed", "permanent")
+
+
+async def test_a_stream_of_one_job_has_no_others(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue)
+    one = (await client.post("/api/v1/jobs", json={"type": "t"})).json()["id"]
+    async with stream(client, job_id=one) as events:
+        await client.post("/api/v1/jobs", json={"type": "t"})
+        await client.delete(f"/api/v1/jobs/{one}")
+        assert (await events.next()).data == {"id": one}
+
+
+async def test_a_stream_resumes_without_loss_or_repetition(make_queue: MakeQueue, serve: Serve) -> None:
+    queues = [make_queue(name) for name in ("a", "b b", "c")]
+    client = await serve(*queues)
+    added: list[str] = []
+
+    async def add(count: int) -> None:
+        for number in range(count):
+            handle = await queues[number % 3].add("t")
+            added.append(handle.id)
+
+    seen: list[str] = []
+    async with stream(client) as events:
+        await add(5)
+        for _ in range(3):
+            last = await events.next()
+            seen.append(last.data["id"])
+    for _ in range(3):
+        await add(4)
+        async with stream(client, since=last.id) as events:
+            await add(3)
+            for _ in range(6):
+                last = await events.next()
+                seen.append(last.data["id"])
+    async with stream(client, since=last.id) as events:
+        while len(seen) < len(added):
+            last = await events.next()
+            seen.append(last.data["id"])
+    assert sorted(seen) == sorted(added)
+    for queue in queues:  # in the order of each queue
+        own = [one for one in added if await queue.jobs.get(one) is not None]
+        assert [one for one in seen if one in own] == own
+
+
+@pytest.mark.parametrize("text", ["x", "q=", "q=1", "q=a-b", "=1-1", "q=1-1;x"])
+async def test_a_wrong_position_is_a_400(queue: Queue, serve: Serve, text: str) -> None:
+    answer = await (await serve(queue)).get("/api/v1/events", headers={"Last-Event-ID": text})
+    assert (answer.status_code, answer.json()["error"]["details"][0]["field"]) == (400, "Last-Event-ID")
+
+
+def test_a_position_survives_its_text() -> None:
+    position = Position({"a;b=c": "1-2", "ü": "3-4"})
+    assert Position.parse(str(position)).ids == position.ids
+
+
+async def test_listeners_share_one_reader_per_queue_that_ends_with_the_last(
+    queue: Queue, serve: Serve, store: Any
+) -> None:
+    client = await serve(queue)
+
+    def readers() -> int:
+        return sum(one["cmd"] == "xread" for one in store.client_list())
+
+    async with stream(client), stream(client), stream(client):
+        await eventually(lambda: readers() == 1, "one reader")
+    await eventually(lambda: readers() == 0, "no reader")
+
+
+async def test_the_server_ends_while_a_stream_is_open(queue: Queue) -> None:
+    from oxcart.http.app import app
+    from oxcart.http.server import Server
+
+    server = Server(app([queue]), grace=30)
+    await server.start()
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client, stream(client):
+        async with asyncio.timeout(20):
+            await server.stop()
