@@ -24,6 +24,7 @@ ROOT = {
     "Abilities",
     "Backoff",
     "Cancel",
+    "Depends",
     "Event",
     "Flow",
     "Graph",
@@ -50,7 +51,7 @@ PATHS = {
     "oxcart.events": {"QueueEvents"},
     "oxcart.http": {"app"},
     "oxcart.sync": {"Queue"},
-    "oxcart.testing": {"MemoryServer", "assert_enqueued", "drain", "inline", "manual"},
+    "oxcart.testing": {"MemoryServer", "assert_enqueued", "drain", "inline", "manual", "override"},
     "oxcart.webhooks": {"Webhooks"},
 }
 

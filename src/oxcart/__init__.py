@@ -9,6 +9,7 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oxcart.engine.injection import Depends
     from oxcart.engine.running import RunningJob, current_job
     from oxcart.engine.sync_running import SyncRunningJob
     from oxcart.engine.worker import Worker
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _PLACES = {
+    "Depends": "oxcart.engine.injection",
     "Flow": "oxcart.flow",
     "Graph": "oxcart.graph",
     "JobHandle": "oxcart.handle",
@@ -49,6 +51,7 @@ __all__ = [
     "Abilities",
     "Backoff",
     "Cancel",
+    "Depends",
     "Event",
     "Flow",
     "Graph",

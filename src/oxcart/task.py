@@ -50,7 +50,8 @@ class Task(Generic[P, C, R]):
         self.options: JobOptions = handler.options if options is None else options
         self.__wrapped__ = function
         parameters = inspect.signature(function).parameters.values()
-        self._fields = [parameter.name for parameter in parameters if parameter.name != handler.takes_job]
+        filled = {handler.takes_job, *handler.needs}
+        self._fields = [parameter.name for parameter in parameters if parameter.name not in filled]
         self._takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
     @property

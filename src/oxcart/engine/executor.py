@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import UNSET
@@ -22,6 +23,7 @@ from msgspec import UNSET
 from oxcart.broker.port import Outcome
 from oxcart.engine.deadlines import Deadlines
 from oxcart.engine.handler import Handler
+from oxcart.engine.injection import Injector
 from oxcart.engine.processes import HandlerCrashed, HandlerProcesses
 from oxcart.engine.running import Place, RunningJob, current_place
 from oxcart.engine.sync_running import HandlerStopped, SyncRunningJob, ThreadLink
@@ -60,6 +62,7 @@ class Executor:
         middleware: Wraps every handler call, the first outermost.
         timeout: Seconds that an attempt may take if neither job nor handler has a timeout; None for no limit.
         processes: Runs handlers that want a process of their own.
+        injector: Opens the dependencies of handlers.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Executor:
         middleware: tuple[Middleware, ...] = (),
         timeout: float | None = 1800.0,
         processes: HandlerProcesses,
+        injector: Injector | None = None,
     ) -> None:
         self.concurrency = concurrency
         self._verdict = verdict
@@ -78,6 +82,7 @@ class Executor:
         self._middleware = middleware
         self._timeout = timeout
         self._processes = processes
+        self._injector = injector or Injector()
         self._backlog: deque[RunningJob] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
@@ -322,6 +327,9 @@ class Executor:
         if handler.kind == "async":
             if handler.takes_job is not None:
                 arguments[handler.takes_job] = job
+            if handler.needs:
+                async with self._injector.job(handler.needs, job) as opened:
+                    return await handler.function(**arguments, **opened)
             return await handler.function(**arguments)
         if handler.kind == "thread":
             return await self._in_thread(job, handler, arguments)
@@ -349,7 +357,10 @@ class Executor:
             arguments[handler.takes_job] = face
         context = contextvars.copy_context()
         context.run(current_place.set, place)
-        work = loop.run_in_executor(self._threads, lambda: context.run(_call_in_thread, handler, arguments))
+        opening = self._injector.job_in_thread(handler.needs, job, loop) if handler.needs else None
+        work = loop.run_in_executor(
+            self._threads, lambda: context.run(_call_in_thread, handler, arguments, opening)
+        )
         abandoned = loop.create_future()
 
         def abandon() -> None:
@@ -370,8 +381,13 @@ class Executor:
         raise HandlerStopped("the handler's thread was asked to stop and abandoned")
 
 
-def _call_in_thread(handler: Handler, arguments: dict[str, Any]) -> Any:
+def _call_in_thread(
+    handler: Handler, arguments: dict[str, Any], opening: AbstractContextManager[dict[str, Any]] | None
+) -> Any:
     try:
+        if opening is not None:
+            with opening as opened:
+                return handler.function(**arguments, **opened)
         return handler.function(**arguments)
     except StopIteration as error:
         # A future cannot carry it: the attempt would never end.

@@ -14,11 +14,12 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Literal
 
 import msgspec
 
+from oxcart.engine import injection
 from oxcart.engine.running import RunningJob
 from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.model import payload
@@ -51,6 +52,7 @@ class Handler:
         options: The options of jobs that are enqueued through it.
         takes_job: The name of the parameter that receives the job, or None.
         takes_data: Whether any parameter is filled from the payload.
+        needs: Dependencies by the names of the parameters that they fill.
         schedule: The schedule that it declares, or None.
         module: The module that defines it; of a script its file name.
     """
@@ -62,6 +64,7 @@ class Handler:
         "kind",
         "module",
         "name",
+        "needs",
         "options",
         "schedule",
         "takes_data",
@@ -90,7 +93,11 @@ class Handler:
             raise ValidationError("run", "'async', 'thread' or 'process'", run)
         self.kind: RunKind = run or ("async" if is_async else "thread")
         self.options = options
-        self.takes_job, fields, self._spread = _read_signature(function, self.kind)
+        self.needs = injection.plan(function)
+        if self.needs and self.kind == "process":
+            bound = "'async' or 'thread' for a handler with dependencies, which cannot leave the worker"
+            raise ValidationError("run", bound, ", ".join(self.needs))
+        self.takes_job, fields, self._spread = _read_signature(function, self.kind, self.needs)
         self.takes_data = bool(fields) or self._spread
         self._shape = _shape(name, fields) if fields else None
         self.module = _module_of(function)
@@ -131,7 +138,8 @@ class Handler:
         }
         if self._spread:
             for name, value in _as_dict(data).items():
-                arguments.setdefault(name, value)
+                if name not in self.needs and name != self.takes_job:
+                    arguments.setdefault(name, value)
         return arguments
 
     @staticmethod
@@ -209,7 +217,9 @@ class Handlers:
         return bool(self._by_name) or self._any is not None
 
 
-def _read_signature(function: Callable[..., Any], kind: RunKind) -> tuple[str | None, list[Any], bool]:
+def _read_signature(
+    function: Callable[..., Any], kind: RunKind, filled: Container[str]
+) -> tuple[str | None, list[Any], bool]:
     """Returns the parameter for the job, the fields of the payload, and whether others are allowed.
 
     Raises:
@@ -227,7 +237,7 @@ def _read_signature(function: Callable[..., Any], kind: RunKind) -> tuple[str | 
         of_job = hint if name in hints else parameter.annotation
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             spread = True
-        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL or name in filled:
             continue
         elif name == "job" or _name_of(of_job) in _NAMES:
             if not _is_met(of_job, FACES[kind]):

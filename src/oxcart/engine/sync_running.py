@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
 from oxcart.broker.port.results import AddedTree
@@ -354,21 +355,31 @@ class ThreadLink:
             raise RuntimeError(
                 f"job.{method}() was called in the worker's event loop: it is for plain functions"
             )
-        if self._loop.is_closed():
-            raise HandlerStopped(f"the worker has ended: job.{method}() cannot reach it")
-        doing = asyncio.run_coroutine_threadsafe(call_job(self._job, method, args, kwargs), self._loop)
-        while True:
-            try:
-                return doing.result(_LOOK)
-            except TimeoutError:
-                if doing.done():
-                    raise
-                if self._loop.is_closed():
-                    raise HandlerStopped(f"the worker ended during job.{method}()") from None
+        return run_in_loop(call_job(self._job, method, args, kwargs), self._loop, f"job.{method}()")
 
     def get(self, member: str) -> Any:
         """Reads a member."""
         return getattr(self._job, member)
+
+
+def run_in_loop(doing: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop, what: str) -> Any:
+    """Runs a coroutine in the worker's event loop, from another thread, and waits for its end.
+
+    Raises:
+        HandlerStopped: The worker has ended.
+    """
+    if loop.is_closed():
+        doing.close()
+        raise HandlerStopped(f"the worker has ended: {what} cannot reach it")
+    future = asyncio.run_coroutine_threadsafe(doing, loop)
+    while True:
+        try:
+            return future.result(_LOOK)
+        except TimeoutError:
+            if future.done():
+                raise
+            if loop.is_closed():
+                raise HandlerStopped(f"the worker ended during {what}") from None
 
 
 async def call_job(job: RunningJob, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -26,6 +26,7 @@ from oxcart.engine.checks import check_count, read_abilities, read_lease, read_l
 from oxcart.engine.claims import SPELL_US, Claims, Station
 from oxcart.engine.declarations import declarations_of
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
+from oxcart.engine.injection import Injector
 from oxcart.engine.leader import leaderships_of
 from oxcart.engine.leases import Leases, log_failed_renewal
 from oxcart.engine.maintenance import maintenance_of
@@ -217,6 +218,10 @@ class Worker:
             async with contextlib.AsyncExitStack() as stack:
                 if self._lifespan is not None:
                     self._state = await stack.enter_async_context(self._lifespan())
+                self._injector = Injector(self._state, stack)
+                for queue in self.queues:
+                    for handler in queue.handlers.all:
+                        await self._injector.start(handler.needs.values())
                 await self._run()
         finally:
             self._stopping = asyncio.Event()
@@ -291,6 +296,7 @@ class Worker:
             middleware=self._middleware,
             timeout=self._timeout,
             processes=HandlerProcesses(),
+            injector=self._injector,
         )
         self._leases = Leases(
             self._lock_ms,

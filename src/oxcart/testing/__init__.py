@@ -36,6 +36,7 @@ timeouts of async handlers. They differ in this:
 - No job waits: they skip delays, backoffs and snoozes. Priorities count only in ``drain``.
 - Plain functions run in the test's own thread and context, so they see its database transaction. They have
   no time limit. Handlers with ``run="process"`` run in the test's process.
+- Dependencies with the scope ``worker`` are opened for every job.
 - A job that a handler enqueues runs before that handler continues.
 - Nothing limits concurrency or rate, and ``callback_url``, ``deduplication``, ``history``, ``limit_key`` and
   ``target`` have no effect. ``queue.events()`` and ``Worker(queue)`` are refused: use a ``MemoryServer``.
@@ -46,6 +47,7 @@ from oxcart.testing._drain import DrainTimeout, drain
 from oxcart.testing._driver import EndlessJobs
 from oxcart.testing._enqueued import assert_enqueued, enqueued, refute_enqueued
 from oxcart.testing._modes import inline, manual
+from oxcart.testing._overrides import override
 from oxcart.testing._report import Attempt, Report
 from oxcart.testing._server import embedded_server, reset
 
@@ -61,6 +63,7 @@ __all__ = [
     "enqueued",
     "inline",
     "manual",
+    "override",
     "refute_enqueued",
     "reset",
 ]

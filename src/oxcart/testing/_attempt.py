@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from oxcart.broker.port import ClaimedJob, Outcome
 from oxcart.engine.executor import SHUTDOWN, Executor, Middleware
 from oxcart.engine.handler import Handler
+from oxcart.engine.injection import Injector
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.running import Place, RunningJob, current_place
 from oxcart.engine.sync_running import SyncRunningJob, call_job
@@ -107,6 +108,7 @@ class _Executor(Executor):
             timeout=settings.timeout,
             processes=_Here(),
         )
+        self._state = settings.state
 
     async def attempt(self, job: RunningJob) -> Outcome:
         """Runs one attempt in the current task."""
@@ -116,12 +118,17 @@ class _Executor(Executor):
         place.job = job
         current_place.set(place)
         job.limit = self.limit_of(job)
-        outcome = await self._attempt(job, me)
+        async with contextlib.AsyncExitStack() as stack:  # no worker stays open between jobs
+            self._injector = Injector(self._state, stack)
+            if job.handler is not None:
+                await self._injector.start(job.handler.needs.values())
+            outcome = await self._attempt(job, me)
         assert outcome is not None
         return outcome
 
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
-        return _call_here(job, handler, arguments)
+        async with self._injector.job(handler.needs, job) as opened:
+            return _call_here(job, handler, arguments | opened)
 
 
 class _Here(HandlerProcesses):

@@ -1,0 +1,58 @@
+"""The programs in docs/handlers.md run unchanged."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+PAGE = (Path(__file__).parent.parent / "docs" / "handlers.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def run(program: str, url: str, tmp_path: Path) -> list[str]:
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        env={**os.environ, "OXCART_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(autouse=True)
+def _empty(store: redis.Redis) -> None:
+    """A server without jobs."""
+
+
+def test_three_kinds(url: str, tmp_path: Path) -> None:
+    fetched, stored, digest = run(PROGRAMS[0], url, tmp_path)
+    assert fetched == "5 ['fetching a.png']"
+    assert stored == "B.PNG ['storing b.png']"
+    assert re.fullmatch(r"[0-9a-f]{8} \[\]", digest)
+
+
+def test_around_a_handler(url: str, tmp_path: Path) -> None:
+    assert run(PROGRAMS[1], url, tmp_path) == [
+        "the worker starts",
+        "before welcome",
+        "the mailbox is closed",
+        "after welcome",
+        "ada: mailbox of Server",
+        "the worker ends",
+    ]
+
+
+def test_testing(url: str, tmp_path: Path) -> None:
+    assert run(PROGRAMS[2], url, tmp_path) == ["500 at a fake bank", "{'completed': 1}"]
+    assert len(PROGRAMS) == 3
