@@ -32,7 +32,7 @@ class Lanes:
             ValidationError: It is no target, or this queue is itself a lane.
         """
         lane = self._queue._core.lane(target)
-        return self._queue if lane is self._queue._core else self._queue._of(lane)
+        return self._queue if lane is self._queue._core else self._queue._lane(lane)
 
     async def counts(self) -> dict[str, dict[str, int]]:
         """Returns how many jobs each lane has in each state of the wire, by the lane's target."""

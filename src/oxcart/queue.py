@@ -77,6 +77,9 @@ class Queue:
         **defaults: Options of jobs that do not set their own.
     """
 
+    #: The queue of a lane, whose connection the lane shares.
+    _root: Queue | None = None
+
     def __init__(
         self,
         name: str,
@@ -114,11 +117,10 @@ class Queue:
             defaults=defaults,
         )
 
-    @classmethod
-    def _of(cls, core: Core) -> Queue:
-        queue = cls.__new__(cls)
-        queue._core = core
-        return queue
+    def _lane(self, core: Core) -> Queue:
+        lane = self.__class__.__new__(self.__class__)
+        lane._core, lane._root = core, self
+        return lane
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -225,7 +227,7 @@ class Queue:
             for where, places in groups.items():
                 batch = [encoded[place] for place in places]
                 added = await where.add(batch, timeout=left(), replicated=replicated)
-                lane = self if where is core else self._of(where)
+                lane = self if where is core else self._lane(where)
                 for place, one in zip(places, added, strict=True):
                     # A job that existed before may be in another lane.
                     queue = lane if one.created else self

@@ -242,6 +242,15 @@ class TestThreads:
         gc.collect()
         wait_until(lambda: len(store.client_list()) <= before, "the connection is closed")
 
+    def test_a_forgotten_lane_closes_the_connection_of_its_queue(self, url: str, store: redis.Redis) -> None:
+        before = len(store.client_list())
+        job = sync.Queue("forgotten", url=url).add("n", target="all;c=gpu")
+        gc.collect()
+        assert job.state() == "waiting"
+        del job
+        gc.collect()
+        wait_until(lambda: len(store.client_list()) <= before, "the connection is closed")
+
     def test_can_be_used_again_after_close(self, queue: sync.Queue) -> None:
         queue.add("n")
         queue.close()

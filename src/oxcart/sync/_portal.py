@@ -192,6 +192,9 @@ class QueueTwin(Twin[Queue]):
             twin = cls.__new__(cls)
             twin.asynchronous = asynchronous
             _twins[asynchronous] = weakref.ref(twin)
+            if asynchronous._root is not None:
+                # A lane shares the connection of its queue, which closes with the twin of that queue.
+                twin._root = cls._of(asynchronous._root)
         known: Self = twin
         return known
 
