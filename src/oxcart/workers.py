@@ -1,8 +1,10 @@
 """``queue.workers``: the workers of a queue, and the jobs that none of them can take.
 
-for worker in await video.workers.list():
-print(worker.name, worker.abilities)
-print(await video.workers.unroutable())
+    for worker in await video.workers.list():
+        print(worker.name, worker.abilities)
+    print(await video.workers.unroutable())
+
+A worker is alive if its last heartbeat is at most 30 s old.
 """
 
 from __future__ import annotations
