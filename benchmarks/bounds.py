@@ -1,7 +1,7 @@
 """Measures how long one call blocks the server when a queue is long: `make bench-bounds`.
 
 It fills a queue with a million jobs, in turn in every state, and runs every operation on whole queues: clean,
-drain, obliterate, retry and promote of all, counts, pages. For each it prints the number of calls and how
+clear, obliterate, retry and promote of all, counts, pages. For each it prints the number of calls and how
 long they blocked the server, by the server's slow log. It exits with 1 if a call takes over 10 ms.
 
 Two kinds of calls are exceptions, shown with their cost: searches of a list by value, because the server can
@@ -201,7 +201,7 @@ def _needed(entries: list[tuple[float, str]], *, repeated: bool) -> tuple[float,
 
 
 async def waiting(bounds: Bounds) -> None:
-    """Every operation that reads a long list, and drain."""
+    """Every operation that reads a long list, and clear."""
     broker, jobs = bounds.broker, bounds.jobs
     await bounds.fill()
     await bounds.measure("counts", *(broker.counts() for _ in range(_TIMES)))
@@ -230,7 +230,7 @@ async def waiting(bounds: Bounds) -> None:
     bounds.check("removal of an orphan", len(found), 1)
     counts = await broker.counts()
     left = counts["wait"] + counts["prioritized"]
-    bounds.check("drain", await bounds.measure("drain of waiting jobs", broker.bulk.clear()), left)
+    bounds.check("clear", await bounds.measure("clear of waiting jobs", broker.bulk.clear()), left)
 
 
 async def mixed(bounds: Bounds) -> None:
@@ -280,8 +280,8 @@ async def put_off(bounds: Bounds) -> None:
     bounds.check("promotion of all delayed jobs", done, jobs)
     counted = (broker.bulk.counts_per_priority() for _ in range(_TIMES))
     await bounds.measure("counts per priority", *counted)
-    done = await bounds.measure("drain of prioritized jobs", broker.bulk.clear())
-    bounds.check("drain of prioritized jobs", done, jobs)
+    done = await bounds.measure("clear of prioritized jobs", broker.bulk.clear())
+    bounds.check("clear of prioritized jobs", done, jobs)
 
 
 async def all_of_it(bounds: Bounds) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -18,6 +19,9 @@ import oxcart
 from oxcart import JobOptions, Queue, errors, sync
 from oxcart.broker.capabilities import BULLMQ, OPTIONS
 from oxcart.model.options import AllOptions
+from oxcart.task import Task
+
+FOLDER = Path(__file__).parents[1]
 
 #: Names at the root. A new one needs a reason: every name here is one more that a beginner reads.
 ROOT = {
@@ -158,10 +162,55 @@ def test_a_part_has_its_members(part: str) -> None:
 
 
 def test_the_page_of_the_api_names_everything() -> None:
-    named = set(re.findall(r"[a-z_A-Z]+", (Path(__file__).parents[1] / "docs" / "api.md").read_text("utf-8")))
+    named = set(re.findall(r"[a-z_A-Z]+", (FOLDER / "docs" / "api.md").read_text("utf-8")))
     options = set(AllOptions.__optional_keys__)
     members = QUEUE | PARTS.keys() | set[str]().union(*PARTS.values())
     assert (ROOT | members | options | set[str]().union(*PATHS.values())) - named == set()
+
+
+def test_texts_name_members_that_exist() -> None:
+    """Docstrings and messages of the package, and code in the pages, name members by their current names."""
+    texts = [
+        (path, node.value)
+        for path in (FOLDER / "src" / "oxcart").rglob("*.py")
+        if "compat" not in path.parts  # PyPI's names
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    for page in (FOLDER / "README.md", *(FOLDER / "docs").glob("*.md")):
+        if page.name != "migrating-from-bullmq.md":
+            texts += [(page, code) for code in re.findall(r"`([^`]+)`", page.read_text("utf-8"))]
+    stale = {
+        f"{path.relative_to(FOLDER)}: {member[0]}"
+        for path, text in texts
+        for member in re.finditer(r"\b[Qq]ueue\.([a-z_]+)\b(?:\.([a-z_]+)|\()?", text)
+        if not _is_member(member)
+    }
+    assert stale == set()
+
+
+def _is_member(found: re.Match[str]) -> bool:
+    name, member = found[1], found[2]
+    if name in ("py", "asynchronous", "run"):  # a file, or a member of oxcart.sync
+        return True
+    if name not in PARTS:
+        return name in QUEUE
+    return member in PARTS[name] if member else name == "events" or not found[0].endswith("(")
+
+
+def test_the_table_of_nodes_methods_names_members_that_exist() -> None:
+    page = (FOLDER / "docs" / "protocol.md").read_text("utf-8")
+    table = page.partition("## Node's API, and ours")[2].partition("\n## ")[0]
+    members = {name for kind in (oxcart.JobHandle, oxcart.Worker, oxcart.Flow, Task) for name in dir(kind)}
+    for row in re.findall(r"^\|.*\|$", table, re.MULTILINE)[2:]:
+        known = QUEUE | members
+        for path in re.findall(r"`([a-z_.]+)(?:\(.*?\))?`", row.split("|")[3].replace("marked `legacy`", "")):
+            *parts, member = path.removeprefix("queue.").split(".")
+            if parts and parts[0] in PARTS:
+                known = known | PARTS[parts[0]]  # the next names of the cell may leave out the part
+                assert member in PARTS[parts[0]], row
+            else:
+                assert member in known | {"concurrency", "events", "started"}, row
 
 
 def test_every_option_is_in_one_group() -> None:

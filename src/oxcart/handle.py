@@ -169,7 +169,7 @@ class JobHandle(Parent, Generic[R]):
         await self.queue.jobs.retry(self.id, reset=reset)
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> Cancellation:
-        """Cancels the job; see ``Queue.cancel``."""
+        """Cancels the job; see ``queue.jobs.cancel``."""
         return await self.queue.jobs.cancel(self.id, reason, force=force)
 
     async def remove(self, *, children: bool = False) -> None:

@@ -199,7 +199,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             ValidationError: They have a target.
         """
         if self.target is not None:
-            bound = f"that of a job outside of {what}; give them the lane's queue, Queue.lane(target)"
+            bound = f"that of a job outside of {what}; give them the lane's queue, queue.lanes.get(target)"
             raise ValidationError("target", bound, str(self.target))
         return self
 

@@ -162,7 +162,7 @@ class JobHandle(_portal.Twin[_handle.JobHandle[R]], Generic[R]):
         self.queue.run(self.asynchronous.retry(reset=reset))
 
     def cancel(self, reason: str = "", *, force: bool = False) -> Cancellation:
-        """Cancels the job; see ``Queue.cancel``."""
+        """Cancels the job; see ``queue.jobs.cancel``."""
         return self.queue.run(self.asynchronous.cancel(reason, force=force))
 
     def remove(self, *, children: bool = False) -> None:
