@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,9 +16,6 @@ from oxcart.broker.port.results import ASKED, CANCELLED, Cancelled
 from oxcart.broker.progress import OnProgress, Progress, silent
 from oxcart.model.errors import ReplyCode
 from oxcart.model.filter import JobFilter
-
-if TYPE_CHECKING:
-    pass
 
 #: The error in the result of a cancelled job, as other clients read it.
 NAME = "Cancelled"

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from oxcart.broker.bridge.part import TypePart
 from oxcart.broker.port.parts import Namespace
 from oxcart.broker.port.results import NamespaceStats
 from oxcart.broker.replies import texts
-
-if TYPE_CHECKING:
-    pass
 
 
 class BridgeNamespace(TypePart, Namespace):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.port.parts import Deduplication, Logs, Updates
-
-if TYPE_CHECKING:
-    pass
 
 
 class QueueLogs(QueuePart, Logs):

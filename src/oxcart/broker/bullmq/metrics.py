@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.port.parts import Metrics
 from oxcart.broker.port.results import Series
 from oxcart.broker.replies import number
-
-if TYPE_CHECKING:
-    pass
 
 
 class QueueMetrics(QueuePart, Metrics):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
 
 from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.clock import time_left
 from oxcart.broker.replies import texts
-
-if TYPE_CHECKING:
-    pass
 
 #: Entries that one step of a scan reads.
 STEP = 100
