@@ -9,7 +9,7 @@ import msgspec
 
 from oxcart.broker.caller import script_error
 from oxcart.broker.link import Argument, ReplyError
-from oxcart.model.errors import BrokerUnavailable
+from oxcart.model.errors import BrokerError
 
 if TYPE_CHECKING:
     from oxcart.broker.connection import Server
@@ -56,7 +56,7 @@ class BlockingPop:
         if not self._link.is_connected:
             try:
                 await self._link.connect()
-            except BrokerUnavailable:
+            except BrokerError:
                 self._server.forget_slots()
                 raise
 
@@ -92,7 +92,7 @@ class BlockingPop:
             self._link.drop("the server refused")
             self._server.forget_slots()
             raise script_error(str(args[0]), str(error)) from error
-        except BrokerUnavailable:
+        except BrokerError:
             self._server.forget_slots()
             raise
 
