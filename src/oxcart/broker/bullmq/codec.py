@@ -268,9 +268,7 @@ def encode_job(
                 "idempotency_key", "that of a job outside of flows", options.idempotency_key
             )
         flags = f"{TIED}{flags}{'D' if options.deduplication else ''}{'P' if waits else ''}"
-        if options.idempotency_key is not None:
-            flags = f"{flags}I{options.idempotency_window}"
-    elif options.idempotency_key is not None:
+    if options.idempotency_key is not None:
         flags = f"{flags}I{options.idempotency_window}"
     payload.check_size(body, opts, options.size_limit)
     args: list[bytes | str | int] = [
