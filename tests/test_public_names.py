@@ -53,6 +53,8 @@ ROOT = {
 PATHS = {
     "oxcart.encryption": {"Bond", "KeyRing"},
     "oxcart.events": {"QueueEvents"},
+    "oxcart.history.reader": {"LakeReader"},
+    "oxcart.spark": {"register"},
     "oxcart.http": {"app"},
     "oxcart.sync": {"Queue"},
     "oxcart.testing": {"MemoryServer", "assert_enqueued", "drain", "inline", "manual", "override"},

@@ -85,7 +85,7 @@ def test_from_a_queue_to_a_report(
     assert (standing["queue"], standing["read"], standing["lag"], standing["kept"]) == ("mail", 8, 0, 500000)
     page = tmp_path / "report.html"
     assert "written" in shell.run("report", "--html", str(page), "--master", "local[1]")
-    assert "mail: jobs a minute" in page.read_text()
+    assert "mail: jobs per second" in page.read_text()
     text = "SELECT name, state, count(*) AS n FROM jobs GROUP BY 1, 2"
     assert json.loads(shell.run("query", text, "--json", "--master", "local[1]")) == [
         {"name": "welcome", "state": "completed", "n": 2}

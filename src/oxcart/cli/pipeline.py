@@ -276,6 +276,7 @@ def report(
     asked = day and _day(day, "--day")
     pipeline = open_pipeline(ctx, lake, SparkChoice.read(master, remote, conf, driver_memory))
     from oxcart.spark.report.figures import collect
+    from oxcart.spark.report.overview import sentences
     from oxcart.spark.report.page import page
     from oxcart.spark.report.picture import picture
     from oxcart.spark.report.text import lines
@@ -292,6 +293,8 @@ def report(
             output.text(f"written: {path}")
     if html or svg:
         return
+    for sentence in sentences(found):
+        output.text(sentence)
     for title, columns, rows in lines(found):
         if rows:
             output.text(title)

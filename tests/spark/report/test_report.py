@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +15,10 @@ pytest.importorskip("pyspark")
 from oxcart.spark.build.builder import Builder
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.versions import Change, Lake
+from oxcart.spark.report.buckets import points_of
+from oxcart.spark.report.charts import CHARTS
 from oxcart.spark.report.figures import Report, collect, shown
+from oxcart.spark.report.overview import sentences
 from oxcart.spark.report.page import page
 from oxcart.spark.report.text import lines
 from tests.browser import Browser
@@ -25,19 +30,23 @@ if TYPE_CHECKING:
 
 
 class Drawn(HTMLParser):
-    """Points of the charts, and everything that the page would fetch or run."""
+    """Values of the charts, and everything that the page would fetch or run."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.points: dict[tuple[str, int], float] = {}
+        self.values: dict[tuple[str, str, int], float] = {}
         self.outside: list[str] = []
         self.open: list[str] = []
+        self._figure, self._series = "", [""]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         actual = dict(attrs)
-        if tag == "circle":
-            key = (str(actual["data-series"]), int(str(actual["data-start"])))
-            self.points[key] = float(str(actual["data-value"]))
+        if tag == "figure":
+            self._figure, self._series = str(actual["id"]), str(actual["data-series"]).split(",")
+        if "data-at" in actual:
+            for column, value in zip(self._series, str(actual["data-v"]).split(","), strict=True):
+                if value:
+                    self.values[self._figure, column, int(str(actual["data-at"]))] = float(value)
         if tag in ("script", "img", "iframe"):
             self.outside.append(tag)
         self.outside += [
@@ -51,6 +60,17 @@ class Drawn(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def values_of(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], float]:
+    """The values that charts of these rows show."""
+    return {
+        (f"{row['queue']}/{chart.name}", line.column, row["start_ms"]): float(row[line.column])
+        for row in rows
+        for chart in CHARTS
+        for line in chart.lines
+        if row[line.column] is not None
+    }
 
 
 @pytest.fixture(scope="module")
@@ -67,71 +87,79 @@ def report(tables: Tables) -> Report:
     return collect(tables)
 
 
-def test_charts_show_the_values_of_gold(tables: Tables, report: Report) -> None:
+def test_charts_show_the_values_of_the_report(report: Report) -> None:
     drawn = Drawn()
     drawn.feed(page(report))
     drawn.close()
     assert drawn.open == []
-    assert drawn.outside == [], "the page needs no other file"
-    gold = tables.read("queue_metrics").filter("window = 'minute' and name = '*'").collect()
-    wanted = {
-        (column, row.start_ms): float(row[column])
-        for row in gold
-        for column in ("arrivals", "completed", "failed", "wait_p50", "wait_p99", "backlog_ready")
-        if row[column] is not None
-    }
-    assert {key: value for key, value in drawn.points.items() if key in wanted} == wanted
+    assert drawn.outside == [], "the page is whole in itself"
+    wanted = values_of(report.points)
+    assert wanted
+    # Short pauses of counts are zeros that no row has.
+    assert {key: value for key, value in drawn.values.items() if value or key in wanted} == pytest.approx(
+        wanted
+    )
 
 
-def test_a_browser_shows_the_values_of_gold(tables: Tables, report: Report, tmp_path: Path) -> None:
-    """A real browser logs no errors, fetches nothing, and shows every chart in its place."""
+@pytest.mark.parametrize("width", [1000, 15_000, 60_000, 300_000, 3_600_000, 86_400_000])
+def test_buckets_of_any_width_add_up_to_gold(tables: Tables, report: Report, width: int) -> None:
+    """Sums and percentiles of every width are made of the same attempts as gold."""
+    head = tables.lake.head()
+    points = points_of(tables, head, [report.day], ["q"], width)
+    (day,) = report.queues
+    for column in ("arrivals", "completed", "failed"):
+        assert sum(row[column] for row in points) == day[column]
+    assert all(row["start_ms"] % width == 0 for row in points)
+    waits: dict[int, list[int]] = {}
+    for row in tables.read("attempts", days=[report.day]).filter("wait_ms is not null").collect():
+        if row.ended_ms is not None:
+            waits.setdefault(row.ended_ms - row.ended_ms % width, []).append(row.wait_ms)
+    medians = {row["start_ms"]: row["wait_p50"] for row in points if row["wait_p50"] is not None}
+    assert medians == {at: statistics.median(found) for at, found in waits.items()}
+    assert points[-1]["backlog_ready"] == 6 or width < 86_400_000
+
+
+def test_a_browser_shows_the_values(report: Report, tmp_path: Path) -> None:
+    """In a real one: nothing on its console, nothing fetched, and each value is in its place."""
     file = tmp_path / "report.html"
     file.write_text(page(report), encoding="utf-8")
     with Browser() as browser:
         opened = browser.page()
         opened.goto(file.as_uri())
-        points = opened.evaluate(
-            """[...document.querySelectorAll("circle")].map(point => {
-                const chart = point.closest("svg"), box = point.getBBox();
-                const line = chart.querySelector(`path.${point.dataset.kind}`);
-                const near = line !== null && line.getAttribute("d").includes(
-                    `${point.getAttribute("cx")},${point.getAttribute("cy")}`);
-                return {figure: point.closest("figure").id, series: point.dataset.series,
-                        start: Number(point.dataset.start), value: Number(point.dataset.value),
-                        at: box.y + box.height / 2, near, seen: chart.getBoundingClientRect().height > 50};
+        hints = opened.evaluate(
+            """[...document.querySelectorAll("rect[data-at]")].map(hint => {
+                const chart = hint.closest("svg"), figure = hint.closest("figure"), box = hint.getBBox();
+                return {figure: figure.id, series: figure.dataset.series, at: Number(hint.dataset.at),
+                        values: hint.dataset.v, middle: box.x + box.width / 2, wide: box.width,
+                        seen: chart.getBoundingClientRect().height > 50,
+                        drawn: chart.querySelectorAll("path, circle").length};
             })"""
         )
         cells = opened.evaluate(
             "[...document.querySelectorAll('#queues tbody td')].map(cell => cell.innerText)"
         )
+        wrong = opened.evaluate("[...document.querySelectorAll('#overview li')].map(one => one.innerText)")
         assert opened.errors == []
-        assert opened.requests == [file.as_uri()], "nothing else was requested"
-    gold = tables.read("queue_metrics").filter("window = 'minute' and name = '*'").collect()
-    charts = {
-        "q/jobs": ("arrivals", "completed", "failed"),
-        "q/wait": ("wait_p50", "wait_p99"),
-        "q/backlog": ("backlog_ready", "backlog_active", "backlog_delayed"),
+        assert opened.requests == [file.as_uri()], "nothing else was asked for"
+    shown_values = {
+        (hint["figure"], column, hint["at"]): float(value)
+        for hint in hints
+        for column, value in zip(hint["series"].split(","), hint["values"].split(","), strict=True)
+        if value
     }
-    wanted = {
-        (figure, column, row.start_ms): float(row[column])
-        for figure, columns in charts.items()
-        for row in gold
-        for column in columns
-        if row[column] is not None
-    }
-    assert {(one["figure"], one["series"], one["start"]): one["value"] for one in points} == wanted
-    assert all(one["near"] and one["seen"] for one in points), "each point is on its line"
-    for figure in charts:
-        heights = [(one["value"], -one["at"]) for one in points if one["figure"] == figure]
-        assert [value for value, _ in sorted(heights)] == [value for value, _ in sorted(heights, key=_height)]
+    wanted = values_of(report.points)
+    assert {key: value for key, value in shown_values.items() if value or key in wanted} == pytest.approx(
+        wanted
+    )
+    assert all(hint["seen"] and hint["drawn"] and hint["wide"] > 0 for hint in hints)
+    for figure in {hint["figure"] for hint in hints}:
+        places = [(hint["at"], hint["middle"]) for hint in hints if hint["figure"] == figure]
+        assert [at for at, _ in sorted(places, key=lambda one: one[1])] == [at for at, _ in sorted(places)]
     assert cells[:4] == [
         "q",
         *(shown(report.queues[0][name], name) for name in ("arrivals", "completed", "failed")),
     ]
-
-
-def _height(point: tuple[float, float]) -> tuple[float, float]:
-    return (point[1], point[0])
+    assert wrong == sentences(report)
 
 
 def test_the_day_in_figures(report: Report, tmp_path: Path) -> None:
@@ -147,8 +175,8 @@ def test_names_and_messages_are_escaped(report: Report) -> None:
     from msgspec.structs import replace
 
     bad = "<script>alert('x')</script>"
-    rows = [{**row, "queue": bad} for row in report.minutes]
-    text = page(replace(report, minutes=rows, failures=[{**report.failures[0], "message": bad}]))
+    rows = [{**row, "queue": bad} for row in report.points]
+    text = page(replace(report, points=rows, failures=[{**report.failures[0], "message": bad}]))
     assert "<script>" not in text
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oxcart.spark.transforms.metrics import ALL
+from oxcart.spark.lake.columns import INSTANTS
+from oxcart.spark.report.buckets import Row, points_of, width_of
+from oxcart.spark.report.charts import time_text
+from oxcart.spark.transforms.metrics import ALL, WINDOWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -15,13 +17,12 @@ if TYPE_CHECKING:
     from oxcart.spark.lake.tables import Tables
     from oxcart.spark.lake.versions import Version
 
-#: Points of a chart at most; a day by the minute has 1440.
-MOST_POINTS = 1440
-#: Failures that are shown, and flows.
+#: Queues that have charts: those with most failures, then those with most jobs.
+MOST_CHARTED = 60
+#: Rows of a table that are shown. How many more there are is shown too.
+MOST_ROWS = 200
 MOST_FAILURES = 20
 MOST_FLOWS = 20
-
-Row = dict[str, Any]
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -30,26 +31,32 @@ class Report(msgspec.Struct, frozen=True):
     Attributes:
         day: The day.
         version: The lake's version that they come from.
-        queues: The day's figures, one row per queue.
-        names: The day's figures, one row per queue and job name.
-        minutes: Figures by the minute, one row per queue.
+        queues: The day's figures, one row per queue; those with most failures first.
+        names: The day's figures, one row per queue and job name; those with most failures first.
+        points: Figures by bucket of the queues that have charts, in the order of `queues`.
+        width: The width of a bucket in ms.
+        span: When the first bucket of any queue begins, and when the last one ends.
         failures: The most frequent failures of the day.
         gaps: The lost entries of the day.
         states: How many jobs are in which state, per queue.
         flows: The flows of the day that took longest, each with its critical path.
         schedules: Expected and actual runs of the day, one row per schedule.
+        more: How many rows a table has beyond those above, by its name.
     """
 
     day: str
     version: int
     queues: list[Row]
     names: list[Row]
-    minutes: list[Row]
+    points: list[Row]
+    width: int
+    span: tuple[int, int]
     failures: list[Row]
     gaps: list[Row]
     states: list[Row]
     flows: list[Row]
     schedules: list[Row]
+    more: dict[str, int] = {}
 
 
 def collect(tables: Tables, day: str | None = None, version: Version | None = None) -> Report:
@@ -60,6 +67,8 @@ def collect(tables: Tables, day: str | None = None, version: Version | None = No
         day: The day; by default the last with figures.
         version: the lake's version; by default the newest.
     """
+    from pyspark.sql import functions as fn
+
     from oxcart.spark.transforms.lanes import join_lanes
 
     version = version or tables.lake.head()
@@ -71,27 +80,54 @@ def collect(tables: Tables, day: str | None = None, version: Version | None = No
         # A lane has figures of its own, under its whole name.
         return join_lanes(tables.read(table, version, days=days))
 
-    def rows(table: str, where: str, order: str, most: int = MOST_POINTS * 20) -> list[Row]:
-        found = read(table).filter(where).orderBy(*order.split(",")).limit(most)
-        return [row.asDict() for row in found.collect()]
+    more: dict[str, int] = {}
 
-    figures = rows(
-        "queue_metrics", f"window = 'day' or (window = 'minute' and name = '{ALL}')", "queue,name,start_ms"
-    )
+    def most_of(name: str, rows: DataFrame, *order: str, most: int = MOST_ROWS) -> list[Row]:
+        found = [row.asDict() for row in rows.orderBy(*map(fn.expr, order)).limit(most).collect()]
+        left = rows.count() - most if len(found) == most else 0
+        more.update({name: left} if left else {})
+        return found
+
+    metrics = read("queue_metrics")
+    day_rows = metrics.filter("window = 'day'")
+    worst_first = ("-failed", "-stalls", "-retries", "-arrivals", "queue", "name")
+    # A row is small: all queues are read, and the page shows as many as it has room for.
+    queues = [row.asDict() for row in day_rows.filter(f"name = '{ALL}'").collect()]
+    queues.sort(key=_worst_first)
+    charted = [row["queue"] for row in queues[:MOST_CHARTED]]
+    bounds = metrics.filter("window = 'minute'").agg(fn.min("start_ms"), fn.max("start_ms")).collect()[0]
+    first, last = (bounds[0], bounds[1] + WINDOWS["minute"]) if bounds[0] is not None else (0, 0)
+    width = width_of(last - first)
+    points = points_of(tables, version, days, charted, width) if charted else []
+    if points and width < WINDOWS["minute"]:
+        first = min(row["start_ms"] for row in points)
+        last = max(row["start_ms"] for row in points) + width
+        if width_of(last - first) < width:
+            width = width_of(last - first)
+            points = points_of(tables, version, days, charted, width)
     counted = read("jobs").groupBy("queue", "state").count().orderBy("queue", "state")
-    by_count = read("failures").orderBy("count", "cluster", ascending=[False, True])
+    failures = most_of("failures", read("failures"), "-count", "cluster", most=MOST_FAILURES)
     return Report(
         day=day,
         version=version.number,
-        queues=[row for row in figures if row["window"] == "day" and row["name"] == ALL],
-        names=[row for row in figures if row["window"] == "day" and row["name"] != ALL],
-        minutes=[row for row in figures if row["window"] == "minute"],
-        failures=[row.asDict() for row in by_count.limit(MOST_FAILURES).collect()],
-        gaps=rows("gaps", "true", "queue,life,first_lost"),
+        queues=queues,
+        names=most_of("names", day_rows.filter(f"name <> '{ALL}'"), *worst_first),
+        points=sorted(points, key=lambda row: (charted.index(row["queue"]), row["start_ms"])),
+        width=width,
+        span=(first, last),
+        failures=failures,
+        gaps=most_of("gaps", read("gaps"), "queue", "life", "first_lost"),
         states=[row.asDict() for row in counted.collect()],
         flows=_flows(tables, version, days),
-        schedules=rows("schedules", "true", "queue,schedule,first_ms"),
+        schedules=most_of(
+            "schedules", read("schedules"), "-coalesce(missed, 0)", "queue", "schedule", "first_ms"
+        ),
+        more=more,
     )
+
+
+def _worst_first(row: Row) -> tuple[Any, ...]:
+    return -row["failed"], -row["stalls"], -row["retries"], -row["arrivals"], row["queue"]
 
 
 def _flows(tables: Tables, version: Version, days: list[str]) -> list[Row]:
@@ -170,22 +206,16 @@ SCHEDULE_COLUMNS = (
 #: Columns that are text, and columns in ms that are durations.
 TEXTS = {"queue", "name", "message", "cause", "flow_name", "flow_queue", "flow_id", "flow_state", "path"}
 TEXTS |= {"schedule", "cron"}
-_SPANS = {"total_ms", "every_ms"}
 
 
 def shown(value: Any, column: str) -> str:
     """Returns a value as people read it."""
     if value is None:
         return "–"
-    if column.endswith("_ms") and column not in _SPANS:
-        return time_of_day(value)
+    if column in INSTANTS:
+        return time_text(value)
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}".removesuffix(".0")
     if isinstance(value, int):
         return f"{value:,}"
     return str(value)
-
-
-def time_of_day(at_ms: int) -> str:
-    """Returns the hour and minute of a time in ms, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M")

@@ -1,11 +1,17 @@
-"""The report as one HTML page, without scripts, fonts or pictures from elsewhere."""
+"""The report as one HTML page of at most 2 MB, without scripts, fonts or pictures from elsewhere.
+
+The overview comes first, then the queues, worst first. A page with many queues has tooltips for the first
+ones, charts for more of them, and table rows for the rest. What is left out is counted, never dropped
+silently.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
-from oxcart.spark.report.charts import HIGH, WIDE, charts, drawing
+from oxcart.spark.report.buckets import Row
+from oxcart.spark.report.charts import HIGH, STYLE, WIDE, Axis, Chart, charts_of, draw, title_of
 from oxcart.spark.report.figures import (
     FAILURE_COLUMNS,
     FLOW_COLUMNS,
@@ -13,74 +19,133 @@ from oxcart.spark.report.figures import (
     NAME_COLUMNS,
     QUEUE_COLUMNS,
     SCHEDULE_COLUMNS,
+    TEXTS,
     Report,
-    Row,
     shown,
 )
+from oxcart.spark.report.overview import cut, sentences
+
+#: The size of a page at most, in bytes, and what of it tables may take, and charts with tooltips.
+MOST_BYTES = 2_000_000
+_TABLES, _HINTED = 700_000, 1_200_000
+#: The longest text of a cell.
+_LONGEST = 300
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1a1c20; --soft: #667; --line: #dde; --paper: #fff; }
+:root { color-scheme: light dark; --ink: #1a1c20; --soft: #667; --line: #dde; --paper: #fff; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8ee; --soft: #99a; --line: #334; --paper: #15161a; }
+  :root { --ink: #e8e8ee; --soft: #99a; --line: #334; --paper: #15161a; --bad: #ff8a80; }
 }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+       max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin-bottom: 0; }
+h2 { font-size: 1.15rem; margin-top: 2.2rem; overflow-wrap: anywhere; }
 p.note, figcaption { color: var(--soft); } figure { margin: 1rem 0; }
+#overview li { color: var(--bad); overflow-wrap: anywhere; } #overview.well li { color: inherit; }
+div.wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child, td.text { text-align: left; }
+th, td { white-space: nowrap; vertical-align: top; }
+th.t, td.t { text-align: left; } td.t { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
 svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--soft); }
-.axis { stroke: var(--line); } .a { stroke: #2a78d6; } .b { stroke: #1f9d63; } .c { stroke: #d2483f; }
-path { fill: none; stroke-width: 1.6; } circle { fill: transparent; stroke: none; }
-.a-key { color: #2a78d6; } .b-key { color: #1f9d63; } .c-key { color: #d2483f; }
 """
 
 
 def page(report: Report) -> str:
     """Returns the report as one HTML page."""
+    wrong = sentences(report)
+    well = " class='well'" if wrong[0].startswith("Nothing") else ""
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<title>Oxcart, {escape(report.day)}</title><link rel='icon' href='data:,'>",
-        f"<style>{_STYLE}</style></head>",
+        f"<style>{_STYLE}{STYLE}</style></head>",
         f"<body><h1>{escape(report.day) or 'No day yet'}</h1>",
         f"<p class='note'>Version {report.version} of the lake. Times in ms, hours in UTC.</p>",
-        "<h2>Queues</h2>",
-        _table(QUEUE_COLUMNS, report.queues, "queues"),
     ]
-    for queue in sorted({row["queue"] for row in report.minutes}):
-        rows = [row for row in report.minutes if row["queue"] == queue]
-        parts.append(f"<h2>{escape(queue)}</h2>")
-        parts += (_figure(queue, name, title, rows, series) for name, title, series in charts(rows))
-    parts += ["<h2>Jobs by name</h2>", _table(NAME_COLUMNS, report.names, "names")]
-    parts += ["<h2>Flows</h2>", _table(FLOW_COLUMNS, report.flows, "flows")]
-    parts += ["<h2>Schedules</h2>", _table(SCHEDULE_COLUMNS, report.schedules, "schedules")]
-    parts += ["<h2>Failures</h2>", _table(FAILURE_COLUMNS, report.failures, "failures")]
-    parts += ["<h2>Gaps</h2>", _table(GAP_COLUMNS, report.gaps, "gaps")]
-    return "\n".join([*parts, "</body></html>", ""])
+    if report.day:
+        items = "".join(f"<li>{escape(cut(text, _LONGEST))}</li>" for text in wrong)
+        parts.append(f"<h2>What is wrong</h2><ul id='overview'{well}>{items}</ul>")
+    size = sum(map(_size, parts))
+    tables = [
+        ("Queues", QUEUE_COLUMNS, report.queues, "queues"),
+        ("Failures", FAILURE_COLUMNS, report.failures, "failures"),
+        ("Gaps", GAP_COLUMNS, report.gaps, "gaps"),
+        ("Schedules", SCHEDULE_COLUMNS, report.schedules, "schedules"),
+        ("Flows", FLOW_COLUMNS, report.flows, "flows"),
+        ("Jobs by name", NAME_COLUMNS, report.names, "names"),
+    ]
+    # Each table gets its share of the room, and what the ones before it have left.
+    made: list[str] = []
+    for place, (title, columns, rows, name) in enumerate(tables):
+        room = (_TABLES - sum(map(_size, made))) // (len(tables) - place)
+        body = _table(columns, rows, name, room, report.more.get(name, 0))
+        made.append(f"<h2>{title}</h2>{body}")
+    charts = list(_charts(report, MOST_BYTES - size - sum(map(_size, made)) - 1000))
+    return "\n".join([*parts, made[0], *charts, *made[1:], "</body></html>", ""])
 
 
-def _table(columns: Sequence[tuple[str, str]], rows: Sequence[Row], name: str) -> str:
+def _size(text: str) -> int:
+    return len(text.encode()) + 1
+
+
+def _table(columns: Sequence[tuple[str, str]], rows: Sequence[Row], name: str, room: int, beyond: int) -> str:
     if not rows:
         return f"<p class='note' id='{name}'>None.</p>"
-    head = "".join(f"<th>{escape(title)}</th>" for _, title in columns)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td>{escape(shown(row.get(column), column))}</td>" for column, _ in columns)
-        + "</tr>"
-        for row in rows
+    kinds = [" class='t'" if column in TEXTS else "" for column, _ in columns]
+    head = "".join(f"<th{kind}>{escape(title)}</th>" for kind, (_, title) in zip(kinds, columns, strict=True))
+    body: list[str] = []
+    for row in rows:
+        cells = (cut(shown(row.get(column), column), _LONGEST) for column, _ in columns)
+        made = (f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True))
+        body.append(f"<tr>{''.join(made)}</tr>")
+        room -= _size(body[-1])
+        if room < 0:
+            break
+    left = len(rows) - len(body) + beyond
+    note = f"<p class='note'>And {left:,} more rows, in the table of the lake.</p>" if left else ""
+    table = f"<table id='{name}'><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<div class='wide'>{table}</div>{note}"
+
+
+def _charts(report: Report, room: int) -> Iterator[str]:
+    """The charts of queues, worst first, while there is room; then how many have none."""
+    axis = Axis(*report.span, report.width)
+    by_queue: dict[str, list[Row]] = {}
+    for row in report.points:
+        by_queue.setdefault(row["queue"], []).append(row)
+    hinted, drawn = _HINTED, 0
+    for queue, rows in by_queue.items():
+        for hints in (True, False):
+            text = _queue(queue, rows, axis, hints=hints)
+            fits = _size(text) <= room and (not hints or _size(text) <= hinted)
+            if fits:
+                break
+        else:
+            break
+        room -= _size(text)
+        hinted -= _size(text)
+        drawn += 1
+        yield text
+    left = len(report.queues) - drawn
+    if left > 0:
+        yield f"<p class='note' id='uncharted'>{left:,} more queues have a row above and no charts.</p>"
+
+
+def _queue(queue: str, rows: Sequence[Row], axis: Axis, *, hints: bool) -> str:
+    figures = (_figure(queue, rows, chart, axis, hints=hints) for chart in charts_of(rows))
+    return f"<h2>{escape(cut(queue))}</h2>{''.join(figures)}"
+
+
+def _figure(queue: str, rows: Sequence[Row], chart: Chart, axis: Axis, *, hints: bool) -> str:
+    title = escape(f"{cut(queue)}: {title_of(chart, axis.width)}", quote=True)
+    columns = ",".join(line.column for line in chart.lines)
+    legend = " · ".join(
+        f"<span class='{line.colour}-key'>{escape(line.label)}</span>" for line in chart.lines
     )
-    return f"<table id='{name}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _figure(
-    queue: str, name: str, title: str, rows: Sequence[Row], series: Sequence[tuple[str, str, str]]
-) -> str:
-    legend = " · ".join(f"<span class='{kind}-key'>{escape(label)}</span>" for _, kind, label in series)
-    title = escape(f"{queue}: {title}", quote=True)
     return (
-        f"<figure id='{escape(queue, quote=True)}/{name}'><svg viewBox='0 0 {WIDE} {HIGH}' role='img' "
-        f"aria-label='{title}'>{drawing(rows, series)}</svg>"
+        f"<figure id='{escape(queue, quote=True)}/{chart.name}' data-series='{columns}'>"
+        f"<svg viewBox='0 0 {WIDE} {HIGH}' role='img' aria-label='{title}'>"
+        f"{draw(rows, chart, axis, hints=hints)}</svg>"
         f"<figcaption>{title}: {legend}</figcaption></figure>"
     )
