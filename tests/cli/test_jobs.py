@@ -159,7 +159,7 @@ class TestQueues:
         ox("add", "some-queue", "hello", "--job-id", "x" * 36)
         shown = ox("queues").out
         assert "some-queue" in shown
-        for head in ("waiting", "priority", "active", "delayed", "children", "completed", "failed"):
+        for head in ("pending", "scheduled", "delayed", "running", "completed", "failed"):
             assert head in shown
         assert "x" * 36 in ox("jobs", "some-queue").out
 
@@ -316,10 +316,10 @@ class TestEvents:
         assert rest.lines == ended.lines[2:]
         assert "added" in ox("events", "mail", "--since", "0", "--count", "1").out
 
-    def test_a_since_that_is_no_event_id_is_code_2(self, ox: Commands) -> None:
+    def test_a_since_that_is_no_time_is_code_2(self, ox: Commands) -> None:
         ended = ox("events", "mail", "--since", "yesterday", "--count", "1")
         assert (ended.code, ended.out) == (2, "")
-        assert "since must be an event id" in ended.err
+        assert "since must be a time such as 2h" in ended.err
 
     def test_new_events_as_they_happen(self, ox: Commands, start: Callable[..., Program]) -> None:
         ox("add", "mail", "hello", "--job-id", "old")

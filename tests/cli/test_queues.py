@@ -87,7 +87,7 @@ class TestManyQueues:
     def test_matching_queues_are_shown_as_a_table(self, ox: Commands, many: Any) -> None:
         shown = ox("queues", "--match", "mail-0000*").out
         assert "mail-00007" in shown
-        assert shown.count("waiting") == 1
+        assert shown.count("scheduled") == 1
 
     def test_memory_does_not_grow_with_them(self, many: Any, clean: ValkeyServer) -> None:
         few, all_ = (_peak(clean, *more) for more in (("--limit", "10"), ()))

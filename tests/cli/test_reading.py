@@ -179,6 +179,7 @@ class TestCompletion:
             **{name: value for name, value in os.environ.items() if not name.startswith("OXCART_")},
             "OXCART_URL": url,
             "_OXCART_COMPLETE": "complete_bash",
+            "OXCART_COMPLETION_TIMEOUT": "60",  # a busy machine may need more than a second
             "COMP_WORDS": " ".join(("oxcart", *words)),
             "COMP_CWORD": str(len(words)),
             **more,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -38,11 +39,25 @@ _GLOBAL = ("--url", "--prefix", "--namespace")
 
 
 class Root(TyperGroup):
-    """The group of all commands, in the order of their registration."""
+    """The group of all commands, by task."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the command line, global options first."""
         return super().parse_args(ctx, _hoist(args))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands by task, with their first lines whole."""
+        found: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                text = command.get_short_help_str(limit=200)
+                found[cast(Any, command).rich_help_panel].append((name, text))
+        width = max(len(name) for rows in found.values() for name, _ in rows)
+        for panel, rows in found.items():
+            with formatter.section(panel):
+                # One width for all sections, so that the texts are in one column.
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
 
 
 def _hoist(arguments: list[str]) -> list[str]:
@@ -105,42 +120,53 @@ def _root(
     ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix, namespace=namespace)
 
 
-app.command()(demo)
-app.command()(work.work)
-app.command()(workers.workers)
-app.command()(queues.queues)
-app.command()(namespace_.namespace)
-app.command()(queues.pause)
-app.command()(queues.resume)
-app.command()(jobs.add)
-app.command()(find.jobs)
-app.command()(find.failures)
-app.command()(jobs.job)
-app.command()(jobs.logs)
-app.add_typer(flow.app)
-app.command()(jobs.retry)
-app.command()(cancel.cancel)
-app.command()(jobs.remove)
-app.command()(operations.promote)
-app.command()(operations.clean)
-app.command()(operations.clear)
-app.command()(operations.obliterate)
-app.command()(operations.orphans)
-app.command()(operations.priorities)
-app.command()(operations.metrics)
-app.command()(operations.clear_logs)
-app.command()(events.events)
-app.command()(operations.publish)
-app.command()(operations.trim_events)
-app.add_typer(dead.app)
-app.add_typer(schedules.app)
-app.add_typer(limits.app)
-app.add_typer(dedup.app)
-app.add_typer(keys.app)
-app.add_typer(pipeline.app)
-app.add_typer(history.app)
-app.add_typer(server.app, name="server")
-app.command()(doctor.doctor)
+#: The commands by task, in the order of the help.
+PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
+    "Run": (demo, work.work, server.app, workers.workers),
+    "Look": (
+        queues.queues,
+        find.jobs,
+        find.failures,
+        jobs.job,
+        jobs.logs,
+        flow.app,
+        events.events,
+        operations.metrics,
+        operations.priorities,
+        namespace_.namespace,
+    ),
+    "Steer": (
+        jobs.add,
+        queues.pause,
+        queues.resume,
+        jobs.retry,
+        cancel.cancel,
+        operations.promote,
+        schedules.app,
+        limits.app,
+        dedup.app,
+        operations.publish,
+    ),
+    "Repair": (
+        doctor.doctor,
+        dead.app,
+        operations.clean,
+        jobs.remove,
+        operations.clear,
+        operations.obliterate,
+        operations.orphans,
+        operations.clear_logs,
+        operations.trim_events,
+        keys.app,
+    ),
+    "Data": (pipeline.app, history.app),
+}
+for _panel, _commands in PANELS.items():
+    for _one in _commands:
+        if isinstance(_one, typer.Typer):
+            app.add_typer(_one, name=_one.info.name or "server", rich_help_panel=_panel)
+        else:
+            app.command(rich_help_panel=_panel)(_one)
 
 
 def run(arguments: list[str]) -> int:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oxcart.cli import output, settings
-from oxcart.cli.completion import job_names
+from oxcart.cli.completion import job_names, state_names
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.operations import LimitOption
+from oxcart.cli.options import wire_states
 from oxcart.cli.progress import Bar
 from oxcart.cli.settings import JsonOption, QueueArgument
 
@@ -38,7 +39,11 @@ def cancel(
     every: Annotated[bool, typer.Option("--all", help="Every job that matches the options below.")] = False,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="waiting, prioritized, delayed, waiting-children or active; repeatable."),
+        typer.Option(
+            help="pending, scheduled, delayed (with retries) or running; repeatable.",
+            show_default="all",
+            autocompletion=state_names,
+        ),
     ] = None,
     name: NameOption = None,
     tag: TagOption = None,
@@ -62,11 +67,13 @@ def cancel(
         _cancel_some(ctx, queue, job_ids, reason, force, as_json)
         return
 
+    states = wire_states(state, "pending", "scheduled", "delayed", "running")
+
     async def work() -> Cancelled:
         async with settings.of(ctx).queue(queue) as source:
             with Bar(f"{queue}: cancelling", quiet=as_json) as bar:
                 return await source.jobs.cancel_all(
-                    state=state,
+                    state=states,
                     name=name,
                     tags=tags_of(tag),
                     correlation_id=correlation_id,

@@ -6,6 +6,7 @@ silent: an error text would end up in the user's command line. It never starts a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ import typer
 if TYPE_CHECKING:
     from oxcart.cli.settings import Settings
 
-#: Seconds that the server may take.
+#: Seconds that the server may take, unless the environment variable sets another number.
 TIMEOUT = 1.0
+TIMEOUT_VARIABLE = "OXCART_COMPLETION_TIMEOUT"
 #: Jobs of each list whose names are offered.
 SAMPLE = 50
 
@@ -68,7 +70,7 @@ def _ask(ctx: typer.Context, question: Callable[[Settings], Awaitable[list[str]]
     logging.getLogger("oxcart").addHandler(logging.NullHandler())
 
     async def answer(using: Settings) -> list[str]:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(float(os.environ.get(TIMEOUT_VARIABLE) or TIMEOUT)):
             return await question(using)
 
     try:

@@ -10,7 +10,7 @@ import typer
 from oxcart.cli import output, settings
 from oxcart.cli.cancel import CorrelationOption, DryRunOption, NameOption, TagOption, tags_of
 from oxcart.cli.exits import USAGE, CommandError
-from oxcart.cli.find import SinceOption, UntilOption, UtcOption
+from oxcart.cli.find import CategoryOption, SinceOption, UntilOption, UtcOption
 from oxcart.cli.jobs import as_document, each, report, show_job
 from oxcart.cli.operations import LimitOption, YesOption, ask, with_bar
 from oxcart.cli.queues import require
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 app = settings.group("dead", "Dead letters: jobs that used up their attempts or their lifetime.")
 
-CategoryOption = Annotated[
-    list[str] | None,
-    typer.Option("--category", help="Only failures of this category: temporary, timeout, …; repeatable."),
-]
 OlderOption = Annotated[str | None, typer.Option("--older-than", help="Only dead letters at least this old.")]
 NewerOption = Annotated[str | None, typer.Option("--newer-than", help="Only dead letters at most this old.")]
 PermanentOption = Annotated[

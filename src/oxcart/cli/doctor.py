@@ -33,7 +33,7 @@ def doctor(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the server, the peers and the clocks; exit code 1 if something is wrong."""
+    """Check the server, the queues, the peers and the clocks; exit code 1 if something is wrong."""
     using = settings.of(ctx)
     if (dry_run or queue) and not rescue:
         raise CommandError("--dry-run and --queue go with --rescue", USAGE)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 _STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #1a1c20; } .small { font-size: 10px; fill: #667; }
 rect { fill: #f4f5f7; stroke: #99a; } path { fill: none; stroke: #99a; }
-.completed { stroke: #1f9d63; } .failed { stroke: #d2483f; } .active { stroke: #2a78d6; }
+.completed { stroke: #1f9d63; } .failed, .dead_letter { stroke: #d2483f; }
+.running { stroke: #2a78d6; }
 """
 #: The size of a box, the gaps between columns and rows, and the margin.
 _WIDE, _HIGH, _APART, _ROW, _EDGE = 190, 40, 60, 54, 16
@@ -22,6 +23,11 @@ _WIDE, _HIGH, _APART, _ROW, _EDGE = 190, 40, 60, 54, 16
 _LONGEST = 28
 
 _Key = tuple[str, str]
+
+
+def state_of(view: FlowView) -> str:
+    """Returns the formal state of a job of a view, or its state on the wire if that is all that is known."""
+    return view.state if view.job.state is None else view.job.state.value
 
 
 def drawing(top: FlowView, behind: Iterable[str] = ()) -> str:
@@ -72,21 +78,21 @@ def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:
 def _box(view: FlowView, left: int, top: int) -> str:
     job = view.job
     more = f", {view.more:,} more before it" if view.more else ""
-    title = _label(f"{job.name} {job.queue}/{job.id} {view.state}{more}")
+    title = _label(f"{job.name} {job.queue}/{job.id} {state_of(view)}{more}")
     name, place = _label(_short(job.name)), _label(_short(f"{job.queue}/{job.id}"))
     return (
         f"<g><title>{title}</title>"
-        f"<rect class='{escape(view.state, quote=True)}' x='{left}' y='{top}' width='{_WIDE}' "
+        f"<rect class='{escape(state_of(view), quote=True)}' x='{left}' y='{top}' width='{_WIDE}' "
         f"height='{_HIGH}' rx='4'/>"
         f"<text x='{left + 8}' y='{top + 16}'>{name}</text>"
-        f"<text class='small' x='{left + 8}' y='{top + 32}'>{place} · {escape(view.state)}</text></g>"
+        f"<text class='small' x='{left + 8}' y='{top + 32}'>{place} · {escape(state_of(view))}</text></g>"
     )
 
 
 def _named(key: str, left: int, top: int) -> str:
     return (
         f"<g><title>{_label(key)} waits</title>"
-        f"<rect class='waiting-children' x='{left}' y='{top}' width='{_WIDE}' height='{_HIGH}' rx='4'/>"
+        f"<rect class='pending' x='{left}' y='{top}' width='{_WIDE}' height='{_HIGH}' rx='4'/>"
         f"<text class='small' x='{left + 8}' y='{top + 24}'>{_label(_short(key))}</text></g>"
     )
 

@@ -19,7 +19,11 @@ def events(
     ctx: typer.Context,
     queue: QueueArgument,
     since: Annotated[
-        str, typer.Option(help="After this event id; 0 from the oldest, $ only new ones.")
+        str,
+        typer.Option(
+            metavar="TIME|ID",
+            help="Since 2h, 02:30, 2026-11-15T12:00Z; or after an event id, 0 from the oldest, $ only new.",
+        ),
     ] = "$",
     name: Annotated[
         list[str] | None, typer.Option(help="Only events of these names.", show_default="all")
@@ -29,7 +33,7 @@ def events(
 ) -> None:
     """Follow the events of a queue until interrupted; with --json one object per line."""
     if since != "$" and not re.fullmatch(r"[0-9]{1,20}(-[0-9]{1,20})?", since, re.ASCII):
-        raise CommandError(f"since must be an event id such as 1794781479132-0, 0 or $, got {since!r}", USAGE)
+        since = _first_id(since)
 
     async def follow() -> None:
         left = count
@@ -42,6 +46,21 @@ def events(
                         return
 
     settings.run(follow())
+
+
+def _first_id(since: str) -> str:
+    """Returns the event id after which the events of a time begin."""
+    import time
+
+    from oxcart.model.errors import ValidationError
+    from oxcart.model.moment import parse_moment
+
+    try:
+        at = parse_moment(since, "since", now_ms=time.time_ns() // 1_000_000)
+    except ValidationError as error:
+        known = "a time such as 2h or 02:30, an event id such as 1794781479132-0, 0 or $"
+        raise CommandError(f"since must be {known}, got {since!r}", USAGE) from error
+    return f"{max(0, at - 1)}-18446744073709551615"
 
 
 def _show(event: Event, as_json: bool) -> None:

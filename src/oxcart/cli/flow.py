@@ -69,13 +69,13 @@ def _as_document(view: FlowView) -> dict[str, Any]:
 
 
 def _lines(view: FlowView, before: str, under: str, seen: set[tuple[str, str]]) -> list[str]:
+    from oxcart.cli.drawing import state_of
     from oxcart.model.search import failure_of
 
     job = view.job
     reason = failure_of(job)
     why = f": {reason}" if reason else ""
-    state = view.state if job.state is None else job.state.value
-    made = [f"{before}{job.name} {job.queue}/{job.id} {state}{why}"]
+    made = [f"{before}{job.name} {job.queue}/{job.id} {state_of(view)}{why}"]
     if (job.queue, job.id) in seen and view.children:
         return [f"{made[0]} (shown above)"]  # several jobs may wait for the same one
     seen.add((job.queue, job.id))

@@ -185,9 +185,11 @@ def retry(
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option(help="With --all-…: only jobs that ended since then: 2h, 2026-11-15T12:00Z."),
+        typer.Option(metavar="TIME", help="With --all-…: only jobs that ended since then: 2h, 02:30."),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="With --all-…: only jobs that ended until then.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --all-…: only jobs ended until then.")
+    ] = None,
     limit: LimitOption = None,
     reset: Annotated[bool, typer.Option("--reset", help="Reset their attempts.")] = False,
     as_json: JsonOption = False,

@@ -33,8 +33,8 @@ def namespace(ctx: typer.Context, as_json: JsonOption = False) -> None:
     output.facts(
         {
             "namespace": using.namespace or DEFAULT_NAMESPACE,
-            "waiting": seen.waiting,
-            "active": seen.active,
+            "scheduled": seen.waiting,
+            "running": seen.active,
             "delayed": seen.delayed,
             "cron": seen.cron,
             "dead letters": seen.dead,

@@ -6,6 +6,7 @@ cannot be undone asks first; without a terminal it requires ``--yes``.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from oxcart.cli import output, settings
+from oxcart.cli.completion import state_names
 from oxcart.cli.exits import FAILED, USAGE, CommandError
+from oxcart.cli.options import wire_states
 from oxcart.cli.progress import Bar
 from oxcart.cli.settings import JsonOption, QueueArgument
 
@@ -34,8 +37,10 @@ def clean(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            help="completed, failed, waiting, prioritized, delayed or active; repeat for several.",
+            help="completed, failed (with dead letters and cancelled jobs), scheduled, delayed (with "
+            "retries) or running (without a lease); repeatable.",
             show_default="completed",
+            autocompletion=state_names,
         ),
     ] = None,
     grace: Annotated[str, typer.Option(help="Keep jobs younger than this: 30s, 12h, 7d.")] = "0s",
@@ -43,10 +48,11 @@ def clean(
     as_json: JsonOption = False,
 ) -> None:
     """Remove old jobs of a queue; completed jobs by default."""
+    states = wire_states(state, "completed", "failed", "scheduled", "delayed", "running") or ["completed"]
 
     async def work(source: Queue, progress: OnProgress) -> int:
         done = 0
-        for one in state or ["completed"]:
+        for one in states:
             if limit is None or done < limit:
                 rest = None if limit is None else limit - done
                 done += await source.jobs.clean(one, grace=grace, limit=rest, progress=progress)
@@ -343,20 +349,17 @@ def ask(question: str, yes: bool) -> None:
 
 
 def _moment(text: str, field: str, *, ahead: bool = False) -> datetime:
-    """Returns a time before now, after if ``ahead``: ``2h``; or an absolute one: ``2026-11-15T12:00Z``."""
+    """Returns a time: ``02:30``, ``2026-11-15T12:00Z``, or ``2h`` before now; after now if ``ahead``."""
     from oxcart.model.duration import parse_ms
     from oxcart.model.errors import ValidationError
+    from oxcart.model.moment import parse_moment
 
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            span = timedelta(milliseconds=parse_ms(text, field))
-        except ValidationError as error:
-            bound = "a duration such as 2h, or a time such as 2026-11-15T12:00Z"
-            raise CommandError(f"{field} must be {bound}, got {text!r}", USAGE) from error
-        return datetime.now(UTC) + (span if ahead else -span)
-    return given if given.tzinfo else given.astimezone()
+    now = datetime.now(UTC)
+    if ahead:
+        with contextlib.suppress(ValidationError):
+            return now + timedelta(milliseconds=parse_ms(text, field))
+    found = parse_moment(text, field, now_ms=round(now.timestamp() * 1000))
+    return datetime.fromtimestamp(found / 1000, UTC)
 
 
 def _minute(newest_ms: int, ago: int) -> str:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from oxcart.cli.exits import USAGE, CommandError
+
 PriorityOption = Annotated[
     int | None,
     typer.Option(
@@ -59,3 +61,34 @@ AfterOption = Annotated[
         help="A job that must have completed first; repeatable.",
     ),
 ]
+
+#: The formal states that name whole lists of a queue, and the states of the wire in these lists.
+LISTS = {
+    "pending": ("waiting-children",),
+    "scheduled": ("waiting", "prioritized"),
+    "delayed": ("delayed",),
+    "running": ("active",),
+    "completed": ("completed",),
+    "failed": ("failed",),
+}
+
+
+def wire_states(names: list[str] | None, *allowed: str) -> list[str] | None:
+    """Returns the states of the wire for formal names; names that only the wire has stay as they are.
+
+    Args:
+        names: The given names, or None.
+        *allowed: The formal names that the command accepts.
+
+    Raises:
+        CommandError: A formal state names no whole list, or another command deals with it.
+    """
+    if names is None:
+        return None
+    found: list[str] = []
+    for name in names:
+        is_wire = any(name in states for states in LISTS.values()) and name not in LISTS
+        if not is_wire and name not in allowed:
+            raise CommandError(f"state must be one of {', '.join(allowed)}, got {name!r}", USAGE)
+        found += (name,) if is_wire else LISTS[name]
+    return found

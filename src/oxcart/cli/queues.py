@@ -11,12 +11,13 @@ import typer
 from oxcart.cli import output, settings
 from oxcart.cli.completion import queue_names
 from oxcart.cli.exits import FAILED, USAGE, CommandError
+from oxcart.cli.options import LISTS
 from oxcart.cli.settings import JsonOption, Settings
 
 if TYPE_CHECKING:
     from oxcart.broker.overview import QueueRow
 
-#: States by shorter names, for the heads of columns.
+#: States of the wire by shorter names, for the heads of columns.
 _SHORT = {"prioritized": "priority", "waiting-children": "children"}
 
 QueueNames = Annotated[
@@ -38,6 +39,9 @@ def queues(
     limit: Annotated[
         int | None, typer.Option(min=1, help="How many queues at most.", show_default="all")
     ] = None,
+    wire: Annotated[
+        bool, typer.Option("--wire", help="Show the states of BullMQ's wire: waiting, active, …")
+    ] = False,
     as_json: JsonOption = False,
     as_lines: Annotated[
         bool, typer.Option("--json-lines", help="Print one JSON object per line, as queues are found.")
@@ -49,7 +53,7 @@ def queues(
     """
     if names and match is not None:
         raise CommandError("pass names or --match, not both", USAGE)
-    printer = _Printer(as_json, as_lines)
+    printer = _Printer(as_json, as_lines, wire)
     seen = settings.run(_print(settings.of(ctx), names or [], match, limit, printer))
     printer.end(bool(names))
     missing = sorted(set(names or ()) - seen)
@@ -60,7 +64,8 @@ def queues(
 class _Printer:
     """Prints pages of queues as they come: a table each, elements of one JSON list, or a line per queue."""
 
-    def __init__(self, as_json: bool, as_lines: bool) -> None:
+    def __init__(self, as_json: bool, as_lines: bool, wire: bool) -> None:
+        self._wire = wire
         self._as_json = as_json
         self._as_lines = as_lines
         self._printed = 0
@@ -81,7 +86,7 @@ class _Printer:
                     output.element(self._held)
                 self._held = row
         else:
-            _show(rows)
+            _show(rows, self._wire)
         self._printed += len(rows)
 
     def end(self, named: bool) -> None:
@@ -140,9 +145,9 @@ def require(ctx: typer.Context, name: str) -> None:
         raise CommandError(f"no such queue: {name}", FAILED)
 
 
-def _show(found: list[dict[str, Any]]) -> None:
-    states = list(found[0]["counts"])
-    columns = ["queue", *(f"{_SHORT.get(state, state)}#" for state in states)]
+def _show(found: list[dict[str, Any]], wire: bool) -> None:
+    lists = {state: (state,) for state in found[0]["counts"]} if wire else LISTS
+    columns = ["queue", *(f"{_SHORT.get(state, state) if wire else state}#" for state in lists)]
     # Columns that would be empty are left out: the table should fit a narrow window.
     more = [name for name in ("paused", "version") if any(row[name] for row in found)]
     output.table(
@@ -150,7 +155,7 @@ def _show(found: list[dict[str, Any]]) -> None:
         (
             [
                 row["queue"],
-                *(row["counts"][state] for state in states),
+                *(sum(row["counts"][one] for one in states) for states in lists.values()),
                 *(row[name] or None for name in more),
             ]
             for row in found
