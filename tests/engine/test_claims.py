@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
+import pytest_asyncio
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.claimed import BullMQClaim
@@ -70,6 +71,7 @@ class Desk:
     """Claims over scripted queues; records the calls to the worker."""
 
     def __init__(self, *queues: str, concurrency: int = 10, late: float = 60.0) -> None:
+        _open_desks.append(self)
         self.calls: asyncio.Queue[Call] = asyncio.Queue()
         self.load = 0
         self.now = 1000
@@ -123,6 +125,18 @@ class Desk:
         for _ in range(10):
             await asyncio.sleep(0)
         assert self.calls.empty()
+
+
+_open_desks: list[Desk] = []
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def close_desks() -> AsyncIterator[None]:
+    """Cancels the calls that a test has not answered, so that none is pending when its loop closes."""
+    yield
+    for desk in _open_desks:
+        await desk.claims.close()
+    _open_desks.clear()
 
 
 class TestLateAnswers:
@@ -472,10 +486,12 @@ class TestEnd:
         desk.end(1)
         await desk.next()
         desk.end(1)
+        draining = asyncio.create_task(desk.claims.drained())
         await desk.claims.close()
         await desk.quiet()
         desk.end(1)
         await desk.quiet()
+        await asyncio.wait_for(draining, 10)
 
 
 class TestErrors:

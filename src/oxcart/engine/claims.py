@@ -242,9 +242,9 @@ class Claims:
             self._alarm.cancel()
 
     async def drained(self) -> None:
-        """Waits until every outcome is committed."""
+        """Waits until every outcome is committed, or until the end."""
         self._pump_soon()
-        while self._calls or any(station.outcomes for station in self._stations):
+        while not self._closed and (self._calls or any(station.outcomes for station in self._stations)):
             await asyncio.sleep(0)
             await self._idle.wait()
 
@@ -267,6 +267,7 @@ class Claims:
         """Starts as many calls as are useful now."""
         self._pumping = False
         if self._closed:  # the brokers close next, and a call would report their closing as its failure
+            self._idle.set()
             return
         stations, count = self._stations, len(self._stations)
         if count > 1:
