@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +25,10 @@ from oxcart.spark.errors import WorkerLate, unwrapped
 from oxcart.spark.lake.bronze import BRONZE, files_of
 from oxcart.spark.lake.delta import Delta
 from oxcart.spark.lake.tables import Tables
-from oxcart.spark.lake.upkeep import compact
+from oxcart.spark.lake.upkeep import tidy
 from oxcart.spark.lake.versions import Change, Lake, LakeConflict, LakeError
 from oxcart.spark.options import QueueSelection, ServerAddress
+from oxcart.spark.paced import Paced, Stop
 from oxcart.spark.read.attachment import KEEP
 from oxcart.spark.read.connection import split_key
 from oxcart.spark.read.events import MAX_ROWS
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _CHECKPOINTS = "_checkpoints"
-#: Files of fewer bytes are joined when a part has so many of them.
-SMALL = 32 << 20
-MOST_SMALL = 64
+#: The share of time that upkeep may take beside ingest and builds.
+UPKEEP_SHARE = 0.25
 #: How often a stream is started that could not start, because the machine was busy.
 MOST_BEGINNINGS = 3
 #: How often tables are built that other writers changed meanwhile.
@@ -237,16 +236,14 @@ class Pipeline:
         return self._refresh()
 
     def _refresh(self) -> list[str]:
-        """Builds silver and gold; again, where maintenance changed the same files first.
+        """Fills gaps and builds silver and gold; again, where maintenance changed the same files first.
 
         Raises:
             LakeConflict: Other writers were first every time.
         """
         for left in reversed(range(MOST_CONFLICTS)):
             try:
-                self._refill.run()
-                if self._bridge_refill is not None:
-                    self._bridge_refill.run()
+                self._fill_gaps()
                 days = self.builder.refresh()
                 break
             except LakeConflict:
@@ -256,11 +253,22 @@ class Pipeline:
         return days
 
     def run(self, every: float = 30.0, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Fills bronze continuously, and builds silver and gold every so many seconds, until ``until()``."""
+        """Fills bronze continuously, and builds silver and gold every so many seconds, until ``until()``.
+
+        Ingest, builds and upkeep (gaps, small files) run beside each other, each at its own pace. A build
+        that takes longer than ``every`` is followed by the next one at once.
+
+        Args:
+            every: Seconds from the start of a build to the start of the next one.
+            until: Ends the run when it returns True; a build at work is interrupted and publishes nothing.
+        """
         tailing = None if self.plan.spool is None else Tailing(self.tailer(self.plan.spool))
         query, beginnings = self.start(), 1
+        beside = [
+            Paced(self.spark, "build", self._build, every),
+            Paced(self.spark, "upkeep", self._keep_up, every, UPKEEP_SHARE),
+        ]
         try:
-            due = time.monotonic()
             while not until():
                 if not query.isActive:
                     try:
@@ -272,16 +280,28 @@ class Pipeline:
                     query, beginnings = self.start(), beginnings + 1
                 if tailing is not None:
                     tailing.check()
-                if time.monotonic() >= due:
-                    due = time.monotonic() + every
-                    with contextlib.suppress(LakeConflict):  # the next pass repeats it
-                        self._refresh()
-                        self._tidy()
-                time.sleep(0.2)
+                for work in beside:
+                    work.check()
+                time.sleep(0.1)
         finally:
+            for work in beside:
+                work.stop()
             query.stop()
             if tailing is not None:
                 tailing.stop()
+
+    def _build(self, stop: Stop) -> None:
+        self.builder.refresh(stop)
+        self._show()
+
+    def _keep_up(self, stop: Stop) -> None:
+        self._fill_gaps()
+        tidy(self.lake, stop=stop)
+
+    def _fill_gaps(self) -> None:
+        self._refill.run()
+        if self._bridge_refill is not None:
+            self._bridge_refill.run()
 
     @contextlib.contextmanager
     def _pool(self, name: str) -> Iterator[None]:
@@ -294,13 +314,6 @@ class Pipeline:
         finally:
             if context is not None:
                 context.setLocalProperty("spark.scheduler.pool", cast(str, None))  # as documented
-
-    def _tidy(self) -> None:
-        """Joins the small files of batches and spans, once a part has many of them."""
-        head = self.lake.head()
-        parts = Counter(file.part for file in head.files.values() if not file.pending and file.size < SMALL)
-        if parts and max(parts.values()) >= MOST_SMALL:
-            compact(self.lake, least=MOST_SMALL, below=SMALL)
 
     def tailer(self, spool: Path) -> Tailer:
         """Returns the tailer that fills a spool; it begins where bronze ends."""

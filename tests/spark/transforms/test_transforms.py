@@ -18,10 +18,10 @@ from pyspark.sql import functions as fn
 
 from oxcart.spark.transforms import events
 from oxcart.spark.transforms.attempts import attempts
-from oxcart.spark.transforms.failures import failure_trends, failures, frames, normalised
+from oxcart.spark.transforms.failures import clusters, failure_trends, failures, frames, normalised
 from oxcart.spark.transforms.gaps import counts, gaps
 from oxcart.spark.transforms.jobs import jobs
-from oxcart.spark.transforms.metrics import queue_metrics
+from oxcart.spark.transforms.metrics import figures, queue_metrics, rounded
 from oxcart.spark.transforms.transitions import transitions
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def tables(bronze: DataFrame) -> dict[str, DataFrame]:
         "gaps": lost,
         "counts": sampled,
         "quarantine": events.quarantine(bronze).select("entry_id", "event", "job_id", "why"),
-        "queue_metrics": queue_metrics(bronze, tried, sampled),
-        "failures": failures(tried),
+        "queue_metrics": queue_metrics(figures(bronze, tried, sampled)),
+        "failures": failures(clusters(tried)),
     }
 
 
@@ -246,6 +246,16 @@ def test_percentiles_are_exact(spark: SparkSession) -> None:
     built = [whole[f"run_{name}"] for name in ("p50", "p90", "p99", "max")]
     assert built == pytest.approx([50.5, 90.1, 99.01, 100])
     assert (whole["arrivals"], whole["completed"], whole["failed"]) == (100, 100, 0)
+
+
+def test_long_durations_are_rounded_to_half_a_thousandth(spark: SparkSession) -> None:
+    values = [-7, 0, 1, 2047, 2048, 2049, 2050, 4095, 4097, 5000, 60_000, 86_399_999, 123_456_789_012]
+    df = spark.createDataFrame([(value,) for value in values], "ms long")
+    once = df.select("ms", rounded(fn.col("ms")).alias("r"))
+    rows = once.select("ms", "r", rounded(fn.col("r")).alias("again")).collect()
+    assert [row.r for row in rows[:9]] == [-7, 0, 1, 2047, 2048, 2050, 2050, 4096, 4096]
+    assert all(row.r == row.again for row in rows), "sums of rounded values are rounded sums"
+    assert all(abs(row.r - row.ms) <= row.ms / 2048 for row in rows if row.ms >= 0)
 
 
 def test_failures_that_differ_in_particulars_are_one_cluster(

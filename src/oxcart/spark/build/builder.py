@@ -18,8 +18,9 @@ import msgspec
 from pyspark.sql import functions as fn
 
 from oxcart.broker.export import EVENTS
+from oxcart.spark.build.turn import Turn, never
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.tables import OPEN, Tables
+from oxcart.spark.lake.tables import OPEN, TALLIES, Tables
 from oxcart.spark.lake.versions import Change, File, Lake, Version
 from oxcart.spark.read.entries import COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
 from oxcart.spark.transforms import build, events
@@ -65,12 +66,14 @@ class Built(msgspec.Struct, frozen=True):
         through: The time by which a settled row has ended, in ms.
         handed: A fingerprint of the open jobs that it hands on; empty for none, and on the last day.
         related: Whether the queue had jobs of flows or schedules, on this day or an earlier one.
+        tallied: Whether the day has tallies to go on from; earlier releases wrote none.
     """
 
     basis: Basis
     through: int
     handed: str
-    related: bool = msgspec.field(default=False, name="kin")  # the stored name
+    related: bool = msgspec.field(default=False, name="kin")  # as lakes have it
+    tallied: bool = False
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -101,35 +104,60 @@ class Builder:
         self._tables = Tables(spark, lake)
         self._lake = lake
         self._progress = progress or (lambda what, done, all_: None)
+        #: The right to build; an erasure holds it too.
+        self.turn = Turn(lake)
 
-    def refresh(self) -> list[str]:
-        """Builds all days that are out of date, oldest first; returns them."""
+    def refresh(self, stop: Callable[[], bool] = never) -> list[str]:
+        """Builds the days that are out of date now, each once and oldest first; returns them.
+
+        Bronze that arrives meanwhile waits for the next pass, so that a pass ends however busy the queues
+        are. A day that an earlier day of the same pass hands other events to is built in that pass.
+
+        Args:
+            stop: Ends the pass after the day at work when it returns True.
+
+        Raises:
+            LakeConflict: Another writer changed the same files first.
+        """
         done: list[str] = []
-        while wanted := stale(self._lake.head()):
-            day = min(wanted)
-            self._progress("build", len(done), len(done) + len(wanted))
-            self._day(day, wanted[day])
-            done.append(day)
+        present = _waiting(self._lake.head())
+        while not stop():
+            with self.turn.taken(stop) as taken:
+                wanted = stale(_seen(self._lake.head(), present)) if taken else {}
+                # A day hands events on to later days alone.
+                later = sorted(day for day in wanted if not done or day > done[-1])
+                if not later:
+                    break
+                self._progress("build", len(done), len(done) + len(later))
+                self._day(later[0], wanted[later[0]], present)
+                done.append(later[0])
         self._progress("build", len(done), len(done))
-        return sorted(set(done))
+        return done
 
     def rebuild(self, first: str, last: str) -> list[str]:
-        """Rebuilds the days of a range from bronze, then days that depend on them; returns all of them."""
+        """Rebuilds the days of a range from bronze, then days that depend on them; returns all of them.
+
+        Raises:
+            LakeConflict: Another writer changed the same files first.
+        """
+        present = _waiting(self._lake.head())
         days = {day for _, day, _ in self._lake.head().parts(BRONZE) if first <= day <= last}
         for at, day in enumerate(sorted(days)):
             self._progress("rebuild", at, len(days))
-            queues = {queue for _, found, queue in self._lake.head().parts(BRONZE) if found == day}
-            self._build(day, queues, whole=True)
+            with self.turn.taken():
+                head = _seen(self._lake.head(), present)
+                if queues := {queue for _, found, queue in head.parts(BRONZE) if found == day}:
+                    self._build(day, queues, present, whole=True)
         self._progress("rebuild", len(days), len(days))
         return sorted({*days, *self.refresh()})
 
-    def _day(self, day: str, queues: Mapping[str, bool]) -> None:
+    def _day(self, day: str, queues: Mapping[str, bool], present: frozenset[str]) -> None:
         for whole in (True, False):
             if chosen := {queue for queue, wanted in queues.items() if wanted is whole}:
-                self._build(day, chosen, whole=whole)
+                self._build(day, chosen, present, whole=whole)
 
-    def _build(self, day: str, queues: set[str], *, whole: bool) -> None:
-        base = self._lake.head()
+    def _build(self, day: str, queues: set[str], present: frozenset[str], *, whole: bool) -> None:
+        base = _seen(self._lake.head(), present)
         fresh = [file for file in base.of(BRONZE, days=[day], queues=queues) if whole or file.pending]
         bronze = self._tables.load(BRONZE, fresh)
         facts = _look(bronze) if fresh else {}
@@ -137,9 +165,9 @@ class Builder:
         if not whole:
             late = {queue for queue in queues if _facts(facts, queue).oldest <= noted[queue][day].through}
             if late:
-                self._build(day, late, whole=True)
+                self._build(day, late, present, whole=True)
                 if queues - late:
-                    self._build(day, queues - late, whole=False)
+                    self._build(day, queues - late, present, whole=False)
                 return
         known = bases(base)
         basis = {queue: known[day, queue] for queue in queues}
@@ -148,7 +176,7 @@ class Builder:
             newest = _facts(facts, queue).newest - HOLD_MS
             before = -1 if whole else noted[queue][day].through
             through[queue] = max(before, newest) if basis[queue].last else _FOR_EVER
-        old = Version(base.number, base.at_ms, base.why, _settled(base, day, queues), base.marks)
+        gapless = not base.of("gaps", days=[day], queues=queues) or whole
         related = {queue: _facts(facts, queue).related or _had_related(noted, queue) for queue in queues}
         skipped = _skipped(facts, base, day, queues)
         if not any(related.values()):
@@ -156,21 +184,24 @@ class Builder:
         made = build.tables(
             bronze,
             self._carried(base, day, basis, whole=whole),
-            earlier=None if whole else self._earlier(old, day, {q: noted[q][day].through for q in queues}),
+            earlier=None if whole else self._earlier(base, day, {q: noted[q][day].through for q in queues}),
             through=_by_queue(through),
-            gapless=not old.of("gaps") and not any(one.gaps for one in facts.values()),
+            gapless=gapless and not any(one.gaps for one in facts.values()),
             without=skipped,
         )
         try:
             files = self._write(made, day, basis, through, skipped)
             open_ = made["open"].withColumn("day", fn.lit(day).cast("date"))
             files += self._tables.write(open_, OPEN, True)
+            if growing := [queue for queue, one in basis.items() if one.last]:
+                tallies = _of_day(made[TALLIES], day, basis).filter(fn.col("queue").isin(growing))
+                files += self._tables.write(tallies, TALLIES, True)
         finally:
             build.release(made)
         for queue, one in basis.items():
             mine = [file for file in files if file.table == OPEN and file.queue == queue]
             handed = "" if one.last else _fingerprint(self._lake, mine)
-            noted.setdefault(queue, {})[day] = Built(one, through[queue], handed, related[queue])
+            noted.setdefault(queue, {})[day] = Built(one, through[queue], handed, related[queue], True)
         gone = frozenset(
             file.path
             for file in base.files.values()
@@ -220,17 +251,25 @@ class Builder:
         files = [file for file in base.of(OPEN) if (file.day, file.queue) in parts]
         return self._tables.load(OPEN, files) if files else None
 
-    def _earlier(self, settled: Version, day: str, after: Mapping[str, int]) -> build.Earlier:
-        oldest = min(after.values())
-        minute = oldest - oldest % WINDOWS["minute"]
+    def _earlier(self, base: Version, day: str, after: Mapping[str, int]) -> build.Earlier:
+        tallies = self._tables.load(TALLIES, base.of(TALLIES, days=[day], queues=after))
+        settled = [file for file in base.of("gaps", days=[day], queues=after) if not file.pending]
+        return build.Earlier(_by_queue(after), tallies, join_lanes(self._tables.load("gaps", settled)))
 
-        def read(table: str) -> DataFrame:
-            rows = self._tables.load(table, settled.of(table))
-            # A plain number lets Parquet skip older rows, and is the same for a minute.
-            return rows.filter(fn.col("at_ms") >= minute) if table == BRONZE else join_lanes(rows)
 
-        tables = (read(table) for table in (BRONZE, "attempts", "queue_metrics", "gaps"))
-        return build.Earlier(_by_queue(after), *tables)
+def _waiting(version: Version) -> frozenset[str]:
+    """The paths of bronze that was not built from yet."""
+    return frozenset(file.path for file in version.of(BRONZE) if file.pending)
+
+
+def _seen(version: Version, present: frozenset[str]) -> Version:
+    """The version without bronze that arrived after a pass began."""
+    files = {
+        path: file
+        for path, file in version.files.items()
+        if file.table != BRONZE or not file.pending or path in present
+    }
+    return msgspec.structs.replace(version, files=files)
 
 
 def bases(version: Version) -> dict[tuple[str, str], Basis]:
@@ -258,7 +297,12 @@ def stale(version: Version) -> dict[str, dict[str, bool]]:
         was = noted.get(queue, {}).get(day)
         if was is not None and was.basis == basis and (day, queue) not in fresh:
             continue
-        grows = was is not None and was.basis.last and msgspec.structs.replace(basis, last=True) == was.basis
+        grows = (
+            was is not None
+            and was.tallied
+            and was.basis.last
+            and msgspec.structs.replace(basis, last=True) == was.basis
+        )
         found.setdefault(day, {})[queue] = not grows
     return found
 
@@ -331,14 +375,6 @@ def _skipped(facts: Mapping[str, _Facts], base: Version, day: str, queues: set[s
 
 def _had_related(noted: Mapping[str, Mapping[str, Built]], queue: str) -> bool:
     return any(one.related for one in noted.get(queue, {}).values())
-
-
-def _settled(version: Version, day: str, queues: set[str]) -> dict[str, File]:
-    return {
-        path: file
-        for path, file in version.files.items()
-        if file.day == day and file.queue in queues and not file.pending
-    }
 
 
 def _fingerprint(lake: Lake, files: Iterable[File]) -> str:

@@ -71,19 +71,22 @@ def erase(tables: Tables, builder: Builder, correlation_id: str, *, dry_run: boo
     """
     check_correlation_id(correlation_id)
     lake, jobs, rows = tables.lake, 0, 0
-    for left in reversed(range(MOST_CONFLICTS)):
-        try:
-            found = _rewrite(tables, correlation_id, dry_run=dry_run)
-            jobs, rows = jobs + found.jobs, rows + found.rows
-            if dry_run or MARK not in lake.head().marks:
-                return found
-            days = builder.refresh()
-            break
-        except LakeConflict:
-            if not left:
-                raise
-    _blank_spools(lake)
-    forget(lake, lake.head().number)
+    if dry_run:
+        return _rewrite(tables, correlation_id, dry_run=True)
+    with builder.turn.taken():  # else a pipeline beside it builds the same days all the time
+        for left in reversed(range(MOST_CONFLICTS)):
+            try:
+                found = _rewrite(tables, correlation_id)
+                jobs, rows = jobs + found.jobs, rows + found.rows
+                if MARK not in lake.head().marks:
+                    return found
+                days = builder.refresh()
+                break
+            except LakeConflict:
+                if not left:
+                    raise
+        _blank_spools(lake)
+        forget(lake, lake.head().number)
     if has_logs(lake):
         Delta(lake).follow()
     lake.publish(Change("erased", marks={MARK: None}))
@@ -114,7 +117,7 @@ def subject(bronze: DataFrame, correlation_id: str) -> DataFrame:
     )
 
 
-def _rewrite(tables: Tables, correlation_id: str, *, dry_run: bool) -> Erased:
+def _rewrite(tables: Tables, correlation_id: str, *, dry_run: bool = False) -> Erased:
     lake = tables.lake
     base = lake.head()
     if not base.of(BRONZE):

@@ -25,6 +25,7 @@ from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.versions import Change, File, Lake, LakeConflict, LakeError, Version
 from oxcart.spark.read.entries import COLUMNS, ENTRY, GAP, REFILL, REFILLED, day_of, rows_of
+from oxcart.spark.transforms.days import day_of as utc_day
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -234,7 +235,7 @@ def write_refill(tables: Tables, found: DataFrame) -> tuple[list[File], list[Fil
 def _rows(found: DataFrame, stream: str) -> DataFrame:
     """Events as rows of bronze."""
     known: dict[str, Column] = {
-        "day": fn.to_date(fn.timestamp_millis("at_ms")),
+        "day": utc_day("at_ms"),
         "stream": fn.lit(stream),
         "kind": fn.lit(REFILL),
     }

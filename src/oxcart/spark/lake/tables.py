@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The transforms name silver and gold. `open` has the events of jobs that are open at the end of a day.
 OPEN = "open"
+#: Sums of a queue's last day from which its next span goes on; for builds alone.
+TALLIES = "tallies"
 TABLES = (BRONZE, OPEN, *build.SILVER, *build.GOLD)
 #: Gold over all queues and days, computed when a query names it: columns, source tables, and function.
 DERIVED: Mapping[str, tuple[str, tuple[str, ...], Callable[..., DataFrame]]] = {
@@ -110,7 +112,7 @@ class Tables:
                 "p_pending": fn.lit(pending) if isinstance(pending, bool) else pending,
             }
         )
-        if table not in (BRONZE, OPEN):
+        if table not in (BRONZE, OPEN, TALLIES):
             named = split_lanes(named, self.lake.head().queues)
         try:
             writer = named.write.option("compression", "zstd").partitionBy("p_day", "p_queue", "p_pending")
@@ -147,6 +149,6 @@ class Tables:
             # The plans of the transforms have the columns; nothing is computed.
             nothing = self.spark.createDataFrame([], SCHEMA)
             for name, rows in build.tables(nothing, persist=False).items():
-                fields = (rows if name in _SCHEMAS else split_lanes(rows, ())).schema.fields
+                fields = (rows if name in (*_SCHEMAS, TALLIES) else split_lanes(rows, ())).schema.fields
                 _SCHEMAS[name] = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in fields)
         return _SCHEMAS[table]

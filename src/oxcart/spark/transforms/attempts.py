@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
+from oxcart.spark.transforms.days import day_of
 from oxcart.spark.transforms.events import PLACES
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def attempts(generations: DataFrame) -> DataFrame:
         fn.col("end.r.ended") - fn.col("end.r.began"), fn.col("end.at_ms") - fn.col("started_ms")
     )
     return grouped.select(
-        fn.to_date(fn.timestamp_millis("end.at_ms")).alias("day"),
+        day_of("end.at_ms").alias("day"),
         "queue",
         "job_id",
         "first_id",

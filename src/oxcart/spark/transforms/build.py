@@ -15,11 +15,11 @@ from pyspark.sql import functions as fn
 
 from oxcart.spark.transforms import events
 from oxcart.spark.transforms.attempts import attempts
-from oxcart.spark.transforms.failures import failures
+from oxcart.spark.transforms.failures import cluster_tallies, clusters, failures
 from oxcart.spark.transforms.flows import flows
 from oxcart.spark.transforms.gaps import counts, gaps
 from oxcart.spark.transforms.jobs import jobs
-from oxcart.spark.transforms.metrics import WINDOWS, queue_metrics
+from oxcart.spark.transforms.metrics import figures, queue_metrics, window_tallies
 from oxcart.spark.transforms.schedules import firings
 from oxcart.spark.transforms.transitions import transitions
 
@@ -40,20 +40,16 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Earlier:
-    """The settled rows of earlier spans of the same day.
+    """What a span needs of the earlier spans of the same day.
 
     Attributes:
         after: The time by which a settled row has ended; it may differ by queue.
-        bronze: The rows of bronze, at least from the minute of that time on.
-        attempts: The attempts.
-        metrics: The figures by minute.
+        tallies: The tallies of open windows and of clusters of failures.
         gaps: The gaps.
     """
 
     after: Column
-    bronze: DataFrame
-    attempts: DataFrame
-    metrics: DataFrame
+    tallies: DataFrame
     gaps: DataFrame
 
 
@@ -72,15 +68,17 @@ def tables(
     Args:
         bronze: The new rows.
         carried: Events of jobs that were open when these rows began.
-        earlier: The settled rows of earlier spans of the day, if there were any.
-        through: Jobs that ended after this time are handed on too; by default none.
+        earlier: What earlier spans of the day left, if there were any.
+        through: The time by which rows are settled. Jobs that ended after it are handed on too; none unless
+            given.
         gapless: Whether there is certainly no gap.
         persist: Whether to cache rows that several tables need; `release` frees them.
         without: Tables that are not needed. Planning a small table takes Spark as long as computing it.
 
     Returns:
-        The tables by name, and ``open``: the events that the next day or span begins with. Rows that end on
-        other days, and rows that have not ended (``day`` is null), are among them.
+        The tables by name; ``open``, the events that the next day or span begins with; and ``tallies``, the
+        sums that the next span goes on from. Rows that end on other days, and rows that have not ended
+        (``day`` is null), are among them.
     """
     whole = bronze if carried is None else carried.unionByName(bronze)
     generations = events.generations(whole)
@@ -111,25 +109,25 @@ def tables(
         "open": lambda: events.open_events(whole, generations, through),
     }
     made |= {name: make() for name, make in makers.items() if name not in without}
-    if earlier is None:
-        made["queue_metrics"] = queue_metrics(bronze, tried, sampled)
-        if "failures" not in without:
-            made["failures"] = failures(tried)
-        return made
-    for name, column in ENDS.items():
-        if name in made:
-            made[name] = made[name].filter(fn.col(column).isNull() | (fn.col(column) > earlier.after))
-    since = earlier.after - earlier.after % fn.lit(WINDOWS["minute"])
-    minutes = earlier.metrics.filter((fn.col("window") == "minute") & (fn.col("start_ms") < since))
-    known = earlier.attempts.unionByName(made["attempts"])
-    recent = earlier.bronze.filter(fn.col("at_ms") >= since).unionByName(bronze)
-    made["queue_metrics"] = queue_metrics(recent, known, counts(recent), before=minutes, since=since)
+    if earlier is not None:
+        for name, column in ENDS.items():
+            if name in made:
+                made[name] = made[name].filter(fn.col(column).isNull() | (fn.col(column) > earlier.after))
+    known = None if earlier is None else earlier.tallies
+    measured = figures(bronze, made["attempts"], sampled, tallies=known, through=through)
+    made["figures"] = measured = measured.persist() if persist else measured
+    made["queue_metrics"] = queue_metrics(measured)
+    made["tallies"] = window_tallies(measured)
     if "failures" not in without:
-        made["failures"] = failures(known)
+        found = clusters(made["attempts"], tallies=known, through=through)
+        made["clusters"] = found = found.persist() if persist else found
+        made["failures"] = failures(found)
+        made["tallies"] = made["tallies"].unionByName(cluster_tallies(found), allowMissingColumns=True)
     return made
 
 
 def release(made: dict[str, DataFrame]) -> None:
     """Frees the rows that `tables` cached."""
-    for name in ("generations", "tried"):
-        made[name].unpersist()
+    for name in ("generations", "tried", "figures", "clusters"):
+        if name in made:
+            made[name].unpersist()

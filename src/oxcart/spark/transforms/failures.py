@@ -2,6 +2,8 @@
 
 A message is normalised: numbers, ids, addresses, quoted words and paths are replaced. Of a stack the last
 frames count, without line numbers. Equal failures are one cluster.
+
+Clusters add up: the tally of a day's earlier spans and new attempts give the row of the whole day.
 """
 
 from __future__ import annotations
@@ -32,10 +34,27 @@ PARTICULARS = (
 LONGEST = 500
 #: Frames of the stack that count.
 FRAMES = 5
+#: The columns of a cluster, besides its key.
+CLUSTER = (
+    *("message", "frames", "example", "example_job", "names", "categories"),
+    *("first_ms", "last_ms", "count", "fatal"),
+)
 
 
-def failures(attempts: DataFrame) -> DataFrame:
-    """Returns one row per day and cluster: an example, the count, and the first and last time."""
+def clusters(
+    attempts: DataFrame, *, tallies: DataFrame | None = None, through: Column | None = None
+) -> DataFrame:
+    """Returns the clusters of failures that have new attempts or a tally, each with its tally.
+
+    Args:
+        attempts: New attempts.
+        tallies: Tallies of clusters from earlier spans of the day.
+        through: Attempts that ended later are in the row but not in the tally, because the next span has them
+            again. None for a day that is over, which needs no tally.
+
+    Returns:
+        Rows with the columns of ``failures``, and ``tally``: null where none of the cluster is settled.
+    """
     failed = attempts.filter(fn.col("outcome").isin(*FAILED) & fn.col("reason").isNotNull())
     marked = (
         failed.withColumn("message", normalised(fn.col("reason")))
@@ -47,18 +66,60 @@ def failures(attempts: DataFrame) -> DataFrame:
             ),
         )
     )
-    return marked.groupBy("day", "queue", "cluster").agg(
-        fn.min("message").alias("message"),
-        fn.min("frames").alias("frames"),
-        fn.min_by("reason", fn.struct("ended_ms", "job_id")).alias("example"),
-        fn.min_by("job_id", fn.struct("ended_ms", "job_id")).alias("example_job"),
-        fn.array_sort(fn.collect_set("name")).alias("names"),
-        fn.array_sort(fn.collect_set("category")).alias("categories"),
-        fn.min("ended_ms").alias("first_ms"),
-        fn.max("ended_ms").alias("last_ms"),
-        fn.count(fn.lit(1)).alias("count"),
-        fn.sum(fn.when(fn.col("outcome") == "failed", 1).otherwise(0)).alias("fatal"),
+    kept = fn.lit(False) if through is None else fn.col("ended_ms") <= through
+    rows = marked.select(
+        "day",
+        "queue",
+        "cluster",
+        "message",
+        "frames",
+        fn.col("reason").alias("example"),
+        fn.col("job_id").alias("example_job"),
+        _listed("name").alias("names"),
+        _listed("category").alias("categories"),
+        fn.col("ended_ms").alias("first_ms"),
+        fn.col("ended_ms").alias("last_ms"),
+        fn.lit(1).cast("bigint").alias("count"),
+        fn.when(fn.col("outcome") == "failed", 1).otherwise(0).cast("bigint").alias("fatal"),
+        kept.alias("_kept"),
     )
+    if tallies is not None:
+        known = tallies.filter(fn.col("cluster").isNotNull())
+        rows = rows.unionByName(known.select(*rows.columns[:-1], fn.lit(True).alias("_kept")))
+    settled = fn.struct(*(_merged(name, fn.col("_kept")).alias(name) for name in CLUSTER))
+    made = rows.groupBy("day", "queue", "cluster").agg(
+        *(_merged(name).alias(name) for name in CLUSTER), settled.alias("tally")
+    )
+    return made.withColumn("tally", fn.when(fn.col("tally.count") > 0, fn.col("tally")))
+
+
+def failures(clusters: DataFrame) -> DataFrame:
+    """Returns one row per day and cluster: an example, the count, and the first and last time."""
+    return clusters.drop("tally")
+
+
+def cluster_tallies(clusters: DataFrame) -> DataFrame:
+    """Returns the tallies of clusters."""
+    found = clusters.filter(fn.col("tally").isNotNull())
+    return found.select("day", "queue", "cluster", *(fn.col(f"tally.{name}").alias(name) for name in CLUSTER))
+
+
+def _merged(name: str, which: Column | None = None) -> Column:
+    """The value of a column for a cluster, of all its rows or of some."""
+    value = fn.col(name) if which is None else fn.when(which, fn.col(name))
+    if name in ("example", "example_job"):
+        earliest = fn.struct("first_ms", "example_job")
+        return fn.min_by(value, earliest if which is None else fn.when(which, earliest))
+    if name in ("names", "categories"):
+        return fn.array_sort(fn.array_distinct(fn.flatten(fn.collect_list(value))))
+    if name in ("count", "fatal"):
+        return fn.sum(value)
+    return fn.max(value) if name == "last_ms" else fn.min(value)
+
+
+def _listed(name: str) -> Column:
+    """A value as a list; an empty one for null."""
+    return fn.when(fn.col(name).isNull(), fn.array().cast("array<string>")).otherwise(fn.array(name))
 
 
 def failure_trends(failures: DataFrame, day: str, span: int = 7) -> DataFrame:

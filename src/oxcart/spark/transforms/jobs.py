@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
+from oxcart.spark.transforms.days import day_of
 from oxcart.spark.transforms.events import OVER
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def jobs(generations: DataFrame, attempts: DataFrame) -> DataFrame:
     recorded = fn.col("_over.category").isNotNull()
     code = fn.when(recorded, fn.col("_over.code")).otherwise(fn.col("code"))
     return found.join(tried, key, "left").select(
-        fn.to_date(fn.timestamp_millis(ended)).alias("day"),
+        day_of(ended).alias("day"),
         *key,
         fn.coalesce("_name", "_r_name").alias("name"),
         "born",

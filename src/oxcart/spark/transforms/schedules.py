@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
+from oxcart.spark.transforms.days import day_of
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -94,7 +96,7 @@ def schedules(firings: DataFrame) -> DataFrame:
     late = fn.percentile("late_ms", fn.array(fn.lit(0.5), fn.lit(0.99)))
     begun = fn.col("started_ms").isNotNull()
     rule = [fn.col(f"_rule.{name}").alias(name) for name in _RULE]
-    day = fn.to_date(fn.timestamp_millis("expected_ms")).alias("day")
+    day = day_of("expected_ms").alias("day")
     return (
         counted.groupBy(day, "queue", "schedule", *rule)
         .agg(
