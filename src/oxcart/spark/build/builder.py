@@ -195,7 +195,7 @@ class Builder:
             files += self._tables.write(open_, OPEN, True)
             if growing := [queue for queue, one in basis.items() if one.last]:
                 tallies = _of_day(made[TALLIES], day, basis).filter(fn.col("queue").isin(growing))
-                files += self._tables.write(tallies, TALLIES, True)
+                files += self._tables.write(tallies.repartition(1), TALLIES, True)
         finally:
             build.release(made)
         for queue, one in basis.items():
@@ -232,6 +232,8 @@ class Builder:
             if name in skipped:
                 continue
             rows = _of_day(made[name], day, basis)
+            if name in build.GOLD:
+                rows = rows.repartition(1)  # a cached result keeps its partitions: each would be a file
             pending: Column | bool = False
             if name in build.ENDS:
                 ends = fn.col(build.ENDS[name])
