@@ -23,7 +23,7 @@ from oxcart.spark.build.builder import Builder, Progress
 from oxcart.spark.build.refill import Refill
 from oxcart.spark.errors import WorkerLate, unwrapped
 from oxcart.spark.lake.bronze import BRONZE, files_of
-from oxcart.spark.lake.delta import Delta
+from oxcart.spark.lake.delta import Delta, has_logs
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.upkeep import tidy
 from oxcart.spark.lake.versions import Change, Lake, LakeConflict, LakeError
@@ -62,7 +62,7 @@ class Plan:
         samples: Whether to sample the queues' lengths every minute.
         spool: The folder of a tailer's spool, on this machine; None to read the server in every batch.
         keep: Events that a queue keeps at least.
-        delta: Whether the tables are Delta tables too.
+        delta: Whether the tables are Delta tables too. A lake that has their logs keeps them up to date.
     """
 
     lake: Path
@@ -91,7 +91,8 @@ class Pipeline:
         self.lake = Lake(plan.lake)
         self.tables = Tables(spark, self.lake)
         self.builder = Builder(spark, self.lake, progress=progress)
-        self._delta = Delta(self.lake) if plan.delta else None
+        # A log that stays behind would name files that upkeep deletes.
+        self._delta = Delta(self.lake) if plan.delta or has_logs(self.lake) else None
         self._refill = Refill(self.tables, plan.address.options(), self._queues)
         self._bridge_refill = None
         if plan.address.namespace is not None:

@@ -18,6 +18,8 @@ pytest.importorskip("pyspark")
 from oxcart.spark.build.builder import HOLD_MS, Builder, stale
 from oxcart.spark.build.erase import erase
 from oxcart.spark.build.turn import Turn
+from oxcart.spark.lake.delta import Delta
+from oxcart.spark.lake.upkeep import expire
 from oxcart.spark.lake.versions import Change, Lake, Version
 
 if TYPE_CHECKING:
@@ -110,6 +112,20 @@ def test_a_pass_ends_after_the_day_at_work_when_it_is_stopped(spark: SparkSessio
     made.ingest(story.rows)
     assert made.builder.refresh(stop=lambda: made.whys()[-1].startswith("build")) == [DAY]
     assert made.builder.refresh() == ["2026-11-03"]
+
+
+def test_a_rebuild_brings_delta_logs_along(spark: SparkSession, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    made = Made(spark, tmp_path / "lake")
+    story = Story()
+    story.run("a", ("completed", {}))
+    made.ingest(story.rows)
+    made.builder.refresh()
+    Delta(made.lake).follow()
+    assert made.builder.rebuild(DAY, DAY) == [DAY]
+    expire(made.lake, older_than_ms=0)
+    found = deltalake.DeltaTable(made.lake.root / "jobs").to_pyarrow_table().to_pylist()
+    assert [row["job_id"] for row in found] == ["a"]
 
 
 def test_builders_wait_for_their_turn_in_line(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from tests.spark.transforms.test_transforms import plain
 
 pytest.importorskip("pyspark")
 
-from oxcart.spark.lake.schemas import SCHEMAS
-from oxcart.spark.lake.tables import DERIVED, TABLES, TALLIES, Tables
+from oxcart.spark.lake.tables import DERIVED, SCHEMAS, TABLES, TALLIES, Tables
 from oxcart.spark.lake.versions import Lake
 from oxcart.spark.read.entries import SCHEMA
 from oxcart.spark.transforms import build

@@ -271,6 +271,22 @@ def test_failures_that_differ_in_particulars_are_one_cluster(
         ("open /var/lib/x.db:  no", "open <path>: no"),
         ("mail to a.b@c.example.org", "mail to <email>"),
         ("at 0xdeadbeef", "at <hex>"),
+        ("child bull:mail:order-7 failed", "child bull:mail:<id> failed"),
+        ("child bull:mail:42 failed", "child bull:mail:<id> failed"),
+        ("child bull:{mail}@any;c=gpu:a:b failed", "child bull:{mail}@any;c=gpu:<id> failed"),
+        ("HTTP 503 after 3 tries", "HTTP 503 after <n> tries"),
+        ("HTTP/1.1 404 for user 7", "HTTP/<n> 404 for user <n>"),
+        ("status code: 429, waited 12 s", "status code: 429, waited <n> s"),
+        ("Request failed with status=500", "Request failed with status=500"),
+        (
+            "Client error '404 Not Found' for url 'https://x.io/7'",
+            "Client error 404 Not Found for url <text>",
+        ),
+        (
+            "502 Server Error: Bad Gateway for url: https://x.io/7",
+            "502 Server Error: Bad Gateway for url: <url>",
+        ),
+        ("order 503 is late by 404 s", "order <n> is late by <n> s"),
     ]
     df = spark.createDataFrame([(text,) for text, _ in texts], "t string")
     found = [row.n for row in df.select(normalised(fn.col("t")).alias("n")).collect()]

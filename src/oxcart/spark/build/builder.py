@@ -20,6 +20,7 @@ from pyspark.sql import functions as fn
 from oxcart.broker.export import EVENTS
 from oxcart.spark.build.turn import Turn, never
 from oxcart.spark.lake.bronze import BRONZE
+from oxcart.spark.lake.delta import Delta, has_logs
 from oxcart.spark.lake.tables import OPEN, TALLIES, Tables
 from oxcart.spark.lake.versions import Change, File, Lake, Version
 from oxcart.spark.read.entries import COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
@@ -137,8 +138,11 @@ class Builder:
     def rebuild(self, first: str, last: str) -> list[str]:
         """Rebuilds the days of a range from bronze, then days that depend on them; returns all of them.
 
+        Delta logs are brought along.
+
         Raises:
             LakeConflict: Another writer changed the same files first.
+            MissingExtra: The lake has Delta logs, and deltalake is not installed.
         """
         present = _waiting(self._lake.head())
         days = {day for _, day, _ in self._lake.head().parts(BRONZE) if first <= day <= last}
@@ -149,7 +153,10 @@ class Builder:
                 if queues := {queue for _, found, queue in head.parts(BRONZE) if found == day}:
                     self._build(day, queues, present, whole=True)
         self._progress("rebuild", len(days), len(days))
-        return sorted({*days, *self.refresh()})
+        built = sorted({*days, *self.refresh()})
+        if has_logs(self._lake):
+            Delta(self._lake).follow()
+        return built
 
     def _day(self, day: str, queues: Mapping[str, bool], present: frozenset[str]) -> None:
         for whole in (True, False):

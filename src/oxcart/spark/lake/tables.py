@@ -15,12 +15,14 @@ from oxcart.model.errors import ValidationError
 from oxcart.model.target import base_of
 from oxcart.spark.errors import unwrapped
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.schemas import SCHEMAS
+from oxcart.spark.lake.columns import STORED
 from oxcart.spark.lake.versions import File, Lake, Version
-from oxcart.spark.read.entries import day_of
+from oxcart.spark.read.entries import SCHEMA, day_of
 from oxcart.spark.transforms import build
+from oxcart.spark.transforms.failures import CLUSTER_SCHEMA
 from oxcart.spark.transforms.flows import PATH_SCHEMA, critical_paths
 from oxcart.spark.transforms.lanes import join_lanes, split_lanes
+from oxcart.spark.transforms.metrics import TALLY_SCHEMA
 from oxcart.spark.transforms.schedules import SCHEDULE_SCHEMA, schedules
 
 if TYPE_CHECKING:
@@ -35,6 +37,13 @@ TABLES = (BRONZE, OPEN, *build.SILVER, *build.GOLD)
 DERIVED: Mapping[str, tuple[str, tuple[str, ...], Callable[..., DataFrame]]] = {
     "critical_paths": (PATH_SCHEMA, ("flows", "jobs", "attempts"), critical_paths),
     "schedules": (SCHEDULE_SCHEMA, ("firings",), schedules),
+}
+#: The columns of files. Spark would take seconds to read them from the plans of all transforms.
+SCHEMAS: Mapping[str, str] = {
+    **{table: ", ".join(map(" ".join, columns.items())) for table, columns in STORED.items()},
+    BRONZE: SCHEMA,
+    OPEN: SCHEMA,
+    TALLIES: f"day date, queue string, {TALLY_SCHEMA}, {CLUSTER_SCHEMA}",
 }
 _CROSSES_DAYS = "critical_paths"
 #: How far the clock of a client may be ahead of the server's.
@@ -61,7 +70,7 @@ class Tables:
         days: Iterable[str] | None = None,
         queues: Iterable[str] | None = None,
     ) -> DataFrame:
-        """Returns a table of a version, the newest unless given.
+        """Returns a table of a version, by default the newest.
 
         Raises:
             ValidationError: There is no such table.
@@ -169,7 +178,7 @@ class Tables:
         """Registers tables of one version as views, for SQL.
 
         Args:
-            version: The version; the newest unless given.
+            version: The version; by default the newest.
             text: The query; only the tables that it names are registered. Without it all stored tables are.
         """
         version = version or self.lake.head()

@@ -60,7 +60,7 @@ def compact(lake: Lake, table: str | None = None, *, least: int = 2, below: int 
         lake: The lake.
         table: Only this table.
         least: Parts with fewer files are left alone.
-        below: Only files of fewer bytes; all up to `TARGET` unless given.
+        below: Only files of fewer bytes; by default all up to `TARGET`.
 
     Returns:
         How many files fewer there are.

@@ -44,7 +44,16 @@ _KINDS = ("wait", "run")
 _BACKLOG = ("ready", "active", "delayed")
 _SAMPLE = "struct<at_ms:bigint,ready:bigint,active:bigint,delayed:bigint>"
 #: The columns of the tallies of windows.
-TALLY = ("window", "start_ms", "name", *_NUMBERS, "sample", *(f"{kind}_max" for kind in _KINDS), "times")
+TALLY_SCHEMA = ", ".join(
+    [
+        "window string, start_ms bigint, name string",
+        *(f"{name} bigint" for name in _NUMBERS),
+        f"sample {_SAMPLE}",
+        *(f"{kind}_max bigint" for kind in _KINDS),
+        "times array<struct<kind:string,ms:bigint,times:bigint>>",
+    ]
+)
+_TALLIED = (*_NUMBERS, "sample", *(f"{kind}_max" for kind in _KINDS), "times")
 
 
 def rounded(ms: Column) -> Column:
@@ -132,7 +141,7 @@ def queue_metrics(figures: DataFrame) -> DataFrame:
 def window_tallies(figures: DataFrame) -> DataFrame:
     """Returns the tallies of windows that are open."""
     found = figures.filter(fn.col("tally").isNotNull())
-    return found.select("day", *_KEY, *(fn.col(f"tally.{name}").alias(name) for name in TALLY[3:]))
+    return found.select("day", *_KEY, *(fn.col(f"tally.{name}").alias(name) for name in _TALLIED))
 
 
 def _open(through: Column | None) -> Column:
