@@ -53,6 +53,12 @@ def test_around_a_handler(url: str, tmp_path: Path) -> None:
     ]
 
 
+def test_batches(url: str, tmp_path: Path) -> None:
+    lines = run(PROGRAMS[2], url, tmp_path)
+    assert lines[-2:] == ["3", "it is empty"]
+    assert all(line.startswith("one call for") for line in lines[:-2])
+
+
 def test_testing(url: str, tmp_path: Path) -> None:
-    assert run(PROGRAMS[2], url, tmp_path) == ["500 at a fake bank", "{'completed': 1}"]
-    assert len(PROGRAMS) == 3
+    assert run(PROGRAMS[3], url, tmp_path) == ["500 at a fake bank", "{'completed': 1}"]
+    assert len(PROGRAMS) == 4

@@ -23,6 +23,7 @@ from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import BrokerSource
 from oxcart.dead_letters import DeadLetters
 from oxcart.deduplication import Deduplication
+from oxcart.engine.batch_handler import BatchHandler
 from oxcart.engine.handler import Handler, RunKind
 from oxcart.engine.running import RunningJob, carry
 from oxcart.engine.sync_running import SyncRunningJob
@@ -41,7 +42,7 @@ from oxcart.model.options import Durability, JobOptions, OptionKwargs
 from oxcart.model.schedule import Schedule
 from oxcart.model.target import Target
 from oxcart.schedules import Schedules
-from oxcart.task import Task, TaskMaker
+from oxcart.task import BatchMaker, Task, TaskMaker
 from oxcart.workers import Namespace, Workers
 
 P = ParamSpec("P")
@@ -266,6 +267,17 @@ class Queue:
         **options: Unpack[OptionKwargs],
     ) -> TaskMaker: ...
 
+    @overload
+    def job(
+        self,
+        *,
+        batch: int,
+        within: Duration = 1,
+        name: str | None = None,
+        run: RunKind | None = None,
+        **options: Unpack[OptionKwargs],
+    ) -> BatchMaker: ...
+
     def job(  # type: ignore[misc]  # mypy does not match unpacked options with **options
         self,
         function: Callable[..., Any] | None = None,
@@ -276,6 +288,8 @@ class Queue:
         cron: str | None = None,
         every: Duration | None = None,
         tz: str = "UTC",
+        batch: int | None = None,
+        within: Duration = 1,
         **options: Any,
     ) -> Any:
         """Makes a function the handler of a kind of job. Its signature is the payload.
@@ -288,6 +302,9 @@ class Queue:
                 the job's name, when it starts, and removes it when the declaration is gone.
             every: Or an interval. Not with Bridge.
             tz: The time zone of the expression.
+            batch: The most jobs of one call, 2 to 10 000. The function takes a list of payloads and returns
+                one result per item, in order: a value, an exception, ``Retry``, ``Snooze`` or ``Cancel``.
+            within: How long the first job of a batch waits for others.
             **options: Options of jobs enqueued through it.
 
         Raises:
@@ -304,7 +321,12 @@ class Queue:
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
             called = check_job_name(name or function.__name__)
             read = self._core.read_options(cast(OptionKwargs, options))
-            handler = Handler(called, function, run=run, options=read, schedule=schedule)
+            if batch is None:
+                handler = Handler(called, function, run=run, options=read, schedule=schedule)
+            elif schedule is not None:
+                raise ValidationError("batch", "left out with a schedule", batch)
+            else:
+                handler = BatchHandler(called, function, batch=batch, within=within, run=run, options=read)
             self._core.handlers.add(handler)
             return Task(self, handler, function)
 

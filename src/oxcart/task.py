@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import update_wrapper
 from typing import (
     TYPE_CHECKING,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 C = TypeVar("C")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Task(Generic[P, C, R]):
@@ -85,8 +86,13 @@ class Task(Generic[P, C, R]):
         """
         return Flow.of(self.queue, self.name, self.payload(*args, **kwargs), self.options)
 
-    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Returns the checked payload of a call with these arguments."""
+        if self.handler.batch is not None:
+            if kwargs or len(args) != 1:
+                raise ValidationError("arguments", f"one item for the batches of {self.name!r}", len(args))
+            self.handler.check(args[0])
+            return args[0]
         given: Mapping[str, Any] = kwargs
         if args:
             names = self._fields
@@ -101,6 +107,23 @@ class Task(Generic[P, C, R]):
             raise ValidationError("arguments", f"among {', '.join(self._fields) or 'none'}", sorted(unknown))
         self.handler.check(data)
         return data
+
+
+class BatchMaker(Protocol):
+    """What ``@queue.job(batch=…)`` is: takes a function of a list, gives a task that enqueues one item."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], Coroutine[Any, Any, Sequence[R] | None]], /
+    ) -> Task[[T], Coroutine[Any, Any, Sequence[R] | None], R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], Sequence[R] | None], /
+    ) -> Task[[T], Sequence[R] | None, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[..., Any], /) -> Task[..., Any, Any]: ...
 
 
 class TaskMaker(Protocol):

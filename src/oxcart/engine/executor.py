@@ -21,6 +21,8 @@ from typing import Any
 from msgspec import UNSET
 
 from oxcart.broker.port import Outcome
+from oxcart.engine.batch_handler import BatchHandler
+from oxcart.engine.batches import Batches
 from oxcart.engine.deadlines import Deadlines
 from oxcart.engine.handler import Handler
 from oxcart.engine.injection import Injector
@@ -83,6 +85,7 @@ class Executor:
         self._timeout = timeout
         self._processes = processes
         self._injector = injector or Injector()
+        self._batches = Batches(concurrency, self._call_batch)
         self._backlog: deque[RunningJob] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
@@ -149,6 +152,7 @@ class Executor:
             if deaf:
                 named = ", ".join(sorted(job.id for job in self.running)[:10])
                 log.error("%d handlers ignored cancellation and were abandoned: job %s", len(deaf), named)
+        self._batches.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._processes.close()
@@ -324,6 +328,8 @@ class Executor:
 
     async def _call(self, job: RunningJob, handler: Handler) -> Any:
         arguments = handler.arguments(job.raw_data)
+        if handler.batch is not None:
+            return await self._batches.run(job, handler, arguments.get("item"))
         if handler.kind == "async":
             if handler.takes_job is not None:
                 arguments[handler.takes_job] = job
@@ -344,13 +350,35 @@ class Executor:
             call = _layer(layer, call)
         return await call(job)
 
+    async def _call_batch(self, handler: Handler, items: list[Any], jobs: list[RunningJob]) -> Any:
+        assert isinstance(handler, BatchHandler)
+        arguments: dict[str, Any] = {} if handler.takes_items is None else {handler.takes_items: items}
+        if handler.kind == "thread":
+            return await self._batch_in_thread(handler, arguments, jobs)
+        if handler.takes_jobs is not None:
+            arguments[handler.takes_jobs] = jobs
+        async with self._injector.job(handler.needs, jobs[0]) as opened:
+            return await handler.function(**arguments, **opened)
+
+    async def _batch_in_thread(
+        self, handler: BatchHandler, arguments: dict[str, Any], jobs: list[RunningJob]
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        if handler.takes_jobs is not None:
+            arguments[handler.takes_jobs] = [SyncRunningJob(job, ThreadLink(job, loop)) for job in jobs]
+        opening = self._injector.job_in_thread(handler.needs, jobs[0], loop) if handler.needs else None
+        return await loop.run_in_executor(self._pool(), _call_in_thread, handler, arguments, opening)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            # More than slots, because an abandoned thread still occupies one.
+            self._threads = ThreadPoolExecutor(self.concurrency + 1000, thread_name_prefix="oxcart-job")
+        return self._threads
+
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
         if job.cancel_reason in (TIMED_OUT, SHUTDOWN, CANCELLED, EXPIRED):
             raise HandlerStopped("the attempt was stopped before its handler began")
         loop = asyncio.get_running_loop()
-        if self._threads is None:
-            # More than slots, because an abandoned thread still occupies one.
-            self._threads = ThreadPoolExecutor(self.concurrency + 1000, thread_name_prefix="oxcart-job")
         place = Place()
         place.job = face = SyncRunningJob(job, ThreadLink(job, loop))
         if handler.takes_job is not None:
@@ -359,7 +387,7 @@ class Executor:
         context.run(current_place.set, place)
         opening = self._injector.job_in_thread(handler.needs, job, loop) if handler.needs else None
         work = loop.run_in_executor(
-            self._threads, lambda: context.run(_call_in_thread, handler, arguments, opening)
+            self._pool(), lambda: context.run(_call_in_thread, handler, arguments, opening)
         )
         abandoned = loop.create_future()
 

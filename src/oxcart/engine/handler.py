@@ -57,6 +57,10 @@ class Handler:
         module: The module that defines it; of a script its file name.
     """
 
+    #: The most jobs of one call, and the seconds that the first one waits for others; None without batches.
+    batch: int | None = None
+    within: float = 0.0
+
     __slots__ = (
         "_shape",
         "_spread",
@@ -97,14 +101,18 @@ class Handler:
         if self.needs and self.kind == "process":
             bound = "'async' or 'thread' for a handler with dependencies, which cannot leave the worker"
             raise ValidationError("run", bound, ", ".join(self.needs))
-        self.takes_job, fields, self._spread = _read_signature(function, self.kind, self.needs)
-        self.takes_data = bool(fields) or self._spread
-        self._shape = _shape(name, fields) if fields else None
+        self.takes_job: str | None = None
+        self._read_parameters()
         self.module = _module_of(function)
         self.schedule = schedule
         if schedule is not None:
             options.without_target("schedules")
             self._check_run(name)
+
+    def _read_parameters(self) -> None:
+        self.takes_job, fields, self._spread = _read_signature(self.function, self.kind, self.needs)
+        self.takes_data = bool(fields) or self._spread
+        self._shape = _shape(self.name, fields) if fields else None
 
     def arguments(self, raw: bytes) -> dict[str, Any]:
         """Returns the keyword arguments from a job's raw data.

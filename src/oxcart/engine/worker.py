@@ -222,6 +222,9 @@ class Worker:
                 for queue in self.queues:
                     for handler in queue.handlers.all:
                         await self._injector.start(handler.needs.values())
+                        if handler.batch is not None and handler.batch > self.concurrency:
+                            text = "handler %s: batches have at most %d jobs, the concurrency, not %d"
+                            log.warning(text, handler.name, self.concurrency, handler.batch)
                 await self._run()
         finally:
             self._stopping = asyncio.Event()

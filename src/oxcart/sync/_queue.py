@@ -39,7 +39,7 @@ from oxcart.sync._jobs import Jobs
 from oxcart.sync._lanes import Lanes
 from oxcart.sync._limits import Limits
 from oxcart.sync._schedules import Schedules
-from oxcart.sync._task import Task, TaskMaker
+from oxcart.sync._task import BatchMaker, Task, TaskMaker
 from oxcart.sync._workers import Namespace, Workers
 
 
@@ -208,6 +208,17 @@ class Queue(_portal.QueueTwin):
         **options: Unpack[OptionKwargs],
     ) -> TaskMaker: ...
 
+    @overload
+    def job(
+        self,
+        *,
+        batch: int,
+        within: Duration = 1,
+        name: str | None = None,
+        run: RunKind | None = None,
+        **options: Unpack[OptionKwargs],
+    ) -> BatchMaker: ...
+
     def job(  # type: ignore[misc]  # mypy does not match unpacked options with **options
         self,
         function: Callable[..., Any] | None = None,
@@ -218,6 +229,8 @@ class Queue(_portal.QueueTwin):
         cron: str | None = None,
         every: Duration | None = None,
         tz: str = "UTC",
+        batch: int | None = None,
+        within: Duration = 1,
         **options: Any,
     ) -> Any:
         """Makes a function the handler of a kind of job. Its signature is the payload.
@@ -230,6 +243,9 @@ class Queue(_portal.QueueTwin):
                 the job's name, when it starts, and removes it when the declaration is gone.
             every: Or an interval. Not with Bridge.
             tz: The time zone of the expression.
+            batch: The most jobs of one call, 2 to 10 000. The function takes a list of payloads and returns
+                one result per item, in order: a value, an exception, ``Retry``, ``Snooze`` or ``Cancel``.
+            within: How long the first job of a batch waits for others.
             **options: Options of jobs enqueued through it.
 
         Raises:
@@ -239,7 +255,9 @@ class Queue(_portal.QueueTwin):
         decorate: Any = self.asynchronous.job
         if function is not None:
             return Task._of(decorate(function))
-        with_options = decorate(name=name, run=run, cron=cron, every=every, tz=tz, **options)
+        with_options = decorate(
+            name=name, run=run, cron=cron, every=every, tz=tz, batch=batch, within=within, **options
+        )
         return lambda function: Task._of(with_options(function))
 
     def fallback(self, function: Callable[..., Any], *, run: RunKind | None = None) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, Unpack, overload
 
@@ -15,7 +15,7 @@ from oxcart.model.options import JobOptions, OptionKwargs
 from oxcart.sync import _portal
 from oxcart.sync._flow import Flow
 from oxcart.sync._handle import JobHandle
-from oxcart.task import C, P, R
+from oxcart.task import C, P, R, T
 
 if TYPE_CHECKING:
     from oxcart.sync._queue import Queue
@@ -77,9 +77,26 @@ class Task(_portal.Twin[_task.Task[P, C, R]], Generic[P, C, R]):
         """
         return Flow._of(self.asynchronous.flow(*args, **kwargs))
 
-    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Returns the checked payload of a call with these arguments."""
         return self.asynchronous.payload(*args, **kwargs)
+
+
+class BatchMaker(Protocol):
+    """What ``@queue.job(batch=…)`` is: takes a function of a list, gives a task that enqueues one item."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], Coroutine[Any, Any, Sequence[R] | None]], /
+    ) -> Task[[T], Coroutine[Any, Any, Sequence[R] | None], R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], Sequence[R] | None], /
+    ) -> Task[[T], Sequence[R] | None, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[..., Any], /) -> Task[..., Any, Any]: ...
 
 
 class TaskMaker(Protocol):

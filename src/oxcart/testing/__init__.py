@@ -36,6 +36,7 @@ timeouts of async handlers. They differ in this:
 - No job waits: they skip delays, backoffs and snoozes. Priorities count only in ``drain``.
 - Plain functions run in the test's own thread and context, so they see its database transaction. They have
   no time limit. Handlers with ``run="process"`` run in the test's process.
+- Jobs run one by one, so a batch handler receives one job a call.
 - Dependencies with the scope ``worker`` are opened for every job.
 - A job that a handler enqueues runs before that handler continues.
 - Nothing limits concurrency or rate, and ``callback_url``, ``deduplication``, ``history``, ``limit_key`` and

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import random
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from oxcart.broker.port import ClaimedJob, Outcome
+from oxcart.engine.batch_handler import BatchHandler
+from oxcart.engine.batches import Batches
 from oxcart.engine.executor import SHUTDOWN, Executor, Middleware
 from oxcart.engine.handler import Handler
 from oxcart.engine.injection import Injector
@@ -109,6 +112,7 @@ class _Executor(Executor):
             processes=_Here(),
         )
         self._state = settings.state
+        self._batches = Batches(1, self._call_batch, context=contextvars.copy_context)
 
     async def attempt(self, job: RunningJob) -> Outcome:
         """Runs one attempt in the current task."""
@@ -129,6 +133,14 @@ class _Executor(Executor):
     async def _in_thread(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
         async with self._injector.job(handler.needs, job) as opened:
             return _call_here(job, handler, arguments | opened)
+
+    async def _batch_in_thread(
+        self, handler: BatchHandler, arguments: dict[str, Any], jobs: list[RunningJob]
+    ) -> Any:
+        if handler.takes_jobs is not None:
+            arguments[handler.takes_jobs] = [SyncRunningJob(job, InlineLink(job)) for job in jobs]
+        async with self._injector.job(handler.needs, jobs[0]) as opened:
+            return handler.function(**arguments, **opened)
 
 
 class _Here(HandlerProcesses):
