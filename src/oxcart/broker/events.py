@@ -24,6 +24,8 @@ TRIM = 10_000
 
 #: Events that one read returns at most.
 PAGE = 1000
+#: Events of the first page backwards, most often enough for the end of a job that is gone.
+NEWEST = 50
 
 #: Replies to a blocked read after which it is sent again: the stream is elsewhere, or not there for now.
 _AGAIN = PASSING | {"ASK", "MOVED", "UNBLOCKED"}
@@ -85,18 +87,18 @@ class EventReader:
 
     async def backwards(self) -> AsyncIterator[Entry]:
         """Yields the events that are still there, newest first."""
-        end = "+"
+        end, count = "+", NEWEST
         while True:
             page = _entries(
                 await self._broker.caller.command(
-                    "XREVRANGE", self._broker.keys.events(), end, "-", "COUNT", PAGE
+                    "XREVRANGE", self._broker.keys.events(), end, "-", "COUNT", count
                 )
             )
             for entry in page:
                 yield entry
-            if len(page) < PAGE:
+            if len(page) < count:
                 return
-            end = "(" + page[-1][0]
+            end, count = "(" + page[-1][0], min(PAGE, 4 * count)
 
     async def close(self) -> None:
         """Closes the connection of blocking reads."""
