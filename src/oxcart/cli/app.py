@@ -26,6 +26,7 @@ from oxcart.cli import (
     pipeline,
     queues,
     schedules,
+    serve,
     server,
     work,
     workers,
@@ -122,7 +123,7 @@ def _root(
 
 #: The commands by task, in the order of the help.
 PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
-    "Run": (demo, work.work, server.app, workers.workers),
+    "Run": (demo, work.work, serve.serve, server.app, workers.workers),
     "Look": (
         queues.queues,
         find.jobs,

@@ -12,7 +12,8 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
-from oxcart.http import jobs, listing, stream, system
+from oxcart.http import dead_letters, flows, jobs, listing, schedules, stream, system
+from oxcart.http import queues as queue_routes
 from oxcart.http.access import READ, Guard, Tokens
 from oxcart.http.errors import answer
 from oxcart.http.middleware import Frame
@@ -23,7 +24,11 @@ from oxcart.queue import Queue
 #: The largest body of a request, in bytes.
 MAX_BODY = 16 * 1024 * 1024
 
-_ROUTES = [*jobs.ROUTES, *listing.ROUTES, *stream.ROUTES, *system.ROUTES]
+_ROUTES = [
+    route
+    for part in (jobs, listing, stream, system, queue_routes, dead_letters, schedules, flows)
+    for route in part.ROUTES
+]
 
 
 class Application(Frame):

@@ -1,0 +1,136 @@
+"""The routes of dead letters: list, replay and purge them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get, post
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from msgspec import Meta
+
+from oxcart.broker.port.results import DeadDone
+from oxcart.dead_letters import Which
+from oxcart.http import values
+from oxcart.http.access import ADMIN, OPERATE, READ
+from oxcart.http.listing import MAX_PAGE, Tag, tags_of
+from oxcart.http.queues import MAX_CHANGED, MAX_IDS
+from oxcart.http.routes import Api, answers
+from oxcart.http.times import parse_go_ms
+from oxcart.model.errors import ValidationError
+
+
+class Choice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters to change; all that match."""
+
+    type: list[str] | None = None
+    category: list[str] | None = None
+    tags: dict[str, str] | None = None
+    correlation_id: str | None = None
+    older_than: values.GoDuration | None = None
+    newer_than: values.GoDuration | None = None
+    dry_run: bool = False
+    limit: int = MAX_CHANGED
+
+
+class ReplayOptions(Choice, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters to replay, and how."""
+
+    reset_attempts: bool = True
+
+
+class DeadAnswer(msgspec.Struct, kw_only=True):
+    """How many dead letters match, and how many were changed."""
+
+    matched: int
+    changed: int
+    ids: Annotated[list[str], Meta(description="The first 1000 of them.")]
+    dry_run: bool
+
+
+class DeadPage(msgspec.Struct, kw_only=True):
+    """Dead letters, newest first."""
+
+    jobs: list[values.JobBody]
+    count: int
+
+
+@get(
+    "/api/v1/queues/{name:str}/dead-letters",
+    summary="List dead letters",
+    responses=answers(404, ok=(200, DeadPage, "Dead letters, newest first.")),
+    opt=READ,
+)
+async def dead_letters(
+    service: Api,
+    name: FromPath[str],
+    job_type: Annotated[
+        list[str] | None, QueryParameter(name="type", description="Only these types.")
+    ] = None,
+    category: Annotated[list[str] | None, QueryParameter(description="Only these categories.")] = None,
+    tag: Tag = None,
+    limit: FromQuery[int] = 100,
+) -> DeadPage:
+    """Lists jobs that used up their attempts or their lifetime."""
+    found = await service.queue(name).dead_letters.list(
+        limit=values.check_page_size(limit, MAX_PAGE), name=job_type, category=category, tags=tags_of(tag)
+    )
+    return DeadPage(jobs=[values.job_body(job) for job in found], count=len(found))
+
+
+@post(
+    "/api/v1/queues/{name:str}/dead-letters/replay",
+    summary="Replay dead letters",
+    status_code=200,
+    responses=answers(404, ok=(200, DeadAnswer, "How many were replayed.")),
+    opt=OPERATE,
+)
+async def replay(service: Api, name: FromPath[str], data: JSONBody[ReplayOptions]) -> DeadAnswer:
+    """Lets dead letters that match run again, oldest first, at most 10 000 per call."""
+    letters = service.queue(name).dead_letters
+    done = await letters.replay_all(
+        reset=data.reset_attempts, dry_run=data.dry_run, limit=_limit(data), **_which(data)
+    )
+    return _answer(done, data)
+
+
+@post(
+    "/api/v1/queues/{name:str}/dead-letters/purge",
+    summary="Remove dead letters",
+    status_code=200,
+    responses=answers(404, ok=(200, DeadAnswer, "How many were removed.")),
+    opt=ADMIN,
+)
+async def purge(service: Api, name: FromPath[str], data: JSONBody[Choice]) -> DeadAnswer:
+    """Removes dead letters that match for good, at most 10 000 per call."""
+    letters = service.queue(name).dead_letters
+    done = await letters.purge_all(dry_run=data.dry_run, limit=_limit(data), **_which(data))
+    return _answer(done, data)
+
+
+def _limit(data: Choice) -> int:
+    if not 1 <= data.limit <= MAX_CHANGED:
+        raise ValidationError("limit", f"an integer from 1 to {MAX_CHANGED}", data.limit)
+    return data.limit
+
+
+def _which(data: Choice) -> Which:
+    return {
+        "name": data.type,
+        "category": data.category,
+        "tags": data.tags,
+        "correlation_id": data.correlation_id,
+        "older_than": _seconds(data.older_than, "older_than"),
+        "newer_than": _seconds(data.newer_than, "newer_than"),
+    }
+
+
+def _seconds(value: Any, field: str) -> float | None:
+    return None if value is None else parse_go_ms(value, field) / 1000
+
+
+def _answer(done: DeadDone, data: Choice) -> DeadAnswer:
+    return DeadAnswer(matched=done.matched, changed=done.done, ids=done.ids[:MAX_IDS], dry_run=data.dry_run)
+
+
+ROUTES = [dead_letters, replay, purge]

@@ -1,0 +1,480 @@
+"""The routes of whole queues: counts, pause, clean, limits, workers, and operations on many jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import get, post, put
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from oxcart.broker.workers import WorkerRecord
+from oxcart.http import values
+from oxcart.http.access import ADMIN, OPERATE, READ
+from oxcart.http.routes import Api, answers
+from oxcart.http.system import QueueStats, formal_counts
+from oxcart.http.times import parse_go_ms, rfc3339_ms
+from oxcart.limits import MOST, Limit, Rate
+from oxcart.model.errors import ValidationError
+from oxcart.model.moment import parse_moment
+from oxcart.queue import Queue
+
+#: Jobs that one operation changes at most; a client repeats it for more.
+MAX_CHANGED = 10_000
+#: Ids that an answer lists at most.
+MAX_IDS = 1000
+
+
+class QueueBody(msgspec.Struct, kw_only=True):
+    """A queue."""
+
+    name: str
+    protocol: str
+    paused: bool
+    counts: Annotated[dict[str, int], Meta(description="Jobs by state of the wire, lanes included.")]
+
+
+class QueueList(msgspec.Struct):
+    """All queues."""
+
+    queues: list[QueueBody]
+
+
+class QueueDetail(QueueBody, kw_only=True):
+    """A queue with its formal counts and its lanes."""
+
+    states: QueueStats
+    lanes: Annotated[dict[str, dict[str, int]], Meta(description="Jobs of each lane by state of the wire.")]
+
+
+class Changed(msgspec.Struct, kw_only=True):
+    """How many jobs an operation changed."""
+
+    changed: int
+
+
+class CleanOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Which jobs to remove."""
+
+    state: Literal["completed", "failed", "waiting", "prioritized", "delayed", "active"] = "completed"
+    grace: Annotated[values.GoDuration, Meta(description="Younger jobs stay.")] = 0
+    limit: int = MAX_CHANGED
+
+
+class ClearOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Which waiting jobs to remove."""
+
+    delayed: bool = False
+
+
+class ObliterateOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How to remove a queue."""
+
+    name: Annotated[str, Meta(description="The queue's name again, so that no other is removed.")]
+    force: bool = False
+
+
+class CancelMany(msgspec.Struct, forbid_unknown_fields=True):
+    """Which jobs to cancel."""
+
+    state: list[str] | None = None
+    type: list[str] | None = None
+    tags: dict[str, str] | None = None
+    correlation_id: str | None = None
+    older_than: values.GoDuration | None = None
+    newer_than: values.GoDuration | None = None
+    reason: str = ""
+    force: bool = False
+    dry_run: bool = False
+    limit: int = MAX_CHANGED
+
+
+class CancelledMany(msgspec.Struct, kw_only=True):
+    """What became of the jobs."""
+
+    matched: int
+    cancelled: int
+    asked: Annotated[int, Meta(description="Running jobs whose workers were asked to stop them.")]
+    refused: Annotated[int, Meta(description="Jobs that a worker of another client runs.")]
+    ids: Annotated[list[str], Meta(description="The first 1000 of them.")]
+    dry_run: bool
+
+
+class RetryMany(msgspec.Struct, forbid_unknown_fields=True):
+    """Which ended jobs to retry."""
+
+    state: Literal["failed", "completed"] = "failed"
+    since: str | None = None
+    until: str | None = None
+    reset_attempts: bool = False
+    dry_run: bool = False
+    limit: int = MAX_CHANGED
+
+
+class RetriedMany(msgspec.Struct, kw_only=True):
+    """How many jobs match, and how many were retried."""
+
+    matched: int
+    retried: int
+    dry_run: bool
+
+
+class LimitsBody(msgspec.Struct, kw_only=True):
+    """The limits of a queue."""
+
+    concurrency: int | None
+    rate: Rate | None
+    blocked_ms: Annotated[int, Meta(description="For how long a rate or a hold blocks the next start.")]
+    types: dict[str, Limit]
+    key: Limit | None
+
+
+class RateOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How many jobs may start in a time."""
+
+    most: int
+    per: values.GoDuration
+
+
+class LimitOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The limits to change; null removes one."""
+
+    concurrency: int | UnsetType | None = UNSET
+    rate: RateOptions | UnsetType | None = UNSET
+
+
+class WorkerBody(msgspec.Struct, kw_only=True):
+    """A live worker."""
+
+    id: str
+    name: str
+    hostname: str
+    pid: int
+    queues: list[str]
+    concurrency: int
+    version: str
+    started_at: values.Time
+    last_seen: values.Time
+    capabilities: list[str]
+    stack: list[str]
+    region: list[str]
+    routed: Annotated[bool, Meta(description="Whether it takes jobs with a target.")]
+
+
+class WorkerList(msgspec.Struct, kw_only=True):
+    """The live workers, and the jobs that none of them can take."""
+
+    workers: list[WorkerBody]
+    unroutable: Annotated[dict[str, int], Meta(description="Waiting jobs whose target no worker matches.")]
+
+
+@get("/api/v1/queues", summary="List queues", responses=answers(ok=(200, QueueList, "All queues.")), opt=READ)
+async def queues(service: Api) -> QueueList:
+    """Lists the queues that the API serves."""
+    return QueueList(list(await asyncio.gather(*(_body(queue) for queue in service.queues.values()))))
+
+
+@get(
+    "/api/v1/queues/{name:str}",
+    summary="Read a queue",
+    responses=answers(404, ok=(200, QueueDetail, "The queue.")),
+    opt=READ,
+)
+async def queue(service: Api, name: FromPath[str]) -> QueueDetail:
+    """Returns a queue with its counts by formal state and by lane."""
+    found = service.queue(name)
+    plain, states = await asyncio.gather(_body(found), formal_counts(found))
+    lanes = await found.lanes.counts() if found.capabilities.can("lanes") else {}
+    return QueueDetail(**msgspec.structs.asdict(plain), states=states, lanes=lanes)
+
+
+async def _body(found: Queue) -> QueueBody:
+    counts, paused = await asyncio.gather(found.counts(), found.is_paused())
+    return QueueBody(name=found.name, protocol=found._core.protocol, paused=paused, counts=counts)
+
+
+@post(
+    "/api/v1/queues/{name:str}/pause",
+    summary="Pause a queue",
+    status_code=200,
+    responses=answers(404, ok=(200, QueueBody, "The queue.")),
+    opt=OPERATE,
+)
+async def pause(service: Api, name: FromPath[str]) -> QueueBody:
+    """Stops claims until the queue is resumed. Running jobs continue."""
+    await service.queue(name).pause()
+    return await _body(service.queue(name))
+
+
+@post(
+    "/api/v1/queues/{name:str}/resume",
+    summary="Resume a queue",
+    status_code=200,
+    responses=answers(404, ok=(200, QueueBody, "The queue.")),
+    opt=OPERATE,
+)
+async def resume(service: Api, name: FromPath[str]) -> QueueBody:
+    """Allows claims again."""
+    await service.queue(name).resume()
+    return await _body(service.queue(name))
+
+
+@post(
+    "/api/v1/queues/{name:str}/clean",
+    summary="Remove old jobs of a state",
+    status_code=200,
+    responses=answers(404, ok=(200, Changed, "How many were removed.")),
+    opt=OPERATE,
+)
+async def clean(service: Api, name: FromPath[str], data: JSONBody[CleanOptions | None] = None) -> Changed:
+    """Removes jobs of a state that are older than ``grace``, oldest first, at most 10 000 per call."""
+    asked = data or CleanOptions()
+    found = service.queue(name)
+    grace = parse_go_ms(asked.grace, "grace") / 1000
+    most = _limit(asked.limit)
+    return Changed(changed=await found.jobs.clean(asked.state, grace=grace, limit=most))
+
+
+@post(
+    "/api/v1/queues/{name:str}/clear",
+    summary="Remove waiting jobs",
+    status_code=200,
+    responses=answers(404, ok=(200, Changed, "How many were removed.")),
+    opt=ADMIN,
+)
+async def clear(service: Api, name: FromPath[str], data: JSONBody[ClearOptions | None] = None) -> Changed:
+    """Removes every waiting job, with ``delayed`` the delayed ones too. Running and ended jobs stay."""
+    asked = data or ClearOptions()
+    return Changed(changed=await service.queue(name).jobs.clear(delayed=asked.delayed))
+
+
+@post(
+    "/api/v1/queues/{name:str}/obliterate",
+    summary="Remove a queue with everything in it",
+    status_code=200,
+    responses=answers(404, 409, ok=(200, Changed, "How many jobs were removed.")),
+    opt=ADMIN,
+)
+async def obliterate(service: Api, name: FromPath[str], data: JSONBody[ObliterateOptions]) -> Changed:
+    """Removes all jobs, lanes, schedules, limits and events of a queue; 409 while workers run jobs of it."""
+    found = service.queue(name)
+    if data.name != name:
+        raise ValidationError("name", f"the queue's name, {name}", data.name)
+    return Changed(changed=await found.jobs.obliterate(force=data.force))
+
+
+@post(
+    "/api/v1/queues/{name:str}/cancel",
+    summary="Cancel many jobs",
+    status_code=200,
+    responses=answers(404, ok=(200, CancelledMany, "What became of them.")),
+    opt=OPERATE,
+)
+async def cancel_many(service: Api, name: FromPath[str], data: JSONBody[CancelMany]) -> CancelledMany:
+    """Cancels jobs that match, at most 10 000 per call. A dry run only lists them."""
+    found = service.queue(name)
+    done = await found.jobs.cancel_all(
+        state=data.state,
+        name=data.type,
+        tags=data.tags,
+        correlation_id=data.correlation_id,
+        older_than=_seconds(data.older_than, "older_than"),
+        newer_than=_seconds(data.newer_than, "newer_than"),
+        reason=data.reason,
+        force=data.force,
+        dry_run=data.dry_run,
+        limit=_limit(data.limit),
+    )
+    return CancelledMany(
+        matched=done.matched,
+        cancelled=done.cancelled,
+        asked=done.asked,
+        refused=done.refused,
+        ids=done.ids[:MAX_IDS],
+        dry_run=data.dry_run,
+    )
+
+
+@post(
+    "/api/v1/queues/{name:str}/retry",
+    summary="Retry many jobs",
+    status_code=200,
+    responses=answers(404, ok=(200, RetriedMany, "How many were retried.")),
+    opt=OPERATE,
+)
+async def retry_many(service: Api, name: FromPath[str], data: JSONBody[RetryMany]) -> RetriedMany:
+    """Lets ended jobs run again, oldest end first, at most 10 000 per call. A dry run only counts them."""
+    found = service.queue(name)
+    most = _limit(data.limit)
+    now = await found._core.broker.now()
+    since = None if data.since is None else parse_moment(data.since, "since", now_ms=now)
+    until = None if data.until is None else parse_moment(data.until, "until", now_ms=now)
+    counted = await found.jobs.search(state=data.state, wire=True, since=since, until=until, limit=1)
+    matched = min(counted.matched, most)
+    if data.dry_run:
+        return RetriedMany(matched=matched, retried=0, dry_run=True)
+    retried = await found.jobs.retry_all(
+        data.state, since=since, until=until, limit=most, reset=data.reset_attempts
+    )
+    return RetriedMany(matched=max(matched, retried), retried=retried, dry_run=False)
+
+
+@get(
+    "/api/v1/queues/{name:str}/limits",
+    summary="Read the limits of a queue",
+    responses=answers(404, ok=(200, LimitsBody, "The limits.")),
+    opt=READ,
+)
+async def limits(service: Api, name: FromPath[str]) -> LimitsBody:
+    """Returns the limits of a queue, of its job types and of its keys."""
+    return await _limits(service.queue(name))
+
+
+async def _limits(found: Queue) -> LimitsBody:
+    of = found.limits
+    return LimitsBody(
+        concurrency=await of.concurrency(),
+        rate=await of.rate(),
+        blocked_ms=await of.wait_ms(),
+        types=await of.type_limits(),
+        key=await of.key_limit(),
+    )
+
+
+@put(
+    "/api/v1/queues/{name:str}/limits",
+    summary="Change the limits of a queue",
+    status_code=200,
+    responses=answers(404, ok=(200, LimitsBody, "The limits.")),
+    opt=OPERATE,
+)
+async def set_limits(service: Api, name: FromPath[str], data: JSONBody[LimitOptions]) -> LimitsBody:
+    """Changes the limits that the body has; null removes one."""
+    found = service.queue(name)
+    per_ms = parse_go_ms(data.rate.per, "rate.per", minimum=1) if isinstance(data.rate, RateOptions) else 0
+    for field, most in (("concurrency", data.concurrency), ("rate.most", getattr(data.rate, "most", None))):
+        if isinstance(most, int) and not 1 <= most <= MOST:
+            raise ValidationError(field, f"an integer from 1 to {MOST}", most)
+    if data.concurrency is None:
+        await found.limits.remove_concurrency()
+    elif data.concurrency is not UNSET:
+        await found.limits.set_concurrency(data.concurrency)
+    if data.rate is None:
+        await found.limits.remove_rate()
+    elif data.rate is not UNSET:
+        await found.limits.set_rate(data.rate.most, per=per_ms / 1000)
+    return await _limits(found)
+
+
+@get(
+    "/api/v1/queues/{name:str}/workers",
+    summary="List the workers of a queue",
+    responses=answers(404, ok=(200, WorkerList, "The live workers.")),
+    opt=READ,
+)
+async def workers(service: Api, name: FromPath[str]) -> WorkerList:
+    """Returns the live workers with their abilities, and how many jobs no worker can take, by target."""
+    of = service.queue(name).workers
+    found, unroutable = await asyncio.gather(of.list(), of.unroutable())
+    return WorkerList(workers=[_worker(one) for one in found], unroutable=unroutable)
+
+
+def _worker(one: WorkerRecord) -> WorkerBody:
+    return WorkerBody(
+        id=one.id,
+        name=one.name,
+        hostname=one.hostname,
+        pid=one.pid,
+        queues=list(one.queues),
+        concurrency=one.concurrency,
+        version=one.version,
+        started_at=rfc3339_ms(one.started_at),
+        last_seen=rfc3339_ms(one.last_seen),
+        capabilities=list(one.capabilities),
+        stack=list(one.stack),
+        region=list(one.region),
+        routed=one.routed,
+    )
+
+
+class FailureBody(msgspec.Struct, kw_only=True):
+    """Failed jobs with one cause."""
+
+    reason: str
+    frame: str | None
+    count: int
+    example: str
+    ids: list[str]
+    types: dict[str, int]
+    states: dict[str, int]
+    first_at: values.Time
+    last_at: values.Time
+
+
+class FailureList(msgspec.Struct, kw_only=True):
+    """Failed jobs by cause."""
+
+    groups: list[FailureBody]
+    failed: int
+    exact: bool
+
+
+@get(
+    "/api/v1/queues/{name:str}/failures",
+    summary="Group failed jobs by cause",
+    responses=answers(404, ok=(200, FailureList, "The groups, largest first.")),
+    opt=READ,
+)
+async def failures(
+    service: Api,
+    name: FromPath[str],
+    since: Annotated[str | None, QueryParameter(description="Only jobs that ended since then: 2h.")] = None,
+    limit: FromQuery[int] = 20,
+) -> FailureList:
+    """Groups failed jobs by their reason and by the frame that raised it."""
+    values.check_page_size(limit, 100)
+    found = await service.queue(name).jobs.failures(since=since)
+    groups = [
+        FailureBody(
+            reason=one.reason,
+            frame=one.frame,
+            count=one.count,
+            example=one.example,
+            ids=list(one.ids),
+            types=dict(one.names),
+            states={str(state): count for state, count in one.states.items()},
+            first_at=rfc3339_ms(one.first_ms),
+            last_at=rfc3339_ms(one.last_ms),
+        )
+        for one in found.groups[:limit]
+    ]
+    return FailureList(groups=groups, failed=found.failed, exact=found.exact)
+
+
+def _limit(limit: int) -> int:
+    if not 1 <= limit <= MAX_CHANGED:
+        raise ValidationError("limit", f"an integer from 1 to {MAX_CHANGED}", limit)
+    return limit
+
+
+def _seconds(value: Any, field: str) -> float | None:
+    return None if value is None else parse_go_ms(value, field) / 1000
+
+
+ROUTES = [
+    queues,
+    queue,
+    pause,
+    resume,
+    clean,
+    clear,
+    obliterate,
+    cancel_many,
+    retry_many,
+    limits,
+    set_limits,
+    workers,
+    failures,
+]

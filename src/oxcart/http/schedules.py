@@ -1,0 +1,165 @@
+"""The routes of schedules: list, set and remove them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import delete, get, put
+from litestar.params import FromPath, FromQuery, JSONBody
+from msgspec import Meta
+
+from oxcart.http import values
+from oxcart.http.access import OPERATE, READ
+from oxcart.http.errors import not_found
+from oxcart.http.listing import MAX_PAGE
+from oxcart.http.routes import Api, answers
+from oxcart.http.times import parse_go_ms, parse_time_ms, rfc3339_ms
+from oxcart.model.errors import ValidationError
+from oxcart.model.schedule import Scheduler
+
+
+class ScheduleOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The rule of a schedule, and its jobs."""
+
+    every: Annotated[values.GoDuration | None, Meta(description="The interval; or cron.")] = None
+    cron: Annotated[str | None, Meta(description="Five fields, or six with seconds first.")] = None
+    tz: str = "UTC"
+    offset: values.GoDuration | None = None
+    start: Annotated[str | None, Meta(description="No run before this time.")] = None
+    end: Annotated[str | None, Meta(description="No run after this time.")] = None
+    limit: Annotated[int | None, Meta(description="The most runs.")] = None
+    immediately: bool = False
+    type: Annotated[str | None, Meta(description="The type of its jobs; by default its id.")] = None
+    payload: Any = None
+    priority: int | str | None = None
+    max_attempts: int | None = None
+    timeout: values.GoDuration | None = None
+    tags: dict[str, str] | None = None
+
+
+class ScheduleBody(msgspec.Struct, kw_only=True):
+    """A schedule."""
+
+    id: str
+    type: str
+    every_ms: int | None
+    cron: str | None
+    tz: str | None
+    next_at: values.Time
+    next_job_id: str | None
+    runs: int | None
+    limit: int | None
+    payload: Any
+
+
+class ScheduleList(msgspec.Struct, kw_only=True):
+    """Schedules, soonest next run first."""
+
+    schedules: list[ScheduleBody]
+    count: Annotated[int, Meta(description="How many schedules the queue has.")]
+
+
+@get(
+    "/api/v1/queues/{name:str}/schedules",
+    summary="List schedules",
+    responses=answers(404, ok=(200, ScheduleList, "Schedules, soonest next run first.")),
+    opt=READ,
+)
+async def schedules(
+    service: Api, name: FromPath[str], first: FromQuery[int] = 0, limit: FromQuery[int] = 100
+) -> ScheduleList:
+    """Lists the schedules of a queue."""
+    values.check_page_size(limit, MAX_PAGE)
+    if not 0 <= first <= 1_000_000:
+        raise ValidationError("first", "an integer from 0 to 1000000", first)
+    of = service.queue(name).schedules
+    found = await of.list(first=first, limit=limit)
+    return ScheduleList(schedules=[_body(one) for one in found], count=await of.count())
+
+
+@put(
+    "/api/v1/queues/{name:str}/schedules/{schedule_id:str}",
+    summary="Make or change a schedule",
+    status_code=200,
+    responses=answers(404, 409, 413, ok=(200, ScheduleBody, "The schedule.")),
+    opt=OPERATE,
+)
+async def upsert(
+    service: Api, name: FromPath[str], schedule_id: FromPath[str], data: JSONBody[ScheduleOptions]
+) -> ScheduleBody:
+    """Makes a schedule, or changes the one of this id. The same call again changes nothing."""
+    of = service.queue(name).schedules
+    options: dict[str, Any] = {
+        "priority": data.priority,
+        "attempts": data.max_attempts,
+        "timeout": _seconds(data.timeout, "timeout"),
+        "tags": data.tags or None,
+    }
+    await of.upsert(
+        schedule_id,
+        every=_seconds(data.every, "every"),
+        cron=data.cron,
+        tz=data.tz,
+        offset=_seconds(data.offset, "offset"),
+        start=None if data.start is None else parse_time_ms(data.start, "start"),
+        end=None if data.end is None else parse_time_ms(data.end, "end"),
+        limit=data.limit,
+        immediately=data.immediately,
+        name=data.type,
+        data=data.payload,
+        **{field: value for field, value in options.items() if value is not None},
+    )
+    found = await of.get(schedule_id)
+    if found is None:
+        raise not_found(f"schedule {schedule_id}")
+    return _body(found)
+
+
+@get(
+    "/api/v1/queues/{name:str}/schedules/{schedule_id:str}",
+    summary="Read a schedule",
+    responses=answers(404, ok=(200, ScheduleBody, "The schedule.")),
+    opt=READ,
+)
+async def schedule(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> ScheduleBody:
+    """Returns a schedule."""
+    found = await service.queue(name).schedules.get(schedule_id)
+    if found is None:
+        raise not_found(f"schedule {schedule_id}")
+    return _body(found)
+
+
+@delete(
+    "/api/v1/queues/{name:str}/schedules/{schedule_id:str}",
+    summary="Remove a schedule",
+    status_code=204,
+    responses=answers(404),
+    opt=OPERATE,
+)
+async def remove(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> None:
+    """Removes a schedule with its delayed run."""
+    if not await service.queue(name).schedules.remove(schedule_id):
+        raise not_found(f"schedule {schedule_id}")
+
+
+def _body(one: Scheduler) -> ScheduleBody:
+    return ScheduleBody(
+        id=one.id,
+        type=one.name,
+        every_ms=one.schedule.every,
+        cron=one.schedule.cron,
+        tz=one.schedule.tz,
+        next_at=rfc3339_ms(one.next_ms),
+        next_job_id=one.next_job_id,
+        runs=one.runs,
+        limit=one.schedule.limit,
+        payload=one.data,
+    )
+
+
+def _seconds(value: Any, field: str) -> float | None:
+    return None if value is None else parse_go_ms(value, field, minimum=1) / 1000
+
+
+ROUTES = [schedules, upsert, schedule, remove]

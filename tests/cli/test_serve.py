@@ -1,0 +1,79 @@
+"""``oxcart serve`` as a program: it listens, serves, and ends when it is told to."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.conftest import Commands, Program
+
+Start = Callable[..., Program]
+
+
+def address(program: Program) -> str:
+    found = re.search(r"http://[^,\s]+", program.wait_for("HTTP API on http"))
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serves_until_a_signal_ends_it(start: Start, number: signal.Signals) -> None:
+    program = start("serve", "--port", "0", "--queues", "emails,video", "--type", "welcome=emails")
+    with httpx.Client(base_url=address(program), timeout=60) as client:
+        job = client.post("/api/v1/jobs", json={"type": "welcome"}).json()
+        assert (job["queue"], job["state"], job["priority"]) == ("emails", "scheduled", 2)
+        with client.stream("GET", "/api/v1/events") as events:
+            lines = events.iter_lines()
+            assert next(lines).startswith("id: ")
+            assert program.end(number) == 0
+            assert list(lines)  # the stream ends instead of breaking off
+    assert "Traceback" not in "\n".join(program.seen)
+
+
+def test_serves_the_queues_that_exist(ox: Commands, start: Start) -> None:
+    assert ox("add", "emails", "welcome", "{}").code == 0
+    program = start("serve", "--port", "0")
+    names = [
+        row["name"] for row in httpx.get(f"{address(program)}/api/v1/queues", timeout=60).json()["queues"]
+    ]
+    assert names == ["emails"]
+
+
+def test_tokens_come_from_a_file_or_the_environment(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("admin:the-token-of-the-file\n")
+    program = start(
+        "serve",
+        "--port",
+        "0",
+        "--queues",
+        "q",
+        "--token-file",
+        "tokens",
+        OXCART_TOKENS="read:the-token-to-read",
+    )
+    url = address(program)
+    for token, status in (("", 401), ("the-token-to-read", 403), ("the-token-of-the-file", 200)):
+        answer = httpx.post(f"{url}/api/v1/queues/q/pause", headers={"X-API-Key": token}, timeout=60)
+        assert answer.status_code == status
+    assert "the-token" not in "\n".join(program.seen)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--queues", "q", "--host", "0.0.0.0"], "host must be"),
+        (["--queues", "q", "--token", "read:short"], "at least 16 characters"),
+        (["--queues", "q", "--type", "welcome"], "TYPE=QUEUE"),
+        (["--queues", "q", "--default", "other"], "default must be"),
+        (["--queues", "q", "--lifetime", "soon"], "lifetime must be"),
+        ([], "there are no queues yet"),
+    ],
+)
+def test_wrong_usage_is_named(ox: Commands, arguments: list[str], words: str) -> None:
+    ended = ox("serve", "--port", "0", *arguments)
+    assert (ended.code, words in ended.err) == (2, True), ended
