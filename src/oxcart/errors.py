@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from oxcart.broker.addresses import AddressBlocked
     from oxcart.broker.embedded import EmbeddedServerError
     from oxcart.engine.processes import HandlerCrashed
+    from oxcart.http.refused import ApiRefused
     from oxcart.spark.errors import WorkerLate
     from oxcart.spark.lake.versions import LakeConflict, LakeError
     from oxcart.spark.session import JavaMissing
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "AddressBlocked": "oxcart.broker.addresses",
+    "ApiRefused": "oxcart.http.refused",
     "DrainTimeout": "oxcart.testing",
     "EmbeddedServerError": "oxcart.broker.embedded",
     "EndlessJobs": "oxcart.testing",
@@ -81,6 +83,7 @@ __all__ = [
     "AccessDenied",
     "AddressBlocked",
     "AmbiguousId",
+    "ApiRefused",
     "BrokerError",
     "BrokerTimeout",
     "BrokerUnavailable",

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oxcart.http.app import app
+    from oxcart.http.client import Client
 
-_PLACES = {"app": "oxcart.http.app"}
+_PLACES = {"Client": "oxcart.http.client", "app": "oxcart.http.app"}
 
-__all__ = ["app"]
+__all__ = ["Client", "app"]
 
 
 def __getattr__(name: str) -> Any:

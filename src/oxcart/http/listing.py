@@ -65,7 +65,7 @@ Tag = Annotated[
 @get(
     "/api/v1/jobs",
     summary="List jobs",
-    responses=answers(ok=(200, values.Page, "A page of jobs, latest change first.")),
+    responses=answers(404, ok=(200, values.Page, "A page of jobs, latest change first.")),
     opt=READ,
 )
 async def jobs(
