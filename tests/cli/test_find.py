@@ -107,6 +107,15 @@ def test_a_mistake_is_one_line_and_code_2(ox: Commands, arguments: list[str], me
     assert message in ended.err
 
 
+def test_unroutable_jobs_by_their_formal_state(ox: Commands) -> None:
+    ox("add", "mail", "hello", "--target", "all;c=gpu", "--job-id", "lost")
+    ox("add", "mail", "hello")
+    shown = ox("jobs", "mail", "--unroutable", "--state", "scheduled")
+    assert "lost" in shown.out
+    assert shown.out.splitlines()[-1] == "1 of 1"
+    assert ids(ox, "--unroutable", "--state", "delayed") == []
+
+
 class TestFailures:
     def test_groups_by_reason_and_frame(self, ox: Commands, clean: ValkeyServer) -> None:
         run_jobs(clean, "broken", "busy", "broken", "good")

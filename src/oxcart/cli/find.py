@@ -10,6 +10,7 @@ from oxcart.cli import output, settings
 from oxcart.cli.cancel import CorrelationOption, NameOption, TagOption, tags_of
 from oxcart.cli.completion import state_names
 from oxcart.cli.jobs import as_document
+from oxcart.cli.options import wire_states
 from oxcart.cli.queues import require
 from oxcart.cli.settings import JsonOption, QueueArgument, Settings
 
@@ -254,7 +255,7 @@ async def _unroutable(source: Queue, states: list[str] | None, first: int, limit
     from oxcart.jobs import Found
 
     found = Found()
-    for one in states or ("waiting", "prioritized", "delayed"):
+    for one in wire_states(states, "scheduled", "delayed") or ("waiting", "prioritized", "delayed"):
         jobs = await source.workers.unroutable_jobs(one, first=first, limit=limit, oldest=oldest)
         found.jobs += jobs
         found.wire_states += [one] * len(jobs)
