@@ -59,11 +59,13 @@ async def examine(
         BrokerUnavailable: The server cannot be reached.
     """
     from oxcart.broker.discovery import find_queues
+    from oxcart.broker.overview import count_queues
     from oxcart.cli.queue_checks import judge, read_facts
 
     findings, clients = await examine_server(server, reconnect)
     names = await find_queues(server, prefix, reconnect)
-    versions: dict[str, str] = {}
+    rows = await count_queues(server, prefix, names, reconnect)
+    versions = {row.queue: row.version for row in rows if row.version}
     lost: dict[str, Mapping[str, int]] = {}
     workers: dict[str, WorkerRecord] = {}
     judged: list[Finding] = []
@@ -72,8 +74,6 @@ async def examine(
         async with open_queue(name) as queue:
             facts = await read_facts(queue)
         workers |= {one.id: one for one in facts.workers}
-        if facts.version:
-            versions[name] = facts.version
         if facts.unroutable:
             lost[name] = facts.unroutable
         judged += judge(facts, connected[name])

@@ -42,7 +42,6 @@ class QueueFacts:
         waited: Seconds since that job became ready.
         late: The schedules whose next run is overdue, and by how many seconds.
         unroutable: How many waiting jobs no worker matches, by their targets.
-        version: The library that a peer stored.
     """
 
     name: str
@@ -54,7 +53,6 @@ class QueueFacts:
     waited: float = 0.0
     late: Mapping[str, float] = field(default_factory=dict)
     unroutable: Mapping[str, int] = field(default_factory=dict)
-    version: str | None = None
 
     @property
     def ready(self) -> int:
@@ -64,10 +62,7 @@ class QueueFacts:
 
 async def read_facts(queue: Queue) -> QueueFacts:
     """Reads what the checks need, in a bounded number of calls."""
-    from oxcart.broker.bullmq.broker import BullMQBroker
-
-    broker = queue._core.broker
-    now = await broker.now()
+    now = await queue._core.broker.now()
     oldest, waited = await _oldest(queue, now)
     is_paused = await queue.is_paused()
     return QueueFacts(
@@ -84,7 +79,6 @@ async def read_facts(queue: Queue) -> QueueFacts:
             if 0 < one.next_ms < now - MISSED * 1000
         },
         unroutable=await queue.workers.unroutable(),
-        version=await broker.peer_version() if isinstance(broker, BullMQBroker) else None,
     )
 
 

@@ -391,11 +391,6 @@ class BullMQBroker(Connected):
         """Returns the connections of the queue's server, each as names and values."""
         return await list_clients(self.caller)
 
-    async def peer_version(self) -> str | None:
-        """Returns the library and version that a peer left in the queue's settings."""
-        version = await self.caller.command("HGET", self._meta, "version")
-        return version.decode("utf-8", "replace") if version else None
-
     async def remove_key(self, suffix: str) -> bool:
         """Removes a key of the queue by its last part; returns whether it existed."""
         return bool(await self.caller.write("DEL", self.keys.key(suffix)))
