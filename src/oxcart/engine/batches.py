@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from oxcart.engine.handler import Handler
 from oxcart.engine.running import RunningJob
 from oxcart.model.failure import PermanentError
+
+log = logging.getLogger("oxcart.worker")
 
 #: Calls a batch handler with the items and their jobs; returns what the handler returns.
 CallBatch = Callable[[Handler, list[Any], list[RunningJob]], Awaitable[Any]]
@@ -124,6 +127,14 @@ class Batches:
         for answer, result in zip(answers, results, strict=True):
             if not answer.done():  # an item that timed out or was cancelled has its outcome already
                 answer.set_result(result)
+
+
+def warn_of_small_batches(handlers: Iterable[Handler], concurrency: int) -> None:
+    """Logs a warning for handlers whose batches the worker cannot fill."""
+    for handler in handlers:
+        if handler.batch is not None and handler.batch > concurrency:
+            text = "handler %s: batches have at most %d jobs, the concurrency, not %d"
+            log.warning(text, handler.name, concurrency, handler.batch)
 
 
 def _results(handler: Handler, result: Any, count: int) -> list[Any]:

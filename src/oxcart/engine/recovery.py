@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from oxcart.broker.port import Outage, ServedBroker
 from oxcart.engine.looper import Looper
+from oxcart.engine.observer import Observer
 
 log = logging.getLogger("oxcart.recovery")
 
@@ -144,6 +145,20 @@ class StalledCheck(Looper):
         log.warning("queue %s: stalled check skipped, the last one is still running", self.queue)
         self._skipped()
         self._watch()
+
+
+def observed_check(
+    broker: ServedBroker, interval: float, max_stalled: int, outage: Outage, observer: Observer | None
+) -> StalledCheck:
+    """Returns the stalled check of a queue; an observer receives what it finds."""
+    return StalledCheck(
+        broker,
+        interval=check_interval(broker, interval),
+        max_stalled=max_stalled,
+        recovered=lambda ids: observer.stalled(broker.base, ids) if observer else None,
+        skipped=lambda: observer.check_skipped(broker.base) if observer else None,
+        outage=outage,
+    )
 
 
 class Promotion(Looper):

@@ -21,6 +21,7 @@ from msgspec import UNSET, UnsetType
 from oxcart.broker.clock import monotonic_ms
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import Ask, Claimed, Code, Outcome, OutcomeKind, ServedBroker
+from oxcart.engine.batches import warn_of_small_batches
 from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.checks import check_count, read_abilities, read_lease, read_limiter
 from oxcart.engine.claims import SPELL_US, Claims, Station
@@ -33,7 +34,7 @@ from oxcart.engine.maintenance import maintenance_of
 from oxcart.engine.mesh import Mesh
 from oxcart.engine.observer import Observer, careful
 from oxcart.engine.processes import HandlerProcesses
-from oxcart.engine.recovery import StalledCheck, check_interval, outage_of
+from oxcart.engine.recovery import StalledCheck, observed_check, outage_of
 from oxcart.engine.running import RunningJob
 from oxcart.engine.runs import ClaimedRuns
 from oxcart.engine.shutdown import UNREACHED, commit_the_rest
@@ -212,6 +213,7 @@ class Worker:
 
         Raises:
             AccessDenied: The server refused the worker's first connection.
+            ValidationError: The lifespan yields no value of a type that a handler depends on.
             BrokerUnavailable: The server stayed away for as many attempts as ``reconnect`` allows.
         """
         try:
@@ -219,12 +221,9 @@ class Worker:
                 if self._lifespan is not None:
                     self._state = await stack.enter_async_context(self._lifespan())
                 self._injector = Injector(self._state, stack)
-                for queue in self.queues:
-                    for handler in queue.handlers.all:
-                        await self._injector.start(handler.needs.values())
-                        if handler.batch is not None and handler.batch > self.concurrency:
-                            text = "handler %s: batches have at most %d jobs, the concurrency, not %d"
-                            log.warning(text, handler.name, self.concurrency, handler.batch)
+                handlers = [handler for queue in self.queues for handler in queue.handlers.all]
+                warn_of_small_batches(handlers, self.concurrency)
+                await self._injector.start(need for one in handlers for need in one.needs.values())
                 await self._run()
         finally:
             self._stopping = asyncio.Event()
@@ -366,8 +365,7 @@ class Worker:
         loopers += maintenance_of(
             brokers, self._stalled_check if self._recover else None, self._outage, self._reconnect, self.id
         )
-        if self._schedules:
-            loopers += declarations_of(self.queues, brokers)
+        loopers += declarations_of(self.queues, brokers) if self._schedules else []
         loops += [asyncio.create_task(one.run(), name=f"oxcart-{one.name}") for one in loopers]
         for loop_task in loops:
             loop_task.add_done_callback(self._loop_ended)
@@ -382,15 +380,7 @@ class Worker:
             await asyncio.shield(asyncio.ensure_future(self._shut_down(loops, brokers)))
 
     def _stalled_check(self, broker: ServedBroker) -> StalledCheck:
-        observer = self._observer
-        return StalledCheck(
-            broker,
-            interval=check_interval(broker, self._stalled_interval),
-            max_stalled=self._max_stalled,
-            recovered=lambda ids: observer.stalled(broker.base, ids) if observer else None,
-            skipped=lambda: observer.check_skipped(broker.base) if observer else None,
-            outage=self._outage,
-        )
+        return observed_check(broker, self._stalled_interval, self._max_stalled, self._outage, self._observer)
 
     def _load(self) -> int:
         return self._executor.load + self._runs.load
