@@ -53,6 +53,7 @@ ROOT = {
 PATHS = {
     "oxcart.encryption": {"Bond", "KeyRing"},
     "oxcart.events": {"QueueEvents"},
+    "oxcart.jobs": {"Cancellation", "Cancelled", "FailureGroup", "Failures", "Found", "Progress", "Series"},
     "oxcart.history.reader": {"LakeReader"},
     "oxcart.http": {"Client", "app"},
     "oxcart.spark": {"register"},
