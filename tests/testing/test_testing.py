@@ -29,6 +29,7 @@ from oxcart.engine.executor import Call
 from oxcart.model.errors import (
     JobFailed,
     JobNotFound,
+    NotSupported,
     OxcartError,
     ResultTimeout,
     ValidationError,
@@ -341,6 +342,12 @@ class TestInline:
                 emails.events()
             with pytest.raises(OxcartError, match="has no server"):
                 await Worker(emails).run()
+
+    async def test_the_refusal_of_dependencies_names_the_argument(self, emails: Queue) -> None:
+        with manual(emails):
+            first = await emails.add("first")
+            with pytest.raises(NotSupported, match=r"after= among .* needs a server"):
+                await emails.add("second", after=[first])
 
     async def test_the_queue_is_itself_again_afterwards(self, queue: Queue, store: redis.Redis) -> None:
         queue.fallback(lambda: None)

@@ -42,7 +42,7 @@ FEATURES: Mapping[str, Feature] = {
         {"bridge": "use after=, which waits until all of them have completed", "memory": _SERVER},
     ),
     "after_ids": Feature(
-        "waiting for jobs that the job's own record names",
+        "after= among the options of a job",
         {"bullmq": "pass after= to Queue.add, or use a Graph", "memory": _SERVER},
     ),
     "bulk": _needs_server("operations on many jobs", "bulk"),
