@@ -86,6 +86,7 @@ class Core:
         self.handlers = Handlers()
         self.reconnect: Reconnect | None = None
         self.brokers = broker
+        self._is_given_broker = broker is not None
         self._url = url
         self._folder = folder
         self._server = server
@@ -288,13 +289,15 @@ class Core:
             durability: The durability of one call; None for the queue's.
 
         Raises:
-            ValidationError: There is no such durability, or the server is the embedded one.
+            ValidationError: There is no such durability, or the queue has no server with a replica.
         """
         asked = durability or self._durability
         if asked is None or asked == "acknowledged":
             return False
         if asked != "replicated":
             raise ValidationError("durability", "'acknowledged' or 'replicated'", asked)
+        if self._is_given_broker:
+            raise ValidationError("durability", "left out with broker=, which has no replica", asked)
         if self.server.folder is not None:
             raise ValidationError("durability", "left out with the embedded server: it has no replica", asked)
         return True

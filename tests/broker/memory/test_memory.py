@@ -337,3 +337,13 @@ async def test_a_wait_that_ends_in_vain_leaves_nothing_behind(place: Place) -> N
         assert await stream.read("0", 0.001) == []
         assert await place.broker.open_wait([place.broker], "w").wait([0], [], 0.001) is None
     assert place.broker.store.changed._waiting == []
+
+
+async def test_durability_is_refused_whatever_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXCART_URL", "redis://127.0.0.1:1")
+    with pytest.raises(ValidationError, match="which has no replica"):
+        Queue("q", broker=MemoryServer(), durability="replicated")
+    queue = Queue("q", broker=MemoryServer())
+    with pytest.raises(ValidationError, match="which has no replica"):
+        await queue.add("n", durability="replicated")
+    assert (await queue.counts())["waiting"] == 0
