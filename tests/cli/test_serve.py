@@ -54,10 +54,15 @@ def test_tokens_come_from_a_file_or_the_environment(start: Start, tmp_path: Path
         "q",
         "--token-file",
         "tokens",
-        OXCART_TOKENS="read:the-token-to-read",
+        OXCART_TOKENS="read:the-token-to-read submit:the-token-to-submit",
     )
     url = address(program)
-    for token, status in (("", 401), ("the-token-to-read", 403), ("the-token-of-the-file", 200)):
+    for token, status in (
+        ("", 401),
+        ("the-token-to-read", 403),
+        ("the-token-to-submit", 403),
+        ("the-token-of-the-file", 200),
+    ):
         answer = httpx.post(f"{url}/api/v1/queues/q/pause", headers={"X-API-Key": token}, timeout=60)
         assert answer.status_code == status
     assert "the-token" not in "\n".join(program.seen)

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from oxcart import Queue
-from oxcart.http.app import app
+from oxcart.http.application import app
 from oxcart.http.server import Server
 from tests.conftest import MakeQueue
 

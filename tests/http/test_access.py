@@ -13,7 +13,7 @@ from litestar.routes import HTTPRoute
 from oxcart import Queue
 from oxcart.errors import ValidationError
 from oxcart.http.access import Role, Tokens, parse_tokens, read_tokens
-from oxcart.http.app import app
+from oxcart.http.application import app
 from oxcart.http.server import check_host
 from tests.http.conftest import Serve
 

@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from oxcart import Queue
-from oxcart.http.app import app
+from oxcart.http.application import app
 from tests.http.conftest import Serve
 from tests.http.test_access import NEEDS
 

@@ -171,7 +171,7 @@ async def test_listeners_share_one_reader_per_queue_that_ends_with_the_last(
 
 
 async def test_the_server_ends_while_a_stream_is_open(queue: Queue) -> None:
-    from oxcart.http.app import app
+    from oxcart.http.application import app
     from oxcart.http.server import Server
 
     server = Server(app([queue]), grace=30)

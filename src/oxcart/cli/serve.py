@@ -14,7 +14,7 @@ from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from oxcart.http.app import Application
+    from oxcart.http.application import Application
     from oxcart.queue import Queue
 
 
@@ -89,7 +89,7 @@ def serve(
     names = [name.strip() for one in queues or () for name in one.split(",") if name.strip()]
 
     async def run() -> None:
-        from oxcart.http.app import app
+        from oxcart.http.application import app
 
         opened = _open(using, names or await _existing(using), priorities)
         try:

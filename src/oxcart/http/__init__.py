@@ -7,10 +7,10 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oxcart.http.app import app
+    from oxcart.http.application import app
     from oxcart.http.client import Client
 
-_PLACES = {"Client": "oxcart.http.client", "app": "oxcart.http.app"}
+_PLACES = {"Client": "oxcart.http.client", "app": "oxcart.http.application"}
 
 __all__ = ["Client", "app"]
 

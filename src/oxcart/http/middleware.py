@@ -33,7 +33,7 @@ class Frame:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serves one connection; the types are those of ASGI, which each framework names in its own way."""
         if scope["type"] == "http":
-            await self._serve(scope, receive, send)
+            await self._serve(_unmounted(scope), receive, send)
         else:
             await self._inner(scope, receive, send)
 
@@ -63,6 +63,21 @@ class Frame:
             if started:
                 raise
             await _refuse(reply, request_id)
+
+
+def _unmounted(scope: Any) -> Any:
+    """Returns the scope with the path below the place where the application is mounted.
+
+    Servers pass the whole path, or only the part below ``root_path``. Litestar would cut the text of
+    ``root_path`` wherever it stands in a path: ``/jobs`` out of ``/api/v1/jobs``.
+    """
+    root = scope.get("root_path", "").rstrip("/")
+    if not root:
+        return scope
+    path: str = scope["path"]
+    if path == root or path.startswith(f"{root}/"):
+        path = path[len(root) :]
+    return {**scope, "path": path or "/", "root_path": ""}
 
 
 async def _refuse(send: Send, request_id: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from oxcart.http.access import is_loopback
-from oxcart.http.app import Application
+from oxcart.http.application import Application
 from oxcart.http.service import Service
 from oxcart.model.errors import OxcartError, ValidationError
 
