@@ -11,9 +11,10 @@ import redis
 
 pytest.importorskip("pyspark")
 
-from oxcart import PermanentError, Queue, Worker
+from oxcart import PermanentError, Queue, RunningJob, TemporaryError, Worker
 from oxcart.spark.options import QueueSelection, ServerAddress
 from oxcart.spark.pipeline import Pipeline, Plan
+from oxcart.spark.read.attachment import attach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,3 +116,58 @@ def queue_more(url: str) -> None:
             await asyncio.sleep(0.005)
 
     asyncio.run(add())
+
+
+def add_later(url: str) -> None:
+    """A job that no worker runs yet."""
+
+    async def add() -> None:
+        async with Queue("mail", url=url) as queue:
+            await asyncio.sleep(0.005)
+            await queue.add("stumbles", {}, delay="1h")
+            await asyncio.sleep(0.005)
+
+    asyncio.run(add())
+
+
+async def stumble(url: str, jobs: int) -> None:
+    """Jobs that fail once and then complete."""
+    queue = Queue("mail", url=url)
+
+    @queue.job(backoff="1ms", attempts=3)
+    async def stumbles(job: RunningJob) -> int:
+        if job.attempt == 1:
+            raise TemporaryError("not yet", code="busy")
+        return 1
+
+    async with queue, Worker(queue, concurrency=2, name="ours").running():
+        made = [await queue.add("stumbles", {}) for _ in range(jobs)]
+        await asyncio.gather(*(job.result(timeout=60) for job in made))
+
+
+@pytest.mark.usefixtures("one_day")
+def test_attempts_whose_events_were_trimmed_come_from_their_records(
+    pipeline: Pipeline, url: str, store: redis.Redis
+) -> None:
+    add_later(url)
+    assert attach(ServerAddress(url=url), "mail", "main") is not None
+    pipeline.once()
+    asyncio.run(stumble(url, 6))
+    add_later(url)
+    store.xtrim("bull:mail:events", maxlen=2, approximate=False)
+    pipeline.once()
+    (gap,) = table(pipeline, "gaps")
+    mine = [row for row in table(pipeline, "attempts") if row["name"] == "stumbles"]
+    assert sorted((row["attempt"], row["outcome"], row["told_by"]) for row in mine) == [
+        *[(1, "retried", "record")] * 6,
+        *[(2, "completed", "record")] * 6,
+    ]
+    assert {row["worker"] for row in mine} == {"ours"}
+    assert {(row["category"], row["code"]) for row in mine if row["attempt"] == 1} == {("temporary", "busy")}
+    assert all(row["run_ms"] is not None for row in mine)
+    jobs = [row for row in table(pipeline, "jobs") if row["attempts"]]
+    assert [(row["state"], row["attempts"], row["retries"], row["born"]) for row in jobs] == [
+        ("completed", 2, 1, "added")
+    ] * 6
+    assert gap["refilled"] == 6 * (1 + 2 + 2), "added, and the start and end of two attempts"
+    assert all(row["legal"] is not False for row in table(pipeline, "transitions"))

@@ -16,7 +16,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as fn
 
-from oxcart.spark.transforms import events
+from oxcart.broker.port.values import LIFETIME_OVER
+from oxcart.spark.transforms import build, events
 from oxcart.spark.transforms.attempts import attempts
 from oxcart.spark.transforms.failures import clusters, failure_trends, failures, frames, normalised
 from oxcart.spark.transforms.gaps import counts, gaps
@@ -211,6 +212,67 @@ def test_end_without_an_attempt_has_its_category_and_metadata(spark: SparkSessio
     day = next(row for row in built["queue_metrics"] if (row["window"], row["name"]) == ("day", "*"))
     assert day["arrivals"] == 3, "a record is no second arrival"
     assert held["state"] == "scheduled", "ready, but for a place"
+
+
+def test_a_job_that_ends_unrun_and_unrecorded_was_cancelled_or_expired(spark: SparkSession) -> None:
+    """Events from before a pipeline was attached have no records."""
+    s = Story()
+    for job, prev, reason in (
+        ("waiting", "wait", "not wanted"),
+        ("later", "delayed", "not wanted"),
+        ("expired", "prioritized", LIFETIME_OVER),
+        ("parent", "waiting-children", "child bull:q:1 failed"),
+        ("run", "active", "no"),
+    ):
+        s.event("added", job, name="n")
+        s.event("delayed" if prev == "delayed" else "waiting", job, due_ms=s.now + 10)
+        if prev == "active":
+            s.event("active", job, prev="waiting")
+        elif prev == "waiting-children":
+            s.event("waiting-children", job)
+        s.event("failed", job, prev=prev, reason=reason)
+    built = {name: plain(table) for name, table in tables(s.bronze(spark)).items()}
+    assert {row["job_id"]: row["state"] for row in built["jobs"]} == {
+        "waiting": "cancelled",
+        "later": "cancelled",
+        "expired": "dead_letter",
+        "parent": "failed",
+        "run": "failed",
+    }
+    wrong = {row["job_id"] for row in built["transitions"] if row["legal"] is False}
+    assert wrong <= {"parent"}, "only the move that this test made up"
+
+
+def test_moves_while_records_are_lost_are_unknown_not_illegal(spark: SparkSession) -> None:
+    s = Story()
+
+    def job(name: str, ordinal: int | None) -> None:
+        """A job that completes although nothing started it; its record may be lost."""
+        s.event("added", name, name="n")
+        s.event("waiting", name)
+        end = s.event("completed", name, prev="active", after=50)
+        if ordinal is not None:
+            s.record(end, "completed", name, worker="w")
+            s.rows[-1]["ordinal"] = ordinal
+
+    job("before", 1)
+    gap = dict(s.rows[-1])
+    job("inside", None)
+    job("edge", 5)
+    job("after", 6)
+    fields = {
+        "kind": "gap",
+        "ordinal": 2,
+        "lost": 3,
+        "cause": "trimmed",
+        "extra": None,
+        "event": None,
+        "job_id": None,
+    }
+    s.rows.append({**gap, **fields})
+    built = plain(build.tables(s.bronze(spark), persist=False)["transitions"])
+    ends = {row["job_id"]: row["legal"] for row in built if row["to_state"] == "completed"}
+    assert ends == {"before": None, "inside": None, "edge": None, "after": False}
 
 
 def test_a_gap_has_ordinals_count_and_cause(built: dict[str, Rows]) -> None:

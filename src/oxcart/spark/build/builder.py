@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql import functions as fn
 
-from oxcart.broker.export import EVENTS
+from oxcart.broker.export import ATTEMPTS, EVENTS
 from oxcart.spark.build.turn import Turn, never
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.delta import Delta, has_logs
 from oxcart.spark.lake.tables import OPEN, TALLIES, Tables
 from oxcart.spark.lake.versions import Change, File, Lake, Version
-from oxcart.spark.read.entries import COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
+from oxcart.spark.read.entries import COLUMNS, COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
 from oxcart.spark.transforms import build, events
 from oxcart.spark.transforms.lanes import join_lanes
 from oxcart.spark.transforms.metrics import WINDOWS
@@ -262,8 +262,15 @@ class Builder:
 
     def _earlier(self, base: Version, day: str, after: Mapping[str, int]) -> build.Earlier:
         tallies = self._tables.load(TALLIES, base.of(TALLIES, days=[day], queues=after))
-        settled = [file for file in base.of("gaps", days=[day], queues=after) if not file.pending]
-        return build.Earlier(_by_queue(after), tallies, join_lanes(self._tables.load("gaps", settled)))
+        known = [file for file in base.of("gaps", days=[day], queues=after) if not file.pending]
+        gaps = join_lanes(self._tables.load("gaps", known))
+        # Only after a gap: then the settled bronze is read for the first record after each.
+        settled = [file for file in base.of(BRONZE, days=[day], queues=after) if not file.pending]
+        lost = gaps.filter((fn.col("stream") == ATTEMPTS) & fn.col("last_lost").isNotNull())
+        behind = lost.select("queue", "life", (fn.col("last_lost") + 1).alias("ordinal"))
+        records = self._tables.load(BRONZE, settled if known else ()).filter(fn.col("stream") == ATTEMPTS)
+        first = records.join(fn.broadcast(behind), ["queue", "life", "ordinal"], "left_semi")
+        return build.Earlier(_by_queue(after), tallies, gaps, first.select(*COLUMNS))
 
 
 def _waiting(version: Version) -> frozenset[str]:

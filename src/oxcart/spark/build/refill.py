@@ -4,8 +4,11 @@ A gap is a run of entries that the server trimmed before they were read: all bet
 the entry after it. A job's record outlives them. It has the times when the job was added, last started and
 ended. A time strictly inside a gap means that its event is one of the lost ones. It becomes a row of bronze
 of the kind ``refill`` with an ordinal of the gap, together with the record that a worker would have written:
-how the job failed, its tags and correlation id. Earlier attempts and removed jobs stay lost. The gap's row
-counts the refilled entries.
+how the job failed, its tags and correlation id.
+
+The stream of attempt records is trimmed by itself. A record that was read, but whose event was not, restores
+the start and the end of its attempt, also of earlier attempts and removed jobs. What no record has stays
+lost. The gap's row counts the refilled entries.
 
 Records bear the time of the client that wrote them, gaps that of the server. So an event that was read within
 a few seconds of a gap is not refilled again, and one at the very edge of a gap may be missed.
@@ -35,6 +38,17 @@ MARK = "refill"
 #: How far the clocks of clients may differ from the server's, in ms.
 SKEW = 10_000
 _DAY_MS = 86_400_000
+#: The event that ended an attempt, by the outcome in its record. A retry without a delay has another event,
+#: which nothing else tells.
+_ENDS = {
+    "completed": "completed",
+    "failed": "failed",
+    "retried": "delayed",
+    "snoozed": "delayed",
+    "given_back": "waiting",
+}
+#: The ranks of a start and an end among the events of one ms.
+_STARTED, _ENDED = 2, 3
 #: Columns of a job's record about its failure, and the fields of an attempt record for them.
 _FAILED = {"category": "category", "code": "code", "formal_state": "state"}
 
@@ -190,9 +204,16 @@ class Refill:
         if "namespace" not in self._options:  # a lane of BullMQ's has a stream of its own
             jobs = jobs.filter(fn.concat_ws("@", "queue", "lane") == hole.queue)
         known = jobs.select("job_id", fn.explode(fn.array(*moments())).alias("_m")).select("job_id", "_m.*")
+        recorded = self._recorded(hole)
+        known = _without(known, recorded).withColumn("entry_id", fn.lit(None).cast("string"))
+        known = known.unionByName(recorded.drop("ended_ms"), allowMissingColumns=True)
         # Both ends included: of the events in the same millisecond, those that were read are left out below.
         inside = known.filter(fn.col("at_ms").between(hole.after_ms, hole.before_ms))
-        unread = inside.join(fn.broadcast(self._read_nearby(hole)), ["job_id", "event"], "left_anti")
+        # An end that has an id is known to be unread, though other ends of its job may have been read.
+        nearby = self._read_nearby(hole).distinct().withColumn("_read", fn.lit(True))
+        unread = inside.join(fn.broadcast(nearby), ["job_id", "event"], "left").filter(
+            fn.col("_read").isNull() | fn.col("entry_id").isNotNull()
+        )
         by_time = Window.orderBy("at_ms", "rank", "job_id")
         ordinal = fn.lit(hole.first) + fn.row_number().over(by_time) - 1
         rows = unread.withColumn("ordinal", ordinal).filter(fn.col("ordinal") < hole.first + hole.lost)
@@ -200,9 +221,43 @@ class Refill:
             {
                 "queue": fn.lit(hole.queue),
                 "life": fn.lit(hole.life),
-                "entry_id": fn.concat_ws("-r", "at_ms", "ordinal"),
+                "entry_id": fn.coalesce("entry_id", fn.concat_ws("-r", "at_ms", "ordinal")),
             }
+        ).drop("_read")
+
+    def _recorded(self, hole: Hole) -> DataFrame:
+        """Starts and ends of attempts whose records were read, while the events that ended them were not."""
+        first, last = day_of(hole.after_ms), day_of(hole.before_ms)
+        days = {day for _, day, _ in self._lake.head().parts(BRONZE) if first <= day <= last}
+        rows = self._tables.read(BRONZE, days=days, queues=[hole.queue]).filter(
+            (fn.col("queue") == hole.queue)
+            & (fn.col("kind") == ENTRY)
+            & fn.col("at_ms").between(hole.after_ms, hole.before_ms)
         )
+        read = rows.filter(fn.col("stream") == EVENTS).select("job_id", "entry_id")
+        records = rows.filter((fn.col("stream") == ATTEMPTS) & fn.col("event").isin(*_ENDS))
+        events = fn.create_map(*(fn.lit(word) for pair in _ENDS.items() for word in pair))
+
+        def number(name: str) -> Column:
+            return fn.get_json_object("extra", f"$.{name}").try_cast("bigint")
+
+        start = fn.struct(
+            fn.lit(_STARTED).alias("rank"),
+            fn.lit("active").alias("event"),
+            number("began").alias("at_ms"),
+            fn.lit(None).cast("string").alias("entry_id"),
+            fn.lit(None).cast("string").alias("reason"),
+        )
+        end = fn.struct(
+            fn.lit(_ENDED).alias("rank"),
+            events[fn.col("event")].alias("event"),
+            "at_ms",
+            "entry_id",
+            fn.when(fn.col("event") == "failed", fn.col("reason")).alias("reason"),
+        )
+        lost = records.join(read, ["job_id", "entry_id"], "left_anti")
+        both = lost.select("job_id", number("ended").alias("ended_ms"), fn.explode(fn.array(start, end)))
+        return both.select("job_id", "ended_ms", "col.*")
 
     def _read_nearby(self, hole: Hole) -> DataFrame:
         """Job and event of entries just before and just after a gap."""
@@ -210,11 +265,23 @@ class Refill:
         edges = [hole.after_ms - SKEW, hole.after_ms, hole.before_ms, hole.before_ms + SKEW]
         bronze = self._tables.read(BRONZE, days={day_of(max(0, ms)) for ms in edges}, queues=[hole.queue])
         return bronze.filter(
-            (fn.col("kind") == ENTRY)
+            fn.col("kind").isin(ENTRY, REFILL)  # two gaps may share a millisecond
             & (fn.col("stream") == EVENTS)
             & (fn.col("life") == hole.life)
             & (at.between(*edges[:2]) | at.between(*edges[2:]))
         ).select("job_id", "event")
+
+
+def _without(known: DataFrame, recorded: DataFrame) -> DataFrame:
+    """The moments of jobs without starts and ends that records of attempts have too."""
+    over = fn.max(fn.col("event").isin("completed", "failed"))
+    ends = recorded.filter(fn.col("rank") == _ENDED).groupBy("job_id")
+    found = ends.agg(fn.max("ended_ms").alias("_ended"), over.alias("_over"))
+    same = fn.when(fn.col("rank") == _STARTED, fn.col("at_ms") <= fn.col("_ended")).when(
+        fn.col("rank") == _ENDED, fn.col("_over")
+    )
+    joined = known.join(found, ["job_id"], "left")
+    return joined.filter(~fn.coalesce(same, fn.lit(False))).drop("_ended", "_over")
 
 
 def write_refill(tables: Tables, found: DataFrame) -> tuple[list[File], list[File]]:

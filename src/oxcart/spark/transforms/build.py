@@ -17,7 +17,7 @@ from oxcart.spark.transforms import events
 from oxcart.spark.transforms.attempts import attempts
 from oxcart.spark.transforms.failures import cluster_tallies, clusters, failures
 from oxcart.spark.transforms.flows import flows
-from oxcart.spark.transforms.gaps import counts, gaps
+from oxcart.spark.transforms.gaps import counts, gaps, record_gaps
 from oxcart.spark.transforms.jobs import jobs
 from oxcart.spark.transforms.metrics import figures, queue_metrics, window_tallies
 from oxcart.spark.transforms.schedules import firings
@@ -46,11 +46,13 @@ class Earlier:
         after: The time by which a settled row has ended; it may differ by queue.
         tallies: The tallies of open windows and of clusters of failures.
         gaps: The gaps.
+        records: The attempt records after gaps of their stream.
     """
 
     after: Column
     tallies: DataFrame
     gaps: DataFrame
+    records: DataFrame
 
 
 def tables(
@@ -96,13 +98,16 @@ def tables(
         "jobs": known_jobs,
         "counts": sampled,
     }
-    holes = None
+    holes = unrecorded = None
     if not gapless or "gaps" not in without:
         made["gaps"] = lost = gaps(bronze)
         if not gapless:
             holes = lost if earlier is None else lost.unionByName(earlier.gaps)
+            unrecorded = record_gaps(
+                holes, bronze if earlier is None else bronze.unionByName(earlier.records)
+            )
     makers: dict[str, Callable[[], DataFrame]] = {
-        "transitions": lambda: transitions(generations, holes),
+        "transitions": lambda: transitions(generations, holes, unrecorded),
         "flows": lambda: flows(generations, known_jobs),
         "firings": lambda: firings(generations, known_jobs),
         "quarantine": lambda: events.quarantine(bronze),

@@ -16,6 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from oxcart.broker.export import ATTEMPTS, EVENTS
+from oxcart.broker.port.values import LIFETIME_OVER
 from oxcart.model.event import EVENT_NAMES
 from oxcart.spark.read.entries import ENTRY, REFILL
 
@@ -29,6 +30,9 @@ PLACES = ("waiting", "delayed", "waiting-children", "active", "completed", "fail
 PLACE_EVENTS = ("added", *PLACES, "stalled", "retries-exhausted")
 #: Events that must have a job id.
 JOB_EVENTS = (*PLACE_EVENTS, "progress", "duplicated", "debounced", "deduplicated")
+#: Lists of the wire whose jobs no worker runs, as `prev` of an event names them. A parent that waits for
+#: children may fail by one of them.
+_IDLE = ("wait", "waiting", "paused", "prioritized", "delayed")
 #: Terminal states.
 OVER = ("completed", "failed", "dead_letter", "cancelled", "removed")
 
@@ -121,8 +125,8 @@ def generations(bronze: DataFrame) -> DataFrame:
 
     Adds ``first_id`` (names the generation), ``born`` (``added``, ``replayed``, or null where the beginning
     is unknown), ``attempt`` (0 before the first), ``state`` (null for events that change none),
-    ``from_state``, ``from_ordinal``, ``ready_ms`` (when the job last became ready), ``life_name`` (the job's
-    name, if known by then), and the fields of the attempt record (``r``).
+    ``from_state``, ``from_ordinal``, ``from_ms``, ``ready_ms`` (when the job last became ready),
+    ``life_name`` (the job's name, if known by then), and the fields of the attempt record (``r``).
     """
     mine = job_events(bronze)
     # Everything below is by job: rows are shuffled once, and sorted once.
@@ -181,7 +185,7 @@ def generations(bronze: DataFrame) -> DataFrame:
             "life_name": of_generation("_name"),  # `added` has it, and begins a generation
         }
     )
-    state = fn.when(fn.col("state").isNotNull(), fn.struct("state", "ordinal", "life"))
+    state = fn.when(fn.col("state").isNotNull(), fn.struct("state", "ordinal", "life", "at_ms"))
     return (
         stated.withColumn("_last", last(state, before))
         .withColumn("_from", of_generation("_last"))
@@ -190,6 +194,7 @@ def generations(bronze: DataFrame) -> DataFrame:
                 "from_state": fn.coalesce(fn.col("_from.state"), fn.when(replayed, prev)),
                 "from_ordinal": fn.col("_from.ordinal"),
                 "from_life": fn.col("_from.life"),
+                "from_ms": fn.col("_from.at_ms"),
             }
         )
         .drop(
@@ -242,6 +247,11 @@ def _state(event: Column, came: Column, following: Column) -> Column:
             & (following == "retries-exhausted")
             & (category.isNull() | (category != "permanent")),
             "dead_letter",
+        )
+        # Without a record: a job that no worker runs was cancelled, or its lifetime is over.
+        .when(
+            (event == "failed") & category.isNull() & fn.col("prev").isin(*_IDLE),
+            fn.when(fn.col("reason") == LIFETIME_OVER, "dead_letter").otherwise("cancelled"),
         )
         .when(event == "failed", "failed")
         .when((event == "delayed") & (fn.col("r.outcome") == "snoozed"), "delayed")

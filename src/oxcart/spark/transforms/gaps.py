@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as fn
 
 from oxcart.broker.bullmq.keys import STATES
-from oxcart.spark.read.entries import COUNTS, GAP, RECREATED, REFILLED
+from oxcart.broker.export import ATTEMPTS
+from oxcart.spark.read.entries import COUNTS, ENTRY, GAP, RECREATED, REFILLED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,6 +36,23 @@ def gaps(bronze: DataFrame) -> DataFrame:
         fn.col("entry_id").alias("after_id"),
         "at_ms",
     )
+
+
+def record_gaps(gaps: DataFrame, bronze: DataFrame) -> DataFrame:
+    """Returns the times between which attempt records are lost: ``queue``, ``from_ms`` and ``until_ms``.
+
+    Args:
+        gaps: The gaps of the streams.
+        bronze: Rows of bronze, the first record after each gap among them; without it a gap has no end yet.
+    """
+    key = ["queue", "life", "ordinal"]
+    lost = gaps.filter((fn.col("stream") == ATTEMPTS) & fn.col("last_lost").isNotNull())
+    behind = lost.select(
+        "queue", "life", (fn.col("last_lost") + 1).alias("ordinal"), fn.col("at_ms").alias("from_ms")
+    )
+    records = bronze.filter((fn.col("stream") == ATTEMPTS) & (fn.col("kind") == ENTRY))
+    ends = records.select(*key, fn.col("at_ms").alias("until_ms"))
+    return behind.join(ends, key, "left").select("queue", "from_ms", "until_ms")
 
 
 def counts(bronze: DataFrame) -> DataFrame:

@@ -1,7 +1,8 @@
 """Every move of a job from state to state, checked against the model's table.
 
 A move is legal, illegal, or (null) unknown. It is unknown where it may hide lost moves: the first move of a
-generation whose beginning is unknown, and a move over a gap in the stream.
+generation whose beginning is unknown, a move over a gap in the stream, and a move while attempt records are
+lost, because without its record the state after an attempt is a guess.
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _REMOVED = "removed"
+#: The columns that identify a move.
+_MOVE = ("queue", "life", "ordinal")
 #: Every allowed move as text, replays included: the beginning of the generation shows which are replays.
 MOVES = sorted({f"{move.source}>{move.target}" for move in TRANSITIONS})
 
 
-def transitions(generations: DataFrame, gaps: DataFrame | None) -> DataFrame:
+def transitions(
+    generations: DataFrame, gaps: DataFrame | None, record_gaps: DataFrame | None = None
+) -> DataFrame:
     """Returns the moves; entering the present state again is no move.
 
     Args:
         generations: The events of jobs, by generation.
         gaps: The gaps of the streams; None for no gaps.
+        record_gaps: The times between which attempt records are lost; None for none.
     """
     source, target = fn.col("from_state"), fn.col("state")
     first = source.isNull()
@@ -59,10 +65,11 @@ def transitions(generations: DataFrame, gaps: DataFrame | None) -> DataFrame:
             fn.col("state").alias("to_state"),
             "legal",
             fn.coalesce("from_ordinal", fn.lit(0)).alias("_after"),
+            fn.coalesce("from_ms", "at_ms").alias("_since"),
         )
     )
     if gaps is None:
-        return moves.drop("_after")
+        return moves.drop("_after", "_since")
     holes = fn.broadcast(
         gaps.filter(fn.col("stream") == "events").select(
             fn.col("queue").alias("_queue"),
@@ -80,11 +87,23 @@ def transitions(generations: DataFrame, gaps: DataFrame | None) -> DataFrame:
         & (fn.col("_last") >= fn.col("_after"))
         & (fn.col("_first") <= fn.col("ordinal")),
         "left_semi",
-    ).select("queue", "life", "ordinal", fn.lit(True).alias("_hidden"))
+    ).select(*_MOVE)
+    if record_gaps is not None:
+        unsure = fn.broadcast(record_gaps.withColumnRenamed("queue", "_queue"))
+        hidden = hidden.unionByName(
+            wrong.join(
+                unsure,
+                (wrong["queue"] == unsure["_queue"])
+                & (fn.col("at_ms") >= fn.col("from_ms"))
+                & (fn.col("_since") <= fn.coalesce("until_ms", "at_ms")),
+                "left_semi",
+            ).select(*_MOVE)
+        ).distinct()
+    hidden = hidden.withColumn("_hidden", fn.lit(True))
     return (
-        moves.join(fn.broadcast(hidden), ["queue", "life", "ordinal"], "left")
+        moves.join(fn.broadcast(hidden), list(_MOVE), "left")
         .withColumn("legal", fn.when(fn.col("_hidden").isNull(), fn.col("legal")))
-        .drop("_hidden", "_after")
+        .drop("_hidden", "_after", "_since")
         .select(
             "day",
             "queue",
