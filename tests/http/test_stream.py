@@ -179,3 +179,28 @@ async def test_the_server_ends_while_a_stream_is_open(queue: Queue) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=30) as client, stream(client):
         async with asyncio.timeout(20):
             await server.stop()
+
+
+async def test_a_listener_beyond_the_bound_is_refused(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oxcart.http.hub.MOST", 1)
+    client = await serve(queue)
+    async with stream(client):
+        answer = await client.get("/api/v1/events")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "quota_exceeded")
+
+
+async def test_a_slow_listener_is_ended_and_continues_by_its_position(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oxcart.http.hub.BACKLOG", 3)
+    client = await serve(queue)
+    async with client.stream("GET", "/api/v1/events") as answer:
+        lines = answer.aiter_lines()
+        position = (await anext(lines)).removeprefix("id: ")
+        made = await queue.add_many([("t", None)] * 50)  # one page, more than a listener may fall behind
+        async with asyncio.timeout(30):
+            assert not [line async for line in lines if line.startswith("event: job")]
+    async with stream(client, since=position) as events:
+        assert [(await events.next()).data["id"] for _ in made] == [one.id for one in made]

@@ -27,7 +27,7 @@ from oxcart.queue import Queue
 log = logging.getLogger("oxcart.http")
 
 #: Messages that a slow listener may fall behind before its stream ends; it continues by its position.
-BACKLOG = 1000
+BACKLOG = 4000
 #: Seconds between attempts to read a stream whose server is away.
 AGAIN = 1.0
 #: Listeners at once.
@@ -130,15 +130,18 @@ class Hub:
         self._wanted = 0
         self._lock = asyncio.Lock()
 
-    @contextlib.asynccontextmanager
-    async def listen(self, since: Position | None) -> AsyncIterator[Listener]:
-        """Adds a listener. Its stream contains every event after this call, or after ``since``.
+    def check_room(self) -> None:
+        """Refuses a listener beyond the bound.
 
         Raises:
             ApiError: There are too many listeners.
         """
         if self._wanted >= MOST:
             raise ApiError(429, "quota_exceeded", f"there are already {MOST} listeners; try again later")
+
+    @contextlib.asynccontextmanager
+    async def listen(self, since: Position | None) -> AsyncIterator[Listener]:
+        """Adds a listener. Its stream contains every event after this call, or after ``since``."""
         self._wanted += 1
         try:
             await self._start()

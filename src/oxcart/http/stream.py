@@ -44,26 +44,23 @@ async def events(
     """Streams events: job.created, .started, .progress, .completed, .failed, .cancelled, .retried, .deleted.
 
     Data is the job as it was when the event was read, and ``{"id"}`` of a deleted one. A stream that falls
-    more than 1000 events behind ends; the client continues by ``Last-Event-ID``.
+    more than 4000 events behind ends; the client continues by ``Last-Event-ID``.
     """
     since = Position.parse(last_event_id) if last_event_id else None
     wanted = None if job_id in (None, "*") else job_id
-    # Enter before the answer begins, so that a refusal can still be one.
-    joining = service.hub.listen(since)
-    listener = await joining.__aenter__()
-
-    async def lines() -> AsyncIterator[bytes]:
-        try:
-            async for line in _lines(service, listener, wanted):
-                yield line
-        finally:
-            await joining.__aexit__(None, None, None)
-
+    service.hub.check_room()
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return Stream(lines(), media_type=_EVENT_STREAM, headers=headers)
+    return Stream(_lines(service, since, wanted), media_type=_EVENT_STREAM, headers=headers)
 
 
-async def _lines(service: Service, listener: Listener, wanted: str | None) -> AsyncIterator[bytes]:
+async def _lines(service: Service, since: Position | None, wanted: str | None) -> AsyncIterator[bytes]:
+    # Joined here and not before: a stream whose client is already gone never starts, and never ends either.
+    async with service.hub.listen(since) as listener:
+        async for line in _follow(service, listener, wanted):
+            yield line
+
+
+async def _follow(service: Service, listener: Listener, wanted: str | None) -> AsyncIterator[bytes]:
     yield _encode(str(listener.position), "connected", b'{"status":"connected"}')
     async for message in service.hub.missed(listener):
         if line := _line(listener, message, wanted):
