@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 #: Folders of tests that a fast run collects.
-FOLDERS = ("model", "broker", "engine", "queue", "sync", "testing", "compat", "observe", "http")
+FOLDERS = ("model", "broker", "engine", "queue", "sync", "testing", "compat", "observe")
 #: Files beside the folders that a fast run collects.
 FILES = ("test_dependencies.py", "test_public_names.py")
 #: Marks of tests that a fast run leaves out.
