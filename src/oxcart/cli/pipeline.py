@@ -210,7 +210,7 @@ def delta(lake: LakeOption = LAKE) -> None:
 @app.command()
 def expire(
     lake: LakeOption = LAKE,
-    keep: Annotated[int, typer.Option("--keep", help="How many versions stay at least.")] = 100,
+    keep: Annotated[int, typer.Option("--keep", help="How many versions stay at least.")] = 1,
     older_than: Annotated[str, typer.Option("--older-than", help="Younger versions stay too.")] = "1d",
 ) -> None:
     """Remove old versions of the tables, and files that no version needs."""

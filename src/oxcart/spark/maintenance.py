@@ -28,7 +28,7 @@ async def compact(lake: str) -> str:
     return await _command("compact", lake)
 
 
-async def expire(lake: str, keep: int = 100, older_than: str = "1d") -> str:
+async def expire(lake: str, keep: int = 1, older_than: str = "1d") -> str:
     """Drops old versions, and deletes files that no version names."""
     return await _command("expire", lake, keep=str(keep), older_than=older_than)
 
