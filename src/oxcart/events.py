@@ -220,7 +220,7 @@ class Results:
                     if future.done():
                         event = future.result()
                         future = self._expect(job_id)
-                        if ended.started and event.name == "completed":
+                        if ended.started:
                             continue  # it may be the end of a run before a retry, read late
                         found, value = await self._read_end(event)
                         if found:

@@ -31,6 +31,7 @@ APART = {
     ("history",): "reads the lake, not the server; test_history.py has hostile text",
     ("keys", "generate"): "prints a key of its own",
     ("pipeline",): "prints through the same module; its tables are tested with Spark",
+    ("serve",): "prints its own address, and logs, which the formatter cleans",
     ("server",): "prints its own address",
 }
 

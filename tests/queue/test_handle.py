@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import redis
@@ -20,6 +21,7 @@ from oxcart.model.errors import (
     ValidationError,
     WrongState,
 )
+from oxcart.model.event import Event
 from oxcart.testing import drain
 from tests.signals import eventually
 
@@ -69,6 +71,32 @@ class TestResult:
         assert await other == "read"
         await queue.jobs.remove("other")
         await drain(queue)
+        assert await waiting == "second"
+
+    async def test_a_failure_before_a_retry_that_is_read_after_its_end(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The reader is so far behind that the job has completed when it reads the failure."""
+        results = queue._core.results
+        monkeypatch.setattr(results, "_listen", AsyncMock())
+        outcomes = iter([PermanentError("first"), "second"])
+
+        @queue.fallback
+        async def work() -> Any:
+            if isinstance(outcome := next(outcomes), Exception):
+                raise outcome
+            return outcome
+
+        job = await queue.add("n")
+        await drain(queue)
+        await job.retry()
+        waiting = asyncio.create_task(job.result(timeout=20))
+        await eventually(lambda: job.id in results._waiting, "it waits")
+        await job.state()  # its look has been answered too: calls of one connection are in order
+        await drain(queue)
+        old = {b"event": b"failed", b"jobId": job.id.encode(), b"failedReason": b"first"}
+        [future] = results._waiting[job.id]
+        future.set_result(Event.parse("1-0", old, "q"))
         assert await waiting == "second"
 
     async def test_by_an_id_alone(self, queue: Queue) -> None:
