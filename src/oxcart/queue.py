@@ -196,13 +196,12 @@ class Queue:
             **options: Options of all of them; the options of a row override them.
         """
         core, rows = self._core, []
-        shared: dict[Handler | None, JobOptions] = {}
+        named, shared = core.handlers.named, dict[Handler | None, JobOptions]()
         for row in jobs:
-            handler = core.handlers.named(row[0])
+            handler = named(row[0])
             if handler is not None:
                 handler.check(row[1])
-            read = shared.get(handler)
-            if read is None:
+            if (read := shared.get(handler)) is None:
                 read = carry(core.read_options(options, None if handler is None else handler.options))
                 shared[handler] = read
             if len(row) > 2:
@@ -215,13 +214,24 @@ class Queue:
     ) -> list[JobHandle[Any]]:
         core = self._core
         broker, replicated = core.broker, core.is_replicated(durability)
-        encoded = [broker.encode(name, data, options) for name, data, options in jobs]
-        watched = [one[0] for one, job in zip(encoded, jobs, strict=True) if job[2].callback_url is not None]
+        encode, encoded = broker.encode, []
+        watched, is_routed = list[str](), False
+        for name, data, options in jobs:  # one pass: adds by the million go through here
+            one = encode(name, data, options)
+            encoded.append(one)
+            if options.callback_url is not None:
+                watched.append(one[0])
+            if options.target is not None:
+                is_routed = True
         if watched:
             await core.expect_webhooks(watched)
-        groups: dict[Core, Sequence[int]] = {core: range(len(jobs))}
-        if any(options.target is not None for _, _, options in jobs) and broker.lanes is not None:
-            groups = _by_lane(core, [options.target for _, _, options in jobs])
+        if not is_routed or broker.lanes is None:
+            all_added = await core.add(encoded, timeout=core.add_timeout, replicated=replicated)
+            return [
+                JobHandle(self, one.id, job[0], one.created, one.duplicate)
+                for one, job in zip(all_added, jobs, strict=True)
+            ]
+        groups = _by_lane(core, [options.target for _, _, options in jobs])
         handles: dict[int, JobHandle[Any]] = {}
         left = time_left(core.add_timeout)
         try:
