@@ -24,6 +24,7 @@ from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import Added, BrokerSource, ServedBroker
 from oxcart.broker.sealing import Sealer
 from oxcart.engine.handler import Handlers
+from oxcart.engine.tracing import Tracing
 from oxcart.engine.webhooks.queue import SUFFIX, WebhookQueue, queue_options
 from oxcart.engine.webhooks.sender import Webhooks
 from oxcart.events import Results
@@ -32,6 +33,9 @@ from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.options import Durability, JobOptions, OptionKwargs
 from oxcart.model.priority import formal_priority
 from oxcart.model.target import Target, base_of, lane_name
+
+#: Bounds of ``keep_events``.
+LEAST_EVENTS, MOST_EVENTS = 100, 10_000_000
 
 
 class Core:
@@ -48,6 +52,7 @@ class Core:
         key_ring: Keys that seal stored values, or None.
         priorities: ``"formal"`` if priorities are names, or None.
         reconnect: Pauses and limit of attempts to reach a lost server; None for the default.
+        tracing: Makes spans of what happens to its jobs, or None.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Core:
         priorities: Literal["formal"] | None,
         key_ring: KeyRing | None,
         webhooks: Webhooks | None,
+        tracing: Tracing | None,
+        keep_events: int | None,
         defaults: OptionKwargs,
     ) -> None:
         self.prefix = check_place(protocol, name, prefix, namespace)
@@ -83,6 +90,7 @@ class Core:
         self.priorities = priorities
         self.add_timeout = add_timeout
         self.key_ring = key_ring
+        self.tracing = tracing
         self.handlers = Handlers()
         self.reconnect: Reconnect | None = None
         self.brokers = broker
@@ -97,6 +105,12 @@ class Core:
         self._lanes: dict[str, Core] = {}
         self._bound: Bound | None = None  # the one used last
         self._bounds: dict[asyncio.AbstractEventLoop, Bound] = {}
+        self._keep_events = keep_events
+        if keep_events is not None:
+            self.capabilities.require("keep_events")
+            if type(keep_events) is not int or not LEAST_EVENTS <= keep_events <= MOST_EVENTS:
+                bound = f"an integer from {LEAST_EVENTS} to {MOST_EVENTS}"
+                raise ValidationError("keep_events", bound, keep_events)
         if webhooks is not None:
             self.capabilities.require("webhooks")
         given: OptionKwargs = {**defaults}
@@ -181,6 +195,7 @@ class Core:
             reconnect=reconnect or self.reconnect,
             key_ring=self.key_ring,
             formal=self.priorities == "formal",
+            **({} if self._keep_events is None else {"keep_events": self._keep_events}),
         )
 
     @contextlib.contextmanager
@@ -332,6 +347,7 @@ class Core:
                 server=self.server,
                 prefix=self.prefix,
                 key_ring=self.key_ring,
+                tracing=self.tracing,
                 **queue_options(self._webhooks),
             )
             self._webhook_queue = WebhookQueue(queue, self._webhooks)

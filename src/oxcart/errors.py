@@ -55,6 +55,7 @@ from oxcart.model.errors import (
     WrongState,
 )
 from oxcart.model.failure import JobCancelled, PermanentError, RateLimited, TemporaryError
+from oxcart.model.steps import SignalTimeout, StepError
 
 if TYPE_CHECKING:
     from oxcart.broker.addresses import AddressBlocked
@@ -123,6 +124,8 @@ __all__ = [
     "SchedulerOwned",
     "ScriptError",
     "SealError",
+    "SignalTimeout",
+    "StepError",
     "TemporaryError",
     "TreeTooLarge",
     "Unacknowledged",

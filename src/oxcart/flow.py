@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from oxcart.broker.port.results import AddedTree
 from oxcart.engine.running import carry
+from oxcart.engine.tracing import names_in, traced_trees
 from oxcart.handle import JobHandle
 from oxcart.model.errors import ValidationError
 from oxcart.model.flow import FlowView, OnFailure, Tree
 from oxcart.model.graph import Kind
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions, OptionKwargs
+from oxcart.model.target import base_of
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
@@ -137,13 +139,21 @@ class Flow:
             BrokerTimeout: The server could not be reached in time; nothing was written.
             OutcomeUnknown: No answer in time; with ids of your own it is safe to repeat.
         """
-        queue, broker = self.queue, self.queue._core.broker
-        flows = broker.capabilities.part(broker.flows, "flows")
-        added = await flows.add(
-            self.tree(), timeout=queue._core.add_timeout, replicated=queue._core.is_replicated()
-        )
+        tracing, tree = self.queue._core.tracing, self.tree()
+        if tracing is None:
+            added = await self._add(tree)
+        else:
+            protocol, names = self.queue.capabilities.protocol, names_in([tree])
+            with tracing.add(protocol, base_of(self.queue.name), names) as span:
+                added = await self._add(traced_trees([tree], span.context)[0])
+                span.added([added.id], int(added.created))
         await _expect_webhooks(self, added)
         return _handles(self, added)
+
+    async def _add(self, tree: Tree) -> AddedTree:
+        core = self.queue._core
+        flows = core.part(core.broker.flows, "flows")
+        return await flows.add(tree, timeout=core.add_timeout, replicated=core.is_replicated())
 
 
 class FlowHandle(JobHandle[Any]):

@@ -17,13 +17,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from oxcart.broker.port.results import AddedNode
 from oxcart.engine.running import carry
+from oxcart.engine.tracing import traced_nodes
 from oxcart.flow import Flow
 from oxcart.handle import JobHandle
 from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.graph import Edge, Existing, Kind, Node
 from oxcart.model.names import check_job_name
 from oxcart.model.options import Durability, JobOptions, OptionKwargs
+from oxcart.model.target import base_of
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
@@ -216,14 +219,15 @@ class Graph:
         """
         if not self.jobs:
             return []
-        broker = self.queue._core.broker
-        graphs = broker.capabilities.part(broker.graphs, "graphs")
+        tracing, nodes = self.queue._core.tracing, self.nodes()
         try:
-            added = await graphs.add(
-                self.nodes(),
-                timeout=self.queue._core.add_timeout,
-                replicated=self.queue._core.is_replicated(durability),
-            )
+            if tracing is None:
+                added = await self._add(nodes, durability)
+            else:
+                protocol, names = self.queue.capabilities.protocol, [node.name for node in nodes]
+                with tracing.add(protocol, base_of(self.queue.name), names) as span:
+                    added = await self._add(traced_nodes(nodes, span.context), durability)
+                    span.added([one.id for one in added], sum(one.created for one in added))
         except Unacknowledged as error:
             named = (job._options.job_id for job in self.jobs)
             raise error.of_jobs(one for one in named if one is not None) from error
@@ -234,6 +238,11 @@ class Graph:
             JobHandle(job.queue, one.id, job.name, one.created, one.duplicate)
             for job, one in zip(self.jobs, added, strict=True)
         ]
+
+    async def _add(self, nodes: Sequence[Node], durability: Durability | None) -> list[AddedNode]:
+        core = self.queue._core
+        graphs = core.part(core.broker.graphs, "graphs")
+        return await graphs.add(nodes, timeout=core.add_timeout, replicated=core.is_replicated(durability))
 
 
 def _listed(given: Iterable[Dependency], field: str) -> list[Dependency]:

@@ -172,6 +172,10 @@ class JobHandle(Parent, Generic[R]):
         """Cancels the job; see ``queue.jobs.cancel``."""
         return await self.queue.jobs.cancel(self.id, reason, force=force)
 
+    async def signal(self, signal: str, data: Any = None) -> bool:
+        """Sends a signal to the job; see ``queue.jobs.signal``."""
+        return await self.queue.jobs.signal(self.id, signal, data)
+
     async def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless it is leased."""
         await self.queue.jobs.remove(self.id, children=children)

@@ -13,25 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, cast
-
-import msgspec
 
 from oxcart.broker.cancellations import refusal
 from oxcart.broker.port.parts import Bulk, Cancelling
-from oxcart.broker.port.results import ASKED, CANCELLED, Cancelled, Series
+from oxcart.broker.port.results import ASKED, CANCELLED, Cancellation, Cancelled, Series
+from oxcart.broker.port.steps import WOKEN
 from oxcart.broker.progress import OnProgress, Progress, silent
 from oxcart.broker.search import MOST, Found, Scan, search
 from oxcart.handle import JobHandle
+from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import AmbiguousId, JobNotFound, ValidationError
-from oxcart.model.failure_groups import FailureGroup, FailureGroups
+from oxcart.model.failure_groups import FailureGroup, FailureGroups, Failures
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
 from oxcart.model.moment import When
 from oxcart.model.options import MAX_PRIORITY
 from oxcart.model.search import WIRE, JobSearch, choose_lists
+from oxcart.model.steps import check_step_name
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
@@ -67,31 +67,6 @@ CANDIDATES = 10
 
 #: The reason of a cancellation without one.
 NO_REASON = "cancelled"
-
-
-class Cancellation(StrEnum):
-    """The result of cancelling a job."""
-
-    CANCELLED = "cancelled"
-    REQUESTED = "requested"
-
-
-class Failures(msgspec.Struct):
-    """Failed jobs in groups.
-
-    Attributes:
-        groups: The groups, those with most jobs first.
-        failed: How many failed jobs there are, as far as they were read.
-        exact: Whether all failed jobs were read.
-        looked_at: How many jobs were read.
-        total: How many jobs are in the searched lists.
-    """
-
-    groups: Sequence[FailureGroup]
-    failed: int
-    exact: bool
-    looked_at: int
-    total: int
 
 
 class Jobs:
@@ -174,6 +149,7 @@ class Jobs:
         category: str | Iterable[str] | None = None,
         tags: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
+        priority: int | Iterable[int] | None = None,
         since: When | None = None,
         until: When | None = None,
         first: int = 0,
@@ -196,6 +172,7 @@ class Jobs:
             category: Only jobs whose failure is of these categories.
             tags: Only jobs that have all of these tags.
             correlation_id: Only jobs of this correlation id.
+            priority: Only jobs of these priorities, as numbers of the wire.
             since: Only jobs that changed at this time or later.
             until: Only jobs that changed at this time or earlier.
             first: How many to skip.
@@ -210,7 +187,9 @@ class Jobs:
         if type(first) is not int or first < 0:
             raise ValidationError("first", "an integer, at least 0", first)
         check_limit(limit)
-        chosen = await self._search(name, reason, worker, category, tags, correlation_id, since, until)
+        chosen = await self._search(
+            name, reason, worker, category, tags, correlation_id, since, until, priority
+        )
         return await search(
             self._queue._core.broker,
             lists,
@@ -309,12 +288,15 @@ class Jobs:
 
         Args:
             job_id: The job.
-            children: Whether to remove the jobs below it as well.
+            children: Whether to remove the jobs below it as well. Not with Bridge.
 
         Raises:
             JobNotFound: There is no such job.
             JobLocked: A worker runs it.
+            NotSupported: The protocol has no children. Nothing was removed.
         """
+        if children:
+            self._queue.capabilities.require("flows")
         await self._queue._core.broker.remove_job(job_id, children=children)
 
     async def cancel(self, job_id: str, reason: str = "", *, force: bool = False) -> Cancellation:
@@ -346,6 +328,32 @@ class Jobs:
         if code == ASKED:
             return Cancellation.REQUESTED
         raise refusal(code, job_id)
+
+    async def signal(self, job_id: str, signal: str, data: Any = None) -> bool:
+        """Sends a signal to a job, for ``await job.wait_signal(signal)`` in its handler.
+
+        A job that waits for it runs at once. Otherwise the signal is kept in the job until its handler waits
+        for it. Signals of one name are received in the order in which they were sent.
+
+        Args:
+            job_id: The job.
+            signal: The signal's name.
+            data: Anything JSON can hold.
+
+        Returns:
+            Whether the job waited for it.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It has ended.
+            StepError: The name is malformed, or over 1 MiB of signals wait for the job.
+        """
+        check_step_name(signal, "signal")
+        broker = self._queue._core.broker
+        body = payload.encode(data, field="signal data")
+        if broker.sealer is not None:
+            body = broker.sealer.seal("signal", job_id, body, signal)
+        return await broker.steps.signal(job_id, signal, body) == WOKEN
 
     # -- many jobs
 
@@ -518,6 +526,7 @@ class Jobs:
         correlation_id: str | None,
         since: When | None,
         until: When | None,
+        priority: int | Iterable[int] | None = None,
     ) -> JobSearch:
         return JobSearch.build_search(
             now_ms=await self._queue._core.broker.now(),
@@ -527,6 +536,7 @@ class Jobs:
             category=category,
             tags=tags,
             correlation_id=correlation_id,
+            priority=priority,
             since=since,
             until=until,
         )

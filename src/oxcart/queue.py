@@ -10,23 +10,28 @@ child. Adds of one turn of the loop share a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from oxcart._core import Core
+from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.capabilities import Capabilities
 from oxcart.broker.clock import time_left
 from oxcart.broker.connection import Server
 from oxcart.broker.factory import ProtocolName
 from oxcart.broker.keyring import KeyRing
+from oxcart.broker.location import is_web_url
 from oxcart.broker.port import BrokerSource
 from oxcart.dead_letters import DeadLetters
 from oxcart.deduplication import Deduplication
 from oxcart.engine.batch_handler import BatchHandler
 from oxcart.engine.handler import Handler, RunKind
+from oxcart.engine.runners import BUILT_IN, find_runner
 from oxcart.engine.running import RunningJob, carry
 from oxcart.engine.sync_running import SyncRunningJob
+from oxcart.engine.tracing import Tracing, traced_rows
 from oxcart.engine.webhooks.sender import Webhooks
 from oxcart.events import Events
 from oxcart.flow import Flows
@@ -40,9 +45,9 @@ from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import Durability, JobOptions, OptionKwargs
 from oxcart.model.schedule import Schedule
-from oxcart.model.target import Target
+from oxcart.model.target import Target, base_of
 from oxcart.schedules import Schedules
-from oxcart.task import BatchMaker, Task, TaskMaker
+from oxcart.task import BatchMaker, SparkTaskMaker, Task, TaskMaker
 from oxcart.workers import Namespace, Workers
 
 P = ParamSpec("P")
@@ -59,7 +64,8 @@ class Queue:
 
     Args:
         name: The queue's name; the same name in a Node service is the same queue.
-        url: The server; by default ``OXCART_URL``, and without that the embedded Valkey.
+        url: The server; by default ``OXCART_URL``, and without that the embedded Valkey. With ``https://``
+            or ``http://`` it is an HTTP API of Oxcart, for services without access to the server.
         prefix: The prefix of the queue's keys, ``bull`` by default; all peers must use the same.
         protocol: ``bullmq``, or ``bridge``, whose queues are job types.
         namespace: With ``protocol="bridge"``, the prefix of all keys, ``bridge`` by default.
@@ -75,11 +81,21 @@ class Queue:
             ``low`` and ``bulk``. Otherwise they are the wire's numbers.
         key_ring: Keys that seal payloads and checkpoints when they are stored. Plaintext is refused then.
         webhooks: How completion webhooks are signed and sent. Without it, none is sent.
+        keep_events: About how many events the queue keeps, 10 000 unless a peer set another number. Each job
+            writes three or more. Readers that are further behind miss events.
+        tracing: Makes spans of adds and attempts: ``oxcart.observe.tracing.Tracing()``.
         **defaults: Options of jobs that do not set their own.
     """
 
     #: The queue of a lane, whose connection the lane shares.
     _root: Queue | None = None
+
+    def __new__(cls, name: str = "", *_: Any, **given: Any) -> Queue:
+        """Makes a queue behind an HTTP API if the URL is that of one."""
+        if cls is Queue and is_web_url(given):
+            # By its name, because the API stands above the queue.
+            return cast(Queue, object.__new__(import_module("oxcart.http.remote").RemoteQueue))
+        return object.__new__(cls)
 
     def __init__(
         self,
@@ -98,6 +114,8 @@ class Queue:
         priorities: Literal["formal"] | None = None,
         key_ring: KeyRing | None = None,
         webhooks: Webhooks | None = None,
+        tracing: Tracing | None = None,
+        keep_events: int | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         self._core = Core(
@@ -115,6 +133,8 @@ class Queue:
             priorities=priorities,
             key_ring=key_ring,
             webhooks=webhooks,
+            tracing=tracing,
+            keep_events=keep_events,
             defaults=defaults,
         )
 
@@ -195,43 +215,60 @@ class Queue:
             durability: ``"replicated"`` or ``"acknowledged"``, instead of the queue's.
             **options: Options of all of them; the options of a row override them.
         """
-        core, rows = self._core, []
-        named, shared = core.handlers.named, dict[Handler | None, JobOptions]()
+        return await self._add(self._read_rows(jobs, options), durability)
+
+    def _read_rows(self, jobs: Iterable[Row], options: OptionKwargs) -> Iterator[tuple[str, Any, JobOptions]]:
+        core = self._core
+        known: dict[str, tuple[Callable[[Any], None] | None, JobOptions]] = {}
         for row in jobs:
-            handler = named(row[0])
-            if handler is not None:
-                handler.check(row[1])
-            if (read := shared.get(handler)) is None:
+            name = row[0]
+            try:
+                check, read = known[name]
+            except (KeyError, TypeError):  # a name that cannot be a key is refused where the job is encoded
+                handler = core.handlers.named(name)
+                check = None if handler is None else handler.check
                 read = carry(core.read_options(options, None if handler is None else handler.options))
-                shared[handler] = read
+                if isinstance(name, str):
+                    known[name] = check, read
+            if check is not None:
+                check(row[1])
             if len(row) > 2:
                 read = core.read_options(cast(OptionKwargs, dict(row[2])), read)
-            rows.append((row[0], row[1], read))
-        return await self._add(rows, durability)
+            yield name, row[1], read
 
     async def _add(
-        self, jobs: Sequence[tuple[str, Any, JobOptions]], durability: Durability | None = None
+        self,
+        jobs: Iterable[tuple[str, Any, JobOptions]],
+        durability: Durability | None = None,
+        *,
+        traced: bool = False,
     ) -> list[JobHandle[Any]]:
         core = self._core
+        if core.tracing is not None and not traced:
+            return await self._add_traced(core.tracing, jobs, durability)
         broker, replicated = core.broker, core.is_replicated(durability)
-        encode, encoded = broker.encode, []
-        watched, is_routed = list[str](), False
-        for name, data, options in jobs:  # one pass: adds by the million go through here
+        encode = broker.encode
+        encoded: list[Encoded] = []
+        names: list[str] = []
+        watched: list[str] = []
+        targets: dict[int, Target] = {}
+        for name, data, options in jobs:  # one pass that keeps no row: adds by the million go through here
             one = encode(name, data, options)
-            encoded.append(one)
             if options.callback_url is not None:
                 watched.append(one[0])
             if options.target is not None:
-                is_routed = True
+                targets[len(encoded)] = options.target
+            encoded.append(one)
+            names.append(name)
         if watched:
             await core.expect_webhooks(watched)
-        if not is_routed or broker.lanes is None:
+        if not targets or broker.lanes is None:
             all_added = await core.add(encoded, timeout=core.add_timeout, replicated=replicated)
             return [
-                JobHandle(self, one.id, job[0], one.created, one.duplicate)
-                for one, job in zip(all_added, jobs, strict=True)
+                JobHandle(self, one.id, name, one.created, one.duplicate)
+                for one, name in zip(all_added, names, strict=True)
             ]
-        groups = _by_lane(core, [options.target for _, _, options in jobs])
+        groups = _by_lane(core, [targets.get(place) for place in range(len(encoded))])
         handles: dict[int, JobHandle[Any]] = {}
         left = time_left(core.add_timeout)
         try:
@@ -242,12 +279,25 @@ class Queue:
                 for place, one in zip(places, added, strict=True):
                     # A job that existed before may be in another lane.
                     queue = lane if one.created else self
-                    handles[place] = JobHandle(queue, one.id, jobs[place][0], one.created, one.duplicate)
+                    handles[place] = JobHandle(queue, one.id, names[place], one.created, one.duplicate)
         except Unacknowledged as error:
             if len(groups) == 1:
                 raise
             raise error.of_jobs(job_id for job_id, _ in encoded) from error
-        return [handles[place] for place in range(len(jobs))]
+        return [handles[place] for place in range(len(encoded))]
+
+    async def _add_traced(
+        self,
+        tracing: Tracing,
+        jobs: Iterable[tuple[str, Any, JobOptions]],
+        durability: Durability | None,
+    ) -> list[JobHandle[Any]]:
+        core = self._core
+        names = [name for name, _, _ in jobs] if isinstance(jobs, list) else []
+        with tracing.add(core.capabilities.protocol, base_of(self.name), names) as span:
+            handles = await self._add(traced_rows(jobs, span.context), durability, traced=True)
+            span.added([one.id for one in handles], sum(one.created for one in handles))
+            return handles
 
     # -- handlers
 
@@ -288,13 +338,27 @@ class Queue:
         **options: Unpack[OptionKwargs],
     ) -> BatchMaker: ...
 
+    @overload
+    def job(
+        self,
+        *,
+        run: Literal["spark"],
+        master: str | None = None,
+        conf: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        **options: Unpack[OptionKwargs],
+    ) -> SparkTaskMaker: ...
+
     def job(  # type: ignore[misc]  # mypy does not match unpacked options with **options
         self,
         function: Callable[..., Any] | None = None,
         /,
         *,
         name: str | None = None,
-        run: RunKind | None = None,
+        run: RunKind | str | None = None,
         cron: str | None = None,
         every: Duration | None = None,
         tz: str = "UTC",
@@ -308,6 +372,7 @@ class Queue:
             function: The function, when used as ``@queue.job`` without arguments.
             name: The job name; the function's own by default.
             run: ``thread`` (the default of a plain function) or ``process``; async functions run in the loop.
+                ``spark`` runs a Spark application, and takes ``master`` and ``conf`` (docs/spark-jobs.md).
             cron: A cron expression by which it runs without a payload. A worker stores the schedule, under
                 the job's name, when it starts, and removes it when the declaration is gone.
             every: Or an interval. Not with Bridge.
@@ -315,7 +380,7 @@ class Queue:
             batch: The most jobs of one call, 2 to 10 000. The function takes a list of payloads and returns
                 one result per item, in order: a value, an exception, ``Retry``, ``Snooze`` or ``Cancel``.
             within: How long the first job of a batch waits for others.
-            **options: Options of jobs enqueued through it.
+            **options: Options of jobs enqueued through it, and the settings of a runner.
 
         Raises:
             ValidationError: An option is wrong, a parameter cannot be filled, or the name is taken.
@@ -328,17 +393,24 @@ class Queue:
         elif tz != "UTC":
             raise ValidationError("tz", "left out without cron", tz)
 
-        def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            called = check_job_name(name or function.__name__)
+        settings = {}
+        if run is not None and run not in BUILT_IN:
+            settings = {one: options.pop(one) for one in find_runner(run).settings & options.keys()}
+
+        def decorate(function: Callable[..., Any] | str | Path) -> Task[..., Any, Any]:
+            own = Path(function).stem if isinstance(function, str | Path) else function.__name__
+            called = check_job_name(name or own)
             read = self._core.read_options(cast(OptionKwargs, options))
             if batch is None:
-                handler = Handler(called, function, run=run, options=read, schedule=schedule)
+                handler = Handler(
+                    called, function, run=run, options=read, schedule=schedule, settings=settings
+                )
             elif schedule is not None:
                 raise ValidationError("batch", "left out with a schedule", batch)
             else:
                 handler = BatchHandler(called, function, batch=batch, within=within, run=run, options=read)
             self._core.handlers.add(handler)
-            return Task(self, handler, function)
+            return Task(self, handler, handler.function)
 
         return decorate if function is None else decorate(function)
 

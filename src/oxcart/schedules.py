@@ -9,11 +9,13 @@ No other process is needed: the worker that claims a run, Node's or ours, makes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from oxcart.broker.port import parts
+from oxcart.engine.tracing import AddSpan, traced_options
 from oxcart.handle import JobHandle
 from oxcart.model import payload
 from oxcart.model.duration import Duration
@@ -21,6 +23,7 @@ from oxcart.model.errors import DecryptionError, PayloadError, ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import OptionKwargs
 from oxcart.model.schedule import Instant, Missed, Overlap, Schedule, Scheduler, check_scheduler_id
+from oxcart.model.target import base_of
 
 if TYPE_CHECKING:
     from oxcart.queue import Queue
@@ -107,7 +110,10 @@ class Schedules:
         store = self._store
         if (sealer := self._queue._core.sealer) is not None:
             body = sealer.seal("schedule", store.bound_id(schedule_id), body)
-        run = await store.upsert(schedule_id, schedule, called, body, own, missed=missed, overlap=overlap)
+        with self._span(called) as span:
+            if span is not None:
+                own = traced_options(own, span.context)
+            run = await store.upsert(schedule_id, schedule, called, body, own, missed=missed, overlap=overlap)
         if run is None:
             raise ValidationError("schedule", "one that fires before its end", cron or every)
         return JobHandle(self._queue, run, called, True)
@@ -141,6 +147,13 @@ class Schedules:
         A run that is already due, or running, is not removed and is the last.
         """
         return await self._store.remove(schedule_id)
+
+    def _span(self, name: str) -> AbstractContextManager[AddSpan | None]:
+        core = self._queue._core
+        if core.tracing is None:
+            return nullcontext()
+        protocol, queue = core.capabilities.protocol, base_of(core.name)
+        return core.tracing.add(protocol, queue, [name], operation="schedule")
 
     def _opened(self, found: Scheduler, *, lenient: bool) -> Scheduler:
         """Returns a schedule with its payload opened, if the queue has keys."""

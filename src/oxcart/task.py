@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import update_wrapper
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -51,7 +52,7 @@ class Task(Generic[P, C, R]):
         self.options: JobOptions = handler.options if options is None else options
         self.__wrapped__ = function
         parameters = inspect.signature(function).parameters.values()
-        filled = {handler.takes_job, *handler.needs}
+        filled = {handler.takes_job, *handler.needs, *handler.fills}
         self._fields = [parameter.name for parameter in parameters if parameter.name not in filled]
         self._takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
@@ -124,6 +125,16 @@ class BatchMaker(Protocol):
 
     @overload
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any, Any]: ...
+
+
+class SparkTaskMaker(Protocol):
+    """The decorator ``@queue.job(run="spark", …)``: takes a function of a session, or a script's path."""
+
+    @overload
+    def __call__(self, function: Callable[..., R], /) -> Task[..., R, R]: ...
+
+    @overload
+    def __call__(self, script: str | Path, /) -> Task[..., Any, Any]: ...
 
 
 class TaskMaker(Protocol):

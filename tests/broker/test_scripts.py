@@ -135,6 +135,7 @@ def test_protocols_share_parts() -> None:
         "memory.lua": "parts/base.lua",
         "resealing.lua": "reseal.lua",
         "signs.lua": "parts/outage.lua",
+        "steps.lua": "set_step.lua",
         "time.lua": "parts/base.lua",
     }
     assert list(takers) == SHARED

@@ -96,6 +96,24 @@ def _register(queue: Queue, journal: Journal, renewer: Callable[[], int | None])
             except asyncio.CancelledError:
                 journal.write("told", id=job.id)
 
+    def effect(job: RunningJob, number: int, dies: bool) -> int:
+        journal.write("effect", id=job.id, fencing=job.fencing, number=number)
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number * number
+
+    @queue.job
+    async def steps(job: RunningJob, kills: list[str]) -> list[Any]:
+        """Kills its own worker once per start: behind a step, within a step, or before a wait."""
+        start(job)
+        kill = kills[job.fencing - 1] if job.fencing <= len(kills) else ""
+        results = []
+        for number in (1, 2, 3):
+            results.append(await job.step(f"step-{number}", effect, job, number, kill == f"within {number}"))
+            if kill == f"behind {number}":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return [*results, await job.wait_signal("go")]
+
     @queue.job
     def thread(job: SyncRunningJob, seconds: float) -> dict[str, Any]:
         start(job)

@@ -115,6 +115,8 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await _add(broker, "keyed", idempotency_key="k", lifetime="1h", history=True)
     await _add(broker, "keyed-again", idempotency_key="k")
     await broker.expire()
+    broker._keep_events = 20_000
+    await _add(broker, "keeps-more-events")
     for state in ("wait", "delayed"):
         await broker.page(state, 0, 5)
         await broker.page(state, 0, 5, oldest=True)
@@ -122,6 +124,9 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     jobs = {job.id: job for job in (await broker.claim(Ask(20, worker="w"))).jobs}
     some = next(iter(jobs.values()))
     await broker.set_checkpoint(some.id, some.token, b"1")
+    await broker.steps.keep(some.id, some.token, "s", b"step\t1\t1\t1\t1\t\t\n1")
+    await broker.steps.receive(some.id, some.token, "go", "go", wait=b"wait\t", arrived=b"", late=b"")
+    await broker.steps.signal(some.id, "go", b"1")
     await broker.renew([Lease(job.id, job.token, job.starts) for job in jobs.values()], 30_000)
     client.delete(f"{at}:low:lock")
     await broker.renew([Lease("low", jobs["low"].token, jobs["low"].starts)], 30_000)

@@ -35,6 +35,12 @@ async def _resealing(queue: Queue) -> None:
     await reseal(queue._core.broker)
 
 
+async def _keep_events(queue: Queue) -> None:
+    core = queue._core
+    where: dict[str, Any] = {"protocol": core.protocol} if core.brokers is None else {"broker": core.brokers}
+    Queue(queue.name, keep_events=500, **where)
+
+
 #: A call that needs each feature.
 ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
     "after_any": lambda queue: queue.add("n", {}, after_any=["x"]),
@@ -51,6 +57,7 @@ ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
     "history": lambda queue: queue.add("n", {}, history=True),
     "idempotency": lambda queue: queue.add("n", {}, idempotency_key="x"),
     "intervals": lambda queue: queue.schedules.upsert("x", every="1h"),
+    "keep_events": _keep_events,
     "lanes": lambda queue: queue.lanes.counts(),
     "lifetime": lambda queue: queue.add("n", {}, lifetime="1h"),
     "limit_keys": lambda queue: queue.add("n", {}, limit_key="x"),
@@ -97,3 +104,23 @@ async def test_a_missing_feature_is_refused(venue: Venue, feature: str) -> None:
     needed = NEEDED.get(feature, feature)
     assert refused.value.feature == (feature if venue.capabilities.can(needed) else needed)
     assert venue.all_keys() == []
+
+
+@pytest.mark.parametrize(
+    ("feature", "ask"),
+    [
+        ("flows", lambda queue: queue.jobs.remove("x", children=True)),
+        ("minute_counts", lambda queue: _counting_worker(queue)),
+    ],
+)
+async def test_an_option_of_a_missing_feature_is_refused(
+    venue: Venue, feature: str, ask: Callable[[Queue], Awaitable[Any]]
+) -> None:
+    if venue.capabilities.can(feature):
+        pytest.skip("the protocol has it")
+    with pytest.raises(NotSupported):
+        await ask(venue.queue())
+
+
+async def _counting_worker(queue: Queue) -> None:
+    Worker(queue, metrics=60)

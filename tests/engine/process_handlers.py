@@ -224,3 +224,14 @@ def logs_and_dies(job: SyncRunningJob) -> None:
     for number in range(20):
         threading.Thread(target=job.log, args=(str(number),), daemon=True).start()
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def steps(job: SyncRunningJob, file: str) -> list[Any]:
+    def note(number: int) -> int:
+        with Path(file).open("a") as effects:
+            effects.write(f"{number}\n")
+        return number
+
+    first = job.step("first", note, 1)
+    job.sleep(0.001)
+    return [first, job.step("second", note, 2), job.wait_signal("go", "1h")]

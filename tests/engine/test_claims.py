@@ -103,7 +103,7 @@ class Desk:
             late=late,
         )
 
-    def _arrived(self, station: Station, claimed: Claimed) -> None:
+    def _arrived(self, station: Station, claimed: Claimed, began: float) -> None:
         self.arrived.append((station.broker.queue, len(claimed.jobs)))
         self.load += len(claimed.jobs)
 

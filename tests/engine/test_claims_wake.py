@@ -32,7 +32,7 @@ def claims_on(broker: SlowBroker, starved: asyncio.Event, **more: Any) -> Claims
         1,
         Ask(),
         load=lambda: 0,
-        arrived=lambda station, claimed: None,
+        arrived=lambda station, claimed, began: None,
         leaving=lambda station, ids: None,
         left=lambda station, ids: None,
         ended=lambda station, job, outcome, code: None,

@@ -244,7 +244,7 @@ class TestKinds:
             (welcome, "thread", "run must be 'async' for an async function, got 'thread'"),
             (welcome, "process", "run must be 'async' for an async function"),
             (lambda: None, "async", "run must be 'thread' or 'process' for a function that is not async"),
-            (lambda: None, "fork", "run must be 'async', 'thread' or 'process', got 'fork'"),
+            (lambda: None, "fork", "run must be one of 'async', 'thread', 'process', 'spark', got 'fork'"),
         ],
     )
     def test_refused(self, function: Any, run: str, message: str) -> None:

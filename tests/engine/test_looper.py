@@ -97,14 +97,18 @@ async def test_the_first_of_several_errors_is_logged_with_the_time_of_the_next_a
     assert caplog.messages == ["queue q: a concern failed, retrying in 0.005 s: gone"]
 
 
-async def test_an_unexpected_error_ends_it() -> None:
+async def test_an_unexpected_error_is_logged_with_its_traceback_and_does_not_end_it(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(_: int) -> float | None:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("no number")
 
-    concern = Concern(broken)
-    with pytest.raises(ZeroDivisionError):
-        await concern.run()
-    assert concern.closed
+    concern = start(Concern(broken, interval=0.005))
+    await eventually(lambda: concern.ticks >= 3, "still ticks")
+    (record,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert record.levelno == logging.ERROR
+    assert record.exc_info is not None
+    assert record.getMessage() == "queue q: a concern failed, retrying in 0.005 s: no number"
 
 
 async def test_it_closes_what_it_holds_when_it_is_cancelled() -> None:

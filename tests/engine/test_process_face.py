@@ -52,6 +52,20 @@ class TestCalls:
         async with Worker(queue, concurrency=2).running():
             assert await job.result(timeout=30) == [8, 10]
 
+    async def test_steps_sleeps_and_signals_work_over_the_pipe(self, queue: Queue, tmp_path: Path) -> None:
+        queue.job(run="process")(handlers.steps)
+        job = await queue.add("steps", {"file": str(tmp_path / "effects")}, attempts=1)
+
+        async def waits() -> bool:
+            return await queue.jobs.state(job.id) == "delayed" and len((await job.get()).steps) == 4
+
+        async with Worker(queue).running():
+            await eventually(waits, "the handler waits for its signal")
+            assert await job.signal("go", {"n": 3}) is True
+            assert await job.result(timeout=30) == [1, 2, {"n": 3}]
+        assert (tmp_path / "effects").read_text() == "1\n2\n"
+        assert [step.kind for step in (await job.get()).steps] == ["step", "sleep", "step", "signal"]
+
     async def test_errors_of_a_call_reach_the_handler(self, queue: Queue) -> None:
         @contextlib.asynccontextmanager
         async def lifespan() -> AsyncIterator[Any]:

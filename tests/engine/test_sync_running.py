@@ -24,21 +24,33 @@ from tests.signals import eventually
 #: Members of `RunningJob` that belong to the worker, not to handlers.
 OF_THE_WORKER = {
     "began",
+    "begin_step",
+    "broker_steps",
+    "call_plain",
     "cancel",
     "cancel_text",
     "claim",
+    "end_step",
+    "facts",
     "fault",
     "handler",
     "limit_is_life",
     "on_cancel",
+    "on_log",
     "add_trees",
+    "run_steps",
     "sealer",
     "set_data",
     "set_opened",
     "shorten",
+    "span",
+    "skips_waits",
     "station",
     "stop",
+    "suspend",
+    "suspension",
     "took",
+    "waited_ms",
 }
 #: A thread cannot put a limit of its own around a wait.
 OF_THREADS = {"wait_cancelled"}
@@ -58,6 +70,8 @@ class TestFaces:
             theirs, ours = (inspect.getattr_static(kind, name) for kind in (RunningJob, SyncRunningJob))
             if isinstance(theirs, property):
                 assert _returns(theirs.fget) == _returns(ours.fget), name
+            elif name == "step":  # the async one takes async functions as well
+                assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
             elif callable(theirs):
                 assert inspect.signature(ours) == inspect.signature(theirs), name
                 assert not inspect.iscoroutinefunction(ours), name

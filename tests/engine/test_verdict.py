@@ -65,7 +65,7 @@ class TestResults:
             (None, None, ""),
             (None, Retention(count=5), "5::"),
             (True, Retention(count=5), "0::"),
-            (False, Retention(count=5), ""),
+            (False, Retention(count=5), "-1::"),
             ({"age": 60, "count": 3}, None, "3:60:"),
         ],
     )

@@ -219,7 +219,7 @@ class TestHandlers:
         [
             ({"name": "\ud800"}, "job name"),
             ({"run": "async"}, "run must be 'thread' or 'process'"),
-            ({"run": "magic"}, "run must be 'async', 'thread' or 'process', got 'magic'"),
+            ({"run": "magic"}, "run must be one of 'async', 'thread', 'process', 'spark', got 'magic'"),
             ({"attempts": -1}, "attempts must be at least 1"),
             ({"atempts": 3}, "did you mean attempts"),
         ],

@@ -251,6 +251,18 @@ class TestThreads:
         gc.collect()
         wait_until(lambda: len(store.client_list()) <= before, "the connection is closed")
 
+    def test_a_forgotten_event_stream_closes_its_connection(
+        self, queue: sync.Queue, store: redis.Redis
+    ) -> None:
+        queue.add("n")
+        before = len(store.client_list())
+        events = queue.events(since="0")
+        assert next(iter(events)).name == "added"  # the stream lives as long as the loop over it
+        assert len(store.client_list()) > before
+        del events
+        gc.collect()
+        wait_until(lambda: len(store.client_list()) <= before, "the connection is closed")
+
     def test_can_be_used_again_after_close(self, queue: sync.Queue) -> None:
         queue.add("n")
         queue.close()

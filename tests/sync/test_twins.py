@@ -7,13 +7,14 @@ import importlib
 import inspect
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from tools.sync.faces import FACES, Face
 from tools.sync.source import twin_module
 
+import oxcart
 from oxcart import sync
 from oxcart.model.errors import ValidationError
 
@@ -92,6 +93,11 @@ class TestValues:
         assert [job.name for job in graph.jobs] == ["second", "third"]
         assert [handle.name for handle in handles] == ["second", "third"]
         assert [handle.queue for handle in handles] == [queue, queue]
+
+    @pytest.mark.parametrize("kind", [sync.Flow, sync.Graph])
+    def test_an_asynchronous_queue_is_refused(self, url: str, kind: Callable[..., object]) -> None:
+        with pytest.raises(ValidationError, match=r"queue must be one of oxcart\.sync"):
+            kind(oxcart.Queue("q", url=url), *(["n"] if kind is sync.Flow else []))
 
     def test_text_is_no_list_of_jobs(self, queue: sync.Queue) -> None:
         with pytest.raises(ValidationError, match="after must be a list of jobs"):

@@ -170,10 +170,11 @@ class Twin:
 
     def _head(self) -> str:
         from_face = [base for base in self.bases if not base.startswith("Generic[")]
+        kind = "Owner" if any(_is_close(one) for one in self.node.body) else "Twin"
         root = (
             []
             if from_face
-            else ["_portal.QueueTwin" if self.face.name == QUEUE else f"_portal.Twin[{self._behind()}]"]
+            else ["_portal.QueueTwin" if self.face.name == QUEUE else f"_portal.{kind}[{self._behind()}]"]
         )
         lines = [f"class {self.face.name}({', '.join([*root, *self.bases])}):"]
         lines.append(quoted(plain(ast.get_docstring(self.node) or ""), "    "))
@@ -301,7 +302,7 @@ class Twin:
         if item is None:
             raise Unclear(f"{source.path}: __aiter__ of {self.face.name} needs an AsyncIterator[…]")
         streamed = wrapped(item, "one", source)
-        call = f"_portal.iterate({self._run}, self.asynchronous)"
+        call = f"_portal.iterate({self._run}, self.asynchronous, self)"
         return self._piece(
             [
                 f"    def __iter__(self) -> Iterator[{ast.unparse(item)}]:",
@@ -378,3 +379,7 @@ def _documented(doc: str, name: str) -> str:
     """What the Args or Attributes of a class say of a name."""
     match = re.search(rf"^    (?:\*\*)?{re.escape(name)}: (.*(?:\n {{8}}.*)*)", doc, re.MULTILINE)
     return " ".join(match[1].split()) if match else ""
+
+
+def _is_close(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AsyncFunctionDef) and node.name == "close"

@@ -40,9 +40,9 @@ def unwrapped(arg: ast.arg, source: Module) -> str:
         return name
     match kind:
         case ast.Name(id=of) | ast.Subscript(value=ast.Name(id=of)) if face_of(of, source):
-            return f"{name}.asynchronous"
+            return f'_portal.within("{name}", {name})'
         case ast.BinOp(left=ast.Name(id=of), right=ast.Constant(value=None)) if face_of(of, source):
-            return f"None if {name} is None else {name}.asynchronous"
+            return f'None if {name} is None else _portal.within("{name}", {name})'
         case ast.Subscript(value=ast.Name(id="Sequence" | "Iterable" | "list"), slice=ast.Name(id=of)) if (
             face_of(of, source) and not is_types_only(of, source)
         ):

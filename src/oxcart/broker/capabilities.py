@@ -93,6 +93,13 @@ FEATURES: Mapping[str, Feature] = {
         "schedules by interval, with a limit, or that begin at once",
         {"bridge": "use a cron expression", "memory": _SERVER},
     ),
+    "keep_events": Feature(
+        "another number of kept events",
+        {
+            "bridge": "a type keeps about 10 000 events; an attached pipeline keeps more",
+            "memory": "a queue in memory keeps 10 000 events",
+        },
+    ),
     "lanes": _needs_server(
         "lanes that are queues of their own",
         "lanes",

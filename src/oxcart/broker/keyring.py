@@ -34,7 +34,7 @@ __all__ = ["SEALED", "Bond", "DecryptionError", "KeyRing", "Purpose", "SealError
 SEALED = b'{"$sealed":'
 
 #: The kinds of sealed values; ``schedule`` is the payload that all runs of a schedule share.
-Purpose = Literal["payload", "checkpoint", "result", "progress", "schedule"]
+Purpose = Literal["payload", "checkpoint", "result", "progress", "schedule", "step", "signal"]
 
 VERSION, _FIRST_VERSION = 2, 1
 _KEY_BYTES, _NONCE_BYTES = 32, 12
@@ -51,6 +51,7 @@ class Bond(msgspec.Struct, frozen=True):
         queue: The queue; for a lane its base queue.
         job_id: The job, or for the purpose ``schedule`` the schedule.
         purpose: The kind of the value.
+        part: The name of the step or signal within the job; empty for other kinds.
     """
 
     protocol: str
@@ -58,10 +59,13 @@ class Bond(msgspec.Struct, frozen=True):
     queue: str
     job_id: str
     purpose: Purpose
+    part: str = ""
 
     def authenticated(self) -> bytes:
         """The associated data; each part carries its length, so that no two bonds read the same."""
-        parts = (self.protocol, self.prefix, self.queue, self.job_id, self.purpose)
+        parts = [self.protocol, self.prefix, self.queue, self.job_id, self.purpose]
+        if self.part:
+            parts.append(self.part)
         encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
         return b"oxcart:2" + b"".join(b":%d:%b" % (len(part), part) for part in encoded)
 
@@ -85,7 +89,8 @@ _envelope = msgspec.json.Decoder(_Envelope)
 class KeyRing:
     """The keys of a queue's values, and the kinds of values they seal.
 
-    Payloads and checkpoints are always sealed. A plaintext value in the place of a sealed one is refused.
+    Payloads, checkpoints, steps and signals are always sealed. A plaintext value in the place of a sealed one
+    is refused.
 
     Args:
         keys: Keys by their ids; a key is 32 bytes, or their base64.
@@ -139,7 +144,7 @@ class KeyRing:
         self.current = current
         self.migrating = migrating
         self.required: frozenset[str] = frozenset(
-            ("payload", "checkpoint", "schedule")
+            ("payload", "checkpoint", "schedule", "step", "signal")
             + (("result",) if results else ())
             + (("progress",) if progress else ())
         )

@@ -135,6 +135,14 @@ def location_from_env(environ: Mapping[str, str] | None = None) -> Location | No
     return Location.parse(url) if url else None
 
 
+def is_web_url(given: Mapping[str, Any]) -> bool:
+    """Returns whether arguments of a queue lead to an HTTP API: by its URL, or that of `OXCART_URL`."""
+    url = given.get("url")
+    if url is None and not any(given.get(other) is not None for other in ("folder", "server", "broker")):
+        url = os.environ.get("OXCART_URL", "")
+    return isinstance(url, str) and url.strip().lower().startswith(("https://", "http://"))
+
+
 class _Reader:
     """Parses one URL. No error may contain a piece of it that can hold a password."""
 

@@ -51,13 +51,15 @@ class Sealer:
         """Returns whether this queue seals values of this kind."""
         return purpose in self.ring.required
 
-    def seal(self, purpose: Purpose, job_id: str, body: bytes) -> bytes:
+    def seal(self, purpose: Purpose, job_id: str, body: bytes, part: str = "") -> bytes:
         """Seals a value, as JSON, if the queue seals values of this kind."""
         if purpose not in self.ring.required:
             return body
-        return self.ring.seal(body, self.bond(purpose, job_id))
+        return self.ring.seal(body, self.bond(purpose, job_id, part))
 
-    def open(self, purpose: Purpose, job_id: str, raw: bytes, schedule: str | None = None) -> bytes:
+    def open(
+        self, purpose: Purpose, job_id: str, raw: bytes, schedule: str | None = None, part: str = ""
+    ) -> bytes:
         """Opens a value.
 
         Args:
@@ -65,6 +67,7 @@ class Sealer:
             job_id: The job that it must belong to.
             raw: The value as it is stored.
             schedule: The schedule that the job is a run of; a payload may be bound to it instead.
+            part: The step or signal of the job that it must belong to.
 
         Raises:
             SealError: It is in plaintext, was altered, or belongs to something else.
@@ -79,7 +82,7 @@ class Sealer:
             if of is None:
                 raise SealError(f"the payload of job {job_id} is that of a schedule, and it is no run of one")
             return self.ring.open(raw, self.bond("schedule", of))
-        return self.ring.open(raw, self.bond(purpose, job_id))
+        return self.ring.open(raw, self.bond(purpose, job_id, part))
 
     def open_event(self, job_id: str, fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Returns the fields of an event with sealed values opened; others stay sealed."""
@@ -102,13 +105,18 @@ class Sealer:
             return outcome
         return msgspec.structs.replace(outcome, value=self.seal("result", outcome.id, outcome.value))
 
-    def bond(self, purpose: Purpose, job_id: str) -> Bond:
+    def bond(self, purpose: Purpose, job_id: str, part: str = "") -> Bond:
         """Returns the context to which a value of this queue is bound."""
-        return Bond(self._protocol, self.prefix, self.queue, job_id, purpose)
+        return Bond(self._protocol, self.prefix, self.queue, job_id, purpose, part)
 
 
 def open_value(
-    sealer: Sealer | None, purpose: Purpose, job_id: str, raw: bytes, schedule: str | None = None
+    sealer: Sealer | None,
+    purpose: Purpose,
+    job_id: str,
+    raw: bytes,
+    schedule: str | None = None,
+    part: str = "",
 ) -> bytes:
     """Opens a value of a queue that may have keys; without keys a plain value stays as it is.
 
@@ -116,7 +124,7 @@ def open_value(
         DecryptionError: It does not open, or it is sealed and the queue has no keys.
     """
     if sealer is not None:
-        return sealer.open(purpose, job_id, raw, schedule)
+        return sealer.open(purpose, job_id, raw, schedule, part)
     if raw.startswith(SEALED):
         raise DecryptionError(
             f"the {purpose} is sealed, and this queue was given no keys: Queue(…, key_ring=…)"

@@ -119,7 +119,12 @@ class Connected:
         return added
 
     async def add_each(
-        self, jobs: Sequence[Any], *, timeout: float | None = None, replicated: bool = False
+        self,
+        jobs: Sequence[Any],
+        *,
+        timeout: float | None = None,
+        replicated: bool = False,
+        whole: bool = False,
     ) -> list[Added | OxcartError]:
         """As ``add``, with the error of a refused job in its place."""
         raise NotImplementedError

@@ -10,10 +10,12 @@ import msgspec
 from oxcart.broker.replies import text
 from oxcart.model import payload
 from oxcart.model.errors import PayloadError
+from oxcart.model.steps import FIELD_STEP
 
 #: No number of a stored job is further from 0: Lua and Node count beyond it inexactly.
 MOST = 2**53 - 1
 
+_STEP = FIELD_STEP.encode()
 _json = msgspec.json.Encoder()
 
 
@@ -62,6 +64,15 @@ def int_of(raw: Any, default: Any) -> Any:
         except (TypeError, ValueError, OverflowError):
             return default
     return number if -MOST <= number <= MOST else default
+
+
+def step_fields(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    """Returns the records of durable steps in a job's hash, by the names of the steps."""
+    return {
+        name[len(_STEP) :].decode("utf-8", "replace"): raw
+        for name, raw in fields.items()
+        if name.startswith(_STEP)
+    }
 
 
 def encode_tags(tags: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,16 +49,16 @@ class BatchHandler(Handler):
     def __init__(
         self,
         name: str,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | str | Path,
         *,
         batch: int,
         within: Duration = 1,
-        run: RunKind | None = None,
+        run: RunKind | str | None = None,
         options: JobOptions = DEFAULT_OPTIONS,
     ) -> None:
         if type(batch) is not int or not 2 <= batch <= LARGEST:
             raise ValidationError("batch", f"an integer from 2 to {LARGEST}", batch)
-        if run == "process":
+        if run not in (None, "async", "thread"):
             raise ValidationError("run", "'async' or 'thread' for a batch handler", run)
         self.batch = batch
         self.within = parse_ms(within, "within", minimum=1) / 1000

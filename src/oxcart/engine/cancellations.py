@@ -103,7 +103,7 @@ class Cancellations:
         try:
             await self.look(index, [job])
         except BrokerError as error:
-            log.warning("could not read why job %s lost its lease: %s", job.id, error)
+            log.warning("could not read why job %s lost its lease: %s", job.id, error, extra=job.log_fields())
 
     async def look(self, index: int, jobs: list[RunningJob]) -> None:
         """Reads from the jobs whether to cancel them."""

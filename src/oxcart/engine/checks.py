@@ -54,6 +54,18 @@ def read_limiter(
     return limiter[0], parse_ms(limiter[1], "limiter", minimum=1)
 
 
+def check_metrics(minutes: int, queues: Iterable[Any]) -> None:
+    """Refuses counts by the minute that are no number, or that a protocol lacks.
+
+    Raises:
+        ValidationError: It is no number of minutes.
+        NotSupported: The protocol of a queue keeps no such counts.
+    """
+    check_count(minutes, "metrics", 0)
+    for queue in queues if minutes else ():
+        queue.capabilities.require("minute_counts")
+
+
 def read_abilities(given: Abilities | Mapping[str, Any] | None, name: str) -> Abilities:
     """Reads abilities as a user writes them; their server is the worker's name unless they name another.
 

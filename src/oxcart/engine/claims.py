@@ -127,7 +127,7 @@ class Claims:
         concurrency: How many jobs the worker may have at once.
         ask: The parts of a claim that stay the same.
         load: Returns how many jobs the worker has now.
-        arrived: Receives claimed jobs.
+        arrived: Receives claimed jobs, and when their call began (`time.perf_counter`).
         leaving: Receives the ids of outcomes before they are sent.
         left: Receives the ids of outcomes after the server's reply.
         ended: Receives each outcome and its code.
@@ -145,7 +145,7 @@ class Claims:
         ask: Ask,
         *,
         load: Callable[[], int],
-        arrived: Callable[[Station, Claimed], None],
+        arrived: Callable[[Station, Claimed, float], None],
         leaving: Callable[[Station, list[str]], None],
         left: Callable[[Station, list[str]], None],
         ended: Callable[[Station, RunningJob, Outcome, Code], None],
@@ -474,7 +474,7 @@ class Claims:
         self, station: Station, batch: list[tuple[RunningJob, Outcome]], claimed: Claimed, started: float
     ) -> None:
         if claimed.jobs:
-            self._arrived(station, claimed)
+            self._arrived(station, claimed, started)
         if self._observe is not None:
             self._observe(station, len(batch), len(claimed.jobs), time.perf_counter() - started)
 
@@ -532,7 +532,7 @@ class Claims:
 
 def _with_count(ask: Ask, count: int, lanes: tuple[str, ...]) -> Ask:
     limits = (ask.limit_max, ask.limit_duration, ask.max_bytes, ask.spell_us)
-    return Ask(count, ask.lock_ms, ask.worker, *limits, ask.metrics, lanes)
+    return Ask(count, ask.lock_ms, ask.worker, *limits, ask.metrics, lanes, ask.version)
 
 
 def _bytes(claimed: Claimed) -> int:

@@ -18,8 +18,9 @@ from oxcart.engine.running import current_place
 
 log = logging.getLogger("oxcart.worker")
 
-#: Variables that the standard library sets for itself.
-_OWN = frozenset({"decimal_context"})
+#: Variables that do not travel and need no warning: of the standard library, of OpenTelemetry (the trace
+#: travels in ``Run.trace``) and of Sentry, whose scopes belong to a process.
+_OWN = frozenset({"decimal_context", "current_context", "current_scope", "isolation_scope"})
 
 #: The module and the name of a variable.
 Where = tuple[str, str]

@@ -28,7 +28,9 @@ from oxcart.engine.handler import Handler
 from oxcart.engine.injection import Injector
 from oxcart.engine.processes import HandlerCrashed, HandlerProcesses
 from oxcart.engine.running import Place, RunningJob, current_place
+from oxcart.engine.steps import Suspended, suspension_of
 from oxcart.engine.sync_running import HandlerStopped, SyncRunningJob, ThreadLink
+from oxcart.engine.tracing import run_span
 from oxcart.engine.verdict import Verdict
 from oxcart.model.failure import Category, JobCancelled
 
@@ -65,6 +67,7 @@ class Executor:
         timeout: Seconds that an attempt may take if neither job nor handler has a timeout; None for no limit.
         processes: Runs handlers that want a process of their own.
         injector: Opens the dependencies of handlers.
+        is_traced: Whether jobs may have spans, within which their handlers run.
     """
 
     def __init__(
@@ -77,11 +80,13 @@ class Executor:
         timeout: float | None = 1800.0,
         processes: HandlerProcesses,
         injector: Injector | None = None,
+        is_traced: bool = False,
     ) -> None:
         self.concurrency = concurrency
         self._verdict = verdict
         self._done = done
         self._middleware = middleware
+        self._is_traced = is_traced
         self._timeout = timeout
         self._processes = processes
         self._injector = injector or Injector()
@@ -249,12 +254,18 @@ class Executor:
                 self.deadlines.watch(job.deadline)
             job.stop = me.cancel
             job.shorten = self._shorten
+            current = None
+            if self._is_traced and (span := run_span(job)) is not None:
+                current = span.current()  # not a layer: a coroutine more per job is not free
+                current.__enter__()
             try:
                 if self._middleware:
                     result = await self._through_middleware(job, handler)
                 else:
                     result = await self._call(job, handler)
             finally:
+                if current is not None:
+                    current.__exit__(None, None, None)
                 job.stop = None
                 job.deadline = None
             if job.cancel_reason in _ENDING:
@@ -330,16 +341,26 @@ class Executor:
         arguments = handler.arguments(job.raw_data)
         if handler.batch is not None:
             return await self._batches.run(job, handler, arguments.get("item"))
-        if handler.kind == "async":
-            if handler.takes_job is not None:
-                arguments[handler.takes_job] = job
-            if handler.needs:
-                async with self._injector.job(handler.needs, job) as opened:
-                    return await handler.function(**arguments, **opened)
-            return await handler.function(**arguments)
-        if handler.kind == "thread":
-            return await self._in_thread(job, handler, arguments)
-        return await self._processes.run(job, handler, arguments)
+        try:
+            if handler.kind == "async":
+                if handler.takes_job is not None:
+                    arguments[handler.takes_job] = job
+                if handler.needs:
+                    return await self._with_needs(job, handler, arguments)
+                return await handler.function(**arguments)
+            if handler.kind == "thread":
+                return await self._in_thread(job, handler, arguments)
+            return await self._processes.run(job, handler, arguments)
+        except (Suspended, BaseExceptionGroup) as error:
+            return suspension_of(job, error)
+
+    async def _with_needs(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
+        async with self._injector.job(handler.needs, job) as opened:
+            try:
+                return await handler.function(**arguments, **opened)
+            except (Suspended, BaseExceptionGroup) as error:
+                # For its dependencies a suspended handler has returned.
+                return suspension_of(job, error)
 
     async def _through_middleware(self, job: RunningJob, handler: Handler) -> Any:
         async def innermost(job: RunningJob) -> Any:
@@ -352,6 +373,12 @@ class Executor:
 
     async def _call_batch(self, handler: Handler, items: list[Any], jobs: list[RunningJob]) -> Any:
         assert isinstance(handler, BatchHandler)
+        if (span := run_span(jobs[0])) is not None:
+            with span.batch(jobs):
+                return await self._call_items(handler, items, jobs)
+        return await self._call_items(handler, items, jobs)
+
+    async def _call_items(self, handler: BatchHandler, items: list[Any], jobs: list[RunningJob]) -> Any:
         arguments: dict[str, Any] = {} if handler.takes_items is None else {handler.takes_items: items}
         if handler.kind == "thread":
             return await self._batch_in_thread(handler, arguments, jobs)
@@ -367,7 +394,10 @@ class Executor:
         if handler.takes_jobs is not None:
             arguments[handler.takes_jobs] = [SyncRunningJob(job, ThreadLink(job, loop)) for job in jobs]
         opening = self._injector.job_in_thread(handler.needs, jobs[0], loop) if handler.needs else None
-        return await loop.run_in_executor(self._pool(), _call_in_thread, handler, arguments, opening)
+        context = contextvars.copy_context()
+        return await loop.run_in_executor(
+            self._pool(), lambda: context.run(_call_in_thread, handler, arguments, opening)
+        )
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
@@ -387,7 +417,7 @@ class Executor:
         context.run(current_place.set, place)
         opening = self._injector.job_in_thread(handler.needs, job, loop) if handler.needs else None
         work = loop.run_in_executor(
-            self._pool(), lambda: context.run(_call_in_thread, handler, arguments, opening)
+            self._pool(), lambda: context.run(_call_in_thread, handler, arguments, opening, job)
         )
         abandoned = loop.create_future()
 
@@ -410,12 +440,20 @@ class Executor:
 
 
 def _call_in_thread(
-    handler: Handler, arguments: dict[str, Any], opening: AbstractContextManager[dict[str, Any]] | None
+    handler: Handler,
+    arguments: dict[str, Any],
+    opening: AbstractContextManager[dict[str, Any]] | None,
+    job: RunningJob | None = None,
 ) -> Any:
     try:
         if opening is not None:
             with opening as opened:
-                return handler.function(**arguments, **opened)
+                try:
+                    return handler.function(**arguments, **opened)
+                except Suspended as error:
+                    if job is None:
+                        raise
+                    return suspension_of(job, error)
         return handler.function(**arguments)
     except StopIteration as error:
         # A future cannot carry it: the attempt would never end.

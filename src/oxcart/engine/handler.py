@@ -14,12 +14,14 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Container
-from typing import Any, Literal
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import msgspec
 
 from oxcart.engine import injection
+from oxcart.engine.runners import BUILT_IN, Entry, find_runner
 from oxcart.engine.running import RunningJob
 from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.model import payload
@@ -53,6 +55,8 @@ class Handler:
         takes_job: The name of the parameter that receives the job, or None.
         takes_data: Whether any parameter is filled from the payload.
         needs: Dependencies by the names of the parameters that they fill.
+        fills: Parameters that a runner fills.
+        entry: How a runner calls it in a process; None without a runner.
         schedule: The schedule that it declares, or None.
         module: The module that defines it; of a script its file name.
     """
@@ -62,8 +66,11 @@ class Handler:
     within: float = 0.0
 
     __slots__ = (
+        "_face",
         "_shape",
         "_spread",
+        "entry",
+        "fills",
         "function",
         "kind",
         "module",
@@ -78,13 +85,22 @@ class Handler:
     def __init__(
         self,
         name: str,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | str | Path,
         *,
-        run: RunKind | None = None,
+        run: RunKind | str | None = None,
         options: JobOptions = DEFAULT_OPTIONS,
         schedule: Schedule | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
+        module, self.fills, face = None, frozenset[str](), None
+        self.entry: Entry | None = None
+        if run is not None and run not in BUILT_IN:
+            runner = find_runner(run)
+            function, self.entry, module = runner.prepare(function, settings or {})
+            run, self.fills, face = "process", runner.fills, runner.face
+        elif isinstance(function, str | Path):
+            raise ValidationError("handler", "a function, unless a runner can run a script", str(function))
         self.function = function
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004
@@ -93,9 +109,8 @@ class Handler:
             raise ValidationError("run", "'thread' or 'process' for a function that is not async", run)
         if run in ("thread", "process") and is_async:
             raise ValidationError("run", "'async' for an async function", run)
-        if run not in (None, "async", "thread", "process"):
-            raise ValidationError("run", "'async', 'thread' or 'process'", run)
-        self.kind: RunKind = run or ("async" if is_async else "thread")
+        self.kind: RunKind = cast(RunKind, run or ("async" if is_async else "thread"))
+        self._face = face or FACES[self.kind]
         self.options = options
         self.needs = injection.plan(function)
         if self.needs and self.kind == "process":
@@ -103,14 +118,15 @@ class Handler:
             raise ValidationError("run", bound, ", ".join(self.needs))
         self.takes_job: str | None = None
         self._read_parameters()
-        self.module = _module_of(function)
+        self.module = module or _module_of(function)
         self.schedule = schedule
         if schedule is not None:
             options.without_target("schedules")
             self._check_run(name)
 
     def _read_parameters(self) -> None:
-        self.takes_job, fields, self._spread = _read_signature(self.function, self.kind, self.needs)
+        filled = {*self.needs, *self.fills}
+        self.takes_job, fields, self._spread = _read_signature(self.function, self.kind, filled, self._face)
         self.takes_data = bool(fields) or self._spread
         self._shape = _shape(self.name, fields) if fields else None
 
@@ -146,7 +162,7 @@ class Handler:
         }
         if self._spread:
             for name, value in _as_dict(data).items():
-                if name not in self.needs and name != self.takes_job:
+                if name not in self.needs and name not in self.fills and name != self.takes_job:
                     arguments.setdefault(name, value)
         return arguments
 
@@ -199,7 +215,10 @@ class Handlers:
             self._any = handler
             return
         taken = self._by_name.get(handler.name)
-        if taken is not None and taken.function is not handler.function:
+        is_other = taken is not None and (
+            taken.function is not handler.function or taken.entry != handler.entry
+        )
+        if is_other:
             raise ValidationError("name", "new: the queue has a handler of this name", handler.name)
         self._by_name[handler.name] = handler
 
@@ -226,7 +245,7 @@ class Handlers:
 
 
 def _read_signature(
-    function: Callable[..., Any], kind: RunKind, filled: Container[str]
+    function: Callable[..., Any], kind: RunKind, filled: Container[str], face: type[Any]
 ) -> tuple[str | None, list[Any], bool]:
     """Returns the parameter for the job, the fields of the payload, and whether others are allowed.
 
@@ -248,8 +267,8 @@ def _read_signature(
         elif parameter.kind is inspect.Parameter.VAR_POSITIONAL or name in filled:
             continue
         elif name == "job" or _name_of(of_job) in _NAMES:
-            if not _is_met(of_job, FACES[kind]):
-                bound = f"{FACES[kind].__name__} for {_FUNCTIONS[kind]}"
+            if not _is_met(of_job, face):
+                bound = f"{face.__name__} for {_FUNCTIONS[kind]}"
                 raise ValidationError(name, bound, _name_of(of_job))
             takes_job = name
         elif parameter.kind not in _NAMED:

@@ -14,8 +14,9 @@ log = logging.getLogger("oxcart.maintenance")
 class Looper:
     """One periodic concern: runs `tick` every `interval` seconds until cancelled.
 
-    An error of the server does not end the loop. The first of several in a row is logged with the time of the
-    next attempt.
+    No error ends the loop: one odd record of a peer would otherwise end every worker that reads it. The first
+    of several in a row is logged with the time of the next attempt, and with its traceback unless it is an
+    error of the server.
 
     Args:
         queue: The queue that the concern is about, for log lines; empty for none.
@@ -59,10 +60,11 @@ class Looper:
         try:
             wanted = await self.tick()
             self._failures, self._pause = 0, self.interval if wanted is None else wanted
-        except (OxcartError, TimeoutError) as error:
+        except Exception as error:
             self._failures += 1
-            self._pause = self.retry_after(self._failures)
-            self._log(error, logging.WARNING if self._failures == 1 else logging.DEBUG)
+            # A loop without an interval must not spin on an error.
+            self._pause = self.retry_after(self._failures) or 1.0
+            self._log(error)
         self.begun.set()
 
     async def run(self) -> None:
@@ -82,7 +84,17 @@ class Looper:
             async with asyncio.timeout(seconds):
                 await self._sooner.wait()
 
-    def _log(self, error: Exception, level: int) -> None:
-        where = f"queue {self.queue}: " if self.queue else ""
-        reason = str(error) or type(error).__name__
-        log.log(level, "%s%s failed, retrying in %.3g s: %s", where, self.name, self._pause, reason)
+    def _log(self, error: Exception) -> None:
+        is_expected = isinstance(error, OxcartError | TimeoutError)
+        level = logging.DEBUG
+        if self._failures == 1:
+            level = logging.WARNING if is_expected else logging.ERROR
+        log.log(
+            level,
+            "%s%s failed, retrying in %.3g s: %s",
+            f"queue {self.queue}: " if self.queue else "",
+            self.name,
+            self._pause,
+            str(error) or type(error).__name__,
+            exc_info=None if is_expected else error,
+        )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import Outage, ServedBroker
 from oxcart.engine.gates import GateRelease
+from oxcart.engine.keeping import KeepingNote
 from oxcart.engine.looper import Looper
 from oxcart.engine.recovery import Promotion, SignsOfLife, StalledCheck
 from oxcart.engine.skew import SkewWatch
@@ -37,6 +38,7 @@ def maintenance_of(
         gates = [one for index in indexes if (one := brokers[index].gates) is not None]
         if gates:
             loops.append(GateRelease(gates[0].open_listener(gates), reconnect=reconnect))
+    loops += [KeepingNote(broker) for broker in brokers if broker.lane is None]
     loops += [Unroutable(broker, worker_id) for broker in brokers if broker.lane is None]
     if check is not None:
         for broker in brokers:

@@ -33,8 +33,10 @@ import msgspec
 from oxcart.broker.port import Broker, ClaimedJob
 from oxcart.engine.contexts import Packed, unpack
 from oxcart.engine.forwarding import Levels, forward, set_levels
+from oxcart.engine.runners import Entry
 from oxcart.engine.running import Place, RunningJob, current_place
-from oxcart.engine.sync_running import SyncRunningJob
+from oxcart.engine.sessions import kill_session
+from oxcart.engine.sync_running import Link, SyncRunningJob
 from oxcart.model.errors import PayloadError
 from oxcart.model.flow import Tree
 
@@ -59,6 +61,8 @@ class Run(NamedTuple):
         worker_id: The worker.
         context: Context variables.
         levels: The levels of the worker's loggers, if they changed.
+        trace: The module that continues the trace, and its argument; None without tracing.
+        entry: Makes the call in place of the child; None if the child calls the handler itself.
     """
 
     path: tuple[str, str]
@@ -70,6 +74,30 @@ class Run(NamedTuple):
     worker_id: str
     context: Packed
     levels: Levels | None
+    trace: tuple[str, str] | None = None
+    entry: Entry | None = None
+
+
+class Call(NamedTuple):
+    """A call of a handler that an `Entry` makes.
+
+    Attributes:
+        function: The handler.
+        arguments: Its arguments, apart from the job and those that the runner fills.
+        takes_job: The parameter that receives the job, or None.
+        job: The job, without a connection.
+        link: Carries calls to the job in the worker.
+        place: Where code of the handler finds the job.
+        settings: The entry's own settings.
+    """
+
+    function: Any
+    arguments: dict[str, Any]
+    takes_job: str | None
+    job: RunningJob
+    link: Link
+    place: Place
+    settings: Any
 
 
 class Child:
@@ -139,14 +167,19 @@ class Child:
         function = find(run.path)  # first, because its module may define the types of the arguments
         job = RunningJob(cast(Broker, _Away(run.base)), run.claim, run.worker_id, None)
         job.set_opened(run.opened)
-        place = Place()
-        place.job = face = SyncRunningJob(job, _ProcessLink(self, number, job))
+        place, link = Place(), _ProcessLink(self, number, job)
+        place.job = face = SyncRunningJob(job, link)
         current_place.set(place)
         self._job = job
         if (early := self._cancelled.get(number)) is not None:
             self._cancel(job, *early)
         unpack(run.context, load)
+        if run.trace is not None:
+            job.span = importlib.import_module(run.trace[0]).attach(run.trace[1])
         arguments = pickle.loads(run.arguments)
+        if run.entry is not None:
+            call = Call(function, arguments, run.takes_job, job, link, place, run.entry.settings)
+            return find(run.entry.path)(call)
         if run.takes_job is not None:
             arguments[run.takes_job] = face
         return function(**arguments)
@@ -227,6 +260,8 @@ def _end_with(parent: int) -> None:
     """Ends this process, and those that the handler started, when the worker is gone."""
     while os.getppid() == parent:
         time.sleep(LOOK)
+    if os.getsid(0) == os.getpid():
+        kill_session(os.getpid())
     os.killpg(0, signal.SIGKILL)
 
 

@@ -2,7 +2,8 @@
 
 A child process imports the handler by its path, then receives one job after another over a pipe. If its
 attempt is stopped, the child is killed with every process that it started, and replaced. If a child dies, its
-attempt fails in the category SYSTEM.
+attempt fails in the category SYSTEM. A handler of a runner (``runners``) has a fresh process for every
+attempt, and some seconds to stop before the kill.
 
 The handler receives a `SyncRunningJob` whose calls travel over the pipe (``process_child``). The worker runs
 them, and handles the child's log records (``forwarding``).
@@ -29,8 +30,11 @@ from oxcart.engine.contexts import ContextPacker
 from oxcart.engine.forwarding import Levels, handle, levels_now
 from oxcart.engine.handler import Handler
 from oxcart.engine.process_child import Run, portable, with_keys
+from oxcart.engine.runners import Entry
 from oxcart.engine.running import RunningJob
+from oxcart.engine.sessions import kill_session
 from oxcart.engine.sync_running import HandlerStopped, call_job
+from oxcart.engine.tracing import run_span
 from oxcart.model.errors import OxcartError, ValidationError
 
 
@@ -61,17 +65,21 @@ class _Child:
 
     Args:
         threads: Threads that send answers, because the event loop must not wait for a full pipe.
+        session: Whether it begins a session. A kill then also reaches processes that left its group.
     """
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, threads: ThreadPoolExecutor, session: bool = False) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # so that a kill reaches processes that the handler started
+                # So that a kill reaches processes that the handler started.
+                start_new_session=session,
+                process_group=None if session else 0,
             )
+        self._session = session
         self.pipe: Connection[Any, Any] = Connection(ours.detach())
         self._threads = threads
         self._sending = threading.Lock()
@@ -122,7 +130,7 @@ class _Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(5)
             raise HandlerCrashed(
-                f"the handler's process ended with {_ending(self._process.returncode)}"
+                f"the handler's process ended with {ending_of(self._process.returncode)}"
             ) from None
         if fine:
             return value
@@ -139,6 +147,8 @@ class _Child:
 
     def kill(self) -> None:
         """Ends the process and its children now."""
+        if self._session:
+            kill_session(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -211,17 +221,14 @@ class HandlerProcesses:
             HandlerCrashed: The child died.
             HandlerStopped: The attempt was stopped.
         """
-        path = import_path(handler)
+        path, entry = import_path(handler), handler.entry
         loop = asyncio.get_running_loop()
         if self._threads is None:
             # One thread waits per child; the pool's own limit is the worker's concurrency.
             self._threads = ThreadPoolExecutor(1024, thread_name_prefix="oxcart-process")
-        child = self._idle.pop() if self._idle else None
-        while child is not None and not child.is_alive:
-            child.kill()
-            child = self._idle.pop() if self._idle else None
+        child = None if entry is not None else self._take_idle()
         if child is None:
-            child = await loop.run_in_executor(self._threads, _Child, self._threads)
+            child = await loop.run_in_executor(self._threads, _Child, self._threads, entry is not None)
         self._busy.add(child)
         child.asked += 1
         number = child.asked
@@ -236,17 +243,25 @@ class HandlerProcesses:
             job.worker_id,
             self._contexts.pack(context),
             child.new_levels(),
+            None if (span := run_span(job)) is None else span.portable(),
+            entry,
         )
         stopped = False
+        last_resort: asyncio.TimerHandle | None = None
 
         def stop() -> None:
-            nonlocal stopped
+            nonlocal stopped, last_resort
             stopped = True
-            child.kill()
+            if entry is None:
+                child.kill()
+            elif last_resort is None:
+                last_resort = loop.call_later(entry.grace, self._kill_aside, child)
 
         before, job.stop = job.stop, stop
         job.on_cancel = lambda: child.cancel(number, job)
         if job.cancel_reason is not None:
+            if entry is not None:  # it has time to stop, but must know
+                child.cancel(number, job)
             stop()
         try:
             value = await loop.run_in_executor(self._threads, child.ask, job, run, context, loop)
@@ -260,16 +275,20 @@ class HandlerProcesses:
             self._busy.discard(child)
             child.kill()
             raise
-        except BaseException:
-            if stopped:  # the pipe was closed while the thread used it
+        except BaseException as error:
+            if stopped and entry is None:  # the pipe was closed while the thread used it
                 self._busy.discard(child)
                 raise HandlerStopped("the handler's process was killed") from None
-            self._give_back(child)
+            await self._settle(child, entry)
+            if stopped:  # whatever it raised, it did so because it was stopped
+                raise HandlerStopped("the handler was stopped") from error
             raise
         finally:
+            if last_resort is not None:
+                last_resort.cancel()
             job.on_cancel = None
             job.stop = before  # for the layers around the handler
-        self._give_back(child)
+        await self._settle(child, entry)
         return value
 
     def close(self) -> None:
@@ -281,9 +300,28 @@ class HandlerProcesses:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 
-    def _give_back(self, child: _Child) -> None:
+    def _take_idle(self) -> _Child | None:
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_alive:
+                return child
+            child.kill()
+        return None
+
+    async def _settle(self, child: _Child, entry: Entry | None) -> None:
+        """Keeps a child for the next job; ends the child of a runner, whose process is for one attempt."""
         self._busy.discard(child)
-        self._idle.append(child)
+        if entry is None:
+            self._idle.append(child)
+            return
+        assert self._threads is not None
+        await asyncio.get_running_loop().run_in_executor(self._threads, child.kill)
+
+    def _kill_aside(self, child: _Child) -> None:
+        """Kills a child in a thread: to find all of its processes may take a while."""
+        with contextlib.suppress(RuntimeError):  # the pool is closed, and all children are killed
+            assert self._threads is not None
+            self._threads.submit(child.kill)
 
 
 def import_path(handler: Handler) -> tuple[str, str]:
@@ -313,7 +351,8 @@ def _path_of(module: str) -> str:
     return os.path.abspath(file) if file else module
 
 
-def _ending(code: int | None) -> str:
+def ending_of(code: int | None) -> str:
+    """Returns how a process ended, in words: its signal, or its exit code."""
     if code is not None and code < 0:
         try:
             return f"signal {signal.Signals(-code).name}"

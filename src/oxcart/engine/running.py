@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
+import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
 
 from oxcart.broker.keyring import SEALED
 from oxcart.broker.port import Broker, ClaimedJob
 from oxcart.broker.port.results import AddedTree
+from oxcart.broker.port.steps import Steps
 from oxcart.broker.sealing import Sealer, open_value
 from oxcart.engine.children import Parent
+from oxcart.engine.steps import RunSteps, Suspended, Suspension, returned, step_threads
+from oxcart.engine.tracing import names_in, run_span, step_span, traced_trees
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.failure import JobCancelled
@@ -26,12 +32,17 @@ from oxcart.model.progress import check_progress
 if TYPE_CHECKING:
     from oxcart.engine.handler import Handler
     from oxcart.engine.sync_running import SyncRunningJob
+    from oxcart.engine.tracing import RunSpan
     from oxcart.model.job import Job
 
 _MISSING: Any = object()
 
 #: Bits of ``RunningJob.fence`` that hold the number of starts.
 FENCE_BITS = 20
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class RunningJob(Parent):
@@ -52,12 +63,16 @@ class RunningJob(Parent):
         state: The value of the worker's lifespan.
     """
 
+    #: Whether sleeps end at once, as in tests without a server.
+    skips_waits = False
+
     __slots__ = (
         "_broker",
         "_cancelled",
         "_data",
         "_opened",
         "_options",
+        "_steps",
         "began",
         "cancel_reason",
         "cancel_text",
@@ -70,16 +85,24 @@ class RunningJob(Parent):
         "limit",
         "limit_is_life",
         "on_cancel",
+        "on_log",
         "queue",
         "shorten",
+        "span",
         "started_ms",
         "state",
         "station",
         "stop",
+        "suspension",
         "token",
         "took",
         "worker_id",
     )
+
+    #: The span of this attempt. Unset without tracing: a store per job is not free.
+    span: RunSpan
+    #: Called with every line of ``log``. Unset if no observer wants them.
+    on_log: Callable[[Sequence[str]], object]
 
     def __init__(self, broker: Broker, claim: ClaimedJob, worker_id: str, state: Any) -> None:
         self._broker = broker
@@ -117,6 +140,9 @@ class RunningJob(Parent):
         self._opened: bytes | None = None
         self._options: JobOptions | None = None
         self._cancelled: asyncio.Event | None = None
+        self._steps: RunSteps | None = None
+        #: Why the handler was ended before its end; None unless it sleeps or waits for a signal.
+        self.suspension: Suspension | None = None
 
     def __repr__(self) -> str:
         return f"RunningJob({self.queue}/{self.id} {self.name!r}, attempt {self.attempt})"
@@ -214,6 +240,17 @@ class RunningJob(Parent):
         return self.attempts_made + 1 + (self.stalls if self.options.attempts > 0 else 0)
 
     @property
+    def waited_ms(self) -> int | None:
+        """How long the job was ready before its first start; None in later ones.
+
+        Later starts follow a backoff or a stall, whose time the record does not hold.
+        """
+        claim = self.claim
+        if claim.starts != 1 or not claim.created_ms:
+            return None
+        return max(0, claim.started_ms - claim.created_ms - self.options.delay)
+
+    @property
     def attempt_id(self) -> str:
         """The id of this attempt."""
         return attempt_id(self.id, self.fencing)
@@ -276,9 +313,10 @@ class RunningJob(Parent):
     async def log(self, *lines: str) -> None:
         """Appends lines to the job's log."""
         keep = self.options.keep_logs or DEFAULT_KEEP_LOGS
-        await self._broker.capabilities.part(self._broker.logs, "logs").append(
-            self.id, [str(line) for line in lines], keep
-        )
+        texts = [str(line) for line in lines]
+        if (listener := getattr(self, "on_log", None)) is not None:
+            listener(texts)
+        await self._broker.capabilities.part(self._broker.logs, "logs").append(self.id, texts, keep)
 
     async def checkpoint(self, data: Any) -> None:
         """Saves the progress of the work, from which the next attempt continues (``checkpointed``).
@@ -309,6 +347,112 @@ class RunningJob(Parent):
             return None
         opened = open_value(self.sealer, "checkpoint", self.id, raw)
         return payload.decode_stored(opened, "ox:checkpoint")
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def step(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls a function once for the job, and remembers its result for later runs of the handler.
+
+        The result goes through JSON and has the type that the function is annotated to return. A worker that
+        is lost between the call and the record calls it again in the next run: docs/steps.md.
+
+        Args:
+            name: The step's name, unique in a run of the handler.
+            function: An async function, or a plain one, which runs in a thread.
+            *args: Its arguments.
+            **kwargs: Its keyword arguments.
+
+        Raises:
+            StepError: The name is used twice or was recorded as something else, the job has over 1,000
+                steps, or their results have over 1 MiB.
+            LeaseLost: Another worker now runs this job; the result was not recorded.
+        """
+        body = self.begin_step(name)
+        if body is None:
+            began = time.monotonic()
+            with step_span(self, name):
+                if inspect.iscoroutinefunction(function):
+                    value = await function(*args, **kwargs)
+                else:
+                    value = await self.call_plain(functools.partial(function, *args, **kwargs))
+                    if inspect.isawaitable(value):
+                        value = await value
+                body = payload.encode(value, field=f"the result of step {name!r}")
+                await self.end_step(name, body, round((time.monotonic() - began) * 1000))
+        return returned(function, body, name)
+
+    async def call_plain(self, function: Callable[[], Any]) -> Any:
+        """Calls a plain function of a step in a thread, with the context of the handler."""
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(step_threads(), context.run, function)
+
+    def begin_step(self, name: str) -> bytes | None:
+        """Begins a step; returns the result that an earlier run recorded, as JSON, or None."""
+        raw = self.run_steps.begin(name, "step")
+        return None if raw is None else self.run_steps.value_of(name, raw)
+
+    async def end_step(self, name: str, body: bytes, took_ms: int) -> None:
+        """Records the result of a step, as JSON."""
+        await self.run_steps.end(name, body, took_ms)
+
+    async def sleep(self, duration: Duration, *, step: str | None = None) -> None:
+        """Ends this run of the handler, and runs it again after a time; its worker is free meanwhile.
+
+        In the run after the time the call returns at once. It uses no attempt.
+
+        Args:
+            duration: How long, counted from the first call.
+            step: The name by which it is remembered; by default ``sleep-1``, ``sleep-2`` in their order.
+        """
+        found = await self.run_steps.sleep(duration, step)
+        if found is not None:
+            self.suspend(found)
+
+    async def wait_signal(
+        self, signal: str, timeout: Duration | None = None, *, step: str | None = None
+    ) -> Any:
+        """Returns the data of a signal: ``queue.jobs.signal(job_id, "approved", data)``.
+
+        If it has not arrived, this run of the handler ends, and its worker is free. The signal wakes the job
+        at once. A signal that was sent before is not lost. It uses no attempt.
+
+        Args:
+            signal: The signal's name.
+            timeout: How long to wait, counted from the first call; None for ever.
+            step: The name by which the wait is remembered, if it is not that of the signal: each wait of a
+                handler needs its own.
+
+        Raises:
+            SignalTimeout: It did not arrive in time.
+        """
+        found = await self.run_steps.wait(signal, timeout, step)
+        if isinstance(found, Suspension):
+            self.suspend(found)
+        return payload.decode_stored(found, f"signal {signal}")
+
+    def suspend(self, found: Suspension) -> NoReturn:
+        """Ends the handler: its job sleeps or waits for a signal."""
+        if self.suspension is None:
+            self.suspension = found
+        raise Suspended
+
+    @property
+    def run_steps(self) -> RunSteps:
+        """The durable steps of this run, for ``step``, ``sleep`` and ``wait_signal``."""
+        if self._steps is None:
+            self._steps = RunSteps(self)
+        return self._steps
+
+    @property
+    def broker_steps(self) -> Steps:
+        """Where the steps are kept."""
+        return self._broker.steps
 
     def limit_to(self, timeout: Duration) -> None:
         """Shortens the time of the attempt, counted from now; it cannot be extended.
@@ -342,23 +486,29 @@ class RunningJob(Parent):
 
     async def add_trees(self, trees: Sequence[Tree]) -> list[AddedTree]:
         """Adds children as values of the model, for ``add_children`` of a plain function."""
-        return await self._flows.add_children(self.id, list(trees), token=self.token)
+        flows, span = self._flows, run_span(self)
+        if span is None:
+            return await flows.add_children(self.id, list(trees), token=self.token)
+        with span.add(self._broker.capabilities.protocol, self.queue, names_in(trees)) as adding:
+            added = await flows.add_children(self.id, traced_trees(trees, adding.context), token=self.token)
+            adding.added([one.id for one in added], len(added))
+            return added
 
     def _storage(self) -> Broker:
         return self._broker
 
     def log_fields(self) -> dict[str, Any]:
         """Returns the fields of a log line about this attempt."""
-        fields = {
-            "worker_id": self.worker_id,
-            "job_id": self.id,
-            "queue": self.queue,
-            "job_name": self.name,
-            "attempt": self.attempt,
-        }
+        fields = {**self.facts(), "job_name": self.name, "attempt": self.attempt}
         if (correlation := self.correlation_id) is not None:
             fields["correlation_id"] = correlation
+        if (span := run_span(self)) is not None:
+            fields.update(span.ids)
         return fields
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the fields of a log line about a job that cannot be decoded."""
+        return {"worker_id": self.worker_id, "job_id": self.id, "queue": self.queue}
 
     def server_ms(self) -> int:
         """Returns the time in ms by the clock of the job's server."""
@@ -382,6 +532,9 @@ class Place:
 
 
 current_place: ContextVar[Place | None] = ContextVar("oxcart_place", default=None)
+
+#: The id of the worker whose loops the calling code is part of; handlers have `current_job` instead.
+current_worker: ContextVar[str] = ContextVar("oxcart_worker", default="")
 
 
 def carry(options: JobOptions) -> JobOptions:

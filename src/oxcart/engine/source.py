@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import ServedBroker
 from oxcart.engine.handler import Handlers
+from oxcart.model.errors import ValidationError
 
 if TYPE_CHECKING:
+    from oxcart.engine.tracing import Tracing
     from oxcart.engine.webhooks.queue import WebhookQueue
+
+#: Characters of a program's version at most: every attempt record has it.
+LONGEST_VERSION = 100
 
 
 class Source(Protocol):
@@ -33,6 +38,10 @@ class Source(Protocol):
     def webhook_queue(self) -> WebhookQueue | None:
         """The queue in which its webhooks wait to be sent; None if it has none."""
 
+    @property
+    def tracing(self) -> Tracing | None:
+        """Makes spans of what happens to its jobs; None for none."""
+
     def station_facts(self) -> dict[str, Any]:
         """Returns the facts by which the renewer process finds the queue; empty if only this process can."""
 
@@ -47,6 +56,19 @@ class Consumable(Protocol):
     @property
     def _core(self) -> Source:
         """The core behind the queue's face."""
+
+
+def read_version(given: str | None) -> str:
+    """Returns the version of the program, by default that of ``OXCART_APP_VERSION``; empty for none.
+
+    Raises:
+        ValidationError: It is longer than `LONGEST_VERSION` characters, or no text.
+    """
+    field = "version" if given is not None else "OXCART_APP_VERSION"
+    version = os.environ.get("OXCART_APP_VERSION", "") if given is None else given
+    if not isinstance(version, str) or len(version) > LONGEST_VERSION:
+        raise ValidationError(field, f"a text of at most {LONGEST_VERSION} characters", version)
+    return version
 
 
 def make_worker_id() -> str:

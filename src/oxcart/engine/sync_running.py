@@ -10,16 +10,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Coroutine
-from typing import Any, Protocol, cast
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from oxcart.broker.port.results import AddedTree
 from oxcart.engine.running import RunningJob
+from oxcart.engine.steps import returned
+from oxcart.engine.tracing import step_span
+from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import OxcartError
 from oxcart.model.flow import DependencyCounts, DependencyPage, HasTree
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 #: Seconds between looks whether the worker's loop still runs, while a thread waits for a call.
 _LOOK = 1.0
@@ -288,6 +295,61 @@ class SyncRunningJob:
     def update_data(self, data: Any) -> None:
         """Replaces the payload, for the next attempt to see."""
         self._link.call("update_data", data)
+
+    # -- durable steps
+
+    def step(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls a function once for the job, and remembers its result for later runs of the handler.
+
+        The result goes through JSON and has the type that the function is annotated to return. A worker that
+        is lost between the call and the record calls it again in the next run: docs/steps.md.
+
+        Args:
+            name: The step's name, unique in a run of the handler.
+            function: A plain function; it runs in the handler's thread or process.
+            *args: Its arguments.
+            **kwargs: Its keyword arguments.
+
+        Raises:
+            StepError: The name is used twice or was recorded as something else, the job has over 1,000
+                steps, or their results have over 1 MiB.
+            LeaseLost: Another worker now runs this job; the result was not recorded.
+        """
+        body: bytes | None = self._link.call("begin_step", name)
+        if body is None:
+            began = time.monotonic()
+            with step_span(self._job, name):
+                body = payload.encode(function(*args, **kwargs), field=f"the result of step {name!r}")
+                self._link.call("end_step", name, body, round((time.monotonic() - began) * 1000))
+        return cast(T, returned(function, body, name))
+
+    def sleep(self, duration: Duration, *, step: str | None = None) -> None:
+        """Ends this run of the handler, and runs it again after a time; its worker is free meanwhile.
+
+        In the run after the time the call returns at once. It uses no attempt.
+
+        Args:
+            duration: How long, counted from the first call.
+            step: The name by which it is remembered; by default ``sleep-1``, ``sleep-2`` in their order.
+        """
+        self._link.call("sleep", duration, step=step)
+
+    def wait_signal(self, signal: str, timeout: Duration | None = None, *, step: str | None = None) -> Any:
+        """Returns the data of a signal: ``queue.jobs.signal(job_id, "approved", data)``.
+
+        If it has not arrived, this run of the handler ends, and its worker is free. The signal wakes the job
+        at once. A signal that was sent before is not lost. It uses no attempt.
+
+        Args:
+            signal: The signal's name.
+            timeout: How long to wait, counted from the first call; None for ever.
+            step: The name by which the wait is remembered, if it is not that of the signal: each wait of a
+                handler needs its own.
+
+        Raises:
+            SignalTimeout: It did not arrive in time.
+        """
+        return self._link.call("wait_signal", signal, timeout, step=step)
 
     # -- children
 

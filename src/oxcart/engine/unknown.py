@@ -41,6 +41,7 @@ class UnknownNames:
                 "queue %s: no handler for job name %r; its jobs are delayed until a worker has one",
                 queue,
                 job.name,
+                extra=job.log_fields(),
             )
         first, last = DELAY
         return self._verdict.snoozed(job, min(first * 2 ** min(job.fencing - 1, 30), last))

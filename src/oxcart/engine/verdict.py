@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Code, Outcome, OutcomeKind, retention_argument
 from oxcart.engine.running import RunningJob
+from oxcart.engine.steps import Suspension
 from oxcart.model import payload
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import parse_ms
@@ -104,6 +105,14 @@ class Verdict:
     def of_result(self, job: RunningJob, result: Any) -> Outcome:
         """Returns the outcome of a handler that returned."""
         kind = type(result)
+        if job.suspension is not None:
+            if kind is not Suspension:
+                log.warning(
+                    "job %s sleeps or waits, but its handler went on and returned: it runs again",
+                    job.id,
+                    extra=job.log_fields(),
+                )
+            return self.suspended(job, job.suspension)
         if kind is Snooze:
             return self.snoozed(job, parse_ms(result.delay, "delay"))
         if kind is WaitForChildren:
@@ -243,13 +252,19 @@ class Verdict:
     @staticmethod
     def goes_on(result: Any) -> bool:
         """Returns whether a handler's result makes its job run again; a cancelled job does not."""
-        return isinstance(result, Retry | Snooze | WaitForChildren | RateLimited)
+        return isinstance(result, Retry | Snooze | WaitForChildren | RateLimited | Suspension)
 
     def snoozed(self, job: RunningJob, delay_ms: int) -> Outcome:
         """Returns the outcome of a job that is delayed without using an attempt."""
         return Outcome(
             OutcomeKind.DELAY, job.id, job.token, job.fencing, self._time(), delay_ms=delay_ms, counts=False
         )
+
+    def suspended(self, job: RunningJob, suspension: Suspension) -> Outcome:
+        """Returns the outcome of a job that sleeps or waits for a signal, without using an attempt."""
+        outcome = self.snoozed(job, suspension.delay_ms)
+        outcome.waits = suspension.signal
+        return outcome
 
     def given_back(self, job: RunningJob) -> Outcome:
         """Returns a job to the front of the queue, as if it had not been claimed."""
@@ -311,6 +326,7 @@ class Verdict:
             delay_ms=delay,
             lifo=options.lifo,
             claim=job.claim,
+            error=error,
         )
 
     def _final(
@@ -335,6 +351,7 @@ class Verdict:
             category=category.value,
             code=_code(error),
             claim=job.claim,
+            error=error,
         )
 
     def _stack(self, job: RunningJob, reason: str, error: BaseException | None) -> bytes:
@@ -358,7 +375,7 @@ def log_failure(job: RunningJob, outcome: Outcome) -> None:
             job.queue,
             job.id,
             outcome.value.decode("utf-8", "replace"),
-            extra={"job_id": job.id, "worker_id": job.worker_id, "category": outcome.category},
+            extra={**job.facts(), "category": outcome.category},
         )
         return
     final = outcome.kind == OutcomeKind.FAILED

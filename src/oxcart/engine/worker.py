@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from oxcart.broker.clock import monotonic_ms
@@ -23,7 +24,7 @@ from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import Ask, Claimed, Code, Outcome, OutcomeKind, ServedBroker
 from oxcart.engine.batches import warn_of_small_batches
 from oxcart.engine.cancellations import Cancellations
-from oxcart.engine.checks import check_count, read_abilities, read_lease, read_limiter
+from oxcart.engine.checks import check_count, check_metrics, read_abilities, read_lease, read_limiter
 from oxcart.engine.claims import SPELL_US, Claims, Station
 from oxcart.engine.declarations import declarations_of
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
@@ -32,13 +33,14 @@ from oxcart.engine.leader import leaderships_of
 from oxcart.engine.leases import Leases, log_failed_renewal
 from oxcart.engine.maintenance import maintenance_of
 from oxcart.engine.mesh import Mesh
-from oxcart.engine.observer import Observer, careful
+from oxcart.engine.observer import Observer, careful, layers_of
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import StalledCheck, observed_check, outage_of
-from oxcart.engine.running import RunningJob
+from oxcart.engine.running import RunningJob, current_worker
 from oxcart.engine.runs import ClaimedRuns
 from oxcart.engine.shutdown import UNREACHED, commit_the_rest
-from oxcart.engine.source import Consumable, Source, make_worker_id
+from oxcart.engine.source import Consumable, Source, make_worker_id, read_version
+from oxcart.engine.spans import WorkerSpans, ended_span
 from oxcart.engine.unknown import UnknownNames
 from oxcart.engine.verdict import Verdict, log_failure, log_refusal
 from oxcart.engine.waiter import Waiter, by_slot
@@ -68,6 +70,7 @@ class Worker:
         *queues: The queues to consume, in rotation.
         concurrency: How many handlers run at once.
         name: The worker's name, shown by peers; its id by default.
+        version: The version of your program, which a pipeline records; ``OXCART_APP_VERSION`` by default.
         abilities: What it can do and where it is. A worker with abilities takes jobs without a target and
             jobs whose targets match it. A worker without takes only jobs without a target, and on Bridge also
             jobs whose target is its name or stack. Its server is its name.
@@ -87,13 +90,11 @@ class Worker:
         reconnect: Pauses and limit of attempts to reach a lost server.
         recover: Whether this worker recovers jobs of lost workers.
         schedules: Whether this worker stores and removes the schedules that its handlers declare.
-        max_started: How often a job may be started, retries, stalls and returns included, before it fails
-            without being run; None for no limit. By default a job may be started 1 000 times
-            without ending: starts whose worker was lost or returned the job.
-        metrics: For how many minutes the queue keeps the counts of ended jobs, for
-            ``queue.jobs.metrics`` and
-            Node's ``getMetrics``; 0 counts nothing.
-        observer: Receives what happens, for metrics and traces.
+        max_started: How often a job may be started, stalls and returns included, before it fails unrun; None
+            for no limit. By default 1 000 times without ending: its worker was lost or returned the job.
+        metrics: For how many minutes the queue keeps the counts of ended jobs, for ``queue.jobs.metrics``
+            and Node's ``getMetrics``; 0 counts nothing.
+        observer: Receives what happens, for metrics and error trackers; one or several.
         clock: A clock in ms that replaces the server's, for tests.
         rand: Randomness, from 0 to 1.
     """
@@ -103,6 +104,7 @@ class Worker:
         *queues: Consumable,
         concurrency: int = 1,
         name: str | None = None,
+        version: str | None = None,
         abilities: Abilities | Mapping[str, Any] | None = None,
         lock_duration: Duration = 30,
         renew_every: Duration | None = None,
@@ -122,7 +124,7 @@ class Worker:
         schedules: bool = True,
         max_started: int | UnsetType | None = UNSET,
         metrics: int = 0,
-        observer: Observer | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
         clock: Callable[[], int] | None = None,
         rand: Callable[[], float] = random.random,
     ) -> None:
@@ -130,11 +132,11 @@ class Worker:
             raise ValidationError("queues", "at least one queue", ())
         check_count(concurrency, "concurrency", 1)
         check_count(max_stalled, "max_stalled", 0)
-        check_count(metrics, "metrics", 0)
         if max_started is not None and max_started is not UNSET:
             check_count(max_started, "max_started", 1)
         sources = [queue._core for queue in queues]
-        limit_max, limit_duration = read_limiter(limiter, sources)
+        limits = read_limiter(limiter, sources)
+        check_metrics(metrics, sources)
         self.id = make_worker_id()
         self.name = name or self.id
         self._abilities = read_abilities(abilities, self.name)
@@ -150,11 +152,11 @@ class Worker:
         self._shutdown_timeout = parse_ms(shutdown_timeout, "shutdown_timeout") / 1000
         self._lifespan = lifespan
         self._reconnect = reconnect or Reconnect()
-        self._recover = recover
-        self._schedules = schedules
-        self._observer = None if observer is None else careful(observer)
+        self._recover, self._schedules = recover, schedules
+        self._observer = careful(observer)
         self._clock = clock or monotonic_ms
-        self._middleware = tuple(middleware)
+        self._spans = WorkerSpans.of(self.queues)
+        self._middleware = (*layers_of(observer), *middleware)
         self._verdict = Verdict(
             clock=clock,
             rand=rand,
@@ -164,15 +166,8 @@ class Worker:
             remove_on_fail=Retention.parse(remove_on_fail, "remove_on_fail"),
             max_started=max_started,
         )
-        self._ask = Ask(
-            count=0,
-            lock_ms=self._lock_ms,
-            worker=self.name,
-            limit_max=limit_max,
-            limit_duration=limit_duration,
-            spell_us=SPELL_US,
-            metrics=metrics,
-        )
+        ask = Ask(0, self._lock_ms, self.name, *limits, spell_us=SPELL_US, metrics=metrics)
+        self._ask = msgspec.structs.replace(ask, version=read_version(version))
         self._stations: list[Station] = []
         self._state: Any = None
         self._stopping = asyncio.Event()
@@ -216,6 +211,7 @@ class Worker:
             ValidationError: The lifespan yields no value of a type that a handler depends on.
             BrokerUnavailable: The server stayed away for as many attempts as ``reconnect`` allows.
         """
+        here = current_worker.set(self.id)  # for log lines of the loops
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if self._lifespan is not None:
@@ -227,6 +223,7 @@ class Worker:
                 await self._run()
         finally:
             self._stopping = asyncio.Event()
+            current_worker.reset(here)
         if self._failure is not None:
             raise self._failure
 
@@ -294,11 +291,12 @@ class Worker:
         self._executor = Executor(
             self.concurrency,
             self._verdict,
-            self._job_done,
+            self._job_done if self._spans is None else self._spans.ending(self._job_done),
             middleware=self._middleware,
             timeout=self._timeout,
             processes=HandlerProcesses(),
             injector=self._injector,
+            is_traced=self._spans is not None,
         )
         self._leases = Leases(
             self._lock_ms,
@@ -309,7 +307,10 @@ class Worker:
             failed=self._leases_failed,
             renew=lambda station, leases: self._mesh.stations[station].broker.renew(leases, self._lock_ms),
         )
-        self._runs = ClaimedRuns(ready=self._dispatch, delay=self._delay)
+        self._runs = ClaimedRuns(
+            ready=self._dispatch,
+            delay=lambda station, job, ms: self._claims.submit(station, job, self._verdict.snoozed(job, ms)),
+        )
         observer = self._observer
         self._claims = Claims(
             list(self._stations),
@@ -323,7 +324,9 @@ class Worker:
             starved=self._starved,
             clock=self._clock,
             broken=self._break,
-            observe=None if observer is None else self._called,
+            observe=None
+            if observer is None
+            else lambda station, *facts: observer.called(station.broker.base, *facts),
             late=self._outage.silence_ms / 1000,
         )
         self._claims.paused = self.is_paused
@@ -421,7 +424,7 @@ class Worker:
 
     # -- the path of a job
 
-    def _arrived(self, station: Station, claimed: Claimed) -> None:
+    def _arrived(self, station: Station, claimed: Claimed, began: float) -> None:
         if (url := station.broker.known_url) is not None:  # by now it may name more nodes than at the start
             self._leases.find_at(station.root.index, url)
         handlers = self.queues[station.root.index].handlers
@@ -435,7 +438,7 @@ class Worker:
                     job.handler = handlers.find(claim.name)
                     job.limit = self._executor.limit_of(job)
             except Exception as error:  # a malformed job must not end this worker, and then the next
-                log.exception("queue %s: could not decode job %s", station.broker.queue, job.id)
+                log.exception("queue %s: could not decode job %s", job.queue, job.id, extra=job.facts())
                 job.fault = f"{type(error).__name__}: {error}"
             jobs.append(job)
             timeouts.append(job.limit)
@@ -446,6 +449,8 @@ class Worker:
             for job in jobs:
                 self._claims.submit(station, job, self._verdict.given_back(job))
             return
+        if self._spans is not None:
+            self._spans.claimed(station, jobs, began)
         # Before any handler runs: a handler may block this process forever.
         self._leases.hold(station.index, jobs, timeouts)
         self._cancellations.needed.set()
@@ -463,12 +468,11 @@ class Worker:
                 self._claims.submit(station, job, self._unknown.outcome_of(job, station.broker.queue))
             else:
                 ready.append(job)
+                if self._spans is not None:
+                    self._spans.start(station, job)
                 if self._observer is not None:
                     self._observer.job_started(job)
         self._executor.give(ready)
-
-    def _delay(self, station: Station, job: RunningJob, delay_ms: int) -> None:
-        self._claims.submit(station, job, self._verdict.snoozed(job, delay_ms))
 
     def _job_done(self, job: RunningJob, outcome: Outcome) -> None:
         if job in self._given_up:
@@ -539,10 +543,6 @@ class Worker:
     def _base_of(self, station: int) -> str:
         return self._mesh.stations[station].broker.base
 
-    def _called(self, station: Station, ended: int, claimed: int, seconds: float) -> None:
-        assert self._observer is not None
-        self._observer.called(station.broker.base, ended, claimed, seconds)
-
     def _connection(self, up: bool) -> None:
         self.is_connected = up
         if self._observer is not None:
@@ -578,7 +578,7 @@ class Worker:
             await asyncio.sleep(0.05)
         for job in set(self._executor.running) - self._given_up:  # threads, and handlers that do not stop
             self._given_up.add(job)
-            self._claims.submit(job.station, job, self._verdict.given_back(job))
+            self._claims.submit(job.station, job, ended_span(job, self._verdict.given_back(job)))
         for task in loops:
             task.cancel()
         await asyncio.wait(loops, timeout=UNREACHED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -67,6 +68,24 @@ class FailureGroup(msgspec.Struct):
     names: dict[str, int] = msgspec.field(default_factory=dict)
     categories: dict[str, int] = msgspec.field(default_factory=dict)
     states: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Failures(msgspec.Struct):
+    """Failed jobs in groups.
+
+    Attributes:
+        groups: The groups, those with most jobs first.
+        failed: How many failed jobs there are, as far as they were read.
+        exact: Whether all failed jobs were read.
+        looked_at: How many jobs were read.
+        total: How many jobs are in the searched lists.
+    """
+
+    groups: Sequence[FailureGroup]
+    failed: int
+    exact: bool
+    looked_at: int
+    total: int
 
 
 class FailureGroups:

@@ -11,6 +11,7 @@ from oxcart.model import history, payload
 from oxcart.model.masking import masked
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 from oxcart.model.state import State
+from oxcart.model.steps import FIELD_SIGNALS, Step, steps_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -85,7 +86,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return masked(self, "data", "return_value", "progress")
+        return masked(self, "data", "return_value", "progress", "extra")
 
     @property
     def type(self) -> str:
@@ -193,6 +194,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """The checkpoint that its handler saved last, or None."""
         raw = self.extra.get("ox:checkpoint")
         return None if raw is None else payload.decode(raw)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The durable steps that it remembers, in the order of recording."""
+        return steps_of(self.extra)
+
+    @property
+    def signals(self) -> list[str]:
+        """The names of the signals that its handler has not received yet, the oldest first."""
+        return [line.partition("\t")[0] for line in self.extra.get(FIELD_SIGNALS, "").splitlines()]
 
     @property
     def idempotency_key(self) -> str | None:

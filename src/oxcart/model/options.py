@@ -19,6 +19,7 @@ from oxcart.model.payload import MAX_SIZE_LIMIT
 from oxcart.model.rate import RateLimit
 from oxcart.model.retention import Retention
 from oxcart.model.target import Target
+from oxcart.model.trace_context import check_trace_context
 
 #: The largest priority that every generation of the protocol accepts.
 MAX_PRIORITY = 2_097_151
@@ -75,6 +76,7 @@ class OptionKwargs(TypedDict, total=False):
     target: Target | Mapping[str, Any] | str | None
     timeout: Duration | None
     timestamp: int | None
+    trace_context: Mapping[str, str] | str | None
 
 
 class AllOptions(OptionKwargs, total=False):
@@ -111,6 +113,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         timeout: How long an attempt may run, in milliseconds; None is without limit, unset is the
             worker's default.
         timestamp: When the job was created, in milliseconds; None is now.
+        trace_context: The trace that it continues, as a W3C carrier (``traceparent``) in JSON. A queue with
+            tracing sets it.
 
         callback_url: BullMQ only: webhook to call when the job has ended.
         deduplication: BullMQ only: the window that keeps duplicates out; None for none.
@@ -155,6 +159,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     rate_limit: RateLimit | None = None
     skip_on: tuple[str, ...] = ()
     reroute_on: tuple[str, ...] = ()
+    trace_context: str | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -166,6 +171,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and self.idempotency_key is None
             and self.limit_key is None
             and self.tags is None
+            and self.trace_context is None
             and not self.after
         )
 
@@ -358,4 +364,5 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "target": _optional(_target),
     "timeout": _timeout,
     "timestamp": _optional(_integer(0, _MAX_TIMESTAMP)),
+    "trace_context": _optional(check_trace_context),
 }

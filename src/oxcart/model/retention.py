@@ -43,7 +43,7 @@ class Retention(msgspec.Struct, frozen=True):
 
         Args:
             value: True removes at once, False keeps all, a number keeps that many, a mapping may set
-                `age` (a duration), `count` and `limit`; None uses the worker's.
+                `age` (a duration), `count` and `limit`; None uses the worker's, or else the queue's.
             field: The name of the option, for the error.
 
         Raises:
@@ -98,6 +98,10 @@ class Retention(msgspec.Struct, frozen=True):
         parts = {key: part for key in _KEYS if (part := _lenient(obj.get(key))) is not None}
         return cls(**parts) if parts else None
 
+
+#: How long a queue that Oxcart creates keeps completed and failed jobs whose job and worker do not say it, in
+#: seconds; ``lua/parts/base.lua`` writes it.
+DEFAULT_AGES = (86_400, 2_592_000)
 
 #: Keep every job until a user removes it.
 KEEP = Retention(count=-1)

@@ -91,10 +91,12 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
     Attributes:
         reason: Its failure contains this text, in any case.
         workers: The worker that claimed it last matches one of these patterns (``web-*``).
+        priorities: Its priority is one of these numbers of the wire.
     """
 
     reason: str | None = None
     workers: tuple[str, ...] = ()
+    priorities: tuple[int, ...] = ()
 
     @classmethod
     def build_search(
@@ -107,13 +109,14 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
         category: str | Iterable[str] | None = None,
         tags: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
+        priority: int | Iterable[int] | None = None,
         since: When | None = None,
         until: When | None = None,
     ) -> JobSearch:
         """Parses and checks a user's arguments.
 
         Raises:
-            ValidationError: A category is unknown, a text is none, or a time or a tag is invalid.
+            ValidationError: A category is unknown, a text is none, or a time, a tag or a priority is invalid.
         """
         if reason is not None and not isinstance(reason, str):
             raise ValidationError("reason", "text", reason)
@@ -126,7 +129,16 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
             since=since,
             until=until,
         )
-        return cls(**msgspec.structs.asdict(plain), reason=reason, workers=read_texts(worker, "worker"))
+        numbers = () if priority is None else (priority,) if isinstance(priority, int) else tuple(priority)
+        for number in numbers:
+            if type(number) is not int or number < 0:
+                raise ValidationError("priority", "an integer, at least 0", number)
+        return cls(
+            **msgspec.structs.asdict(plain),
+            reason=reason,
+            workers=read_texts(worker, "worker"),
+            priorities=numbers,
+        )
 
     @property
     def by_time_alone(self) -> bool:
@@ -138,6 +150,7 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
             or self.correlation_id is not None
             or self.reason
             or self.workers
+            or self.priorities
         )
 
     @property
@@ -149,6 +162,7 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
         """Returns whether a job matches. ``at_ms`` is the time that the times apply to."""
         return (
             super().fits(job, at_ms)
+            and (not self.priorities or job.priority in self.priorities)
             and (not self.reason or self.reason.casefold() in (failure_of(job) or "").casefold())
             and (
                 not self.workers or any(fnmatchcase(job.worker_id or "", pattern) for pattern in self.workers)

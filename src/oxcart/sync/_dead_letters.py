@@ -30,7 +30,7 @@ class DeadLetters(_portal.Twin[_dead_letters.DeadLetters]):
     """The dead letters of a queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_dead_letters.DeadLetters(queue.asynchronous))
+        self._stand_for(_dead_letters.DeadLetters(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _dead_letters.DeadLetters) -> None:
         super()._stand_for(asynchronous)

@@ -20,7 +20,7 @@ class Deduplication(_portal.Twin[_deduplication.Deduplication]):
     """The deduplication windows of a queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_deduplication.Deduplication(queue.asynchronous))
+        self._stand_for(_deduplication.Deduplication(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _deduplication.Deduplication) -> None:
         super()._stand_for(asynchronous)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oxcart.sync._queue import Queue
 
 
-class QueueEvents(_portal.Twin[_events.QueueEvents]):
+class QueueEvents(_portal.Owner[_events.QueueEvents]):
     """The events of a queue, one after another, without an end.
 
     Args:
@@ -58,7 +58,7 @@ class QueueEvents(_portal.Twin[_events.QueueEvents]):
             _portal.run(self.asynchronous.close())
 
     def __iter__(self) -> Iterator[Event]:
-        return _portal.iterate(_portal.run, self.asynchronous)
+        return _portal.iterate(_portal.run, self.asynchronous, self)
 
     def read(self, block: float = BLOCK) -> list[Event]:
         """Returns the next events; waits for one for so many seconds, then returns an empty list."""
@@ -76,7 +76,7 @@ class Events(_portal.Twin[_events.Events]):
     """
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_events.Events(queue.asynchronous))
+        self._stand_for(_events.Events(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _events.Events) -> None:
         super()._stand_for(asynchronous)

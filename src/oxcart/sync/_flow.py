@@ -63,7 +63,7 @@ class Flow(_portal.Twin[_flow.Flow]):
     ) -> None:
         self._stand_for(
             _flow.Flow(
-                queue.asynchronous,
+                _portal.within("queue", queue),
                 name,
                 data,
                 children=_portal.behind("children", Flow, children),
@@ -144,7 +144,7 @@ class FlowHandle(JobHandle[Any]):
     asynchronous: _flow.FlowHandle
 
     def __init__(self, queue: Queue, added: AddedTree, children: tuple[FlowHandle, ...]) -> None:
-        self._stand_for(_flow.FlowHandle(queue.asynchronous, added, _portal.inward(children)))
+        self._stand_for(_flow.FlowHandle(_portal.within("queue", queue), added, _portal.inward(children)))
 
     @property
     def children(self) -> tuple[FlowHandle, ...]:
@@ -156,7 +156,7 @@ class Flows(_portal.Twin[_flow.Flows]):
     """The flows and graphs of a queue's jobs."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_flow.Flows(queue.asynchronous))
+        self._stand_for(_flow.Flows(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _flow.Flows) -> None:
         super()._stand_for(asynchronous)

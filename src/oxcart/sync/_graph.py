@@ -41,7 +41,7 @@ class GraphJob(_portal.Twin[_graph.GraphJob]):
     __slots__ = ("queue",)
 
     def __init__(self, queue: Queue, name: str, data: Any, options: JobOptions) -> None:
-        self._stand_for(_graph.GraphJob(queue.asynchronous, name, data, options))
+        self._stand_for(_graph.GraphJob(_portal.within("queue", queue), name, data, options))
 
     def _stand_for(self, asynchronous: _graph.GraphJob) -> None:
         super()._stand_for(asynchronous)
@@ -74,7 +74,7 @@ class Graph(_portal.Twin[_graph.Graph]):
     """
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_graph.Graph(queue.asynchronous))
+        self._stand_for(_graph.Graph(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _graph.Graph) -> None:
         super()._stand_for(asynchronous)
@@ -109,7 +109,7 @@ class Graph(_portal.Twin[_graph.Graph]):
             self.asynchronous.job(
                 name,
                 data,
-                queue=None if queue is None else queue.asynchronous,
+                queue=None if queue is None else _portal.within("queue", queue),
                 after=_portal.inward(after),
                 after_any=_portal.inward(after_any),
                 **options,
@@ -126,7 +126,7 @@ class Graph(_portal.Twin[_graph.Graph]):
         """
         return GraphJob._of(
             self.asynchronous.take(
-                flow.asynchronous, after=_portal.inward(after), after_any=_portal.inward(after_any)
+                _portal.within("flow", flow), after=_portal.inward(after), after_any=_portal.inward(after_any)
             )
         )
 
@@ -155,7 +155,7 @@ class Graph(_portal.Twin[_graph.Graph]):
                 name,
                 data,
                 after=_portal.inward(after),
-                queue=None if queue is None else queue.asynchronous,
+                queue=None if queue is None else _portal.within("queue", queue),
                 **options,
             )
         )

@@ -35,7 +35,7 @@ class JobHandle(_portal.Twin[_handle.JobHandle[R]], Generic[R]):
     __slots__ = ("queue",)
 
     def __init__(self, queue: Queue, job_id: str, name: str, created: bool, duplicate: bool = False) -> None:
-        self._stand_for(_handle.JobHandle(queue.asynchronous, job_id, name, created, duplicate))
+        self._stand_for(_handle.JobHandle(_portal.within("queue", queue), job_id, name, created, duplicate))
 
     def _stand_for(self, asynchronous: _handle.JobHandle[R]) -> None:
         super()._stand_for(asynchronous)
@@ -164,6 +164,10 @@ class JobHandle(_portal.Twin[_handle.JobHandle[R]], Generic[R]):
     def cancel(self, reason: str = "", *, force: bool = False) -> Cancellation:
         """Cancels the job; see ``queue.jobs.cancel``."""
         return self.queue.run(self.asynchronous.cancel(reason, force=force))
+
+    def signal(self, signal: str, data: Any = None) -> bool:
+        """Sends a signal to the job; see ``queue.jobs.signal``."""
+        return self.queue.run(self.asynchronous.signal(signal, data))
 
     def remove(self, *, children: bool = False) -> None:
         """Removes the job, unless it is leased."""

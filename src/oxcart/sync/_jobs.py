@@ -16,11 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import oxcart.jobs as _jobs
-from oxcart.broker.port.results import Cancelled, Series
+from oxcart.broker.port.results import Cancellation, Cancelled, Series
 from oxcart.broker.progress import OnProgress
 from oxcart.broker.search import MOST, Found
-from oxcart.jobs import Cancellation, Failures, Moment
+from oxcart.jobs import Moment
 from oxcart.model.duration import Duration
+from oxcart.model.failure_groups import Failures
 from oxcart.model.job import Job
 from oxcart.model.moment import When
 from oxcart.sync import _portal
@@ -34,7 +35,7 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
     """The jobs of a queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_jobs.Jobs(queue.asynchronous))
+        self._stand_for(_jobs.Jobs(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _jobs.Jobs) -> None:
         super()._stand_for(asynchronous)
@@ -93,6 +94,7 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
         category: str | Iterable[str] | None = None,
         tags: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
+        priority: int | Iterable[int] | None = None,
         since: When | None = None,
         until: When | None = None,
         first: int = 0,
@@ -115,6 +117,7 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
             category: Only jobs whose failure is of these categories.
             tags: Only jobs that have all of these tags.
             correlation_id: Only jobs of this correlation id.
+            priority: Only jobs of these priorities, as numbers of the wire.
             since: Only jobs that changed at this time or later.
             until: Only jobs that changed at this time or earlier.
             first: How many to skip.
@@ -135,6 +138,7 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
                 category=_portal.inward(category),
                 tags=tags,
                 correlation_id=correlation_id,
+                priority=_portal.inward(priority),
                 since=since,
                 until=until,
                 first=first,
@@ -228,11 +232,12 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
 
         Args:
             job_id: The job.
-            children: Whether to remove the jobs below it as well.
+            children: Whether to remove the jobs below it as well. Not with Bridge.
 
         Raises:
             JobNotFound: There is no such job.
             JobLocked: A worker runs it.
+            NotSupported: The protocol has no children. Nothing was removed.
         """
         self._queue.run(self.asynchronous.remove(job_id, children=children))
 
@@ -260,6 +265,27 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
             SchedulerOwned: It is the next run of a schedule: remove the schedule.
         """
         return self._queue.run(self.asynchronous.cancel(job_id, reason, force=force))
+
+    def signal(self, job_id: str, signal: str, data: Any = None) -> bool:
+        """Sends a signal to a job, for ``job.wait_signal(signal)`` in its handler.
+
+        A job that waits for it runs at once. Otherwise the signal is kept in the job until its handler waits
+        for it. Signals of one name are received in the order in which they were sent.
+
+        Args:
+            job_id: The job.
+            signal: The signal's name.
+            data: Anything JSON can hold.
+
+        Returns:
+            Whether the job waited for it.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It has ended.
+            StepError: The name is malformed, or over 1 MiB of signals wait for the job.
+        """
+        return self._queue.run(self.asynchronous.signal(job_id, signal, data))
 
     def cancel_all(
         self,

@@ -26,7 +26,7 @@ class Lanes(_portal.Twin[_lanes.Lanes]):
     """The lanes of a queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_lanes.Lanes(queue.asynchronous))
+        self._stand_for(_lanes.Lanes(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _lanes.Lanes) -> None:
         super()._stand_for(asynchronous)

@@ -33,7 +33,7 @@ class Limits(_portal.Twin[_limits.Limits]):
     """The limits of a queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_limits.Limits(queue.asynchronous))
+        self._stand_for(_limits.Limits(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _limits.Limits) -> None:
         super()._stand_for(asynchronous)

@@ -2,7 +2,7 @@
 
 The first call starts it, also in a forked child; the end of the process ends it. The generated twins use
 ``run`` and ``iterate`` to wait for coroutines, ``Twin._of`` and ``twin_of`` to wrap what comes out, and
-``behind`` and ``inward`` to unwrap what goes in.
+``within``, ``behind`` and ``inward`` to unwrap what goes in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from oxcart._core import Core
 from oxcart.model.errors import ValidationError
@@ -32,6 +32,15 @@ for _module in ("concurrent.futures.thread", "encodings.idna", "importlib.reader
 
 T = TypeVar("T")
 A_co = TypeVar("A_co", covariant=True)
+
+
+class Closing(Protocol):
+    """What owns a connection."""
+
+    async def close(self) -> None: ...
+
+
+C_co = TypeVar("C_co", covariant=True, bound=Closing)
 
 #: Seconds that the end of the process waits for connections to be closed.
 _LAST_WAIT = 2.0
@@ -61,10 +70,10 @@ class Portal:
             future.cancel()  # Ctrl-C: the caller does not wait any more
             raise
 
-    def close_soon(self, queue: Queue) -> None:
-        """Closes a queue's connection without waiting for it; may be called by the garbage collector."""
+    def close_soon(self, owner: Closing) -> None:
+        """Closes a connection without waiting for it; may be called by the garbage collector."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(queue.close()))
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(owner.close()))
 
     def stop(self) -> None:
         """Closes all connections and ends the thread."""
@@ -131,8 +140,10 @@ def run(doing: Coroutine[Any, Any, T]) -> T:
     return portal().run(doing)
 
 
-def iterate(run: Callable[[Coroutine[Any, Any, T]], T], stream: AsyncIterable[T]) -> Iterator[T]:
-    """Iterates over an async iterable, one item per call."""
+def iterate(
+    run: Callable[[Coroutine[Any, Any, T]], T], stream: AsyncIterable[T], twin: object
+) -> Iterator[T]:
+    """Iterates over an async iterable, one item per call; keeps its twin, whose end would close it."""
     items = aiter(stream)
     while (item := run(_next(items))) is not _END:
         yield item
@@ -145,10 +156,10 @@ async def _next(items: AsyncIterator[T]) -> T:
     return await anext(items, _END)
 
 
-def close_soon(queue: Queue) -> None:
-    """Closes the connection of a queue whose twin was garbage-collected."""
+def close_soon(owner: Closing) -> None:
+    """Closes the connection of a queue or an event stream whose twin was garbage-collected."""
     if _current is not None and is_running():
-        _current.close_soon(queue)
+        _current.close_soon(owner)
 
 
 class Twin(Generic[A_co]):
@@ -173,6 +184,15 @@ class Twin(Generic[A_co]):
 
     def __repr__(self) -> str:
         return f"sync.{self.asynchronous!r}"
+
+
+class Owner(Twin[C_co]):
+    """Base of the generated classes that own a connection, but for the queue."""
+
+    def _stand_for(self, asynchronous: Any) -> None:
+        super()._stand_for(asynchronous)
+        # Without this the connection of a forgotten stream would stay open until the process ends.
+        weakref.finalize(self, close_soon, asynchronous).atexit = False
 
 
 class QueueTwin(Twin[Queue]):
@@ -229,6 +249,17 @@ def twin_of(queue: Queue) -> sync.Queue:
     from oxcart.sync._queue import Queue as SyncQueue
 
     return SyncQueue._of(queue)
+
+
+def within(field: str, twin: Twin[T]) -> T:
+    """The object that a twin stands for.
+
+    Raises:
+        ValidationError: It is no twin, for example a queue of ``oxcart`` instead of ``oxcart.sync``.
+    """
+    if not isinstance(twin, Twin):
+        raise ValidationError(field, "one of oxcart.sync", twin)
+    return twin.asynchronous
 
 
 def behind(field: str, kind: type[Twin[T]], twins: Iterable[Twin[T]]) -> list[T]:

@@ -11,7 +11,7 @@ child. Adds of one turn of the loop share a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, Literal, Unpack, overload
 
@@ -24,6 +24,7 @@ from oxcart.broker.port import BrokerSource
 from oxcart.engine.handler import RunKind
 from oxcart.engine.running import RunningJob
 from oxcart.engine.sync_running import SyncRunningJob
+from oxcart.engine.tracing import Tracing
 from oxcart.engine.webhooks.sender import Webhooks
 from oxcart.model.duration import Duration
 from oxcart.model.options import Durability, OptionKwargs
@@ -39,7 +40,7 @@ from oxcart.sync._jobs import Jobs
 from oxcart.sync._lanes import Lanes
 from oxcart.sync._limits import Limits
 from oxcart.sync._schedules import Schedules
-from oxcart.sync._task import BatchMaker, Task, TaskMaker
+from oxcart.sync._task import BatchMaker, SparkTaskMaker, Task, TaskMaker
 from oxcart.sync._workers import Namespace, Workers
 
 
@@ -48,7 +49,8 @@ class Queue(_portal.QueueTwin):
 
     Args:
         name: The queue's name; the same name in a Node service is the same queue.
-        url: The server; by default ``OXCART_URL``, and without that the embedded Valkey.
+        url: The server; by default ``OXCART_URL``, and without that the embedded Valkey. With ``https://``
+            or ``http://`` it is an HTTP API of Oxcart, for services without access to the server.
         prefix: The prefix of the queue's keys, ``bull`` by default; all peers must use the same.
         protocol: ``bullmq``, or ``bridge``, whose queues are job types.
         namespace: With ``protocol="bridge"``, the prefix of all keys, ``bridge`` by default.
@@ -64,6 +66,9 @@ class Queue(_portal.QueueTwin):
             ``low`` and ``bulk``. Otherwise they are the wire's numbers.
         key_ring: Keys that seal payloads and checkpoints when they are stored. Plaintext is refused then.
         webhooks: How completion webhooks are signed and sent. Without it, none is sent.
+        keep_events: About how many events the queue keeps, 10 000 unless a peer set another number. Each job
+            writes three or more. Readers that are further behind miss events.
+        tracing: Makes spans of adds and attempts: ``oxcart.observe.tracing.Tracing()``.
         **defaults: Options of jobs that do not set their own.
     """
 
@@ -86,6 +91,8 @@ class Queue(_portal.QueueTwin):
         priorities: Literal["formal"] | None = None,
         key_ring: KeyRing | None = None,
         webhooks: Webhooks | None = None,
+        tracing: Tracing | None = None,
+        keep_events: int | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         self._stand_for(
@@ -104,6 +111,8 @@ class Queue(_portal.QueueTwin):
                 priorities=priorities,
                 key_ring=key_ring,
                 webhooks=webhooks,
+                tracing=tracing,
+                keep_events=keep_events,
                 **defaults,
             )
         )
@@ -219,13 +228,27 @@ class Queue(_portal.QueueTwin):
         **options: Unpack[OptionKwargs],
     ) -> BatchMaker: ...
 
+    @overload
+    def job(
+        self,
+        *,
+        run: Literal["spark"],
+        master: str | None = None,
+        conf: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        **options: Unpack[OptionKwargs],
+    ) -> SparkTaskMaker: ...
+
     def job(  # type: ignore[misc]  # mypy does not match unpacked options with **options
         self,
         function: Callable[..., Any] | None = None,
         /,
         *,
         name: str | None = None,
-        run: RunKind | None = None,
+        run: RunKind | str | None = None,
         cron: str | None = None,
         every: Duration | None = None,
         tz: str = "UTC",
@@ -239,6 +262,7 @@ class Queue(_portal.QueueTwin):
             function: The function, when used as ``@queue.job`` without arguments.
             name: The job name; the function's own by default.
             run: ``thread`` (the default of a plain function) or ``process``; async functions run in the loop.
+                ``spark`` runs a Spark application, and takes ``master`` and ``conf`` (docs/spark-jobs.md).
             cron: A cron expression by which it runs without a payload. A worker stores the schedule, under
                 the job's name, when it starts, and removes it when the declaration is gone.
             every: Or an interval. Not with Bridge.
@@ -246,7 +270,7 @@ class Queue(_portal.QueueTwin):
             batch: The most jobs of one call, 2 to 10 000. The function takes a list of payloads and returns
                 one result per item, in order: a value, an exception, ``Retry``, ``Snooze`` or ``Cancel``.
             within: How long the first job of a batch waits for others.
-            **options: Options of jobs enqueued through it.
+            **options: Options of jobs enqueued through it, and the settings of a runner.
 
         Raises:
             ValidationError: An option is wrong, a parameter cannot be filled, or the name is taken.

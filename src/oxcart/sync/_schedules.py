@@ -27,7 +27,7 @@ class Schedules(_portal.Twin[_schedules.Schedules]):
     """The schedules of a queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_schedules.Schedules(queue.asynchronous))
+        self._stand_for(_schedules.Schedules(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _schedules.Schedules) -> None:
         super()._stand_for(asynchronous)

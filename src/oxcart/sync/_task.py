@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import update_wrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, Unpack, overload
 
 import oxcart.task as _task
@@ -31,7 +32,7 @@ class Task(_portal.Twin[_task.Task[P, C, R]], Generic[P, C, R]):
     def __init__(
         self, queue: Queue, handler: Handler, function: Callable[P, C], options: JobOptions | None = None
     ):
-        self._stand_for(_task.Task(queue.asynchronous, handler, function, options))
+        self._stand_for(_task.Task(_portal.within("queue", queue), handler, function, options))
 
     def _stand_for(self, asynchronous: _task.Task[P, C, R]) -> None:
         super()._stand_for(asynchronous)
@@ -97,6 +98,16 @@ class BatchMaker(Protocol):
 
     @overload
     def __call__(self, function: Callable[..., Any], /) -> Task[..., Any, Any]: ...
+
+
+class SparkTaskMaker(Protocol):
+    """The decorator ``@queue.job(run="spark", …)``: takes a function of a session, or a script's path."""
+
+    @overload
+    def __call__(self, function: Callable[..., R], /) -> Task[..., R, R]: ...
+
+    @overload
+    def __call__(self, script: str | Path, /) -> Task[..., Any, Any]: ...
 
 
 class TaskMaker(Protocol):

@@ -28,7 +28,7 @@ class Workers(_portal.Twin[_workers.Workers]):
     """The workers of a queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_workers.Workers(queue.asynchronous))
+        self._stand_for(_workers.Workers(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _workers.Workers) -> None:
         super()._stand_for(asynchronous)
@@ -68,7 +68,7 @@ class Namespace(_portal.Twin[_workers.Namespace]):
     """The Bridge namespace of a queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self._stand_for(_workers.Namespace(queue.asynchronous))
+        self._stand_for(_workers.Namespace(_portal.within("queue", queue)))
 
     def _stand_for(self, asynchronous: _workers.Namespace) -> None:
         super()._stand_for(asynchronous)

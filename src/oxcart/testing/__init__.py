@@ -33,7 +33,8 @@ Inline and manual mode share with a worker: encoding, checks of the payload, ret
 failure categories, control values, middleware, ``job.state``, progress, logs, lifetimes, and execution
 timeouts of async handlers. They differ in this:
 
-- No job waits: they skip delays, backoffs and snoozes. Priorities count only in ``drain``.
+- No job waits: they skip delays, backoffs, snoozes and sleeps. A job that waits for a signal stays until the
+  test sends it. Priorities count only in ``drain``.
 - Plain functions run in the test's own thread and context, so they see its database transaction. They have
   no time limit. Handlers with ``run="process"`` run in the test's process.
 - Jobs run one by one, so a batch handler receives one job a call.

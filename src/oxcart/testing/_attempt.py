@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import random
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from oxcart.broker.port import ClaimedJob, Outcome
@@ -23,6 +23,7 @@ from oxcart.engine.running import Place, RunningJob, current_place
 from oxcart.engine.sync_running import SyncRunningJob, call_job
 from oxcart.engine.verdict import Verdict
 from oxcart.model.backoff import Strategy
+from oxcart.model.errors import ValidationError
 from oxcart.model.failure import Classifier
 
 T = TypeVar("T")
@@ -54,9 +55,14 @@ class InlineJob(RunningJob):
     """A job that runs in the test."""
 
     __slots__ = ()
+    skips_waits = True
 
     def __init__(self, broker: Any, claim: ClaimedJob, settings: Settings) -> None:
         super().__init__(broker, claim, WORKER, settings.state)
+
+    async def call_plain(self, function: Callable[[], Any]) -> Any:
+        """Calls a plain function of a step in the test's own thread."""
+        return function()
 
 
 class InlineLink:
@@ -147,6 +153,14 @@ class _Here(HandlerProcesses):
     """Replaces the pool of processes by this process."""
 
     async def run(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
+        if handler.entry is not None:
+            raise ValidationError(
+                "run",
+                "a kind that runs inline",
+                handler.name,
+                f"handler {handler.name!r} has a runner, which needs a worker: use drain() with a server, or "
+                "call the function itself with what the runner would fill in",
+            )
         return _call_here(job, handler, arguments)
 
 

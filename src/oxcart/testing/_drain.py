@@ -131,6 +131,8 @@ async def _drain_memory(modes: Sequence[Mode]) -> Report:
             for mode in modes:
                 unhandled = mode.unhandled()
                 for job_id in mode.waiting():
+                    if mode.is_waiting_for_signal(job_id):
+                        continue
                     if job_id not in unhandled and job_id in mode.broker.store.records:
                         moved = True
                         await mode.run(job_id)

@@ -14,8 +14,10 @@ from typing import Any, NoReturn
 
 from oxcart.broker.memory import MemoryBroker, MemoryServer
 from oxcart.broker.memory.broker import Encoded
+from oxcart.broker.memory.parts import MemorySteps
 from oxcart.broker.memory.record import ENDED, Record
 from oxcart.broker.port import Added, Ask, Code, Ended, Outcome, OutcomeKind
+from oxcart.broker.port.steps import WOKEN
 from oxcart.engine.running import RunningJob
 from oxcart.engine.unknown import UnknownNames
 from oxcart.model.errors import JobFailed, OxcartError, ReplyCode, ResultTimeout
@@ -81,6 +83,11 @@ class Mode(MemoryServer):
         records = self.broker.store.records
         return [one for one in self.waiting() if self._handlers.find(records[one].name) is None]
 
+    def is_waiting_for_signal(self, job_id: str) -> bool:
+        """Returns whether a job is delayed until a signal that has not arrived."""
+        record = self.broker.store.records.get(job_id)
+        return record is not None and record.state == "delayed" and record.delay > 0 and record.waits != ""
+
     async def run(self, job_id: str) -> None:
         """Runs a job until it ended, without pauses between attempts.
 
@@ -118,6 +125,8 @@ class Mode(MemoryServer):
             for note in (self._note, self.also):
                 if note is not None:
                     note(job, outcome, ReplyCode.DONE, time.perf_counter() - began)
+            if self.is_waiting_for_signal(record.id):
+                return
             snoozes += outcome.kind in _PUT_OFF and not outcome.counts
             if snoozes > MOST_SNOOZES:
                 raise EndlessJobs(f"job {record.id} ({record.name!r}) snoozed {snoozes} times in a row")
@@ -149,7 +158,23 @@ class Mode(MemoryServer):
         broker = self.broker
         if self._handlers.find(record.name) is None:
             return f"queue {broker.queue!r} has no handler for {record.name!r}"
+        if self.is_waiting_for_signal(record.id):
+            return f"it waits for signal {record.waits!r}"
         return "the queue is paused" if broker.store.paused else "drain the queue first"
+
+
+class ModeSteps(MemorySteps):
+    """Steps of a queue in inline or manual mode: a signal runs the job that waited for it."""
+
+    def __init__(self, broker: ModeBroker) -> None:
+        super().__init__(broker)
+        self._mode_broker = broker
+
+    async def signal(self, job_id: str, signal: str, body: bytes) -> int:
+        answer = await super().signal(job_id, signal, body)
+        if answer == WOKEN:
+            await self._mode_broker.run_now(job_id)
+        return answer
 
 
 class ModeBroker(MemoryBroker):
@@ -186,29 +211,35 @@ class ModeBroker(MemoryBroker):
         answers = await super().add(jobs)
         created = [answer.id for answer in answers if answer.created]
         self._mode.added += [job for job in await self.get(created) if job is not None]
-        await self._run(*created)
+        await self.run_now(*created)
         return answers
 
     async def resume(self) -> None:
         """Runs the jobs that waited."""
         await super().resume()
-        await self._run(*self._mode.waiting())
+        await self.run_now(*self._mode.waiting())
 
     async def promote_job(self, job_id: str) -> None:
         """Makes a delayed job ready and runs it."""
         await super().promote_job(job_id)
-        await self._run(job_id)
+        await self.run_now(job_id)
 
     async def retry_job(self, job_id: str, state: str, *, lifo: bool = False, reset: bool = False) -> None:
         """Makes an ended job ready again and runs it."""
         await super().retry_job(job_id, state, lifo=lifo, reset=reset)
-        await self._run(job_id)
+        await self.run_now(job_id)
 
     async def ended(self, job_id: str) -> Ended:
         """Reads a job's end, or raises if nothing will end it."""
         return await self._mode.ended(job_id)
 
-    async def _run(self, *job_ids: str) -> None:
+    @property
+    def steps(self) -> ModeSteps:
+        """Durable steps of jobs, and signals for them."""
+        return ModeSteps(self)
+
+    async def run_now(self, *job_ids: str) -> None:
+        """Runs jobs in inline mode, unless the queue is paused."""
         if self._mode.at_once and not self.store.paused:
             for job_id in job_ids:
                 await self._mode.run(job_id)

@@ -210,14 +210,14 @@ class TestRetentionArgument:
         ("kept", "argument"),
         [
             (None, ""),
-            (KEEP, ""),
+            (KEEP, "-1::"),
             (REMOVE, "0::"),
             (Retention(count=5), "5::"),
             (Retention(age=60), ":60:"),
             (Retention(age=60, count=5, limit=10), "5:60:10"),
             (Retention(age=60, count=0), "0::"),
             (Retention(age=60, count=-1), ":60:"),
-            (Retention(limit=3), ""),
+            (Retention(limit=3), "-1::"),
         ],
     )
     def test_table(self, kept: Retention | None, argument: str) -> None:

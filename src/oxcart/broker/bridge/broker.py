@@ -28,6 +28,7 @@ from oxcart.broker.bridge.rescue import Rescuer, TypeRescue
 from oxcart.broker.bridge.schedules import TypeSchedules
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bridge.sealed_values import TypeSealedValues
+from oxcart.broker.bridge.steps import TypeSteps
 from oxcart.broker.bridge.sweeping import Sweeper
 from oxcart.broker.caller import Caller
 from oxcart.broker.capabilities import BRIDGE
@@ -152,6 +153,7 @@ class BridgeBroker(Reading):
         self.rescue = TypeRescue(self)
         self.schedules = TypeSchedules(self)
         self.sealed_values = TypeSealedValues(self)
+        self.steps = TypeSteps(self)
         self._sweeper = Sweeper(self.keys, self.caller)
         self._rescuer = Rescuer(self)
 
@@ -175,7 +177,12 @@ class BridgeBroker(Reading):
         )
 
     async def add_each(
-        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
+        self,
+        jobs: Sequence[codec.Encoded],
+        *,
+        timeout: float | None = None,
+        replicated: bool = False,
+        whole: bool = False,
     ) -> list[Added | OxcartError]:
         """As ``add``, with the errors of refused jobs in their places.
 
@@ -184,7 +191,7 @@ class BridgeBroker(Reading):
         """
         added: list[Added | OxcartError] = []
         left = time_left(timeout)
-        for part in codec.parts(jobs):
+        for part in [jobs] if whole else codec.parts(jobs):
             args = [arg for _, job in part for arg in job]
             try:
                 sent = monotonic_ms()
@@ -227,7 +234,7 @@ class BridgeBroker(Reading):
                 written = [self.sealer.seal_result(outcome) for outcome in part]
             args = self._asked(ask, ask.count if start + FINISH >= len(outcomes) else 0)
             args.append(len(part))
-            args += [codec.outcome_of(outcome, self._rerouted(outcome)) for outcome in written]
+            args += [codec.outcome_of(outcome, self._rerouted(outcome), ask.version) for outcome in written]
             sent = monotonic_ms()
             answer = await self.caller.once(load("finish"), self._waiting, *args, patient=True)
             self.clock.learn(sent, answer[12])
@@ -516,6 +523,10 @@ class BridgeBroker(Reading):
         """Allows claims of the type again."""
         await self.caller.write("SREM", self.keys.paused(), self.queue)
         await self.caller.write("ZADD", self.keys.marker(), 0, "0")
+
+    async def kept_seconds(self) -> tuple[int | None, int | None]:
+        """Returns how long completed and failed jobs stay: a day, and dead letters until they are removed."""
+        return codec.KEPT, None
 
     async def is_paused(self) -> bool:
         """Returns whether the type is paused."""

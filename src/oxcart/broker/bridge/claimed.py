@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oxcart.broker.bridge import jobs, members, records
-from oxcart.broker.stored import count_of
+from oxcart.broker.stored import count_of, step_fields
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
@@ -118,6 +118,10 @@ class BridgeClaim(msgspec.Struct):
 
     def set_checkpoint(self, body: bytes) -> None:
         self.run[b"ox:checkpoint"] = body
+
+    @property
+    def steps(self) -> dict[str, bytes]:
+        return step_fields(self.run)
 
     @property
     def schedule_id(self) -> str | None:

@@ -150,6 +150,8 @@ def make_record(
         ox["timeout"] = options.timeout
     if options.correlation_id is not None:
         ox["corr"] = options.correlation_id
+    if options.trace_context is not None:
+        ox["tm"] = options.trace_context
     if options.stack_trace_limit is not None:
         ox["traces"] = options.stack_trace_limit
     if not (options.retry_timeout and options.retry_system):
@@ -269,8 +271,11 @@ def failure_of(reason: str, stack: bytes, name: str) -> bytes:
     return _json.encode({"success": False, "error": error})
 
 
-def outcome_of(o: Outcome, facts: bytes) -> bytes:
-    """Returns an outcome as ``finish.lua`` reads it; ``facts`` if it goes to another worker."""
+def outcome_of(o: Outcome, facts: bytes, version: str = "") -> bytes:
+    """Returns an outcome as ``finish.lua`` reads it; ``facts`` if it goes to another worker.
+
+    ``version`` is that of the worker's program.
+    """
     kind: str = o.kind
     value, category, state = o.value, o.category, ""
     if kind == OutcomeKind.AWAIT_CHILDREN:
@@ -304,6 +309,8 @@ def outcome_of(o: Outcome, facts: bytes) -> bytes:
             state,
             newest_stack(o.stack),
             o.dead,
+            o.waits,
+            version,
         )
     )
 

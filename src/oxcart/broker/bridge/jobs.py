@@ -14,6 +14,7 @@ from msgspec import UNSET
 from oxcart.broker.bridge.members import decoded, dump, fault_of, text_bytes
 from oxcart.broker.bridge.records import PLACES, Record, read_number, read_object, read_record
 from oxcart.broker.faults import fault_in, json_fault, name_fault, number_fault
+from oxcart.broker.sealed_steps import open_steps
 from oxcart.broker.stored import MOST, count_of, decode_tags, int_of, json_of, reason_of, text_of
 from oxcart.model.errors import DecryptionError
 from oxcart.model.job import Job
@@ -46,6 +47,7 @@ def options_of(record: Record) -> JobOptions:
         correlation_id=correlation_of(record),
         skip_on=record.skip_on,
         reroute_on=record.reroute_on,
+        trace_context=as_text(record.ox.get("tm")),
     )
 
 
@@ -122,6 +124,8 @@ def decode_job(
     past = read_past(record, status, run, result, place)
     value = opened("result", past.value)
     checkpoint = opened("checkpoint", run.get(b"ox:checkpoint"))
+    if sealer is not None:
+        run = {**run, **open_steps(sealer, job_id, run, lenient=lenient)}
     extra = {
         name.decode("utf-8", "replace"): text_of(checkpoint if name == b"ox:checkpoint" else held) or ""
         for name, held in run.items()

@@ -14,6 +14,8 @@ from oxcart.broker.discovery import glob_escape, scan_keys
 from oxcart.broker.keyring import SEALED, Purpose, sealed_as
 from oxcart.broker.port.parts import SealedValues, StoredValue
 from oxcart.broker.progress import OnProgress
+from oxcart.broker.replies import pairs
+from oxcart.broker.sealed_steps import sealed_parts
 from oxcart.broker.sealing import Sealer, data_of
 
 if TYPE_CHECKING:
@@ -55,9 +57,9 @@ async def _of_records(broker: BridgeBroker, sealer: Sealer, ids: Sequence[str]) 
     commands: list[tuple[str, ...]] = []
     for one in ids:
         commands += [("GET", keys.data(one)), ("GET", keys.result(one)), ("GET", keys.progress(one))]
-        commands.append(("HGET", keys.job(one), "ox:checkpoint"))
+        commands.append(("HGETALL", keys.job(one)))
     answers = iter(await broker.caller.pipeline(commands)) if ids else iter(())
-    for one, raw, result, progress, checkpoint in zip(ids, answers, answers, answers, answers, strict=True):
+    for one, raw, result, progress, flat in zip(ids, answers, answers, answers, answers, strict=True):
         record = records.read_record(raw or b"")
         if raw is None or record.type != broker.queue:
             continue
@@ -80,9 +82,12 @@ async def _of_records(broker: BridgeBroker, sealer: Sealer, ids: Sequence[str]) 
                         inner, sealer.bond(purpose, one), key, held, kind="s", put=_into(held, "data")
                     )
                 )
-        if checkpoint is not None:
+        run = pairs(flat)
+        if (checkpoint := run.get(b"ox:checkpoint")) is not None:
             bond = sealer.bond("checkpoint", one)
             found.append(StoredValue(checkpoint, bond, keys.job(one), checkpoint, b"ox:checkpoint"))
+        for field, value, bond, put in sealed_parts(sealer, one, run):
+            found.append(StoredValue(value, bond, keys.job(one), run[field], field, put=put))
     return found
 
 

@@ -33,7 +33,7 @@ def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[b
     ]
 
 
-def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | int]:
+def end_args(outcomes: Sequence[Outcome], metrics: int, version: str = "") -> list[bytes | str | int]:
     """Returns the arguments that finish attempts, behind those of a claim; shared values are sent once."""
     args: list[bytes | str | int] = [len(outcomes)]
     completed, failed, retry, delay = (
@@ -66,11 +66,13 @@ def end_args(outcomes: Sequence[Outcome], metrics: int) -> list[bytes | str | in
         elif kind == retry:
             args += (o.value, o.stack)
         elif kind == delay:
-            args += (o.value, o.stack, o.delay_ms, "" if o.counts else "1")
+            args += (o.value, o.stack, o.delay_ms, "" if o.counts else f"1{o.waits}")
         elif kind == OutcomeKind.HOLD_QUEUE:
             args.append(o.delay_ms)
     args.append(metrics or "")
     args += failures
+    if version:
+        args += (0, version, "")
     return args
 
 

@@ -27,6 +27,7 @@ from oxcart.broker.bullmq.rescue import QueueRescue
 from oxcart.broker.bullmq.schedules import QueueSchedules
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.bullmq.sealed_values import QueueSealedValues
+from oxcart.broker.bullmq.steps import QueueSteps
 from oxcart.broker.bullmq.webhooks import WebhookIndex
 from oxcart.broker.bullmq.workers import QueueWorkers
 from oxcart.broker.caller import Caller, script_error
@@ -52,6 +53,7 @@ from oxcart.broker.replies import pairs, text
 from oxcart.broker.sealing import Sealer
 from oxcart.broker.served import Connected
 from oxcart.broker.short_ids import scan_ids
+from oxcart.broker.stored import count_of
 from oxcart.model import payload
 from oxcart.model.errors import BrokerError, JobLocked, OxcartError, ReplyCode, error_for_code
 from oxcart.model.job import Job
@@ -87,16 +89,16 @@ ELSEWHERE = b"elsewhere"
 
 
 def _parts(
-    jobs: Sequence[codec.Encoded], lane: str | None
+    jobs: Sequence[codec.Encoded], lane: str | None, whole: bool = False
 ) -> Iterator[tuple[Sequence[codec.Encoded], list[bytes | str | int]]]:
     """Splits an add into calls: the jobs of each, and its arguments."""
     start = 0
     while start < len(jobs):
         args: list[bytes | str | int] = [0, 0]
         size = count = tied = 0
-        for _, job in islice(jobs, start, start + ADD_CHUNK):
+        for _, job in islice(jobs, start, len(jobs) if whole else start + ADD_CHUNK):
             weight = len(job[2])  # type: ignore[arg-type]
-            if count and size + weight > ADD_BYTES:
+            if count and not whole and size + weight > ADD_BYTES:
                 break
             args += job
             size += weight
@@ -117,6 +119,7 @@ class BullMQBroker(Connected):
         clock: A clock in ms that replaces the server's; for tests.
         new_token: Makes the lease token of a claim; for tests.
         key_ring: Opens sealed payloads.
+        keep_events: How many events the queue keeps; None leaves it as it is.
     """
 
     capabilities = BULLMQ
@@ -135,8 +138,10 @@ class BullMQBroker(Connected):
         caller: Caller | None = None,
         tagged: bool | None = None,
         key_ring: KeyRing | None = None,
+        keep_events: int | None = None,
     ) -> None:
         self.server = server
+        self._keep_events = keep_events  # until it is set on the server
         self.keys = Keys(queue, prefix, server.is_cluster if tagged is None else tagged)
         self.slot = self.keys.slot() if server.is_cluster else None
         self.clock = clock if isinstance(clock, ServerClock) else ServerClock(clock)
@@ -167,6 +172,7 @@ class BullMQBroker(Connected):
         self.metrics = QueueMetrics(self)
         self.rescue = QueueRescue(self)
         self.sealed_values = QueueSealedValues(self)
+        self.steps = QueueSteps(self)
         self.updates = QueueUpdates(self)
         self.webhooks = WebhookIndex(self)
 
@@ -199,13 +205,18 @@ class BullMQBroker(Connected):
         return codec.encode_job(name, data, options, self.clock.argument, sealer=self.sealer)
 
     async def add_each(
-        self, jobs: Sequence[codec.Encoded], *, timeout: float | None = None, replicated: bool = False
+        self,
+        jobs: Sequence[codec.Encoded],
+        *,
+        timeout: float | None = None,
+        replicated: bool = False,
+        whole: bool = False,
     ) -> list[Added | OxcartError]:
         """As ``add``, with the error of a refused job in its place.
 
         The error of a failed call is the error of every job in it, and of the jobs that were not sent yet.
         """
-        parts, left = _parts(jobs, self.lane), time_left(timeout)
+        parts, left = _parts(jobs, self.lane, whole), time_left(timeout)
         added: list[Added | OxcartError] = []
         failed: BrokerError | None = None
         calls: deque[tuple[int, asyncio.Task[list[Added | OxcartError]]]] = deque()
@@ -240,6 +251,8 @@ class BullMQBroker(Connected):
         timeout: float | None,
         replicated: bool,
     ) -> list[Added | OxcartError]:
+        if self._keep_events is not None:
+            await self._set_events()
         sent = monotonic_ms()
         *codes, now = await self.caller.once(
             load("add"), self._meta, *args, timeout=timeout, replicated=replicated
@@ -264,11 +277,18 @@ class BullMQBroker(Connected):
 
     async def claim(self, ask: Ask) -> Claimed:
         """Claims ready jobs."""
+        if self._keep_events is not None:
+            await self._set_events()
         token, sent = self._new_token(), monotonic_ms()
         args = claim_args(ask, self.clock.argument, token, self.lane)
         answer = await self.caller.once(load("claim"), self._meta, *args, patient=True)
         self.clock.learn(sent, answer[8])
         return read_claim(answer, token)
+
+    async def _set_events(self) -> None:
+        assert self._keep_events is not None
+        await self.caller.again(load("keep_events"), self._meta, self._keep_events)
+        self._keep_events = None
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Finishes attempts and claims into the freed slots."""
@@ -276,7 +296,9 @@ class BullMQBroker(Connected):
         written = outcomes
         if self.sealer is not None and self.sealer.seals("result"):
             written = [self.sealer.seal_result(outcome) for outcome in outcomes]
-        args = claim_args(ask, self.clock.argument, token, self.lane) + end_args(written, ask.metrics)
+        args = claim_args(ask, self.clock.argument, token, self.lane) + end_args(
+            written, ask.metrics, ask.version
+        )
         answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
         self.clock.learn(sent, answer[8])
         for outcome in outcomes:
@@ -375,6 +397,12 @@ class BullMQBroker(Connected):
     async def is_paused(self) -> bool:
         """Returns whether the queue is paused."""
         return bool(await self.caller.command("HEXISTS", self._meta, "paused"))
+
+    async def kept_seconds(self) -> tuple[int | None, int | None]:
+        """Returns how long completed and failed jobs stay that have no retention; None for ever."""
+        raw = await self.caller.command("HGET", self._meta, "ox:retention")
+        completed, _, failed = (raw or b"").partition(b":")
+        return count_of(completed) or None, count_of(failed) or None
 
     async def counts(self) -> dict[str, int]:
         """Returns how many jobs are in each wire state."""

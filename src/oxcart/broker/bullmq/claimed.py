@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oxcart.broker.bullmq import codec
-from oxcart.broker.stored import count_of, decode_tags, json_of, text_of
+from oxcart.broker.stored import count_of, decode_tags, json_of, step_fields, text_of
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
 from oxcart.model.options import JobOptions
@@ -132,6 +132,10 @@ class BullMQClaim(msgspec.Struct):
 
     def set_checkpoint(self, body: bytes) -> None:
         self.fields[b"ox:checkpoint"] = body
+
+    @property
+    def steps(self) -> dict[str, bytes]:
+        return step_fields(self.fields)
 
     @property
     def schedule_id(self) -> str | None:

@@ -20,6 +20,7 @@ from msgspec import UNSET
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.faults import fault_in, json_fault
 from oxcart.broker.ids import new_id
+from oxcart.broker.sealed_steps import open_steps
 from oxcart.broker.stored import count_of, decode_tags, encode_tags, int_of, json_of, reason_of, text_of
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
@@ -68,6 +69,9 @@ FIELD_CHECKPOINT = "ox:checkpoint"
 
 #: Why a parent could not be notified of a child's end.
 FIELD_UNTOLD = "ox:untold"
+
+#: The text before a trace context at the end of ``opts``. Text within strings has its quotes escaped.
+_CONTEXT = b',"tm":"{'
 
 _json = msgspec.json.Encoder()
 
@@ -126,8 +130,10 @@ def _wire_backoff(backoff: Backoff, attempts: int) -> tuple[dict[str, Any], str 
 def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
     """Returns the ``opts`` object, and further hash fields as a flat list of names and values."""
     if isinstance(options, WrittenOptions):
-        window = options.deduplication
-        return msgspec.json.decode(options.written), [] if window is None else ["deid", window.id]
+        window, written = options.deduplication, msgspec.json.decode(options.written)
+        if options.trace_context is not None:
+            written.setdefault("tm", options.trace_context)
+        return written, [] if window is None else ["deid", window.id]
     _refuse_foreign(options)
     check_together(options)
     wire: dict[str, Any] = {"attempts": options.attempts}
@@ -177,6 +183,8 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
         extras += (FIELD_NO_RETRY, ",".join(name for name, wanted in unwanted.items() if not wanted))
     if options.idempotency_key is not None:
         extras += (FIELD_IDEMPOTENCY, options.idempotency_key)
+    if options.trace_context is not None:
+        wire["tm"] = options.trace_context
     return wire, extras
 
 
@@ -205,8 +213,12 @@ def encode_options(options: JobOptions) -> tuple[bytes, tuple[str, ...]]:
     """As `wire_options`, with the ``opts`` as JSON; options that many jobs share are encoded once."""
     if options.is_shared:
         return _encode_shared(options)
-    wire, extras = wire_options(options)
-    return _json.encode(wire), tuple(extras)
+    if options.trace_context is not None and not isinstance(options, WrittenOptions):
+        # Every add has its own; the rest is often shared.
+        opts, extras = encode_options(msgspec.structs.replace(options, trace_context=None))
+        return b'%b,"tm":%b}' % (opts[:-1], _json.encode(options.trace_context)), extras
+    wire, further = wire_options(options)
+    return _json.encode(wire), tuple(further)
 
 
 @lru_cache(maxsize=1024)
@@ -303,6 +315,12 @@ def read_options(
     """
     fault = ""
     wire: Any = {}
+    if raw.endswith(b'}"}') and (end := raw.rfind(_CONTEXT)) > 0:
+        # A context is unique to its job. The other options are read once for all jobs that share them.
+        options, fault = read_options(raw[:end] + b"}", backoff, timeout, lifetime, no_retry, history)
+        context = json_of(raw[end + len(_CONTEXT) - 2 : -1])
+        if not fault and isinstance(context, str):
+            return msgspec.structs.replace(options, trace_context=context), ""
     if raw:
         try:
             wire = payload.read(raw, field="opts")
@@ -336,6 +354,7 @@ def read_options(
         lifetime=int_of(lifetime, None),
         retry_system=b"system" not in (no_retry or b""),
         retry_timeout=b"timeout" not in (no_retry or b""),
+        trace_context=wire["tm"] if isinstance(wire.get("tm"), str) else None,
     )
     return options, fault
 
@@ -488,4 +507,4 @@ def open_fields(
         except DecryptionError:
             if not lenient:
                 raise
-    return opened
+    return opened | open_steps(sealer, job_id, fields, lenient=lenient)

@@ -15,8 +15,10 @@ from oxcart.broker.keyring import SEALED, Bond, Purpose, sealed_as
 from oxcart.broker.port.parts import SealedValues, StoredValue
 from oxcart.broker.progress import OnProgress
 from oxcart.broker.replies import text
+from oxcart.broker.sealed_steps import sealed_parts
 from oxcart.broker.sealing import Sealer, schedule_of
 from oxcart.model.names import HIDDEN
+from oxcart.model.steps import FIELD_SIGNALS, FIELD_STEP
 from oxcart.model.target import base_of
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 READ = 25
 
 _JOB_FIELDS = (*SEALABLE, b"jid", b"timestamp")
+_STEPS = (FIELD_STEP.encode(), FIELD_SIGNALS.encode())
 
 
 class QueueSealedValues(QueuePart, SealedValues):
@@ -76,9 +79,12 @@ async def _of_hashes(
     broker: BullMQBroker, sealer: Sealer, keys: Sequence[tuple[str, str]]
 ) -> list[StoredValue]:
     """Returns the values of jobs, of schedules, and of adds that a deduplication window keeps."""
-    answers = await broker.caller.pipeline([("HMGET", key, *_JOB_FIELDS) for key, _ in keys]) if keys else []
+    commands: list[tuple[bytes | str, ...]] = []
+    for key, _ in keys:
+        commands += (("HMGET", key, *_JOB_FIELDS), ("HKEYS", key))
+    answers = iter(await broker.caller.pipeline(commands) if keys else ())
     found = []
-    for (key, rest), (*raws, kept_id, timestamp) in zip(keys, answers, strict=True):
+    for (key, rest), (*raws, kept_id, timestamp), names in zip(keys, answers, answers, strict=True):
         for (field, purpose), raw in zip(SEALABLE.items(), raws, strict=True):
             if raw is None:
                 continue
@@ -91,6 +97,11 @@ async def _of_hashes(
             else:
                 continue
             found.append(StoredValue(raw, bond, key, raw, field))
+        if steps := [name for name in names if name.startswith(_STEPS)]:
+            values = await broker.caller.command("HMGET", key, *steps)
+            fields = {name: raw for name, raw in zip(steps, values, strict=True) if raw is not None}
+            for field, raw, bond, put in sealed_parts(sealer, rest, fields):
+                found.append(StoredValue(raw, bond, key, fields[field], field, put=put))
     return found
 
 

@@ -14,7 +14,13 @@ from oxcart.broker.clock import ServerClock
 from oxcart.broker.ids import new_id
 from oxcart.broker.memory.claimed import claimed_job, job_of
 from oxcart.broker.memory.leases import Leases
-from oxcart.broker.memory.parts import MemoryDeadLetters, MemoryLogs, MemoryRegistry, MemoryUpdates
+from oxcart.broker.memory.parts import (
+    MemoryDeadLetters,
+    MemoryLogs,
+    MemoryRegistry,
+    MemorySteps,
+    MemoryUpdates,
+)
 from oxcart.broker.memory.record import ENDED, Record
 from oxcart.broker.memory.store import Store
 from oxcart.broker.memory.streams import MemoryEvents, MemoryInbox, MemoryWait
@@ -159,6 +165,11 @@ class MemoryBroker(Parts):
         return MemoryRegistry(self)
 
     @property
+    def steps(self) -> MemorySteps:
+        """Durable steps of jobs, and signals for them."""
+        return MemorySteps(self)
+
+    @property
     def updates(self) -> MemoryUpdates:
         """Changes to jobs that exist."""
         return MemoryUpdates(self)
@@ -194,7 +205,12 @@ class MemoryBroker(Parts):
             return [self._add(record, self.clock()) for _, record in jobs]
 
     async def add_each(
-        self, jobs: Sequence[Encoded], *, timeout: float | None = None, replicated: bool = False
+        self,
+        jobs: Sequence[Encoded],
+        *,
+        timeout: float | None = None,
+        replicated: bool = False,
+        whole: bool = False,
     ) -> list[Added | OxcartError]:
         """As ``add``: no job is refused here."""
         return list(await self.add(jobs))
@@ -327,7 +343,9 @@ class MemoryBroker(Parts):
             record.attempts_made += outcome.counts
             record.excused += not outcome.counts
             record.moved_ms = at_ms
-            store.make_delayed(record, at_ms, outcome.delay_ms)
+            record.waits = outcome.waits
+            arrived = any(name == outcome.waits for name, _ in record.signals)
+            store.make_delayed(record, at_ms, 0 if arrived else outcome.delay_ms)
         else:
             if kind is OutcomeKind.HOLD_QUEUE:
                 record.excused += 1
@@ -389,6 +407,10 @@ class MemoryBroker(Parts):
     async def is_paused(self) -> bool:
         return self.store.paused
 
+    async def kept_seconds(self) -> tuple[int | None, int | None]:
+        """Returns that ended jobs stay: a queue in memory ends with its process."""
+        return None, None
+
     async def counts(self) -> dict[str, int]:
         with self.store.lock:
             states = [record.state for record in self.store.records.values()]
@@ -429,13 +451,21 @@ class MemoryBroker(Parts):
 
     async def set_checkpoint(self, job_id: str, token: str, body: bytes) -> None:
         with self.store.lock:
-            record = self.store.find(job_id, "set_checkpoint")
-            holder = self._leases.holder(record, self.clock())
-            if holder != token:
-                raise error_for_code(
-                    ReplyCode.LEASE_OF_ANOTHER if holder else ReplyCode.LEASE_GONE, job_id, "set_checkpoint"
-                )
-            record.checkpoint = body
+            self.leased(job_id, token, "set_checkpoint").checkpoint = body
+
+    def leased(self, job_id: str, token: str, verb: str) -> Record:
+        """Returns a job that the caller has leased.
+
+        Raises:
+            JobNotFound: There is no such job.
+            LeaseLost: The caller has no lease.
+        """
+        record = self.store.find(job_id, verb)
+        holder = self._leases.holder(record, self.clock())
+        if holder != token:
+            code = ReplyCode.LEASE_OF_ANOTHER if holder else ReplyCode.LEASE_GONE
+            raise error_for_code(code, job_id, verb)
+        return record
 
     async def change_delay(self, job_id: str, delay_ms: int) -> None:
         with self.store.lock:

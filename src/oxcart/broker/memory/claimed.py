@@ -8,12 +8,15 @@ import msgspec
 
 from oxcart.broker.memory.record import Record
 from oxcart.broker.port import ClaimedJob
+from oxcart.broker.sealed_steps import open_steps
 from oxcart.broker.sealing import Sealer
+from oxcart.broker.stored import text_of
 from oxcart.model import payload
 from oxcart.model.errors import DecryptionError
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
 from oxcart.model.options import JobOptions
+from oxcart.model.steps import FIELD_SIGNALS, FIELD_STEP
 
 
 def job_of(queue: str, record: Record, sealer: Sealer | None, *, lenient: bool = False) -> Job:
@@ -42,7 +45,7 @@ def job_of(queue: str, record: Record, sealer: Sealer | None, *, lenient: bool =
         return payload.decode(raw)
 
     checkpoint = opened("checkpoint", record.checkpoint)
-    known = {
+    known: dict[str, Any] = {
         "ox:ready": record.ready_ms,
         "ox:moved": record.moved_ms,
         "ox:category": record.category or None,
@@ -51,6 +54,12 @@ def job_of(queue: str, record: Record, sealer: Sealer | None, *, lenient: bool =
         "ox:idem": record.options.idempotency_key,
         "ox:checkpoint": None if checkpoint is None else msgspec.json.encode(checkpoint).decode(),
     }
+    fields = {f"{FIELD_STEP}{name}".encode(): raw for name, raw in record.steps.items()}
+    if sealer is not None:
+        fields |= open_steps(sealer, record.id, fields, lenient=lenient)
+    known |= {name.decode(): text_of(raw) for name, raw in fields.items()}
+    if record.signals:
+        known[FIELD_SIGNALS] = "".join(f"{name}\t{text_of(body)}\n" for name, body in record.signals)
     return Job(
         id=record.id,
         name=record.name,
@@ -96,6 +105,7 @@ class MemoryClaim(msgspec.Struct, kw_only=True):
     deferred_failure: str | None
     stacktrace: list[str]
     checkpoint: bytes | None
+    steps: dict[str, bytes]
     record: Record
     fault: str = ""
     cancel_reason: str | None = None
@@ -103,7 +113,7 @@ class MemoryClaim(msgspec.Struct, kw_only=True):
     advances_schedule: bool = False
 
     def __repr__(self) -> str:
-        return masked(self, "payload", "checkpoint", "record")
+        return masked(self, "payload", "checkpoint", "steps", "record")
 
     @property
     def tags(self) -> dict[str, str]:
@@ -148,6 +158,7 @@ def claimed_job(record: Record, token: str, now: int) -> ClaimedJob:
         deferred_failure=record.deferred,
         stacktrace=_traces(record),
         checkpoint=record.checkpoint,
+        steps=dict(record.steps),
         record=record,
     )
 

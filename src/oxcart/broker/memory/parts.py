@@ -1,4 +1,4 @@
-"""The optional parts that a queue in memory has: logs, updates, dead letters and the registry of workers."""
+"""The parts of a queue in memory: logs, updates, dead letters, steps and the registry of workers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import msgspec
 from oxcart.broker.memory.record import ENDED, READY
 from oxcart.broker.port.parts import DeadLetters, Logs, Updates
 from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
+from oxcart.broker.port.steps import STORED, WOKEN, Steps, check_signal_room
 from oxcart.broker.progress import Progress
 from oxcart.broker.workers import LIFE, Wakes, WorkerRecord, WorkerRegistry
 from oxcart.model.errors import ReplyCode, error_for_code
 from oxcart.model.job import Job
 from oxcart.model.state import State
+from oxcart.model.steps import MOST_SIGNAL_BYTES
 
 if TYPE_CHECKING:
     from oxcart.broker.memory.broker import MemoryBroker
@@ -111,6 +113,51 @@ class MemoryDeadLetters(DeadLetters):
 
 def _is_dead(job: Job, permanent: bool) -> bool:
     return job.state is State.DEAD_LETTER or (permanent and job.state is State.FAILED)
+
+
+class MemorySteps(Steps):
+    """The durable steps of a queue's jobs, and signals for them."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+
+    async def keep(self, job_id: str, token: str, name: str, record: bytes) -> None:
+        with self._broker.store.lock:
+            self._broker.leased(job_id, token, "set_step").steps[name] = record
+
+    async def receive(
+        self, job_id: str, token: str, name: str, signal: str, *, wait: bytes, arrived: bytes, late: bytes
+    ) -> bytes:
+        with self._broker.store.lock:
+            job = self._broker.leased(job_id, token, "receive_signal")
+            known = job.steps.get(name)
+            if known is not None and not known.startswith(b"wait\t"):
+                return known
+            found = next((one for one in job.signals if one[0] == signal), None)
+            if found is not None:
+                job.signals.remove(found)
+                known = arrived + b"\n" + found[1]
+            elif late:
+                known = late + b"\nnull"
+            known = known or wait + b"\nnull"
+            job.steps[name] = known
+            return known
+
+    async def signal(self, job_id: str, signal: str, body: bytes) -> int:
+        broker = self._broker
+        with broker.store.lock:
+            job = broker.store.find(job_id, "signal")
+            if job.state in ENDED:
+                raise error_for_code(ReplyCode.WRONG_STATE, job_id, "signal")
+            waiting = sum(len(name.encode()) + len(held) + 2 for name, held in job.signals)
+            if waiting + len(signal.encode()) + len(body) + 2 > MOST_SIGNAL_BYTES:
+                return check_signal_room(0, job_id)
+            job.signals.append((signal, body))
+            if job.state != "delayed" or job.waits != signal:
+                return STORED
+            job.delay = 0
+            broker.store.make_ready(job, broker.clock())
+            return WOKEN
 
 
 class MemoryRegistry(WorkerRegistry):

@@ -27,6 +27,9 @@ class Record:
         deferred: A failure that the next worker records without running the job.
         excused: Starts that ended without being an attempt.
         forgiven: Starts before the latest retry that reset the job.
+        steps: The records of durable steps, by their names.
+        signals: Names and data of signals that the job has not received, the oldest first.
+        waits: The signal that the job waits for; empty for none.
     """
 
     id: str
@@ -61,6 +64,9 @@ class Record:
     dead: str = ""
     deferred: str | None = None
     log: list[str] = field(default_factory=list)
+    steps: dict[str, bytes] = field(default_factory=dict)
+    signals: list[tuple[str, bytes]] = field(default_factory=list)
+    waits: str = ""
 
     @property
     def expires_ms(self) -> int | None:
@@ -83,6 +89,11 @@ class Record:
 
     def restart(self, now: int, *, reset: bool) -> None:
         """Clears how the job ended, so that it can run again."""
+        self.steps = {
+            name: record
+            for name, record in self.steps.items()
+            if self.state != "completed" and not record.startswith(b"timeout\t")
+        }
         self.finished_ms = self.started_ms = None
         self.reason = self.result = None
         self.category = self.code = self.dead = ""

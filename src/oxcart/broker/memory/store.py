@@ -146,7 +146,7 @@ class Store:
         value = record.result if state == "completed" else (record.reason or "").encode()
         field = "returnvalue" if state == "completed" else "failedReason"
         self.emit(at_ms, state, record.id, **{field: value or b""}, prev=previous)
-        if retention:
+        if retention not in ("", "-1::"):
             self._retain(record, *retention.split(":"))
 
     def _retain(self, record: Record, count: str, age: str, limit: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from oxcart.broker.capabilities import Capabilities
 from oxcart.broker.port.codes import Code
 from oxcart.broker.port.parts import Parts
+from oxcart.broker.port.steps import Steps
 from oxcart.broker.port.streams import EventStream, Inbox, WorkWait
 from oxcart.broker.port.values import (
     NOTHING,
@@ -61,6 +62,10 @@ class Broker(Parts, Protocol):
     @property
     def sealer(self) -> Sealer | None:
         """Seals and opens values; None if the queue has no keys."""
+
+    @property
+    def steps(self) -> Steps:
+        """Durable steps of jobs, and signals for them."""
 
     @property
     def clock(self) -> ServerClock:
@@ -114,6 +119,9 @@ class Broker(Parts, Protocol):
 
     async def is_paused(self) -> bool:
         """Whether the queue is paused."""
+
+    async def kept_seconds(self) -> tuple[int | None, int | None]:
+        """Returns how long completed and failed jobs stay that have no retention; None for ever."""
 
     # -- jobs
 
@@ -294,9 +302,22 @@ class ServedBroker(Broker, Protocol):
         """Closes the connection."""
 
     async def add_each(
-        self, jobs: Sequence[Any], *, timeout: float | None = None, replicated: bool = False
+        self,
+        jobs: Sequence[Any],
+        *,
+        timeout: float | None = None,
+        replicated: bool = False,
+        whole: bool = False,
     ) -> list[Added | OxcartError]:
-        """As ``add``, with the error of a refused job in its place."""
+        """As ``add``, with the error of a refused job in its place.
+
+        Args:
+            jobs: The jobs.
+            timeout: Seconds after which it fails.
+            replicated: Whether a replica must confirm the jobs.
+            whole: Whether one call takes all jobs, so that a lost server leaves all of them or none. The
+                server is held for about 20 µs per job.
+        """
 
     async def counts_over_lanes(self) -> dict[str, int]:
         """Returns how many jobs of the queue and of its lanes are in each wire state."""

@@ -109,6 +109,10 @@ class ClaimedJob(Protocol):
         """Replaces ``checkpoint`` after a handler saved another one."""
 
     @property
+    def steps(self) -> dict[str, bytes]:
+        """The records of the durable steps that earlier runs recorded, by their names."""
+
+    @property
     def schedule_id(self) -> str | None:
         """The schedule that the job is a run of."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
@@ -46,6 +47,13 @@ class AddedTree(msgspec.Struct, frozen=True):
     name: str
     created: bool
     children: tuple[AddedTree, ...] = ()
+
+
+class Cancellation(StrEnum):
+    """The result of cancelling a job."""
+
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"
 
 
 class Cancelled(msgspec.Struct, kw_only=True):

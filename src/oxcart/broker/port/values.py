@@ -32,6 +32,8 @@ class Ask(msgspec.Struct, frozen=True):
         metrics: For how many minutes to keep the counts of ended jobs; 0 counts nothing.
         lanes: Lanes of the queue to choose from, by their names within it, the queue itself as ``base``;
             none to claim from this queue. Among lanes with equal first jobs this order decides.
+        version: The version of the program that finishes attempts with this call; empty for none. A pipeline
+            that reads the queue records it.
     """
 
     count: int = 1
@@ -43,6 +45,7 @@ class Ask(msgspec.Struct, frozen=True):
     spell_us: int = 0
     metrics: int = 0
     lanes: tuple[str, ...] = ()
+    version: str = ""
 
 
 #: Claims no job.
@@ -93,7 +96,8 @@ class Outcome(msgspec.Struct):
         at_ms: When it ended; 0 for the server's time of the call, which ``finish`` sets here.
         value: Completed: the result as JSON. Otherwise the reason, as text; empty keeps the old one.
         stack: The stack traces as a JSON list.
-        retention: Which finished jobs to keep: ``""`` all, or ``count:age:limit``.
+        retention: Which finished jobs to keep: ``""`` as the queue does, ``-1::`` all, or
+            ``count:age:limit``.
         attempts: Failed: how many attempts the job had.
         category: Failed or to be retried: why, as one of the model's categories.
         code: Failed or to be retried: the application's own word for the kind of failure.
@@ -101,9 +105,11 @@ class Outcome(msgspec.Struct):
             ``undecodable``. The last leaves the job's counts and stack traces as they are.
         delay_ms: Delayed: how long. Held: for how long.
         counts: Delayed: whether this was an attempt.
+        waits: Delayed without being an attempt: the signal that ends the delay early; empty for none.
         lifo: Retry now: in front of the others.
         claim: The claimed job that it ends; its fields spare brokers a read. None if
             it was not kept.
+        error: The exception that ended the attempt, for observers; it is not stored.
     """
 
     kind: OutcomeKind
@@ -121,21 +127,23 @@ class Outcome(msgspec.Struct):
     delay_ms: int = 0
     counts: bool = True
     lifo: bool = False
+    waits: str = ""
     claim: ClaimedJob | None = None
+    error: BaseException | None = None
 
     def __repr__(self) -> str:
         return masked(self, "value", "stack")
 
 
 def retention_argument(kept: Retention | None) -> str:
-    """Returns a retention as an `Outcome` has it: empty for all, or ``count:age:limit``."""
+    """Returns a retention as an `Outcome` has it."""
     if kept is None:
         return ""
     count = "" if kept.count is None or kept.count < 0 else str(kept.count)
     if count == "0":
         return "0::"
     if not count and kept.age is None:
-        return ""
+        return "-1::"
     return f"{count}:{'' if kept.age is None else kept.age}:{'' if kept.limit is None else kept.limit}"
 
 

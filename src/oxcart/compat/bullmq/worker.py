@@ -43,7 +43,7 @@ from oxcart.engine.worker import Worker as OxcartWorker
 from oxcart.model.errors import BrokerError, BrokerUnavailable, NeverConnected, ReplyCode, ValidationError
 from oxcart.model.failure import RateLimited
 from oxcart.model.outcome import Snooze
-from oxcart.model.retention import Retention
+from oxcart.model.retention import KEEP, Retention
 
 Processor = Callable[..., Any]
 
@@ -108,8 +108,9 @@ class Worker(QueueBase):
             rand=random.random,
             classifier=classifier,
             strategies=strategies,
-            remove_on_complete=Retention.parse(self.opts.get("removeOnComplete"), "removeOnComplete"),
-            remove_on_fail=Retention.parse(self.opts.get("removeOnFail"), "removeOnFail"),
+            # PyPI's worker keeps every job unless it has a bound; the queue's retention is Oxcart's own.
+            remove_on_complete=Retention.parse(self.opts.get("removeOnComplete"), "removeOnComplete") or KEEP,
+            remove_on_fail=Retention.parse(self.opts.get("removeOnFail"), "removeOnFail") or KEEP,
         )
         limiter = self.opts.get("limiter")
         self.inner.fallback(self._process)
@@ -126,8 +127,8 @@ class Worker(QueueBase):
             limiter=None if not limiter else (limiter["max"], f"{limiter['duration']}ms"),
             classifier=classifier,
             strategies=strategies,
-            remove_on_complete=self.opts.get("removeOnComplete"),
-            remove_on_fail=self.opts.get("removeOnFail"),
+            remove_on_complete=_or_all(self.opts.get("removeOnComplete")),
+            remove_on_fail=_or_all(self.opts.get("removeOnFail")),
             recover=not self.opts.get("skipStalledCheck"),
             schedules=False,
             max_started=self.opts.get("maxStartedAttempts", UNSET),
@@ -568,3 +569,8 @@ def takes_signal(processor: Processor | None) -> bool:
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return True
     return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters) >= 3
+
+
+def _or_all(retention: Any) -> Any:
+    """Returns a retention as a worker takes it; without one every job is kept."""
+    return False if retention is None else retention

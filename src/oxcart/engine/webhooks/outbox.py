@@ -15,6 +15,7 @@ from typing import Any
 from oxcart.broker.port import Outcome, OutcomeKind, ServedBroker
 from oxcart.engine.looper import Looper
 from oxcart.engine.running import RunningJob
+from oxcart.engine.tracing import run_span
 from oxcart.engine.webhooks.queue import WebhookQueue
 from oxcart.engine.webhooks.sender import LARGEST_RESULT, Delivery
 from oxcart.model import payload
@@ -55,7 +56,9 @@ class Outbox:
                     job.queue,
                 )
             return
-        task = asyncio.create_task(self._enqueue(index, url, job.id, _of_outcome(job, outcome)))
+        span = run_span(job)
+        context = job.options.trace_context if span is None else span.text
+        task = asyncio.create_task(self._enqueue(index, url, job.id, _of_outcome(job, outcome), context))
         self._enqueuing.add(task)
         task.add_done_callback(self._enqueued)
 
@@ -74,7 +77,8 @@ class Outbox:
                         await webhooks.drop(job_id)
                 elif job.state in TERMINAL:
                     found += 1
-                    await self._enqueue(index, job.callback_url or "", job_id, _of_job(job))
+                    context = job.options.trace_context
+                    await self._enqueue(index, job.callback_url or "", job_id, _of_job(job), context)
         return found
 
     async def close(self) -> None:
@@ -82,14 +86,16 @@ class Outbox:
         if self._enqueuing:
             await asyncio.wait(self._enqueuing, timeout=5)
 
-    async def _enqueue(self, index: int, url: str, job_id: str, body: dict[str, Any]) -> None:
+    async def _enqueue(
+        self, index: int, url: str, job_id: str, body: dict[str, Any], context: str | None
+    ) -> None:
         _, webhooks, queue = self._queues[index]
         if url:
             # Ids of peers may contain what an id of ours may not.
             plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in job_id)
             body["delivery_id"] = f"wh-{plain}-{body['finished_at']}"
             delivery = Delivery(url=url, delivery_id=body["delivery_id"], body=body)
-            await queue.enqueue(delivery, body["correlation_id"])
+            await queue.enqueue(delivery, body["correlation_id"], context)
         await webhooks.drop(job_id)
 
     def _enqueued(self, task: asyncio.Task[None]) -> None:

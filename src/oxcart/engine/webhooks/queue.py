@@ -7,6 +7,7 @@ jobs they report run them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import msgspec
@@ -57,11 +58,18 @@ class WebhookQueue:
         self.queue = queue
 
         async def deliver(job: RunningJob) -> int:
-            return await webhooks.deliver(msgspec.convert(job.data, Delivery))
+            return await webhooks.deliver(msgspec.convert(job.data, Delivery), queue._core.tracing)
 
         queue.job(name="deliver")(deliver)
 
-    async def enqueue(self, delivery: Delivery, correlation_id: str | None) -> None:
-        """Enqueues a webhook; one whose id exists is the same webhook."""
-        data = msgspec.to_builtins(delivery)
-        await self.queue.add("deliver", data, job_id=delivery.delivery_id, correlation_id=correlation_id)
+    async def enqueue(self, delivery: Delivery, correlation_id: str | None, context: str | None) -> None:
+        """Enqueues a webhook; one whose id exists is the same webhook.
+
+        Args:
+            delivery: The webhook.
+            correlation_id: That of the job that it reports.
+            context: The trace context of that job.
+        """
+        data, tracing = msgspec.to_builtins(delivery), self.queue._core.tracing
+        with nullcontext() if tracing is None else tracing.continued(context):
+            await self.queue.add("deliver", data, job_id=delivery.delivery_id, correlation_id=correlation_id)

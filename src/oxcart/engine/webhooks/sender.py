@@ -16,8 +16,8 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -25,6 +25,9 @@ import msgspec
 from oxcart.broker.addresses import AddressBlocked, Resolve, choose_address, read_networks, resolve
 from oxcart.model.errors import MissingExtra, ValidationError
 from oxcart.model.failure import PermanentError, TemporaryError
+
+if TYPE_CHECKING:
+    from oxcart.engine.tracing import Tracing
 
 #: Seconds that one attempt has, redirects included.
 LIMIT = 10.0
@@ -99,8 +102,12 @@ class Webhooks:
         made = hmac.new(self._secret, timestamp.encode() + b"." + body, hashlib.sha256)
         return f"v1={made.hexdigest()}"
 
-    async def deliver(self, delivery: Delivery) -> int:
+    async def deliver(self, delivery: Delivery, tracing: Tracing | None = None) -> int:
         """Sends a webhook; returns the status code of the response.
+
+        Args:
+            delivery: The webhook.
+            tracing: Traces each request, and lets the receiver continue the trace.
 
         Raises:
             TemporaryError: A later attempt may succeed.
@@ -108,7 +115,7 @@ class Webhooks:
         """
         try:
             async with asyncio.timeout(LIMIT):
-                return await self._send(delivery)
+                return await self._send(delivery, tracing)
         except TimeoutError:
             raise TemporaryError(f"no answer within {LIMIT:g} s") from None
         except AddressBlocked as error:
@@ -116,11 +123,16 @@ class Webhooks:
         except (OSError, self._httpx.HTTPError) as error:
             raise TemporaryError(f"{type(error).__name__}: {error}", error) from error
 
-    async def _send(self, delivery: Delivery) -> int:
+    async def _send(self, delivery: Delivery, tracing: Tracing | None) -> int:
         body = _json.encode(delivery.body)
         url = delivery.url
         for _ in range(MOST_REDIRECTS + 1):
-            status, headers = await self._post(url, delivery, body)
+            if tracing is None:
+                status, headers = await self._post(url, delivery, body, {})
+            else:
+                with tracing.post(url) as span:
+                    status, headers = await self._post(url, delivery, body, span.headers)
+                    span.answered(status)
             if status in _REDIRECTS and headers.get("location"):
                 url = urljoin(url, headers["location"])
                 if urlsplit(url).scheme not in ("http", "https"):
@@ -136,7 +148,9 @@ class Webhooks:
             raise PermanentError(f"answered {status}", code=f"http_{status}")
         raise PermanentError(f"more than {MOST_REDIRECTS} redirects", code="redirect")
 
-    async def _post(self, url: str, delivery: Delivery, body: bytes) -> tuple[int, Any]:
+    async def _post(
+        self, url: str, delivery: Delivery, body: bytes, context: Mapping[str, str]
+    ) -> tuple[int, Any]:
         parts = urlsplit(url)
         host, secure = parts.hostname or "", parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
@@ -148,6 +162,7 @@ class Webhooks:
         )
         timestamp = str(int(self._clock()))
         headers = {
+            **context,
             "Host": host if parts.port is None else f"{host}:{parts.port}",
             "Content-Type": "application/json",
             "User-Agent": "oxcart-webhooks",

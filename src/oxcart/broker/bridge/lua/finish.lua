@@ -4,14 +4,15 @@
 -- ARGV     1 slot, 2 number of the call, 3 … as claim.lua, then how many outcomes, and each as MessagePack:
 --          { kind, id, worker id, starts or "", at or "" for the time of the call, result, reason, stack, category,
 --            code, delay, counts, front, seconds to keep, other facts (MessagePack) or "", its formal state or "",
---            the newest stack or "", why it is a dead letter although attempts are left or "" }
+--            the newest stack or "", why it is a dead letter although attempts are left or "",
+--            the signal that a delayed job waits for or "", the version of the worker's program or "" }
 --          kind: c completed, f failed for good, x failed without being a dead letter (cancelled),
 --          r retry now, d delay, w return, l return and hold the type
 -- Returns  as claim.lua, with a code per outcome first: 1, -1 no such job, -2 the lease has expired,
 --          -3 not active, -6 another worker has the lease; awaited are ended jobs that have dependents
 -- Events   `completed`, `failed`, `delayed` or `waiting` per outcome, and those of claim.lua
 -- Keeps    every end of a job frees its slot; a run that does not count is removed from the record
--- include: base lanes leaving counting claiming
+-- include: base steps lanes leaving counting claiming
 
 local asked, at = read_asked(3)
 local kept = remembered()
@@ -68,7 +69,7 @@ local function note_failure(id, o)
 end
 
 local function run_fields(o, outcome, reason)
-  return fields_of_run(o[2], asked.type, outcome, o[5], o[9], o[10], reason, o[17])
+  return fields_of_run(o[2], asked.type, outcome, o[5], o[9], o[10], reason, o[17], o[20])
 end
 
 local pending = call("ZCARD", P .. "ox:pending")
@@ -136,6 +137,12 @@ function end_as.d(id, o, facts)
     excuse(id)
   end
   local runs = o[12] and 1 or uncount(id, facts, 1)
+  if o[19] ~= "" then
+    call("HSET", P .. "ox:job:" .. id, "ox:waits", o[19])
+    if has_signal(P .. "ox:job:" .. id, o[19]) then
+      o[11] = 0 -- it arrived after the handler had looked for it
+    end
+  end
   local due = string.format("%.0f", o[5] + o[11])
   call("HSET", P .. "ox:job:" .. id, "delay", math.max(1, o[11]), "ox:moved", o[5])
   call("SET", P .. "jobs:status:" .. id, "delayed")

@@ -6,7 +6,7 @@
 -- Returns  per job 1, -1 no such job, -3 it has not ended
 -- Events   `waiting` per job
 -- Keeps    it leaves the dead letters; none of its keys expires any more
--- include: base lanes
+-- include: base steps lanes
 
 local kept = remembered()
 if kept then
@@ -28,6 +28,7 @@ local function retry(id, packed, record)
   call("PERSIST", P .. "ox:job:" .. id)
   call("HDEL", P .. "ox:job:" .. id, "finishedOn", "failedReason", "stacktrace", "ox:category", "ox:code", "ox:cancel",
     "ox:dead")
+  replay_steps(P .. "ox:job:" .. id, status == "completed")
   if record == "" then
     call("PERSIST", P .. "jobs:data:" .. id)
   else

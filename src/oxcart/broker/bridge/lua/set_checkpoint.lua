@@ -3,17 +3,12 @@
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 id, 4 worker id, 5 the checkpoint
 -- Returns  1, -1 no such job, -2 there is no lease, -6 another worker has it
--- include: base
+-- include: base leased
 
 asked_of_slot("SETRANGE", NEVER, 0, "")
-if call("EXISTS", P .. "jobs:data:" .. ARGV[3]) == 0 then
-  return -1
-end
-local holder = call("GET", P .. "jobs:lock:" .. ARGV[3])
-if not holder then
-  return -2
-elseif holder ~= ARGV[4] then
-  return -6
+local fault = lease_fault(ARGV[3], ARGV[4])
+if fault then
+  return fault
 end
 call("HSET", P .. "ox:job:" .. ARGV[3], "ox:checkpoint", ARGV[5])
 return 1

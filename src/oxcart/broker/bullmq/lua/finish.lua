@@ -9,16 +9,17 @@
 --          f failed     reason, stacktrace ("" to leave it), attempts allowed, category or "", why it is a dead letter
 --                       although attempts are left, or ""
 --          r retry now  reason, stacktrace
---          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count
+--          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count, followed by the signal
+--                       that the job waits for, if it waits for one
 --          w return     (nothing)
 --          h wait for its children  (nothing)
 --          l return     for how many ms the queue is held: its rate limit permits no start
---          The time is followed by what else a group shares. For c and f that is the retention: "" to keep all, or
---          "count:age:limit" with empty parts for no bound. For r it is "L" or ""; for the others "". Then for c and f:
+--          The time is followed by what else a group shares. For c and f that is the retention: "" for that of the
+--          queue (`ox:retention`), "-1::" to keep all, or "count:age:limit" with empty parts for no bound. For r it is "L" or ""; for the others "". Then for c and f:
 --          how many attempts had ended before, or "" to read that. A caller passes "" if the claimed record shows that
 --          more depends on the end.
 --          After the groups for how many minutes to keep counts of ended jobs, or ""; then, for each attempt that
---          failed: number of the item, category, code (for a pipeline).
+--          failed: number of the item, category, code (for a pipeline). Number 0: the version of the worker's program.
 -- Returns  { codes, jobs, limited, due, closed, active, orphans, repeated, now } as claim; one code per item: 1, 2 as 1
 --          but its parent could not be notified, 0 it has no children to wait for (nothing changed), or
 --          -1 no such job, -2 no lease, -3 not active, -4 children pending, -6 lease of another worker,
@@ -28,7 +29,7 @@
 -- Keeps    a refused item changes nothing for its neighbours. An expired lease may still finish its attempt while
 --          the job is active and no other worker started it (same `ats`).
 -- include: base gate insert claiming attempts
--- include when needed: insert store parent removal deduplication metrics history failing gates limiting lanes
+-- include when needed: insert store parent removal deduplication metrics history failing gates limiting lanes steps
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -45,6 +46,8 @@ local codes = {}
 local active = call("LLEN", active_key)
 local at_first = active
 local finished, trimmed, purge = 0, false, 1000
+-- The states to which the retention of the queue applies, and how many of their jobs a call removes.
+local aging, AGED = {}, 50
 -- Dependents that this call may still release.
 local gated, TELL = false, 250
 local sizes = { c = 3, f = 7, r = 4, d = 6, w = 2, h = 2, l = 3 }
@@ -80,6 +83,9 @@ local function read_items()
   end
   minutes = ARGV[at] and tonumber(ARGV[at])
   for i = at + 1, #ARGV - 2, 3 do
+    if ARGV[i] == "0" then
+      VERSION = ARGV[i + 1]
+    end
     categories[tonumber(ARGV[i])], failure_codes[tonumber(ARGV[i])] = ARGV[i + 1], ARGV[i + 2]
   end
 end
@@ -402,7 +408,9 @@ local function settle_job(job, key, id, time, set, field, value, wanted, categor
     if job.untold then
       call("HSET", key, "ox:untold", job.untold)
     end
-    if wanted ~= "" then
+    if wanted == "" then
+      aging[set] = tonumber(time)
+    elseif wanted ~= "-1::" then
       retain(P .. set, wanted, tonumber(time))
     end
   end
@@ -527,20 +535,28 @@ local function make_other_kinds()
     if type(job) == "number" then
       return job
     end
-    if ARGV[at + 3] ~= "1" then
+    local counts, delay, signal = ARGV[at + 3] == "", ARGV[at + 2], string.sub(ARGV[at + 3], 2)
+    if counts then
       count_attempt(P .. id, job[3], job[10])
     else
       excuse(P .. id)
     end
-    call("HSET", P .. id, "delay", ARGV[at + 2], "ox:moved", time)
-    local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(ARGV[at + 2]))
+    if signal ~= "" then
+      call("HSET", P .. id, "ox:waits", signal)
+      if seldom().has_signal(P .. id, signal) then
+        delay = "0" -- it arrived after the handler had looked for it
+      end
+    end
+    call("HSET", P .. id, "delay", delay, "ox:moved", time)
+    local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(delay))
     seldom().wake_later(P)
-    if ARGV[at + 3] == "1" then
+    if not counts then
       local again = ended_of(job) > 0 -- the number of attempts decides what being delayed means
       local to = again and "retrying" or "delayed"
       record_attempt(job.facts, entry, id, "snoozed", time, ARGV[at], ARGV[at + 1], categories[index],
         failure_codes[index], to)
-      note(job, index, "snoozed", to, "the handler snoozed the job", time, ARGV[at])
+      note(job, index, "snoozed", to,
+        signal == "" and "the handler snoozed the job" or "the handler waits for a signal", time, ARGV[at])
     else
       record_attempt(job.facts, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
         failure_codes[index])
@@ -629,6 +645,15 @@ end
 write_active()
 write_places()
 write_releases()
+if KEPT then
+  -- Once per call: a job that ends must not wait for the removal of many others.
+  local completed, failed = string.match(KEPT, "^(%d*):(%d*)$")
+  for set, age in pairs({ completed = completed, failed = failed }) do
+    if aging[set] and age ~= "" then
+      pcall(retain, P .. set, ":" .. age .. ":" .. AGED, aging[set])
+    end
+  end
+end
 if LIMITED then
   pcall(seldom().leave_places, LIMITED, LIMITED_AT, leavers)
 end

@@ -7,7 +7,7 @@
 -- Returns  1, or -1 no such job, -3 not in that state
 -- Events   `waiting`
 -- Keeps    a child that runs again is a dependency of its parent again; `ats`, the fencing number, only grows
--- include: base gate insert failing retrying
+-- include: base gate insert failing steps retrying
 
 local answer = remembered()
 if answer then

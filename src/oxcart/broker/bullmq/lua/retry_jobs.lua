@@ -7,7 +7,7 @@
 -- Returns  { how many will run again, how many could not be moved, 1 while there may be more }
 -- Events   `waiting` per job
 -- Keeps    the same result as that many single retries, oldest end first; an id without a job is dropped
--- include: base gate insert failing retrying
+-- include: base gate insert failing steps retrying
 
 local answer = remembered()
 if answer then

@@ -56,7 +56,7 @@ local function timed(result, id, now)
 end
 
 -- Returns additional event fields of an ended run for a pipeline that reads.
-local function fields_of_run(id, job_type, outcome, now, category, code, reason, stack)
+local function fields_of_run(id, job_type, outcome, now, category, code, reason, stack, version)
   if not is_read(job_type) then
     return
   end
@@ -67,13 +67,15 @@ local function fields_of_run(id, job_type, outcome, now, category, code, reason,
       fields[#fields + 1] = value
     end
   end
-  local run = call("HMGET", P .. "ox:job:" .. id, "processedOn", "pb")
+  local run = call("HMGET", P .. "ox:job:" .. id, "processedOn", "pb", "ats", "ox:ran")
+  add("steps", run[4] and string.match(run[4], "^" .. (run[3] or "0") .. "\t(.*)$"))
   add("began", run[1])
   add("worker", run[2])
   add("category", category)
   add("code", code)
   add("failedReason", reason)
   add("stack", stack)
+  add("version", version)
   return unpack(fields)
 end
 

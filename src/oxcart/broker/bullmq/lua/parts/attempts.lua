@@ -2,11 +2,13 @@
 -- The record has the id of the event that ended the attempt. A job that ends without an attempt gets a record too.
 -- Nothing is written unless a pipeline is attached. Records of a queue are in the order of its events.
 
--- Read with it: the rules per type and key, if there are any (parts/limiting.lua).
-local ATTACHED, LIMITED, LIMITED_AT = attached_and_limits(P)
+-- Read with it: the rules per type and key, if there are any (parts/limiting.lua), and the queue's retention.
+local ATTACHED, LIMITED, LIMITED_AT, KEPT = attached_and_limits(P)
 -- A longer stack loses its beginning: the failure is at its end.
 local LONGEST_STACK = 4000
 local LONGEST_REASON = 1000
+-- The version of the program whose worker finishes attempts with this call; nil if it has none.
+local VERSION
 
 -- The rule by which a schedule made the job, as JSON.
 local function rule_of(opts)
@@ -22,9 +24,12 @@ local function read_attempt(key, unrun)
   if not is_attached(prefix) then
     return nil
   end
-  local facts = call("HMGET", key, "name", "processedOn", "pb", "ats", "parent", "ox:corr", "ox:tags")
+  local facts = call("HMGET", key, "name", "processedOn", "pb", "ats", "parent", "ox:corr", "ox:tags", "ox:limit",
+    "ox:ran")
+  local ran = table.remove(facts)
+  facts.steps = ran and not unrun and string.match(ran, "^" .. (facts[4] or "0") .. "\t(.*)$")
   if string.sub(key, #prefix + 1, #prefix + 7) == "repeat:" then
-    facts[8] = rule_of(call("HGET", key, "opts"))
+    facts[9] = rule_of(call("HGET", key, "opts"))
   end
   if unrun then
     facts[2], facts[3], facts[4] = false, false, false -- those of the previous attempt
@@ -60,7 +65,10 @@ local function record_attempt(facts, entry_id, id, outcome, time, reason, stack,
   end
   add("corr", facts[6])
   add("tags", facts[7])
-  add("rule", facts[8])
+  add("key", facts[8])
+  add("rule", facts[9])
+  add("steps", facts.steps)
+  add("version", facts[2] and VERSION)
   add("state", state)
   add("failedReason", reason and string.sub(reason, 1, LONGEST_REASON))
   add("category", category)

@@ -54,16 +54,16 @@ end
 -- The queue that was checked last, and whether a pipeline reads it.
 local asked_of, attached
 
--- Returns whether a pipeline reads the queue, the queue's limits per type and key, and the key prefix under which they
--- are stored. For a lane that is the prefix of its base queue.
+-- Returns whether a pipeline reads the queue, the queue's limits per type and key, the key prefix under which they
+-- are stored (for a lane that of its base queue), and the queue's retention.
 local function attached_and_limits(prefix)
-  local meta = call("HMGET", prefix .. "meta", "ox:until", "ox:limits", "ox:lanes")
+  local meta = call("HMGET", prefix .. "meta", "ox:until", "ox:limits", "ox:lanes", "ox:retention")
   asked_of, attached = prefix, is_ahead(meta[1])
   local base = meta[3]
   if base and base ~= "+" then
-    return attached, call("HGET", base .. "meta", "ox:limits"), base
+    return attached, call("HGET", base .. "meta", "ox:limits"), base, meta[4]
   end
-  return attached, meta[2], prefix
+  return attached, meta[2], prefix, meta[4]
 end
 
 local function is_attached(prefix)
@@ -86,7 +86,11 @@ local function asserted(prefix, kept, keep, till)
   return kept
 end
 
--- Returns the approximate length at which the event stream is kept; stores the default if no peer did so yet.
+-- How long a queue that Oxcart creates keeps completed and failed jobs whose job and worker do not say it, in seconds.
+local RETENTION = "86400:2592000"
+
+-- Returns the approximate length at which the event stream is kept; stores the default if no peer did so yet. Then the
+-- queue is new, and gets its retention.
 local known_max_events = {}
 local function max_events(prefix)
   local kept = known_max_events[prefix]
@@ -95,7 +99,11 @@ local function max_events(prefix)
     kept = asserted(prefix, meta[1], meta[2], meta[3])
     if not kept then
       kept = "10000"
-      call("HSET", prefix .. "meta", "opts.maxLenEvents", kept)
+      if meta[1] then
+        call("HSET", prefix .. "meta", "opts.maxLenEvents", kept)
+      else
+        call("HSET", prefix .. "meta", "opts.maxLenEvents", kept, "ox:retention", RETENTION)
+      end
     end
     known_max_events[prefix] = kept
   end

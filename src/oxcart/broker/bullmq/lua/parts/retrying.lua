@@ -1,4 +1,4 @@
--- Lets a finished job run again. Needs base, gate, insert and failing.
+-- Lets a finished job run again. Needs base, gate, insert, failing and steps.
 
 -- Moves one job from `failed` or `completed` to the ready list. Returns 1, or -1 no such job, -3 not in that
 -- state. `reset` resets its attempts. It does not reset its starts: they are the fencing number, by which a store
@@ -24,6 +24,7 @@ local function retry_one(gate, id, state, front, reset, now)
       call("HSET", key, "ox:forgiven", starts)
     end
   end
+  replay_steps(key, state == "completed")
   now = now or server_ms()
   call("HSET", key, "ox:ready", now)
   if known[9] then -- the new generation has a lifetime of its own

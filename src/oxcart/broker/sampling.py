@@ -1,0 +1,206 @@
+"""Samples many queues at once for a dashboard: lengths, the oldest ready job, and the newest events.
+
+Queues of BullMQ on one server share a connection and a pipeline, so the cost does not depend on who watches.
+Every read is bounded: lengths are counters, and a queue yields at most so many events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
+
+import msgspec
+
+from oxcart.broker.bullmq.keys import LISTS, STATES
+from oxcart.broker.capabilities import BULLMQ
+from oxcart.broker.port import ServedBroker
+from oxcart.broker.port.streams import Entry
+from oxcart.broker.probe import list_clients
+from oxcart.broker.replies import pairs, text
+from oxcart.broker.workers import WorkerRecord
+from oxcart.model.errors import AccessDenied, ScriptError
+
+if TYPE_CHECKING:
+    from oxcart.broker.bullmq.broker import BullMQBroker
+
+#: Queues that one pipeline samples.
+CHUNK = 100
+#: The lists whose jobs are ready.
+_READY = ("wait", "paused", "prioritized")
+#: Fields that tell since when a job is ready.
+_TIMES = ("timestamp", "ox:ready")
+
+#: Commands that sample one queue: its lengths, its lanes, its settings, its oldest ready jobs, its events.
+COMMANDS = len(STATES) + 2 + len(_READY) + 1
+
+
+class Sample(msgspec.Struct, kw_only=True):
+    """A queue at one moment.
+
+    Attributes:
+        at_ms: The time, by the server's clock.
+        counts: How many jobs of it and of its lanes are in each list of the wire.
+        paused: Whether it is paused.
+        version: The library that wrote its settings, if it left its name.
+        oldest_ms: Since when the oldest ready job is ready, or None without one.
+        events: Its events since the last sample, oldest first.
+        cut: Whether there are more events than were read.
+        has_lanes: Whether jobs of the queue may have targets.
+    """
+
+    at_ms: int
+    counts: dict[str, int]
+    paused: bool = False
+    version: str | None = None
+    oldest_ms: int | None = None
+    events: list[Entry] = msgspec.field(default_factory=list)
+    cut: bool = False
+    has_lanes: bool = False
+
+
+class Crew(msgspec.Struct, kw_only=True):
+    """The workers of a queue.
+
+    Attributes:
+        workers: Those that are registered: ours, and Bridge's.
+        peers: Connections of other clients' workers, such as Node's, by the worker's name.
+    """
+
+    workers: list[WorkerRecord] = msgspec.field(default_factory=list)
+    peers: list[str] = msgspec.field(default_factory=list)
+
+
+async def sample(brokers: Sequence[ServedBroker], since: Sequence[str], most: int) -> list[Sample]:
+    """Samples queues.
+
+    Args:
+        brokers: The queues.
+        since: The id of the last event seen of each; empty to read the newest ones.
+        most: How many events of one queue to read at most.
+    """
+    found: dict[int, Sample] = {}
+    for members in _groups(brokers).values():
+        for at in range(0, len(members), CHUNK):
+            part = members[at : at + CHUNK]
+            rows = await _sample([one for _, one in part], [since[number] for number, _ in part], most)
+            found.update(zip((number for number, _ in part), rows, strict=True))
+    for number, broker in enumerate(brokers):
+        if number not in found:
+            found[number] = await _sample_one(broker, since[number], most)
+    return [found[number] for number in range(len(brokers))]
+
+
+async def crews(brokers: Sequence[ServedBroker]) -> list[Crew]:
+    """Returns the live workers of queues, ours and those of peers."""
+    found: dict[int, Crew] = {}
+    for members in _groups(brokers).values():
+        rows = await _crews([one for _, one in members])
+        found.update(zip((number for number, _ in members), rows, strict=True))
+    for number, broker in enumerate(brokers):
+        if number not in found:
+            found[number] = Crew(workers=await broker.workers())
+    return [found[number] for number in range(len(brokers))]
+
+
+def _groups(brokers: Sequence[ServedBroker]) -> dict[Hashable, list[tuple[int, BullMQBroker]]]:
+    """Returns BullMQ's queues with their indexes, by the server whose connection they can share."""
+    groups: dict[Hashable, list[tuple[int, BullMQBroker]]] = {}
+    for number, broker in enumerate(brokers):
+        if broker.capabilities is BULLMQ:
+            one = cast("BullMQBroker", broker)
+            server = one.server
+            place = server.location.url if server.location else str(server.folder)
+            groups.setdefault((place, one.slot), []).append((number, one))
+    return groups
+
+
+def _events(broker: ServedBroker, since: str, most: int) -> tuple[str | int, ...]:
+    if since:
+        return ("XRANGE", broker.keys.events(), f"({since}", "+", "COUNT", most)
+    return ("XREVRANGE", broker.keys.events(), "+", "-", "COUNT", most)
+
+
+async def _sample(brokers: Sequence[BullMQBroker], since: Sequence[str], most: int) -> list[Sample]:
+    caller = brokers[0].caller
+    commands: list[tuple[str | int, ...]] = [("TIME",)]
+    for broker, last in zip(brokers, since, strict=True):
+        keys = broker.keys
+        commands += [("LLEN" if state in LISTS else "ZCARD", keys.key(state)) for state in STATES]
+        commands += [("EXISTS", keys.lanes()), ("HMGET", keys.meta(), "paused", "version")]
+        commands += [("LINDEX", keys.key(place), -1) for place in ("wait", "paused")]
+        commands += [("ZRANGE", keys.key("prioritized"), 0, 0), _events(broker, last, most)]
+    (seconds, micros), *answers = await caller.pipeline(commands)
+    now = int(seconds) * 1000 + int(micros) // 1000
+    found: list[Sample] = []
+    oldest: list[tuple[int, str]] = []
+    for number, (broker, last) in enumerate(zip(brokers, since, strict=True)):
+        row = answers[number * COMMANDS : (number + 1) * COMMANDS]
+        *lengths, has_lanes, (paused, version), wait, held, first, raw = row
+        counts = dict(zip(STATES, lengths, strict=True))
+        if has_lanes:
+            for lane in (await broker.lanes.counts()).values():
+                for state in STATES:
+                    counts[state] += lane[state]
+        # BullMQ's marker of older versions is no job.
+        ready = [one for one in (wait, held, *first) if one and not one.startswith(b"0:")]
+        oldest += ((number, broker.keys.job(text(job))) for job in ready)
+        entries = [(entry_id.decode(), pairs(fields)) for entry_id, fields in raw]
+        made = Sample(at_ms=now, counts=counts, paused=paused is not None)
+        made.version, made.has_lanes = text(version) if version else None, bool(has_lanes)
+        made.events, made.cut = entries if last else entries[::-1], len(entries) >= most
+        found.append(made)
+    if oldest:
+        times = await caller.pipeline([("HMGET", key, *_TIMES) for _, key in oldest])
+        for (number, _), (added, ready_at) in zip(oldest, times, strict=True):
+            if (at := _ms(ready_at) or _ms(added)) is not None:
+                known = found[number].oldest_ms
+                found[number].oldest_ms = at if known is None else min(known, at)
+    return found
+
+
+def _ms(raw: bytes | None) -> int | None:
+    return int(raw) if raw and raw.isdigit() and len(raw) < 16 else None
+
+
+async def _sample_one(broker: ServedBroker, since: str, most: int) -> Sample:
+    """Samples a queue of another protocol by the verbs that all have."""
+    counts = await broker.counts_over_lanes()
+    made = Sample(at_ms=await broker.now(), counts=counts, paused=await broker.is_paused())
+    made.has_lanes = await broker.has_targets()
+    if broker.capabilities.protocol != "memory":  # which has no stream
+        raw = await broker.caller.command(*_events(broker, since, most))
+        entries = [(entry_id.decode(), pairs(fields)) for entry_id, fields in raw]
+        made.events, made.cut = entries if since else entries[::-1], len(entries) >= most
+    for place in _READY:
+        for job in await broker.page(place, 0, 0, oldest=True) if counts.get(place) else ():
+            at = int((job.scheduled_at or job.created_at).timestamp() * 1000)
+            made.oldest_ms = at if made.oldest_ms is None else min(made.oldest_ms, at)
+    return made
+
+
+async def _crews(brokers: Sequence[BullMQBroker]) -> list[Crew]:
+    caller = brokers[0].caller
+    found = [Crew() for _ in brokers]
+    listed = await caller.pipeline([("ZRANGE", broker.keys.workers(), 0, -1) for broker in brokers])
+    records = [(at, brokers[at].keys.worker(text(raw))) for at, ids in enumerate(listed) for raw in ids]
+    raws = await caller.pipeline([("GET", key) for _, key in records]) if records else []
+    for (number, _), raw in zip(records, raws, strict=True):
+        try:
+            found[number].workers.append(msgspec.json.decode(raw or b"", type=WorkerRecord))
+        except (msgspec.MsgspecError, UnicodeError):
+            continue  # the worker stopped, or the record is not ours
+    try:
+        clients = await list_clients(caller, "TYPE", "normal")
+    except (ScriptError, AccessDenied):
+        return found  # the user may not list connections: peers stay unknown
+    named = {name: at for at, broker in enumerate(brokers) for name in broker.keys.consumer_names()}
+    for client in clients:
+        queue, _, worker = client.get("name", "").partition(":w:")
+        at = named.get(queue)
+        if at is None:
+            continue
+        crew, worker = found[at], unquote(worker)
+        if not any(worker in (one.id, one.name) for one in crew.workers):
+            crew.peers.append(worker)
+    return found

@@ -1,0 +1,51 @@
+"""The spans of a worker: its claims and its attempts. The executor runs handlers within the latter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from oxcart.broker.port import Outcome
+from oxcart.engine.claims import Station
+from oxcart.engine.running import RunningJob
+from oxcart.engine.source import Source
+from oxcart.engine.tracing import run_span
+
+
+class WorkerSpans:
+    """Traces the jobs of a worker's queues.
+
+    Args:
+        queues: The queues; those without tracing have no spans.
+    """
+
+    def __init__(self, queues: Sequence[Source]) -> None:
+        self._queues = queues
+
+    @classmethod
+    def of(cls, queues: Sequence[Source]) -> WorkerSpans | None:
+        """Returns the spans of a worker; None if none of its queues has tracing."""
+        return cls(queues) if any(queue.tracing is not None for queue in queues) else None
+
+    def claimed(self, station: Station, jobs: Sequence[RunningJob], began: float) -> None:
+        """A call that began then (`time.perf_counter`) claimed jobs."""
+        if (tracing := self._queues[station.root.index].tracing) is not None:
+            broker = station.broker
+            tracing.claimed(broker.capabilities.protocol, broker.base, jobs, time.perf_counter() - began)
+
+    def start(self, station: Station, job: RunningJob) -> None:
+        """A handler is about to run."""
+        if (tracing := self._queues[station.root.index].tracing) is not None:
+            job.span = tracing.run(station.broker.capabilities.protocol, job)
+
+    @staticmethod
+    def ending(done: Callable[[RunningJob, Outcome], None]) -> Callable[[RunningJob, Outcome], None]:
+        """Returns the receiver of outcomes, which ends their spans first."""
+        return lambda job, outcome: done(job, ended_span(job, outcome))
+
+
+def ended_span(job: RunningJob, outcome: Outcome) -> Outcome:
+    """Ends the span of an attempt, if it has one; returns the outcome."""
+    if (span := run_span(job)) is not None:
+        span.ended(outcome)
+    return outcome
