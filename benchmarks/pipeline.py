@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -74,7 +74,7 @@ def plain_ingest(address: ServerAddress, queue: str, lake: Lake) -> int:
             stream = connection.stream(stream_key(queue, suffix))
             pages = stream.read(Piece(Position(life=1), stream.end()))
             batches = (page_rows(cast(Page, page), queue, suffix) for page in pages)
-            rows += sum(file.rows for file in write_rows(lake, queue, batches))
+            rows += sum(one.file.rows for one in write_rows(lake, batches))
     return rows
 
 
@@ -124,10 +124,18 @@ class Watched(Tables):
         super().__init__(spark, lake)
         self.seconds: dict[str, float] = {}
 
-    def write(self, rows: DataFrame, table: str, pending: Column | bool = False) -> list[File]:
+    def write(
+        self,
+        rows: DataFrame,
+        table: str,
+        pending: Column | bool | None = None,
+        *,
+        streams: Iterable[str] | None = None,
+        parts: int | None = None,
+    ) -> list[File]:
         """Writes and records the time."""
         began = time.perf_counter()
-        files = super().write(rows, table, pending)
+        files = super().write(rows, table, pending, streams=streams, parts=parts)
         self.seconds[table] = time.perf_counter() - began
         return files
 
@@ -198,7 +206,7 @@ def measure_live(
     spark: SparkSession, server: ValkeyServer, folder: Path, seconds: float, rate: int
 ) -> dict[str, float]:
     """Measures the age of bronze and minutes, and the memory, while jobs run."""
-    from oxcart.spark.build.builder import BUILT
+    from oxcart.spark.build.notes import notes
     from oxcart.spark.pipeline import Pipeline, Plan
 
     address = ServerAddress(url=server.url)
@@ -235,8 +243,8 @@ def measure_live(
             not failed and producer.poll() is None and (len(memory) < 2 or time.monotonic() - warm < seconds)
         ):
             time.sleep(0.5)
-            marks, now = pipeline.lake.head().marks, time.time() * 1000
-            built = marks.get(f"{BUILT}live", {})
+            head, now = pipeline.lake.head(), time.time() * 1000
+            marks, built = head.marks, notes(head).get("live", {})
             passed = time.monotonic() - began
             if not warm and passed >= WARM_SECONDS and (built or passed >= WARM_MOST):
                 warm = time.monotonic()
@@ -244,7 +252,7 @@ def measure_live(
                 continue
             at = marks.get("ingest:main", {}).get("live", {}).get("id", "0-0")
             bronze.append((now - max(began_ms, int(at.partition("-")[0]))) / 1000)
-            through = max((day["through"] for day in built.values()), default=0)
+            through = max((day.through for day in built.values()), default=0)
             minutes.append((now - max(began_ms, through)) / 1000)
             memory.append(resident_mb())
         slowest = slowest_batch(spark)

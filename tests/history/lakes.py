@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from oxcart.spark.lake.columns import STORED
+from oxcart.model.target import split_lane
+from oxcart.spark.lake.columns import public, public_name
+from oxcart.spark.lake.delta import arrow_type
 from oxcart.spark.lake.versions import Change, File, Lake
 
 #: 2026-11-02, midnight.
 MIDNIGHT = 1_793_577_600_000
 DAY = date(2026, 11, 2)
-
-_TYPES = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "date": pa.date32(),
-    "binary": pa.binary(),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-    "array<string>": pa.list_(pa.string()),
-}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -38,19 +29,28 @@ def write(lake: Lake, table: str, rows: Rows, *, without: Sequence[str] = ()) ->
     Args:
         lake: The lake.
         table: The table.
-        rows: The rows; the day and queue of the first are those of the file.
+        rows: The rows, with instants in ms as transforms have them; the day of the first is the file's.
         without: Columns that the file shall lack.
     """
-    columns = {name: kind for name, kind in STORED[table].items() if name not in without}
-    if table in ("events", "open"):
-        columns.pop("lane", None)
-    schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+    columns = {name: kind for name, kind in public(table).items() if name not in without}
+    schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns.items()])
     whole = [{"day": DAY, "queue": "mail", **row} for row in rows]
-    values = [{name: row.get(name) for name in columns} for row in whole]
+    values = [_stored(row, columns) for row in whole]
     made = lake.staging() / "rows.parquet"
     parquet.write_table(pa.Table.from_pylist(values, schema=schema), made)
-    first = whole[0]
-    return lake.take(made, table, first["day"].isoformat(), str(first["queue"]))
+    return lake.take(made, table, whole[0]["day"].isoformat())
+
+
+def _stored(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    given = {public_name(name): value for name, value in row.items()}
+    if row.get("lane") is None:
+        given["queue"], given["lane"] = split_lane(row["queue"])
+    return {
+        name: _EPOCH + timedelta(milliseconds=given[name])
+        if kind == "timestamp" and given.get(name) is not None
+        else given.get(name)
+        for name, kind in columns.items()
+    }
 
 
 def make_lake(root: Path, **tables: Rows) -> Lake:

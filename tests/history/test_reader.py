@@ -92,7 +92,7 @@ def test_parameters_stand_for_values(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("SELECT * FROM jobz", "table must be one of attempts, counts, .*, got 'jobz'"),
+        ("SELECT * FROM jobz", "table must be one of anomalies, attempts, .*, got 'jobz'"),
         ("SELECT * FROM jobz JOIN jobs USING (job_id)", "got 'jobz'"),
         ("SELECT * FROM critical_paths", "Spark computes the table critical_paths .* ask with --spark"),
         ("SELECT nothing FROM jobs", 'column "nothing" not found'),

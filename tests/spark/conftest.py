@@ -78,7 +78,7 @@ def asked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
     tables = Tables(spark, lake)
     bronze = [story.bronze(spark) for story in (the_next_day(the_day()), lane)]
     for rows in (*bronze, bronze_of(spark, all_rows())):
-        lake.publish(Change("ingest", add=tables.write(rows, "events")))
+        lake.publish(Change("ingest", add=tables.write(rows, "events", True)))
     Builder(spark, lake).refresh()
     return lake
 

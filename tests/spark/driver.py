@@ -24,7 +24,6 @@ def main(given: dict[str, Any]) -> None:
         QueueSelection(("q",)),
         max_rows=given["rows"],
         samples=False,
-        delta=given.get("delta", False),
     )
     pipeline = Pipeline(spark, plan)
     if given.get("build"):

@@ -78,7 +78,7 @@ async def our_jobs(url: str, store: Any, foreign: DocumentClient) -> dict[str, s
         }
         ends = {"welcome": "completed", "charge": "completed", "broken": "dead", "wrong": "dead"}
         ends["found"] = "completed"
-        async with Worker(emails, concurrency=4, name="ours").running():
+        async with Worker(emails, concurrency=4, name="ours", version="7f3a").running():
             keys = [f"{NAMESPACE}:jobs:status:{ids[name]}" for name in ends]
             await eventually(lambda: store.mget(keys) == list(ends.values()), "all have ended", LIMIT)
         return ids
@@ -218,6 +218,8 @@ def test_a_namespace_from_its_keys_to_the_tables(
     broken = [row for row in attempts if row.job_id == ids["broken"]]
     assert {(row.worker, row.category, row.told_by) for row in broken} == {("ours", "temporary", "record")}
     assert all("TemporaryError" in row.stack and row.run_ms is not None for row in broken)
+    labels = {(row.version, row.tenant) for row in attempts if row.job_id in (ids["welcome"], ids["dead"])}
+    assert labels == {("7f3a", "acme"), (None, None)}, "another client records no version"
     assert tables.read("transitions").filter("legal = false").collect() == []
     assert tables.read("quarantine").collect() == []
 

@@ -25,6 +25,7 @@ from oxcart.spark.lake.versions import Lake
 from oxcart.spark.pipeline import Pipeline, Plan
 from oxcart.spark.session import QUICK_SETTINGS
 from tests.spark.standalone import Standalone
+from tests.spark.sums import added_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +71,8 @@ def rows(spark: SparkSession, lake: Path) -> dict[str, list[str]]:
     tables = Tables(spark, Lake(lake))
     return {
         name: sorted(
-            json.dumps(row.asDict(), default=str, sort_keys=True) for row in tables.read(name).collect()
+            json.dumps(row, default=str, sort_keys=True)
+            for row in added_up(name, (row.asDict(True) for row in tables.read(name).collect()))
         )
         for name in TABLES
     }

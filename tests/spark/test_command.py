@@ -79,7 +79,7 @@ def test_from_a_queue_to_a_report(
 ) -> None:
     emit("mail", *life("1"), *life("2"), at=FIRST)
     emit("mail", {"event": "added", "jobId": "1", "corr": "ada"}, suffix="ox:attempts", at=FIRST)
-    assert "built: 2026-11-02" in shell.start("run", "--once", "--delta", "--master", "local[1]")
+    assert "built: 2026-11-02" in shell.start("run", "--once", "--master", "local[1]")
     assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "500000"
     standing, _ = json.loads(shell.run("status", "--json"))
     assert (standing["queue"], standing["read"], standing["lag"], standing["kept"]) == ("mail", 8, 0, 500000)
@@ -90,7 +90,6 @@ def test_from_a_queue_to_a_report(
     assert json.loads(shell.run("query", text, "--json", "--master", "local[1]")) == [
         {"name": "welcome", "state": "completed", "n": 2}
     ]
-    assert shell.run("delta") == "nothing new\n"
     assert "Queues on 2026-11-02" in shell.run("report", "--day", "2026-11-02", "--master", "local[1]")
     wrong = shell.run("query", "SELECT nothing FROM jobs", "--master", "local[1]", code=2)
     assert "UNRESOLVED_COLUMN" in wrong
@@ -130,6 +129,12 @@ def test_attaching_and_what_is_unread_without_spark(shell: Shell, emit: Emit) ->
         (("rebuild", "--from", "yesterday"), "--from must be a day like 2026-11-02, got 'yesterday'"),
         (("rebuild", "--from", "2026-02-30"), "--from must be a day of the calendar"),
         (("rebuild", "--from", "2026-11-02", "--to", "2026-11-01"), "is before --from"),
+        (
+            ("report", "--from", "2026-11-02", "--to", "2026-11-01"),
+            "--to 2026-11-01 is before --from 2026-11-02",
+        ),
+        (("report", "--to", "2026-11-01"), "--to needs --from"),
+        (("report", "--day", "2026-11-02", "--from", "2026-11-01"), "either --day, or --from and --to"),
         (("attach", "--keep", "5"), "keep must be at least 1000, got 5"),
         (("erase", "--correlation-id", ""), "correlation_id must be text of 1 to 256 printable characters"),
     ],

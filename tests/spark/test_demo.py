@@ -63,7 +63,7 @@ def test_demo_ends_with_the_report(demos: Demos, stage: dict[str, str], tmp_path
     page = tmp_path / "made" / "report.html"
     assert demo.seen[-1] == f"the same with charts: {page}"
     assert "shop: jobs per " in page.read_text()
-    assert (tmp_path / "lake" / "_versions").is_dir()
+    assert (tmp_path / "lake" / "_snapshots").is_dir()
     assert left_behind(stage) == []
     wait_until(lambda: processes_of(stage) == [], "no process left")
 

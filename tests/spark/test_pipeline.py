@@ -66,7 +66,10 @@ def disturb(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_from_events_to_tables(pipeline: Pipeline, emit: Emit, monkeypatch: pytest.MonkeyPatch) -> None:
     emit("q", *life("1"), *life("2")[:3], at=FIRST)
     emit("other", *life("1"), at=FIRST)
+    built: list[int] = []
+    monkeypatch.setattr(pipeline, "_built", lambda: built.append(pipeline.lake.head().number))
     assert pipeline.once() == ["2026-11-02"]
+    assert built == [pipeline.lake.head().number], "alerts are evaluated after the build"
     assert rows(pipeline, "jobs", "queue", "job_id", "state") == [
         ("other", "1", "completed"),
         ("q", "1", "completed"),

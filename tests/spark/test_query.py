@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
+from pyspark.sql import Row
+
 from oxcart.history.reader import LakeReader
 from oxcart.spark import session
-from oxcart.spark.lake.columns import COMPUTED, DURATIONS, INSTANTS, STORED
+from oxcart.spark.lake.columns import COMPUTED, DURATIONS, INSTANTS, STORED, VIEWED
 from oxcart.spark.lake.tables import DERIVED, TABLES, Tables
 from oxcart.spark.lake.versions import Lake
 from oxcart.spark.read.entries import SCHEMA
@@ -41,6 +44,9 @@ QUESTIONS = (
     "SELECT * FROM firings",
     "SELECT * FROM queue_metrics",
     "SELECT * FROM failures",
+    "SELECT * FROM timings",
+    "SELECT * FROM spending",
+    "SELECT * FROM costs",
     "SELECT count(*) AS n FROM gaps",
     "SELECT name, state, count(*) AS n FROM jobs GROUP BY name, state ORDER BY n DESC, name, state",
     (
@@ -56,19 +62,19 @@ QUESTIONS = (
         "ON j.queue = a.queue AND j.job_id = a.job_id AND j.first_id = a.first_id ORDER BY 1, 2, 3"
     ),
     (
-        "WITH last AS (SELECT job_id, max(at_ms) AS at FROM transitions GROUP BY job_id) "
+        "WITH last AS (SELECT job_id, max(occurred_at) AS last_at FROM transitions GROUP BY job_id) "
         "SELECT t.to_state, count(*) AS n FROM transitions t JOIN last l "
-        "ON t.job_id = l.job_id AND t.at_ms = l.at GROUP BY t.to_state"
+        "ON t.job_id = l.job_id AND t.occurred_at = l.last_at GROUP BY t.to_state"
     ),
     (
         "SELECT day, queue, lane, arrivals, wait_p50, run_p99 FROM queue_metrics m "
         "WHERE m.window = 'day' AND name = '*'"
     ),
-    "SELECT name, row_number() OVER (PARTITION BY name ORDER BY created_ms, job_id) AS place FROM jobs",
+    "SELECT name, row_number() OVER (PARTITION BY name ORDER BY created_at, job_id) AS place FROM jobs",
     "SELECT from_state, to_state, legal, count(*) AS n FROM transitions GROUP BY 1, 2, 3",
     (
         "SELECT upper(name) AS word, length(job_id) AS long FROM jobs WHERE name LIKE '%e%' "
-        "AND ended_ms IS NOT NULL"
+        "AND ended_at IS NOT NULL"
     ),
 )
 
@@ -79,11 +85,20 @@ def rows(columns: Sequence[str], found: Iterable[Sequence[Any]]) -> list[str]:
     return [json.dumps(row, default=str, sort_keys=True) for row in named]
 
 
+def in_utc(row: Sequence[Any]) -> list[Any]:
+    """A row of Spark, whose times are in this machine's zone, in UTC."""
+    return [value.astimezone(UTC) if isinstance(value, datetime) else value for value in row]
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return sorted(value.items())
+    if isinstance(value, list):
+        return [_plain(one.asDict() if isinstance(one, Row) else one) for one in value]
     if isinstance(value, bytes | bytearray):
         return bytes(value).hex()
+    if isinstance(value, datetime):  # Spark's are in this machine's zone
+        return value.isoformat()
     return round(float(value), 9) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -91,7 +106,7 @@ def _plain(value: Any) -> Any:
 def test_duckdb_answers_as_spark_does(spark: SparkSession, asked: Lake, text: str) -> None:
     Tables(spark, asked).register(text=text)
     known = spark.sql(text)
-    wanted = rows(known.columns, known.collect())
+    wanted = rows(known.columns, map(in_utc, known.collect()))
     with LakeReader(asked) as reader:
         found = reader.sql(text)
         got = rows(found.columns, found)
@@ -130,7 +145,7 @@ def test_the_list_of_columns_is_that_of_the_transforms(spark: SparkSession, tmp_
 
 
 def test_every_column_in_ms_is_an_instant_or_a_duration() -> None:
-    names = {name for columns in (*STORED.values(), *COMPUTED.values()) for name in columns}
+    names = {name for columns in (*STORED.values(), *COMPUTED.values(), *VIEWED.values()) for name in columns}
     assert {name for name in names if name.endswith("_ms")} == INSTANTS | DURATIONS
     assert {name for name in DURATIONS if name not in names} == set()
 
@@ -149,9 +164,9 @@ class TestCommand:
         return run
 
     def test_text_shows_times_and_aligns_numbers(self, query: Any) -> None:
-        lines = query("SELECT job_id, created_ms, wait_ms FROM jobs WHERE job_id = 'plain'").out.split("\n")
+        lines = query("SELECT job_id, created_at, wait_ms FROM jobs WHERE job_id = 'plain'").out.split("\n")
         lines = [line for line in lines if line.strip()]
-        assert lines[0].split() == ["job_id", "created_ms", "wait_ms"]
+        assert lines[0].split() == ["job_id", "created_at", "wait_ms"]
         assert lines[-1].split() == ["plain", "2026-11-02", "10:00:00.001Z", "5"]
         assert query("SELECT * FROM jobs WHERE false").out == "no rows\n"
 
@@ -169,24 +184,26 @@ class TestCommand:
         from pyarrow import parquet
 
         text = (
-            "SELECT job_id, day, created_ms, reason, run_ms / 4 AS quarter FROM jobs ORDER BY job_id LIMIT 3"
+            "SELECT job_id, day, created_at, reason, run_ms / 4 AS quarter FROM jobs ORDER BY job_id LIMIT 3"
         )
         found = query(text, "--json", *words).json
-        assert found[0]["created_ms"] > 1_793_577_600_000
+        assert found[0]["created_at"].startswith("2026-11-02T10:00:")
+        assert found[0]["created_at"].endswith("Z")
         assert found[0]["day"] == "2026-11-02"
         read = list(csv.DictReader(io.StringIO(query(text, "--csv", *words).out)))
         assert [row["job_id"] for row in read] == [row["job_id"] for row in found]
         assert read[0]["reason"] == (found[0]["reason"] or "")
         file = tmp_path / "new" / "found.parquet"
         assert query(text, "--parquet", str(file), *words).out == f"written: {file}\n"
-        assert parquet.read_table(file)["created_ms"].to_pylist() == [row["created_ms"] for row in found]
+        times = [at and at.replace(tzinfo=UTC) for at in parquet.read_table(file)["created_at"].to_pylist()]
+        assert times == [at and datetime.fromisoformat(at) for at in (row["created_at"] for row in found)]
 
     @pytest.mark.parametrize("words", [(), ("--spark",)])
     def test_an_unknown_table_is_one_line_that_names_the_tables(
         self, query: Any, spark: SparkSession, words: tuple[str, ...]
     ) -> None:
         line = query("SELECT * FROM jobz", *words, code=2).err
-        assert line.startswith("oxcart: table must be one of attempts, counts, critical_paths, events,")
+        assert line.startswith("oxcart: table must be one of anomalies, attempts, capacity, changes,")
         assert line.endswith("got 'jobz'\n")
         assert line.count("\n") == 1
 

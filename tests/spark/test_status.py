@@ -1,4 +1,4 @@
-"""How a pipeline stands: lag, rates and the time that is left, from server and manifests alone."""
+"""How a pipeline stands: lag, rates and the time that is left, from server and snapshots alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from oxcart.spark.lake.versions import Change, File, Lake
+from oxcart.spark.lake.versions import Change, Lake
 from oxcart.spark.options import ServerAddress
 from oxcart.spark.read.attachment import attach
 from oxcart.spark.read.connection import Connection
@@ -27,8 +27,7 @@ def read(lake: Lake, url: str, rows: int) -> None:
     with Connection(ServerAddress(url=url)) as connection:
         end = connection.stream("mail").end()
     actual = {"id": end.id, "n": end.n, "life": 1, "mark": "", "minute": 0}
-    file = File("events", "2026-11-02", "mail", f"events/{end.n}.parquet", rows, 1)
-    lake.publish(Change("ingest", add=[file], marks={"ingest:main": {"mail": actual}}))
+    lake.publish(Change("ingest", marks={"ingest:main": {"mail": actual}}, rows={"mail": rows}))
 
 
 def test_a_lag_and_the_time_until_it_is_a_loss(url: str, emit: Emit, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ready questions of a lake: the history of a job, the causes of failures, and the slowest runs."""
+"""Ready questions of a lake: a job's history, causes of failures, slow runs, and figures by time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ Row = dict[str, Any]
 #: Failed attempts, and jobs that failed without one: cancelled by a dependency, or out of their lifetime. A
 #: retry without a reason is no failure: Node's events are the same for a snooze and for a returned job.
 _FAILED = """
-SELECT queue, name, category, reason, stack, job_id, ended_ms, outcome = 'failed' AS final
+SELECT queue, name, category, reason, stack, job_id, epoch_ms(ended_at) AS ended_ms,
+  outcome = 'failed' AS final
 FROM attempts
-WHERE ended_ms >= $since AND ($queue IS NULL OR queue = $queue)
+WHERE ended_at >= make_timestamp_ms($since) AND ($queue IS NULL OR queue = $queue)
   AND (outcome = 'failed' OR (outcome = 'retried' AND reason IS NOT NULL))
 UNION ALL
-SELECT queue, name, category, reason, NULL, job_id, ended_ms, true
+SELECT queue, name, category, reason, NULL, job_id, epoch_ms(ended_at), true
 FROM jobs
-WHERE ended_ms >= $since AND ($queue IS NULL OR queue = $queue) AND state IN ('failed', 'dead_letter')
+WHERE ended_at >= make_timestamp_ms($since) AND ($queue IS NULL OR queue = $queue)
+  AND state IN ('failed', 'dead_letter')
   AND NOT EXISTS (
     SELECT 1 FROM attempts AS tried
     WHERE tried.queue = jobs.queue AND tried.job_id = jobs.job_id AND tried.first_id = jobs.first_id
@@ -105,7 +107,7 @@ def job_history(reader: LakeReader, job_id: str, queue: str | None = None) -> li
         return reader.sql(f"{text} ORDER BY {order}", {"id": job_id, "queue": queue}).dicts()
 
     found: dict[tuple[Any, ...], JobHistory] = {}
-    for job in rows("jobs", "queue, lane, created_ms, first_id"):
+    for job in rows("jobs", "queue, lane, created_at, first_id"):
         found[_generation(job)] = JobHistory(job, [], [])
     for attempt in rows("attempts", "attempt"):
         if (known := found.get(_generation(attempt))) is not None:
@@ -161,7 +163,9 @@ def slowest(reader: LakeReader, since_ms: int, queue: str | None = None, most: i
         most: How many single runs are returned.
     """
     given = {"since": since_ms, "queue": queue}
-    where = "ended_ms >= $since AND ($queue IS NULL OR queue = $queue) AND run_ms IS NOT NULL"
+    where = (
+        "ended_at >= make_timestamp_ms($since) AND ($queue IS NULL OR queue = $queue) AND run_ms IS NOT NULL"
+    )
     names = reader.sql(
         "SELECT queue, name, count(*) AS runs, quantile_cont(run_ms, 0.5) AS p50, "
         "quantile_cont(run_ms, 0.9) AS p90, quantile_cont(run_ms, 0.99) AS p99, max(run_ms) AS max "
@@ -169,11 +173,30 @@ def slowest(reader: LakeReader, since_ms: int, queue: str | None = None, most: i
         given,
     ).dicts()
     runs = reader.sql(
-        "SELECT job_id, queue, lane, name, attempt, run_ms, wait_ms, started_ms, ended_ms, outcome, worker "
-        f"FROM attempts WHERE {where} ORDER BY run_ms DESC, ended_ms, job_id LIMIT {int(most)}",
+        "SELECT job_id, queue, lane, name, attempt, run_ms, wait_ms, started_at, ended_at, outcome, worker "
+        f"FROM attempts WHERE {where} ORDER BY run_ms DESC, ended_at, job_id LIMIT {int(most)}",
         given,
     ).dicts()
     return Slowness(names, runs)
+
+
+def figures(reader: LakeReader, window: str, since_ms: int, queue: str | None = None) -> list[Row]:
+    """Returns the figures of queues by time: arrivals, ends, waits and backlogs, those of lanes left out.
+
+    Args:
+        reader: The lake.
+        window: ``minute``, ``hour`` or ``day``.
+        since_ms: Windows that begin at this time or later.
+        queue: Only of this queue.
+    """
+    return reader.sql(
+        "SELECT queue, epoch_ms(start_at) AS start_ms, arrivals, completed, failed, wait_p50, wait_p99, "
+        "backlog_ready, backlog_active, backlog_delayed FROM queue_metrics "
+        "WHERE \"window\" = $window AND name = '*' AND lane IS NULL "
+        "AND start_at >= make_timestamp_ms($since) AND ($queue IS NULL OR queue = $queue) "
+        "ORDER BY queue, start_at",
+        {"window": window, "since": since_ms, "queue": queue},
+    ).dicts()
 
 
 def _generation(row: Row) -> tuple[Any, ...]:

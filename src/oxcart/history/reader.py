@@ -1,14 +1,15 @@
 """SQL over the tables of a lake, in DuckDB.
 
-A reader is bound to one version of the lake. A query sees the files that this version names and no others, so
-rows that a later version replaced never appear twice. Only tables that the query names are opened: opening a
-table reads the footer of each of its files.
+A reader is bound to one version of the lake. A query sees the files that Delta's log names for this version
+and no others, so rows that a later version replaced never appear twice. Only tables that the query names are
+opened: opening a table reads the footer of each of its files. Times are timestamps in UTC.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,22 +17,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oxcart.model.errors import MissingExtra, ValidationError
-from oxcart.model.target import split_lane
-from oxcart.spark.lake.columns import COMPUTED, STORED, unknown_table
+from oxcart.spark.lake.columns import COMPUTED, STORED, VIEWED, public, unknown_table
 from oxcart.spark.lake.versions import Lake, LakeError, Version
+from oxcart.spark.views.catalogue import VIEWS
+from oxcart.spark.views.dialect import DUCKDB
+from oxcart.spark.views.objectives import load_objectives
 
 if TYPE_CHECKING:
     import duckdb
 
-#: Tables whose files have the stream's name in `queue`.
-_BY_STREAM = ("events", "open")
 #: The types of columns, by Spark's words.
 _TYPES = {
     "string": "VARCHAR",
     "int": "INTEGER",
     "binary": "BLOB",
+    "timestamp": "TIMESTAMPTZ",
     "map<string,string>": "MAP(VARCHAR, VARCHAR)",
     "array<string>": "VARCHAR[]",
+    "array<struct<ms:bigint,times:bigint>>": "STRUCT(ms BIGINT, times BIGINT)[]",
 }
 #: Rows that are fetched at once.
 _CHUNK = 10_000
@@ -57,10 +60,12 @@ class Answer:
     def __init__(self, connection: duckdb.DuckDBPyConnection, text: str, parameters: Parameters) -> None:
         self._connection = connection
         found = connection.execute(text, parameters)
-        self.columns: Sequence[str] = [column[0] for column in found.description or ()]
+        described = found.description or ()
+        self.columns: Sequence[str] = [column[0] for column in described]
+        self._times = [at for at, column in enumerate(described) if str(column[1]).startswith("TIMESTAMP")]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yields the rows, once; the next query of the reader ends it.
+        """Yields the rows, once; the next query of the reader ends it. Times are in UTC.
 
         Raises:
             LakeError: The version has expired meanwhile.
@@ -68,7 +73,14 @@ class Answer:
         """
         with _Explained():
             while rows := self._connection.fetchmany(_CHUNK):
-                yield from rows
+                yield from map(self._in_utc, rows) if self._times else rows
+
+    def _in_utc(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(row)
+        for at in self._times:
+            if values[at] is not None:
+                values[at] = values[at].replace(tzinfo=UTC)
+        return tuple(values)
 
     def dicts(self) -> list[dict[str, Any]]:
         """Returns the rows by the names of columns."""
@@ -82,6 +94,7 @@ class LakeReader:
         lake: The lake, or its folder.
         version: The version; the newest unless given.
         since_day: Rows of earlier days are left out, and their files are not opened.
+        days: Only rows of these days; all unless given.
 
     Raises:
         MissingExtra: DuckDB is not installed.
@@ -89,7 +102,12 @@ class LakeReader:
     """
 
     def __init__(
-        self, lake: Lake | str | Path, version: Version | None = None, *, since_day: str = ""
+        self,
+        lake: Lake | str | Path,
+        version: Version | None = None,
+        *,
+        since_day: str = "",
+        days: Iterable[str] | None = None,
     ) -> None:
         self._lake = lake if isinstance(lake, Lake) else Lake(lake)
         self.version = version or self._lake.head()
@@ -97,6 +115,7 @@ class LakeReader:
             raise LakeError(f"there are no tables in {self._lake.root} yet")
         self._connection = _connect()
         self._since_day = since_day
+        self._days = None if days is None else frozenset(days)
         self._opened: set[str] = set()
 
     def __enter__(self) -> LakeReader:
@@ -142,19 +161,21 @@ class LakeReader:
     def _open(self, names: Iterable[str]) -> None:
         """Creates views of some tables."""
         for name in sorted(set(names) - self._opened):
-            self._connection.execute(f'CREATE VIEW "{name}" AS {self._view(name)}')
+            if name in VIEWS:
+                self._open(VIEWS[name].sources)
+                text = VIEWS[name].text(DUCKDB, load_objectives(self._lake.root))
+            else:
+                text = self._view(name)
+            self._connection.execute(f'CREATE VIEW "{name}" AS {text}')
             self._opened.add(name)
 
     def _view(self, table: str) -> str:
-        columns = STORED[table]
-        by_stream = table in _BY_STREAM
-        empty = ", ".join(
-            f'NULL::{_type(kind)} AS "{name}"'
-            for name, kind in columns.items()
-            if not (by_stream and name == "lane")
-        )
+        columns = public(table)
+        empty = ", ".join(f'NULL::{_type(kind)} AS "{name}"' for name, kind in columns.items())
         rows = f"SELECT {empty} WHERE false"
-        files_of_days = (file for file in self.version.of(table) if file.day >= self._since_day)
+        files_of_days = (
+            file for file in self.version.of(table, days=self._days) if file.day >= self._since_day
+        )
         paths = self._lake.paths(files_of_days)
         if paths:
             # The empty rows give the types, and columns that files of an older release lack.
@@ -163,26 +184,12 @@ class LakeReader:
                 f" UNION ALL BY NAME SELECT * FROM read_parquet([{files}], union_by_name = true, "
                 "hive_partitioning = false)"
             )
-        chosen = ", ".join(f'"{name}"' for name in columns)
-        if not by_stream:
-            return f"SELECT {chosen} FROM ({rows})"
-        lanes = self._lanes()
-        return (
-            f"SELECT {chosen} FROM (SELECT rows.* EXCLUDE (queue), "
-            "coalesce(lanes.queue, rows.queue) AS queue, "
-            f"lanes.lane FROM ({rows}) AS rows LEFT JOIN {lanes} AS lanes ON lanes.stream = rows.queue)"
+        # DuckDB's timestamps with a zone need a further package in Python. `Answer` adds the zone.
+        chosen = ", ".join(
+            f'"{name}"::TIMESTAMP AS "{name}"' if kind == "timestamp" else f'"{name}"'
+            for name, kind in columns.items()
         )
-
-    def _lanes(self) -> str:
-        """The lanes of the version as a table: only the model knows which streams are lanes."""
-        found = [(stream, *split_lane(stream)) for stream in sorted(self.version.queues)]
-        rows = [
-            f"({_quoted(stream)}, {_quoted(queue)}, {_quoted(lane)})"
-            for stream, queue, lane in found
-            if lane is not None
-        ]
-        values = ", ".join(rows) or "(NULL::VARCHAR, NULL::VARCHAR, NULL::VARCHAR)"
-        return f"(SELECT * FROM (VALUES {values}) AS known(stream, queue, lane))"
+        return f"SELECT {chosen} FROM ({rows})"
 
 
 class _Explained:
@@ -252,10 +259,12 @@ def _names(connection: duckdb.DuckDBPyConnection, text: str) -> set[str]:
             f"Spark computes the table {computed[0]} from all days: ask with --spark",
         )
     # A name that is no word is a file of the user's own.
-    unknown = sorted(name for name in found - STORED.keys() - own if re.fullmatch(r"\w+", name))
+    unknown = sorted(
+        name for name in found - STORED.keys() - VIEWED.keys() - own if re.fullmatch(r"\w+", name)
+    )
     if unknown:
         raise unknown_table(unknown[0])
-    return found & STORED.keys()
+    return found & (STORED.keys() | VIEWED.keys())
 
 
 def _named_by(tree: Any) -> tuple[set[str], frozenset[str]]:

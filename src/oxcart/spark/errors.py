@@ -45,6 +45,24 @@ def unwrapped(error: Exception, lake: Path) -> Exception:
         error: What Spark raised.
         lake: The lake that was being written.
     """
+    found = of_task(error)
+    if found is not error:
+        return found
+    for words in _FULL:
+        if words in str(error):
+            return LakeError(
+                f"the lake in {lake} cannot grow: {words}; make room ('oxcart pipeline expire' deletes what "
+                "old versions keep) and run it again: nothing is lost"
+            )
+    return error
+
+
+def of_task(error: Exception) -> Exception:
+    """Returns the error of ours that a task raised, or Spark's where there is none.
+
+    Args:
+        error: What Spark raised.
+    """
     if isinstance(error, OxcartError):
         return error
     text = str(error)
@@ -57,12 +75,6 @@ def unwrapped(error: Exception, lake: Path) -> Exception:
             "a Python process that Spark started was not there within 10 s: this machine has too much to do; "
             "run it again: nothing is lost"
         )
-    for words in _FULL:
-        if words in text:
-            return LakeError(
-                f"the lake in {lake} cannot grow: {words}; make room ('oxcart pipeline expire' deletes what "
-                "old versions keep) and run it again: nothing is lost"
-            )
     return error
 
 

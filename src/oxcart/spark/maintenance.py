@@ -28,9 +28,9 @@ async def compact(lake: str) -> str:
     return await _command("compact", lake)
 
 
-async def expire(lake: str, keep: int = 1, older_than: str = "1d") -> str:
-    """Drops old versions, and deletes files that no version names."""
-    return await _command("expire", lake, keep=str(keep), older_than=older_than)
+async def expire(lake: str, older_than: str = "1d") -> str:
+    """Deletes files that the tables do not name any more."""
+    return await _command("expire", lake, older_than=older_than)
 
 
 async def rebuild(lake: str, first: str, last: str | None = None, master: str | None = None) -> str:
@@ -38,9 +38,17 @@ async def rebuild(lake: str, first: str, last: str | None = None, master: str | 
     return await _command("rebuild", lake, **{"from": first}, to=last or first, master=master)
 
 
-async def report(lake: str, html: str, day: str | None = None, master: str | None = None) -> str:
-    """Writes the report of a day."""
-    return await _command("report", lake, html=html, day=day, master=master)
+async def report(
+    lake: str,
+    html: str,
+    day: str | None = None,
+    first: str | None = None,
+    last: str | None = None,
+    master: str | None = None,
+) -> str:
+    """Writes the report of a day, or of several: from ``first`` to ``last``."""
+    days = {"day": day, "from": first, "to": last}
+    return await _command("report", lake, html=html, master=master, **days)
 
 
 def register(queue: Queue) -> Queue:

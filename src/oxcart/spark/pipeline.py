@@ -1,16 +1,18 @@
 """The pipeline: streams → bronze → silver and gold, once or continuously.
 
-Bronze is exactly once. Every batch is published together with the offset at which it ends, as a mark of the
-lake. Spark repeats a batch whose end it could not record: the offset shows that it was published, and the
-batch is skipped. A batch that does not begin where the lake ends is refused. So the lake is the truth, not
-Spark's checkpoint: without a checkpoint the pipeline continues from the lake's mark.
+Bronze is exactly once. Every batch is one commit of the Delta table ``events`` that carries the offset at
+which the batch ends. Spark repeats a batch whose end it could not record: the offset shows that it was
+published, and the batch is skipped. A batch that does not begin where the lake ends is refused. So the lake
+is the truth, not Spark's checkpoint: without a checkpoint the pipeline continues from the lake's mark.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +25,9 @@ from oxcart.spark.build.builder import Builder, Progress
 from oxcart.spark.build.refill import Refill
 from oxcart.spark.errors import WorkerLate, unwrapped
 from oxcart.spark.lake.bronze import BRONZE, files_of
-from oxcart.spark.lake.delta import Delta, has_logs
-from oxcart.spark.lake.tables import Tables
-from oxcart.spark.lake.upkeep import tidy
+from oxcart.spark.lake.retention import Retention, retain
+from oxcart.spark.lake.tables import TABLES, Tables
+from oxcart.spark.lake.upkeep import DAY_MS, HOUR_MS, disk_bytes, expire, tidy
 from oxcart.spark.lake.versions import Change, Lake, LakeConflict, LakeError
 from oxcart.spark.options import QueueSelection, ServerAddress
 from oxcart.spark.paced import Paced, Stop
@@ -36,13 +38,19 @@ from oxcart.spark.read.position import read_position
 from oxcart.spark.read.spool import Spool
 from oxcart.spark.read.tailer import MOST, Tailer, Tailing
 
+log = logging.getLogger("oxcart.spark.pipeline")
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _CHECKPOINTS = "_checkpoints"
+#: The file whose age says when old days and files were last looked for.
+_EXPIRED = "_expired"
 #: The share of time that upkeep may take beside ingest and builds.
 UPKEEP_SHARE = 0.25
+#: Seconds between looks for days and files that have to go.
+EXPIRE_EVERY = 600.0
 #: How often a stream is started that could not start, because the machine was busy.
 MOST_BEGINNINGS = 3
 #: How often tables are built that other writers changed meanwhile.
@@ -62,7 +70,7 @@ class Plan:
         samples: Whether to sample the queues' lengths every minute.
         spool: The folder of a tailer's spool, on this machine; None to read the server in every batch.
         keep: Events that a queue keeps at least.
-        delta: Whether the tables are Delta tables too. A lake that has their logs keeps them up to date.
+        retention: How long tables keep their rows.
     """
 
     lake: Path
@@ -73,7 +81,7 @@ class Plan:
     samples: bool = True
     spool: Path | None = None
     keep: int = KEEP
-    delta: bool = False
+    retention: Retention = field(default_factory=Retention)
 
 
 class Pipeline:
@@ -83,16 +91,23 @@ class Pipeline:
         spark: The session.
         plan: What to read and where to write.
         progress: Called with the progress of long work.
+        built: Called after each build, for example to evaluate alerts.
     """
 
-    def __init__(self, spark: SparkSession, plan: Plan, *, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        *,
+        progress: Progress | None = None,
+        built: Callable[[], object] = lambda: None,
+    ) -> None:
         self.spark = spark
         self.plan = plan
+        self._built = built
         self.lake = Lake(plan.lake)
         self.tables = Tables(spark, self.lake)
         self.builder = Builder(spark, self.lake, progress=progress)
-        # A log that stays behind would name files that upkeep deletes.
-        self._delta = Delta(self.lake) if plan.delta or has_logs(self.lake) else None
         self._refill = Refill(self.tables, plan.address.options(), self._queues)
         self._bridge_refill = None
         if plan.address.namespace is not None:
@@ -149,8 +164,10 @@ class Pipeline:
         Raises:
             LakeError: The checkpoint cannot be used.
         """
+        self.lake.recover()  # a killed run may have committed a batch without a snapshot
+        if not self.lake.head().number:
+            self.lake.create_tables(TABLES)  # a reader of Delta finds each of them, also before its first row
         begin = self.offsets()
-        self._show()  # versions that a killed run has published
         reader = (
             self.spark.readStream.format("oxcart")
             .option("content", "events")
@@ -185,16 +202,25 @@ class Pipeline:
                 f"the checkpoint {self._checkpoint} does not fit the lake: its batch {number} does not begin "
                 "where bronze ends; move it away and run again: the pipeline continues from the lake's mark"
             )
-        files = files_of(batch.collect())  # the tasks write
-        self.lake.publish(
-            Change("ingest", add=files, marks={self._mark: ends}, expects={self._mark: at or None})
-        )
-        self._show()
-
-    def _show(self) -> None:
-        """Brings the Delta tables up to date, if the plan has them."""
-        if self._delta is not None:
-            self._delta.follow()
+        for left in reversed(range(MOST_CONFLICTS)):
+            written = files_of(batch.collect())  # the tasks write
+            queues: Counter[str] = Counter()
+            for one in written:
+                queues.update(one.queues)
+            try:
+                self.lake.publish(
+                    Change(
+                        "ingest",
+                        add=[one.file for one in written],
+                        marks={self._mark: ends},
+                        expects={self._mark: at or None},
+                        rows=queues,
+                    )
+                )
+                return
+            except LakeConflict:  # an erasure deletes staged files, too
+                if not left or self.offsets() != at:
+                    raise
 
     def _noted_offset(self, number: int) -> dict[str, Any] | None:
         """The offset at which a batch ends, from Spark's own log, which is written before the batch runs."""
@@ -234,7 +260,10 @@ class Pipeline:
     def once(self) -> list[str]:
         """Reads up to the present end of the streams, then builds silver and gold; returns the days built."""
         self.ingest()
-        return self._refresh()
+        days = self._refresh()
+        self._built()
+        self._expire()
+        return days
 
     def _refresh(self) -> list[str]:
         """Fills gaps and builds silver and gold; again, where maintenance changed the same files first.
@@ -250,7 +279,6 @@ class Pipeline:
             except LakeConflict:
                 if not left:
                     raise
-        self._show()
         return days
 
     def run(self, every: float = 30.0, *, until: Callable[[], bool] = lambda: False) -> None:
@@ -293,11 +321,30 @@ class Pipeline:
 
     def _build(self, stop: Stop) -> None:
         self.builder.refresh(stop)
-        self._show()
+        self._built()
 
     def _keep_up(self, stop: Stop) -> None:
         self._fill_gaps()
         tidy(self.lake, stop=stop)
+        self._expire()
+
+    def _expire(self) -> None:
+        """Drops days that are too old, and deletes files that the tables have not named for a day.
+
+        Not every run does: the age of a file says when it is due again.
+        """
+        noted = self.lake.root / _EXPIRED
+        if noted.exists() and time.time() - noted.stat().st_mtime < EXPIRE_EVERY:
+            return
+        noted.parent.mkdir(parents=True, exist_ok=True)
+        noted.touch()
+        try:
+            retain(self.lake, self.plan.retention)
+        except LakeConflict as error:
+            log.info("old days are left to the next look: %s", error)
+        most = self.plan.retention.max_bytes
+        over = most is not None and disk_bytes(self.lake) > most
+        expire(self.lake, older_than_ms=HOUR_MS if over else DAY_MS)
 
     def _fill_gaps(self) -> None:
         self._refill.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -111,12 +112,10 @@ def _rate(stream: Stream, now: int) -> float:
 
 def rows_lately(lake: Lake, now: int) -> dict[str, int]:
     """Returns how many rows reached bronze in the last minute, by queue."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for number in reversed(lake.numbers()):
-        manifest = lake.manifest(number)
-        if manifest.at_ms < now - _LATELY:
+        snapshot = lake.snapshot(number)
+        if snapshot.at_ms < now - _LATELY:
             break
-        if manifest.why == "ingest":
-            for file in manifest.add:
-                found[file.queue] = found.get(file.queue, 0) + file.rows
-    return found
+        found.update(snapshot.rows)
+    return dict(found)

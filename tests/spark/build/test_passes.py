@@ -15,10 +15,10 @@ from tests.spark.story import DAY_MS, Story
 
 pytest.importorskip("pyspark")
 
-from oxcart.spark.build.builder import HOLD_MS, Builder, stale
+from oxcart.spark.build.builder import HOLD_MS, Builder
 from oxcart.spark.build.erase import erase
+from oxcart.spark.build.notes import stale
 from oxcart.spark.build.turn import Turn
-from oxcart.spark.lake.delta import Delta
 from oxcart.spark.lake.upkeep import expire
 from oxcart.spark.lake.versions import Change, Lake, Version
 
@@ -114,14 +114,13 @@ def test_a_pass_ends_after_the_day_at_work_when_it_is_stopped(spark: SparkSessio
     assert made.builder.refresh() == ["2026-11-03"]
 
 
-def test_a_rebuild_brings_delta_logs_along(spark: SparkSession, tmp_path: Path) -> None:
+def test_readers_of_delta_see_a_rebuilt_day_once(spark: SparkSession, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     made = Made(spark, tmp_path / "lake")
     story = Story()
     story.run("a", ("completed", {}))
     made.ingest(story.rows)
     made.builder.refresh()
-    Delta(made.lake).follow()
     assert made.builder.rebuild(DAY, DAY) == [DAY]
     expire(made.lake, older_than_ms=0)
     found = deltalake.DeltaTable(made.lake.root / "jobs").to_pyarrow_table().to_pylist()
@@ -216,3 +215,40 @@ def test_erasures_and_rebuilds_end_beside_a_pipeline_that_builds_all_the_time(
     jobs = {row.job_id for row in made.tables.read("jobs").collect()}
     assert ("subject" in jobs) is (kind == "rebuild")
     assert jobs - {"subject"} == {"other", *(f"job-{number}" for number in range(len(builds)))}
+
+
+def test_a_build_that_is_killed_between_queues_of_a_file_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Made(spark, tmp_path / "lake")
+    late, other = Story("late"), Story("other")
+    for story in (late, other):
+        story.run("1", ("completed", {}), take=HOLD_MS * 3)
+    made.ingest([*late.rows, *other.rows])
+    made.builder.refresh()
+    # Both queues have new rows in one file, and one of them must be rebuilt as a whole.
+    known = len(other.rows)
+    other.run("2", ("completed", {}), take=HOLD_MS * 3)
+    before = Story("late", late.now - HOLD_MS * 2)
+    before.ordinal = 100
+    before.event("added", "2", name="n")
+    made.ingest([*before.rows, *other.rows[known:]])
+    publish = made.lake.publish
+
+    def killed(change: Change, base: Version | None = None) -> Version:
+        version = publish(change, base)
+        if change.why.startswith("build"):
+            raise KeyboardInterrupt
+        return version
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.lake, "publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made.builder.refresh()
+    assert stale(made.lake.head()) == {DAY: {"late": True, "other": False}}
+    made.builder.refresh()
+    assert stale(made.lake.head()) == {}
+    whole = made.shown()
+    made.builder.rebuild(DAY, DAY)
+    assert made.shown() == whole
+    assert len(made.tables.read("jobs").collect()) == 3

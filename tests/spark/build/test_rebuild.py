@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oxcart.spark.options import QueueSelection, ServerAddress
+from tests.spark.sums import added_up
 
 pytest.importorskip("pyspark")
 
@@ -51,7 +52,8 @@ def rows(tables: Tables) -> dict[str, list[str]]:
     head = tables.lake.head()
     return {
         name: sorted(
-            json.dumps(row.asDict(), default=str, sort_keys=True) for row in tables.read(name, head).collect()
+            json.dumps(row, default=str, sort_keys=True)
+            for row in added_up(name, (row.asDict(True) for row in tables.read(name, head).collect()))
         )
         for name in TABLES
     }

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.story import DAY_MS, MIDNIGHT, Story, the_day, the_next_day
+from tests.spark.sums import added_up
 
 pytest.importorskip("pyspark")
 
 from oxcart.spark.build.builder import HOLD_MS, Builder, _by_queue
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.tables import OPEN, Tables
+from oxcart.spark.lake.columns import OPEN
+from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.versions import Change, Lake
 from oxcart.spark.read.entries import rows_of
 from oxcart.spark.transforms import build
@@ -53,7 +55,7 @@ class Made:
         """All rows of all tables, as text."""
         found = {}
         for table in SHOWN:
-            rows = self.tables.read(table).toArrow().to_pylist()
+            rows = added_up(table, self.tables.read(table).toArrow().to_pylist())
             found[table] = sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
         return found
 
@@ -177,24 +179,25 @@ def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Grow
 
 
 def test_a_span_settles_what_ended_and_shows_what_is_open(grown: Grown) -> None:
-    before = grown.before.of("jobs", queues=["settled"])
-    assert {(file.pending, file.rows) for file in before} == {(False, 1), (True, 1)}
+    before = grown.before.of("jobs")
+    held = {
+        file.pending: {row.job_id for row in grown.tables.load("jobs", [file], queues=["settled"]).collect()}
+        for file in before
+    }
+    assert held == {False: {"old"}, True: {"open"}}
     assert {file.pending for file in grown.before.of(BRONZE)} == {False}
-    kept = {file.path for file in before if not file.pending}
-    after = {file.path for file in grown.lake.head().of("jobs", queues=["settled"])}
-    assert kept < after, "settled rows stay"
     states = {row.job_id: row.state for row in grown.of("jobs", "settled")}
     assert states == {"old": "completed", "open": "completed"}
-    held = {row.job_id for row in grown.of(OPEN, "settled")}
-    assert held == {"open"}, "held for a moment"
+    assert {row.job_id for row in grown.of(OPEN, "settled")} == {"open"}, "held for a moment"
     assert grown.builder.refresh() == []
 
 
 def test_a_row_that_comes_late_builds_the_day_anew(grown: Grown) -> None:
     (attempt,) = [row for row in grown.of("attempts", "late") if row.job_id == "a"]
     assert (attempt.worker, attempt.category) == ("w", "permanent")
-    before = {file.path for file in grown.before.of("jobs", queues=["late"])}
-    assert not before & {file.path for file in grown.lake.head().of("jobs", queues=["late"])}
+    before = {file.path for file in grown.before.of("jobs") if "late" in grown.lake.streams(file)}
+    assert before
+    assert not before & {file.path for file in grown.lake.head().of("jobs")}
 
 
 def test_a_record_that_is_ahead_waits_for_its_event(grown: Grown) -> None:
@@ -207,6 +210,39 @@ def test_queues_of_one_day_grow_each_at_its_own_pace(grown: Grown) -> None:
     for queue in ("slow", "quick"):
         (day,) = [row for row in grown.of("queue_metrics", queue) if (row.window, row.name) == ("day", "*")]
         assert (day.arrivals, day.completed) == (2, 2)
+
+
+def test_queues_share_files_and_one_that_is_idle_keeps_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    made = Made(spark, tmp_path / "lake")
+    stories = [Story(f"q{number:02}") for number in range(20)]
+    for story in stories:
+        story.run("1", ("completed", {}), take=HOLD_MS * 3)
+        story.event("added", "open", name="n")
+        story.event("waiting", "open")
+    made.ingest([row for story in stories for row in story.rows])
+    made.builder.refresh()
+    by_table = {name: len(made.lake.head().of(name)) for name in (*SHOWN, OPEN)}
+    assert max(by_table.values()) <= 2, "a settled and a pending file, however many queues"
+
+    def settled(table: str) -> set[str]:
+        return {file.path for file in made.lake.head().of(table) if not file.pending}
+
+    kept = {table: settled(table) for table in SHOWN}
+    for _ in range(2):
+        story = stories[3]
+        known = len(story.rows)
+        story.run(f"{known}", ("completed", {}), take=HOLD_MS * 3)
+        made.ingest(story.rows[known:])
+        made.builder.refresh()
+    assert all(kept[table] <= settled(table) for table in SHOWN), "no settled row is written again"
+    idle = [file for file in made.lake.head().of("jobs") if file.pending and "q00" in made.lake.streams(file)]
+    assert [len(made.lake.streams(file)) for file in idle] == [19], "the others' open jobs, once"
+    jobs = made.tables.read("jobs").collect()
+    assert len(jobs) == len({(row.queue, row.job_id) for row in jobs}) == 42
+    anew = Made(spark, tmp_path / "anew")
+    anew.ingest([row for story in stories for row in story.rows])
+    anew.builder.refresh()
+    assert made.shown() == anew.shown()
 
 
 def test_a_later_span_has_the_code_of_the_one_before(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Small files are joined, old versions go, and Delta logs come along."""
+"""Small files are joined, and rows stay the same for readers of the lake and of Delta."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oxcart.spark.lake import upkeep
-from oxcart.spark.lake.delta import Delta
+from oxcart.spark.lake import join
 from oxcart.spark.lake.upkeep import MOST_SMALL, QUIET_MS, compact, expire, tidy
 from oxcart.spark.lake.versions import Change, File, Lake, LakeError, Version
 
@@ -25,17 +24,17 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
 
 
-def put(lake: Lake, values: list[int], queue: str = "q") -> File:
+def put(lake: Lake, values: list[int], queue: str = "q", day: str = DAY, *, pending: bool = False) -> File:
     stage = lake.staging()
-    columns = {"day": [date.fromisoformat(DAY)] * len(values), "queue": [queue] * len(values), "v": values}
+    columns = {"day": [date.fromisoformat(day)] * len(values), "queue": [queue] * len(values), "v": values}
     parquet.write_table(pa.table(columns), stage / "x.parquet")
-    return lake.take(stage / "x.parquet", "t", DAY, queue)
+    return lake.take(stage / "x.parquet", "t", day, pending=pending)
 
 
-def fill(lake: Lake, files: int, rows: int = 1, queue: str = "q", first: int = 0) -> None:
+def fill(lake: Lake, files: int, rows: int = 1, day: str = DAY, first: int = 0) -> None:
     for number in range(first, first + files):
         values = list(range(number * rows, (number + 1) * rows))
-        lake.publish(Change("add", add=[put(lake, values, queue)]))
+        lake.publish(Change("add", add=[put(lake, values, day=day)]))
 
 
 def values(lake: Lake) -> list[int]:
@@ -46,7 +45,7 @@ def values(lake: Lake) -> list[int]:
 
 
 def test_joined_files_have_row_groups_of_full_size(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "GROUP_ROWS", 1000)
+    monkeypatch.setattr(join, "GROUP_ROWS", 1000)
     fill(lake, files=50, rows=100)
     assert compact(lake) == 49
     (path,) = lake.paths(lake.head().of("t"))
@@ -58,14 +57,14 @@ def test_joined_files_have_row_groups_of_full_size(lake: Lake, monkeypatch: pyte
 def test_rows_are_joined_in_the_order_of_their_files(lake: Lake) -> None:
     for number in (2, 0, 1):
         file = put(lake, [number])
-        os.utime(lake.root / file.path, (1000 + number,) * 2)
         lake.publish(Change("add", add=[file]))
+        os.utime(lake.root / file.path, (1000 + number,) * 2)
     compact(lake)
     (path,) = lake.paths(lake.head().of("t"))
     assert parquet.read_table(path, partitioning=None)["v"].to_pylist() == [0, 1, 2]
 
 
-def test_a_part_with_many_small_files_is_joined(lake: Lake) -> None:
+def test_a_day_with_many_small_files_is_joined(lake: Lake) -> None:
     fill(lake, MOST_SMALL - 1)
     assert tidy(lake) == 0
     fill(lake, 1, first=MOST_SMALL - 1)
@@ -73,7 +72,7 @@ def test_a_part_with_many_small_files_is_joined(lake: Lake) -> None:
     assert values(lake) == list(range(MOST_SMALL))
 
 
-def test_a_part_that_became_quiet_is_joined_however_few_files_it_has(tmp_path: Path) -> None:
+def test_a_day_that_became_quiet_is_joined_however_few_files_it_has(tmp_path: Path) -> None:
     now = [0]
     lake = Lake(tmp_path / "lake", clock=lambda: now[0])
     fill(lake, 2)
@@ -99,12 +98,12 @@ def test_tidying_ends_when_it_is_stopped(lake: Lake) -> None:
     assert tidy(lake, stop=lambda: True) == 0
 
 
-def test_a_part_that_another_writer_changes_is_left_to_the_next_compaction(
+def test_a_day_that_another_writer_changes_is_left_to_the_next_compaction(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(lake, 3)
-    fill(lake, 3, queue="other")
-    publish, paths = lake.publish, [lake.head().of("t", queues=["q"])[0].path]
+    fill(lake, 3, day="2026-11-03")
+    publish, paths = lake.publish, [lake.head().of("t", days=[DAY])[0].path]
 
     def meanwhile(change: Change, base: Version | None = None) -> Version:
         if paths and paths[0] in change.remove:
@@ -112,12 +111,9 @@ def test_a_part_that_another_writer_changes_is_left_to_the_next_compaction(
         return publish(change, base)
 
     monkeypatch.setattr(lake, "publish", meanwhile)
-    assert compact(lake) == 2, "the other queue's"
-    assert len(lake.head().of("t", queues=["q"])) == 2
+    assert compact(lake) == 2, "the other day's"
+    assert len(lake.head().of("t", days=[DAY])) == 2
     assert compact(lake) == 1
-    named = {lake.root / path for path in lake.head().files}
-    published = {lake.root / file.path for number in lake.numbers() for file in lake.manifest(number).add}
-    assert set(lake.root.rglob("*.parquet")) == named | published, "a file that was not published is deleted"
 
 
 def test_a_file_that_is_missing_is_an_error_with_its_name(lake: Lake) -> None:
@@ -128,36 +124,33 @@ def test_a_file_that_is_missing_is_an_error_with_its_name(lake: Lake) -> None:
         compact(lake)
 
 
-def test_expiry_of_all_ages_deletes_the_files_of_old_versions(lake: Lake) -> None:
-    fill(lake, 5)
+def test_files_that_the_next_build_replaces_are_left_to_it(lake: Lake) -> None:
+    lake.publish(Change("add", add=[put(lake, [value], pending=True) for value in range(3)]))
+    fill(lake, 2, first=3)
+    assert compact(lake) == 1
+    found = lake.head().of("t")
+    assert sorted(file.pending for file in found) == [False, True, True, True]
+
+
+def test_joined_rows_are_sorted_by_queue_and_keep_their_order(lake: Lake) -> None:
+    lake.publish(Change("add", add=[put(lake, [1, 2], "b"), put(lake, [3, 4], "a"), put(lake, [5], "b")]))
+    for place, file in enumerate(lake.head().of("t")):
+        os.utime(lake.root / file.path, (1000 + place,) * 2)
     compact(lake)
-    orphan = put(lake, [99])
-    assert expire(lake, older_than_ms=0) == 5
-    assert [number for number, _, _ in lake.history()] == [lake.head().number]
-    assert (lake.root / orphan.path).exists(), "a writer may be about to publish it"
-    assert values(Lake(lake.root)) == list(range(5))
+    (file,) = lake.head().of("t")
+    found = parquet.read_table(lake.root / file.path, partitioning=None)
+    assert found["queue"].to_pylist() == ["a", "a", "b", "b", "b"]
+    assert found["v"].to_pylist()[:2] == [3, 4]
+    assert (file.low, file.high) == ("a", "b")
 
 
-def test_young_versions_stay(lake: Lake) -> None:
-    fill(lake, 5)
-    compact(lake)
-    assert expire(lake) == 0
-    assert len(lake.history()) == 6
-
-
-def test_delta_logs_come_along(lake: Lake) -> None:
+def test_compaction_changes_no_row_for_readers_of_delta(lake: Lake) -> None:
     def seen() -> list[int]:
         return sorted(deltalake.DeltaTable(lake.root / "t").to_pyarrow_table()["v"].to_pylist())
 
-    fill(lake, 5)
-    Delta(lake).follow()
-    compact(lake)
-    expire(lake, older_than_ms=0)
-    assert seen() == list(range(5))
-    lake.publish(Change("rewrite", add=[put(lake, [7])], replace=frozenset({("t", DAY, "q")})))
-    expire(lake, older_than_ms=0)
-    assert seen() == [7], "the log is brought along before a file goes"
     fill(lake, MOST_SMALL)
     tidy(lake)
+    assert seen() == list(range(MOST_SMALL))
     expire(lake, older_than_ms=0)
-    assert seen() == sorted([*range(MOST_SMALL), 7])
+    assert seen() == list(range(MOST_SMALL)) == values(Lake(lake.root))
+    assert len(list((lake.root / "t").glob("day=*/*.parquet"))) == 1

@@ -1,4 +1,4 @@
-"""Versions of tables: exactly one writer gets a number, and readers see whole versions only."""
+"""Versions of all tables: one writer gets a number, and neither readers nor kills see half a change."""
 
 from __future__ import annotations
 
@@ -13,21 +13,33 @@ from typing import Any
 import pytest
 
 from oxcart.spark.lake import versions as lakes
+from oxcart.spark.lake.delta import DeltaLog
 from oxcart.spark.lake.upkeep import compact, expire, forget
 from oxcart.spark.lake.versions import Change, File, Lake, LakeConflict, LakeError
 from tests.servers import wait_until
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
+deltalake = pytest.importorskip("deltalake")
 
 DAY = "2026-11-02"
 
 
-def put(lake: Lake, values: list[int], table: str = "t", day: str = DAY, queue: str = "q") -> File:
+def put(lake: Lake, values: list[int], table: str = "t", day: str = DAY) -> File:
     """A file of the lake, not yet published."""
     made = lake.staging() / "x.parquet"
     parquet.write_table(pa.table({"v": pa.array(values, pa.int64())}), made)
-    return lake.take(made, table, day, queue)
+    return lake.take(made, table, day)
+
+
+def all_of(lake: Lake, *tables: str) -> frozenset[str]:
+    """The paths of all files of some tables."""
+    return frozenset(file.path for table in tables for file in lake.head().of(table))
+
+
+def seen(lake: Lake, table: str = "t") -> list[int]:
+    """The rows of a table as any reader of Delta sees them, without the snapshots."""
+    return sorted(deltalake.DeltaTable(lake.root / table).to_pyarrow_table()["v"].to_pylist())
 
 
 def rows(lake: Lake, table: str = "t", number: int | None = None) -> list[int]:
@@ -53,10 +65,10 @@ def test_files_exist_only_once_published(lake: Lake) -> None:
     assert rows(lake) == []
     assert lake.publish(Change("add", add=[file])).number == 1
     assert rows(lake) == [1, 2]
-    assert (file.rows, file.day, file.queue) == (2, DAY, "q")
+    assert (file.rows, file.day, file.pending) == (2, DAY, False)
 
 
-def test_versions_are_found_again_over_many_manifests(lake: Lake) -> None:
+def test_versions_are_found_again_over_many_commits(lake: Lake) -> None:
     for value in range(70):
         lake.publish(Change("add", add=[put(lake, [value])], marks={"n": value}))
     fresh = Lake(lake.root)
@@ -66,11 +78,12 @@ def test_versions_are_found_again_over_many_manifests(lake: Lake) -> None:
     assert rows(fresh, number=32) == list(range(32))
 
 
-def test_a_part_is_replaced_at_once(lake: Lake) -> None:
-    lake.publish(Change("add", add=[put(lake, [1]), put(lake, [2], queue="other")]))
+def test_files_are_replaced_at_once(lake: Lake) -> None:
+    lake.publish(Change("add", add=[put(lake, [1]), put(lake, [2], day="2026-11-03")]))
     base = lake.head()
-    lake.publish(Change("rebuild", add=[put(lake, [3])], replace=frozenset({("t", DAY, "q")})), base)
-    assert rows(lake) == [2, 3]
+    gone = frozenset(file.path for file in base.of("t", days=[DAY]))
+    lake.publish(Change("rebuild", add=[put(lake, [3])], remove=gone), base)
+    assert rows(lake) == [2, 3] == seen(lake)
     assert rows(lake, number=base.number) == [1, 2]
 
 
@@ -82,16 +95,15 @@ def test_two_that_append_both_succeed(lake: Lake) -> None:
     assert rows(lake) == [1, 2]
 
 
-def test_second_replacement_of_a_part_is_a_conflict(lake: Lake) -> None:
+def test_second_removal_of_a_file_is_a_conflict(lake: Lake) -> None:
     lake.publish(Change("add", add=[put(lake, [1])]))
-    base = lake.head()
-    part = frozenset({("t", DAY, "q")})
-    lake.publish(Change("rebuild", add=[put(lake, [2])], replace=part), base)
+    base, gone = lake.head(), all_of(lake, "t")
+    lake.publish(Change("rebuild", add=[put(lake, [2])], remove=gone), base)
     with pytest.raises(
-        LakeConflict, match=rf"other: since version 1 .*rebuild, version 2.*t {DAY} q; run it again"
+        LakeConflict, match=r"other: since version 1 .*rebuild, version 2.* has removed t/.*; run it again"
     ):
-        Lake(lake.root).publish(Change("other", add=[put(lake, [3])], replace=part), base)
-    assert rows(lake) == [2]
+        Lake(lake.root).publish(Change("other", add=[put(lake, [3])], remove=gone), base)
+    assert rows(lake) == [2] == seen(lake)
 
 
 def test_a_mark_that_is_not_as_expected_is_a_conflict(lake: Lake) -> None:
@@ -103,60 +115,13 @@ def test_a_mark_that_is_not_as_expected_is_a_conflict(lake: Lake) -> None:
     assert lake.head().marks == {}
 
 
-def test_a_manifest_has_only_the_marks_that_it_sets(lake: Lake) -> None:
-    """Every queue has marks: a batch every few seconds must not write them all."""
-    lake.publish(Change("build", marks={f"built:{number}": "x" * 100 for number in range(100)}))
-    lake.publish(Change("ingest", marks={"ingest": 1, "built:7": None}))
-    assert lake.manifest(2).marks == {"ingest": 1, "built:7": None}
-    for number in range(3, 40):
-        lake.publish(Change("ingest", marks={"ingest": number}))
-    fresh = Lake(lake.root)
-    assert fresh.head().marks == lake.head().marks
-    assert (len(fresh.head().marks), fresh.head().marks["ingest"]) == (100, 39)
-    expire(lake, keep=1, older_than_ms=0)
-    assert Lake(lake.root).head().marks == lake.head().marks
-
-
-class Shared(Lake):
-    """A lake of two threads: when one reads the cached versions for the nth time, the other publishes."""
-
-    looks = 0
-
-    @property
-    def _known(self) -> lakes.Version:
-        found: lakes.Version = self.__dict__["known"]
-        self.looks -= 1
-        if self.looks == 0:
-            other = Lake(self.root)
-            other.publish(Change("other", add=[put(other, [3])], marks={"n": 3}))
-            self.head()
-        return found
-
-    @_known.setter
-    def _known(self, version: lakes.Version) -> None:
-        self.__dict__["known"] = version
-
-
-@pytest.mark.parametrize("looks", range(1, 5))
-def test_version_lookup_is_safe_beside_other_threads(lake: Lake, looks: int) -> None:
-    for number in (1, 2):
-        lake.publish(Change("ingest", add=[put(lake, [number])], marks={"n": number}))
-    shared = Shared(lake.root)
-    shared.at(1)
-    shared.looks = looks
-    asked = shared.at(2)
-    assert (asked.number, len(asked.files), asked.marks) == (2, 2, {"n": 2})
-    shared.looks = 0
-    assert shared.head() == Lake(lake.root).head()
-
-
 def _race(root: str, name: str, rounds: int, done: Any) -> None:
     lake = Lake(root)
     done.put((name, [lake.publish(Change(name, marks={})).number for _ in range(rounds)]))
 
 
 def test_processes_that_race_get_every_number_once(lake: Lake) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # delta-rs has threads
     done = context.Queue()
     racers = [context.Process(target=_race, args=(str(lake.root), f"w{i}", 20, done)) for i in range(3)]
     for racer in racers:
@@ -170,7 +135,6 @@ def test_processes_that_race_get_every_number_once(lake: Lake) -> None:
 
 def test_a_reader_never_sees_half_of_a_rewrite(lake: Lake) -> None:
     """Every version of two tables holds the same number; readers that scan during rewrites see no other."""
-    parts = frozenset({("a", DAY, "q"), ("b", DAY, "q")})
     stop = threading.Event()
     wrong: list[Any] = []
     seen: set[int] = set()
@@ -194,7 +158,7 @@ def test_a_reader_never_sees_half_of_a_rewrite(lake: Lake) -> None:
         thread.start()
     for value in range(30):
         files = [put(lake, [value] * 3, table="a"), put(lake, [value] * 3, table="b")]
-        lake.publish(Change("rewrite", add=files, replace=parts))
+        lake.publish(Change("rewrite", add=files, remove=all_of(lake, "a", "b")))
     wait_until(lambda: seen, "a reader has read")
     stop.set()
     for thread in readers:
@@ -204,21 +168,21 @@ def test_a_reader_never_sees_half_of_a_rewrite(lake: Lake) -> None:
 
 def test_compaction_keeps_every_row_and_what_is_added_meanwhile(lake: Lake) -> None:
     for value in range(5):
-        lake.publish(Change("add", add=[put(lake, [value]), put(lake, [value + 100], queue="other")]))
+        lake.publish(Change("add", add=[put(lake, [value]), put(lake, [value + 100], day="2026-11-03")]))
     assert compact(lake, "t") == 8
     assert len(lake.head().of("t")) == 2
     assert rows(lake) == [0, 1, 2, 3, 4, 100, 101, 102, 103, 104]
     base = lake.head()
     lake.publish(Change("add", add=[put(lake, [5])]))
-    gone = frozenset(file.path for file in base.of("t", queues=["q"]))
+    gone = frozenset(file.path for file in base.of("t", days=[DAY]))
     lake.publish(Change("compact", add=[put(lake, [0, 1, 2, 3, 4])], remove=gone), base)
-    assert rows(lake) == [0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104]
+    assert rows(lake) == [0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104] == seen(lake)
 
 
 def test_compaction_of_files_with_fewer_columns_makes_the_others_null(lake: Lake) -> None:
     made = lake.staging() / "x.parquet"
     parquet.write_table(pa.table({"v": [1], "more": ["x"]}), made)
-    wide = lake.take(made, "t", DAY, "q")
+    wide = lake.take(made, "t", DAY)
     lake.publish(Change("add", add=[put(lake, [0]), wide, put(lake, [2])]))
     assert compact(lake) == 2
     (path,) = lake.paths(lake.head().of("t"))
@@ -226,51 +190,104 @@ def test_compaction_of_files_with_fewer_columns_makes_the_others_null(lake: Lake
     assert sorted(zip(found["v"], found["more"], strict=True), key=str) == [(0, None), (1, "x"), (2, None)]
 
 
-def test_forgetting_deletes_what_only_older_versions_name(lake: Lake) -> None:
+def test_forgetting_deletes_every_file_that_the_newest_version_does_not_name(lake: Lake) -> None:
     for value in range(40):
         lake.publish(Change("add", add=[put(lake, [value])]))
     first, *_ = lake.head().of("t")
-    orphan = put(lake, [999])
-    head = lake.publish(Change("less", remove=frozenset({first.path}))).number
-    lake.publish(Change("add", add=[put(lake, [40])]))
-    assert forget(lake, head) == 1
+    staged = put(lake, [999])
+    orphan = lake.root / "t" / f"day={DAY}" / "of-a-killed-writer.parquet"
+    orphan.write_bytes(b"x")
+    lake.publish(Change("less", remove=frozenset({first.path})))
+    head = lake.publish(Change("add", add=[put(lake, [40])]))
+    assert forget(lake) >= 3
     assert not (lake.root / first.path).exists()
-    assert (lake.root / orphan.path).exists(), "a writer may be about to publish it"
+    assert not orphan.exists()
     fresh = Lake(lake.root)
-    assert [number for number, _, _ in fresh.history()] == [head, head + 1]
-    assert len(rows(fresh)) == 40
-    assert forget(fresh, head) == 0
+    assert len(fresh.history()) == 1
+    assert len(rows(fresh)) == 40 == len(seen(fresh))
+    with pytest.raises(LakeConflict, match="was deleted meanwhile"):
+        lake.publish(Change("late", add=[staged]))
+    with pytest.raises(LakeError, match="it has expired"):
+        fresh.at(head.number - 1)
 
 
-def test_expiry_deletes_what_no_kept_version_names(tmp_path: Path) -> None:
-    now = [1_000_000_000_000]
-    lake = Lake(tmp_path / "lake", clock=lambda: now[0])
-    for value in range(40):
+def test_expiry_deletes_what_went_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in range(5):
         lake.publish(Change("add", add=[put(lake, [value])]))
+    before = all_of(lake, "t")
     compact(lake)
-    orphan = put(lake, [999])
-    old = lake.root / orphan.path
-    os.utime(old, (1, 1))
-    now[0] += 10 * 86_400_000
-    # Files count as old only by their own time.
-    for path in lake.root.rglob("*.parquet"):
-        os.utime(path, (now[0] / 1000 - 86_400 * 5,) * 2)
-    assert expire(lake, keep=1) == 41
+    assert expire(lake) == 0, "a reader may still need them"
+    assert all((lake.root / path).exists() for path in before)
+    staged = put(lake, [6])
+    assert expire(lake, older_than_ms=0) == 5
+    assert not any((lake.root / path).exists() for path in before)
+    lake.publish(Change("add", add=[staged]))
     fresh = Lake(lake.root)
-    assert rows(fresh) == list(range(40))
-    assert [number for number, _, _ in fresh.history()] == [41]
-    with pytest.raises(LakeError, match="no version 40: it has expired"):
-        fresh.at(40)
-    lake.publish(Change("add", add=[put(lake, [1])]))
-    assert len(rows(Lake(lake.root))) == 41
+    assert rows(fresh) == [0, 1, 2, 3, 4, 6] == seen(fresh)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing of the process runs any more."""
+
+
+@pytest.mark.parametrize("at", ["before the first commit", "between two tables", "before the snapshot"])
+def test_a_change_whose_writer_was_killed_is_completed_or_taken_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    lake.publish(Change("add", add=[put(lake, [1], "a"), put(lake, [1], "b")], marks={"n": 1}))
+    gone = all_of(lake, "a", "b")
+    killed = Lake(lake.root)
+    files = [put(killed, [2], "a"), put(killed, [2], "b")]
+    commit = DeltaLog.commit
+    left = {"before the first commit": 0, "between two tables": 1, "before the snapshot": 2}[at]
+
+    def dies(log: DeltaLog, *given: Any) -> int:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+        return commit(log, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaLog, "commit", dies)
+        patch.setattr(Lake, "_settle", lambda *_: (_ for _ in ()).throw(OSError("dead")))
+        if at == "before the snapshot":
+            patch.setattr(Lake, "_create", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            killed.publish(Change("rewrite", add=files, remove=gone, marks={"n": 2}))
+
+    assert rows(lake, "a") == rows(lake, "b") == [1], "readers do not see half of it"
+    fresh = Lake(lake.root)
+    fresh.recover()
+    whole = at == "before the snapshot"
+    assert fresh.head().marks["n"] == (2 if whole else 1)
+    wanted = [2] if whole else [1]
+    assert rows(fresh, "a") == rows(fresh, "b") == seen(fresh, "a") == seen(fresh, "b") == wanted
+    fresh.publish(Change("more", add=[put(fresh, [3], "a")]))
+    assert seen(fresh, "a") == [*wanted, 3]
+    numbers = [number for number, _, _ in fresh.history()]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_batch_and_its_offset_are_one_commit(lake: Lake) -> None:
+    lake.publish(Change("ingest", add=[put(lake, [1])], marks={"ingest:main": {"q": {"id": "1-0", "n": 1}}}))
+    table = deltalake.DeltaTable(lake.root / "t")
+    assert table.transaction_version("oxcart") == 1
+    (last, *_) = table.history(1)
+    assert '"ingest:main":{"q":{"id":"1-0","n":1}}' in last["oxcart"]
+
+
+def test_a_lake_of_an_earlier_release_says_what_to_run(lake: Lake) -> None:
+    (lake.root / "_versions").mkdir(parents=True)
+    with pytest.raises(LakeError, match="of an earlier release: run 'oxcart pipeline migrate"):
+        lake.head()
 
 
 def test_a_writer_killed_before_it_publishes_leaves_the_lake_as_it_was(lake: Lake) -> None:
     lake.publish(Change("add", add=[put(lake, [1])]))
     child = os.fork()
     if child == 0:
-        put(lake, [2])
-        (lake.root / "_versions" / ".half").write_text('{"number": 2')
+        (lake.root / "_snapshots" / ".half").write_text('{"number": 2')
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert rows(lake) == [1]
@@ -292,21 +309,11 @@ def test_a_lake_that_cannot_grow_says_what_to_do_and_loses_nothing(lake: Lake) -
     assert rows(lake) == [1]
     lake.publish(Change("add", add=[file]))
     assert rows(lake) == [1, 2]
-    assert [name for name in os.listdir(lake.root / "_versions") if name.startswith(".")] == []
+    assert [name for name in os.listdir(lake.root / "_snapshots") if name.startswith(".")] == []
 
 
-def test_unreadable_manifest_raises_lake_error(lake: Lake) -> None:
+def test_unreadable_snapshot_raises_lake_error(lake: Lake) -> None:
     lake.publish(Change("add"))
-    (lake.root / "_versions" / lakes.manifest_name(1)).write_text("{")
+    (lake.root / "_snapshots" / lakes.snapshot_name(1)).write_text("{")
     with pytest.raises(LakeError, match=r"cannot be read .*restore it from a backup"):
         Lake(lake.root).head()
-
-
-def test_queues_of_any_name_have_their_place(lake: Lake) -> None:
-    for queue in ("a/b", "..", "{tag}", "ü x", "a=b"):
-        lake.publish(Change("add", add=[put(lake, [1], queue=queue)]))
-    version = lake.head()
-    assert sorted(file.queue for file in version.of("t")) == sorted(["a/b", "..", "{tag}", "ü x", "a=b"])
-    assert all((lake.root / file.path).resolve().is_relative_to(lake.root) for file in version.of("t"))
-    assert [file.queue for file in version.of("t", queues=["a/b"])] == ["a/b"]
-    assert version.of("t", days=["2026-01-01"]) == []

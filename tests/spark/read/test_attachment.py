@@ -164,6 +164,30 @@ async def test_every_ended_attempt_is_recorded_under_the_id_of_its_event(
     assert [int(actual["starts"]) for actual in found["later"]] == [1, 2]
 
 
+async def test_records_have_the_version_of_the_program_and_the_limit_key(
+    queue: Queue, address: ServerAddress, store: redis.Redis
+) -> None:
+    await queue.add("later", job_id="before", limit_key="acme")
+    await asyncio.to_thread(attach, address, "q", "main")
+    await queue.add("fine", job_id="plain")
+    await queue.add("fine", job_id="added", limit_key="else", tags={"plan": "pro"}, correlation_id="o-7")
+    unrun = await queue.add("fine", job_id="unrun", limit_key="acme", delay="1h")
+    await unrun.cancel()
+    handlers(queue)
+    async with Worker(queue, version="v1.4-7f3a").running():
+        await eventually(lambda: int(store.zcard("bull:q:completed")) == 3, "all jobs have ended")
+    found: dict[str, list[tuple[str, str | None, str | None]]] = {}
+    for _, fields in records(store):
+        facts = (fields["event"], fields.get("version"), fields.get("key"))
+        found.setdefault(fields["jobId"], []).append(facts)
+    assert found == {
+        "before": [("retried", "v1.4-7f3a", "acme"), ("completed", "v1.4-7f3a", "acme")],
+        "plain": [("completed", "v1.4-7f3a", None)],
+        "added": [("added", None, "else"), ("completed", "v1.4-7f3a", "else")],
+        "unrun": [("added", None, "acme"), ("failed", None, "acme")],
+    }
+
+
 async def test_records_have_the_parent_and_the_schedule(
     queue: Queue, address: ServerAddress, store: redis.Redis
 ) -> None:
@@ -297,4 +321,5 @@ async def test_unattached_no_record_and_no_further_key_is_written(queue: Queue, 
     # Keys of every worker of ours: its journal, and the heartbeat of the queue.
     own = ("bull:q:ox:call", "bull:q:ox:alive")
     assert [key for key in cast(Any, store.keys("bull:q:ox:*")) if not key.startswith(own)] == []
-    assert [name for name in meta(store) if name.startswith("ox:")] == []
+    # A queue that Oxcart creates has a retention (docs/decisions/84).
+    assert [name for name in meta(store) if name.startswith("ox:")] == ["ox:retention"]

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 
 from msgspec.structs import replace
 
-from oxcart.spark.report.buckets import MOST_BUCKETS, WIDTHS, width_of
-from oxcart.spark.report.charts import CHARTS, Axis, draw, title_of
+from oxcart.drawing.charts import CHARTS, WIDTHS, Axis, draw, title_of
+from oxcart.spark.report.buckets import MOST_BUCKETS, width_of
 from oxcart.spark.report.overview import findings, sentences
 from oxcart.spark.report.page import MOST_BYTES, page
 from oxcart.spark.report.picture import picture
@@ -54,6 +54,14 @@ def test_labels_of_time_do_not_collide(span: int) -> None:
     assert 1 <= len(places) <= 9
     for (left, text), (right, other) in pairwise(places):
         assert right - left > 7 * max(len(text), len(other)), (text, other)
+
+
+def test_an_axis_of_several_days_names_them() -> None:
+    axis = Axis(TEN, TEN + 3 * DAY, HOUR)
+    assert "11-03 00:00" in [label for _, label in axis.labels()]
+    assert "<title>11-02 10:00 " in draw([point("q", TEN, 0)], WAIT, axis)
+    assert [label for _, label in Axis(TEN, TEN + 4 * DAY, DAY).labels()][-1] == "11-06 00:00"
+    assert "10:00" in [label for _, label in Axis(TEN, TEN + HOUR, MINUTE).labels()]
 
 
 def test_a_single_point_is_visible() -> None:

@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from oxcart.drawing.charts import CHARTS
 from oxcart.spark.build.builder import Builder
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.versions import Change, Lake
 from oxcart.spark.report.buckets import points_of
-from oxcart.spark.report.charts import CHARTS
 from oxcart.spark.report.figures import Report, collect, shown
 from oxcart.spark.report.overview import sentences
 from oxcart.spark.report.page import page
@@ -169,6 +169,35 @@ def test_the_day_in_figures(report: Report, tmp_path: Path) -> None:
     assert [gap["count"] for gap in report.gaps] == [17]
     titles = [title for title, _, rows in lines(report) if rows]
     assert titles == ["Queues on 2026-11-02", "Jobs by name", "Failures", "Gaps"]
+
+
+def test_a_range_of_days_sums_counts_and_takes_percentiles_of_all_attempts(
+    spark: SparkSession, asked: Lake, tmp_path: Path
+) -> None:
+    tables = Tables(spark, asked)
+    both = collect(tables, "2026-11-02", last="2026-12-31")
+    days = [
+        row.asDict()
+        for row in tables.read("queue_metrics").filter("window = 'day' and queue = 'q'").collect()
+    ]
+    tried = [
+        row for row in tables.read("attempts").filter("queue = 'q'").collect() if row.ended_ms is not None
+    ]
+    assert both.title == f"2026-11-02 to {both.last}"
+    assert len({row["day"] for row in days}) > 1
+    (queue,) = [row for row in both.queues if row["queue"] == "q"]
+    whole = [row for row in days if row["name"] == "*"]
+    for column in ("arrivals", "completed", "failed", "retries", "stalls"):
+        assert queue[column] == sum(row[column] for row in whole)
+    waits = [row.wait_ms for row in tried if row.wait_ms is not None]
+    assert queue["wait_p50"] == statistics.median(waits)
+    named = {row["name"]: row for row in both.names if row["queue"] == "q"}
+    assert named["long"]["completed"] == 1
+    assert named["long"]["run_p50"] == statistics.median([row.run_ms for row in tried if row.name == "long"])
+    assert (both.form, shown(both.span[1], "last_ms", both.form)) == ("%m-%d %H:%M", "11-03 00:01")
+    text = page(both)
+    assert f"<h1>{both.title}</h1>" in text
+    assert len(text) < 2_000_000
 
 
 def test_names_and_messages_are_escaped(report: Report) -> None:

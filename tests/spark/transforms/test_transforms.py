@@ -24,6 +24,7 @@ from oxcart.spark.transforms.gaps import counts, gaps
 from oxcart.spark.transforms.jobs import jobs
 from oxcart.spark.transforms.metrics import figures, queue_metrics, rounded
 from oxcart.spark.transforms.transitions import transitions
+from oxcart.spark.transforms.usage import spending, timings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +49,8 @@ def tables(bronze: DataFrame) -> dict[str, DataFrame]:
         "quarantine": events.quarantine(bronze).select("entry_id", "event", "job_id", "why"),
         "queue_metrics": queue_metrics(figures(bronze, tried, sampled)),
         "failures": failures(clusters(tried)),
+        "timings": timings(lives, tried),
+        "spending": spending(tried),
     }
 
 
@@ -72,7 +75,10 @@ def built(spark: SparkSession) -> dict[str, Rows]:
 
 @pytest.mark.parametrize(
     "table",
-    ["attempts", "jobs", "transitions", "gaps", "counts", "quarantine", "queue_metrics", "failures"],
+    [
+        *("attempts", "jobs", "transitions", "gaps", "counts", "quarantine"),
+        *("queue_metrics", "failures", "timings", "spending"),
+    ],
 )
 def test_golden(built: dict[str, Rows], table: str) -> None:
     """The tables after the last review; OXCART_GOLDEN=1 rewrites them."""
@@ -155,6 +161,9 @@ def test_recorded_fields_are_filled_and_others_are_null(
         "code",
         "stack",
         "reason",
+        "version",
+        "tenant",
+        "tags",
     }
 
 

@@ -81,7 +81,9 @@ class BridgeRefill:
                 return 0
             new = self._new(ends, day_of(max(0, first))).persist()
             try:
-                files, recorded = write_refill(self._tables, new)
+                files, recorded = write_refill(
+                    self._tables, new, [split_key(key)[0] for key in self._offsets()]
+                )
                 jobs = new.select("queue", "job_id").distinct().count() if files else 0
             finally:
                 new.unpersist()
@@ -131,8 +133,7 @@ class BridgeRefill:
 
     def _known(self, first_day: str) -> DataFrame:
         """The times in bronze at which jobs were added and ended."""
-        parts = self._tables.lake.head().parts(BRONZE)
-        days = {day for _, day, _ in parts if day >= first_day}
+        days = {day for day in self._tables.lake.head().days(BRONZE) if day >= first_day}
         bronze = self._tables.read(BRONZE, days=days)
         return bronze.filter(
             fn.col("kind").isin(ENTRY, REFILL)

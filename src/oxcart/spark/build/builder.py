@@ -3,14 +3,17 @@
 A (day, queue) is built from its bronze and from the events of jobs that were open at the end of the queue's
 previous day. The queue's last day grows by spans: new bronze, and the events of jobs that were open at the
 end of the previous span. A row is settled with the span in which it ends. Rows that are open, or younger than
-`HOLD_MS`, are in files that the next span replaces. A mark of the lake notes what a day was built from. So a
-later run knows whether the day must be rebuilt: the previous day hands on other events, or rows arrived that
-are older than the settled ones. All tables of a day appear at once.
+`HOLD_MS`, are in files that the next span replaces. Notes say what a day was built from
+(`oxcart.spark.build.notes`). All tables of a day appear at once.
+
+A file has the rows of several queues. Where a build replaces a file that has rows of other queues too, these
+rows are copied into a file of their own, which the next build then leaves alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,10 +21,14 @@ import msgspec
 from pyspark.sql import functions as fn
 
 from oxcart.broker.export import ATTEMPTS, EVENTS
+from oxcart.model.target import base_of
+from oxcart.spark.build.notes import Basis, Built, Notes, bases, fresh_files, notes, stale, write_notes
 from oxcart.spark.build.turn import Turn, never
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.delta import Delta, has_logs
-from oxcart.spark.lake.tables import OPEN, TALLIES, Tables
+from oxcart.spark.lake.columns import BUILDS, OPEN
+from oxcart.spark.lake.join import joined, without_streams
+from oxcart.spark.lake.retention import FIRST_DAY
+from oxcart.spark.lake.tables import TALLIES, Tables
 from oxcart.spark.lake.versions import Change, File, Lake, Version
 from oxcart.spark.read.entries import COLUMNS, COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
 from oxcart.spark.transforms import build, events
@@ -32,49 +39,21 @@ from oxcart.spark.transforms.schedules import RUN
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Marks that note what was built, and from what: one per queue, so that a change has its own queues alone.
-BUILT = "built:"
 #: A script writes events after a job's end (``retries-exhausted``, ``stalled``), which may be in the next
 #: batch. So the newest rows are not settled before this many ms of the stream have passed.
 HOLD_MS = 100
 _MADE = (*build.SILVER, *build.GOLD)
+#: A span of fewer rows of bronze is one task and one file per table: a shuffle would cost more.
+_ONE_TASK = 50_000
+#: Pending files of a table and day that may stay beside those of a build; more are joined.
+_MOST_PENDING = 16
 #: Text in the record of a child's attempt, and in that of a schedule's run.
 _PARENT, _RULE = '"parent":', '"rule":'
 _FOR_EVER = 1 << 62
 
+log = logging.getLogger("oxcart.spark.pipeline")
+
 Progress = Callable[[str, int, int], None]
-
-
-class Basis(msgspec.Struct, frozen=True):
-    """What a (day, queue) is built from, besides its bronze.
-
-    Attributes:
-        before: The day whose open jobs it begins with; empty for none.
-        carried: A fingerprint of these jobs.
-        last: Whether it is the queue's last day.
-    """
-
-    before: str
-    carried: str
-    last: bool
-
-
-class Built(msgspec.Struct, frozen=True):
-    """The note about a (day, queue) that was built.
-
-    Attributes:
-        basis: What it was built from.
-        through: The time by which a settled row has ended, in ms.
-        handed: A fingerprint of the open jobs that it hands on; empty for none, and on the last day.
-        related: Whether the queue had jobs of flows or schedules, on this day or an earlier one.
-        tallied: Whether the day has tallies to go on from; earlier releases wrote none.
-    """
-
-    basis: Basis
-    through: int
-    handed: str
-    related: bool = msgspec.field(default=False, name="kin")  # as lakes have it
-    tallied: bool = False
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -124,7 +103,7 @@ class Builder:
         present = _waiting(self._lake.head())
         while not stop():
             with self.turn.taken(stop) as taken:
-                wanted = stale(_seen(self._lake.head(), present)) if taken else {}
+                wanted = stale(self._lake.head(), present) if taken else {}
                 # A day hands events on to later days alone.
                 later = sorted(day for day in wanted if not done or day > done[-1])
                 if not later:
@@ -138,54 +117,75 @@ class Builder:
     def rebuild(self, first: str, last: str) -> list[str]:
         """Rebuilds the days of a range from bronze, then days that depend on them; returns all of them.
 
-        Delta logs are brought along.
+        Days whose bronze retention has dropped are left as they are.
 
         Raises:
             LakeConflict: Another writer changed the same files first.
-            MissingExtra: The lake has Delta logs, and deltalake is not installed.
         """
         present = _waiting(self._lake.head())
-        days = {day for _, day, _ in self._lake.head().parts(BRONZE) if first <= day <= last}
-        for at, day in enumerate(sorted(days)):
+        days = [day for day in self._lake.head().days(BRONZE) if first <= day <= last]
+        for at, day in enumerate(days):
             self._progress("rebuild", at, len(days))
             with self.turn.taken():
-                head = _seen(self._lake.head(), present)
-                if queues := {queue for _, found, queue in head.parts(BRONZE) if found == day}:
-                    self._build(day, queues, present, whole=True)
+                head = self._lake.head()
+                queues = {queue for queue, built in notes(head).items() if day in built}
+                for file in fresh_files(head, present):
+                    queues |= self._lake.streams(file) if file.day == day else set()
+                if queues and not _is_dropped(head, day):
+                    self._build(day, queues, present, set(), whole=True)
         self._progress("rebuild", len(days), len(days))
-        built = sorted({*days, *self.refresh()})
-        if has_logs(self._lake):
-            Delta(self._lake).follow()
-        return built
+        return sorted({*days, *self.refresh()})
 
     def _day(self, day: str, queues: Mapping[str, bool], present: frozenset[str]) -> None:
+        done: set[str] = set()
         for whole in (True, False):
             if chosen := {queue for queue, wanted in queues.items() if wanted is whole}:
-                self._build(day, chosen, present, whole=whole)
+                self._build(day, chosen, present, done, whole=whole)
 
-    def _build(self, day: str, queues: set[str], present: frozenset[str], *, whole: bool) -> None:
-        base = _seen(self._lake.head(), present)
-        fresh = [file for file in base.of(BRONZE, days=[day], queues=queues) if whole or file.pending]
-        bronze = self._tables.load(BRONZE, fresh)
-        facts = _look(bronze) if fresh else {}
-        noted = _noted(base)
+    def _build(
+        self, day: str, queues: set[str], present: frozenset[str], done: set[str], *, whole: bool
+    ) -> None:
+        """Builds some queues of a day.
+
+        Args:
+            day: The day.
+            queues: The queues.
+            present: The new bronze that may be used.
+            done: The queues of the day that this pass has built; these are added. New bronze counts as taken
+                once all of its queues are built. If the process is killed before, its queues are rebuilt.
+            whole: Whether from all bronze of the day.
+        """
+        base = self._lake.head()
+        new = [file for file in fresh_files(base, present) if file.day == day]
+        if whole and _is_dropped(base, day):
+            # Its other bronze is gone: a rebuild would lose rows.
+            self._settle_alone(base, day, new)
+            return
+        known_files = [file for file in base.of(BRONZE, days=[day]) if not file.pending] if whole else []
+        chosen = [file for file in (*known_files, *new) if _may_have(file, queues)]
+        bronze = self._tables.load(BRONZE, chosen, queues=queues)
+        facts = _look(bronze) if chosen else {}
+        noted = notes(base)
         if not whole:
             late = {queue for queue in queues if _facts(facts, queue).oldest <= noted[queue][day].through}
             if late:
-                self._build(day, late, present, whole=True)
+                self._build(day, late, present, done, whole=True)
                 if queues - late:
-                    self._build(day, queues - late, present, whole=False)
+                    self._build(day, queues - late, present, done, whole=False)
                 return
-        known = bases(base)
+        fresh = {
+            (file.day, queue) for file in fresh_files(base, present) for queue in self._lake.streams(file)
+        }
+        known = bases(noted, fresh)
         basis = {queue: known[day, queue] for queue in queues}
         through = {}
         for queue in queues:
             newest = _facts(facts, queue).newest - HOLD_MS
             before = -1 if whole else noted[queue][day].through
             through[queue] = max(before, newest) if basis[queue].last else _FOR_EVER
-        gapless = not base.of("gaps", days=[day], queues=queues) or whole
+        gapless = whole or not self._of_queues(base, "gaps", day, queues)
         related = {queue: _facts(facts, queue).related or _had_related(noted, queue) for queue in queues}
-        skipped = _skipped(facts, base, day, queues)
+        skipped = self._skipped(facts, base, day, queues)
         if not any(related.values()):
             skipped |= {"flows", "firings"}
         made = build.tables(
@@ -196,51 +196,100 @@ class Builder:
             gapless=gapless and not any(one.gaps for one in facts.values()),
             without=skipped,
         )
+        parts = 1 if sum(file.rows for file in chosen) < _ONE_TASK else None
+        files: list[File] = []
         try:
-            files = self._write(made, day, basis, through, skipped)
+            self._write(files, made, day, basis, through, skipped, parts)
             open_ = made["open"].withColumn("day", fn.lit(day).cast("date"))
-            files += self._tables.write(open_, OPEN, True)
+            handed = self._tables.write(open_, OPEN, True, streams=queues, parts=parts)
+            files += handed
             if growing := [queue for queue, one in basis.items() if one.last]:
                 tallies = _of_day(made[TALLIES], day, basis).filter(fn.col("queue").isin(growing))
-                files += self._tables.write(tallies.repartition(1), TALLIES, True)
+                files += self._tables.write(tallies, TALLIES, True, streams=growing, parts=1)
+        except BaseException:
+            self._lake.discard(files)
+            raise
         finally:
             build.release(made)
+        prints = _fingerprints(self._lake, handed)
+        done |= queues
+        taken = [file for file in new if self._lake.streams(file) <= done]
+        # Queues of new bronze that stays: if the process is killed now, they must not go on from this build.
+        unsure = {queue for file in new if file not in taken for queue in self._lake.streams(file)}
+        of_day = {
+            queue: msgspec.structs.replace(built[day], stale=built[day].stale and queue not in done - unsure)
+            for queue, built in noted.items()
+            if day in built
+        }
         for queue, one in basis.items():
-            mine = [file for file in files if file.table == OPEN and file.queue == queue]
-            handed = "" if one.last else _fingerprint(self._lake, mine)
-            noted.setdefault(queue, {})[day] = Built(one, through[queue], handed, related[queue], True)
-        gone = frozenset(
-            file.path
-            for file in base.files.values()
-            if file.day == day and file.queue in queues and file.table != BRONZE and (whole or file.pending)
-        )
-        taken = [file for file in fresh if file.pending]
+            if whole and queue not in facts:
+                of_day.pop(queue, None)  # an erasure left nothing of it
+                continue
+            hands = "" if one.last else prints.get(queue, "")
+            of_day[queue] = Built(one, through[queue], hands, related[queue], queue in unsure)
+        gone, kept = self._replaced(base, day, queues, whole=whole)
         self._lake.publish(
             Change(
                 f"build {day}",
-                add=[*files, *(msgspec.structs.replace(file, pending=False) for file in taken)],
-                remove=gone | {file.path for file in taken},
-                marks={f"{BUILT}{queue}": msgspec.to_builtins(noted[queue]) for queue in queues},
+                add=[
+                    *files,
+                    *kept,
+                    *write_notes(self._lake, day, of_day),
+                    *(file.settled() for file in taken),
+                ],
+                remove=frozenset(
+                    {
+                        *(file.path for file in (*gone, *taken)),
+                        *(file.path for file in base.of(BUILDS, days=[day])),
+                    }
+                ),
             ),
             base,
         )
 
+    def _of_queues(self, base: Version, table: str, day: str, queues: set[str]) -> list[File]:
+        """The files of a table and day that have rows of some queues."""
+        near = [file for file in base.of(table, days=[day]) if _may_have(file, queues)]
+        return [file for file in near if self._lake.streams(file) & queues]
+
+    def _replaced(
+        self, base: Version, day: str, queues: set[str], *, whole: bool
+    ) -> tuple[list[File], list[File]]:
+        """Files that a build of some queues replaces, and new files with their rows of other queues."""
+        gone: list[File] = []
+        kept: list[File] = []
+        for table in (*_MADE, OPEN, TALLIES):
+            files = [file for file in base.of(table, days=[day]) if whole or file.pending]
+            mine = [file for file in files if _may_have(file, queues) and self._lake.streams(file) & queues]
+            others = [file for file in files if file.pending and file not in mine]
+            if len(others) > _MOST_PENDING:
+                mine += others
+            gone += mine
+            for pending in (True, False):
+                mixed = [
+                    file for file in mine if file.pending is pending and self._lake.streams(file) - queues
+                ]
+                if mixed:
+                    made = joined(self._lake, mixed, pending=pending, keep=without_streams(queues))
+                    kept += [] if made is None else [made]
+        return gone, kept
+
     def _write(
         self,
+        files: list[File],
         made: Mapping[str, DataFrame],
         day: str,
         basis: Mapping[str, Basis],
         through: Mapping[str, int],
         skipped: set[str],
-    ) -> list[File]:
-        files: list[File] = []
+        parts: int | None,
+    ) -> None:
+        """Writes the rows of a build; adds the files to ``files``."""
         settled = _by_queue(through)
         for name in _MADE:
             if name in skipped:
                 continue
             rows = _of_day(made[name], day, basis)
-            if name in build.GOLD:
-                rows = rows.repartition(1)  # a cached result keeps its partitions: each would be a file
             pending: Column | bool = False
             if name in build.ENDS:
                 ends = fn.col(build.ENDS[name])
@@ -250,101 +299,72 @@ class Builder:
                 pending = fn.col("start_ms") + length[fn.col("window")] > settled
             elif name == "failures":
                 pending = settled < fn.lit(_FOR_EVER)
-            files += self._tables.write(rows, name, pending)
-        return files
+            if parts is None and name in build.GOLD:
+                rows = rows.repartition(1)  # a cached result keeps its partitions: each would be a file
+            files += self._tables.write(rows, name, pending, streams=basis, parts=parts)
 
     def _carried(
         self, base: Version, day: str, basis: Mapping[str, Basis], *, whole: bool
     ) -> DataFrame | None:
-        parts = {(one.before if whole else day, queue) for queue, one in basis.items()}
-        files = [file for file in base.of(OPEN) if (file.day, file.queue) in parts]
-        return self._tables.load(OPEN, files) if files else None
+        """The events of jobs that were open before these rows."""
+        found: DataFrame | None = None
+        by_day: dict[str, set[str]] = {}
+        for queue, one in basis.items():
+            by_day.setdefault(one.before if whole else day, set()).add(queue)
+        for before, queues in by_day.items():
+            if files := self._of_queues(base, OPEN, before, queues):
+                rows = self._tables.load(OPEN, files, queues=queues)
+                found = rows if found is None else found.unionByName(rows)
+        return found
 
     def _earlier(self, base: Version, day: str, after: Mapping[str, int]) -> build.Earlier:
-        tallies = self._tables.load(TALLIES, base.of(TALLIES, days=[day], queues=after))
-        known = [file for file in base.of("gaps", days=[day], queues=after) if not file.pending]
-        gaps = join_lanes(self._tables.load("gaps", known))
+        queues = set(after)
+        tallies = self._tables.load(TALLIES, self._of_queues(base, TALLIES, day, queues), queues=queues)
+        known = [file for file in self._of_queues(base, "gaps", day, queues) if not file.pending]
+        gaps = join_lanes(self._tables.load("gaps", known, queues=queues))
         # Only after a gap: then the settled bronze is read for the first record after each.
-        settled = [file for file in base.of(BRONZE, days=[day], queues=after) if not file.pending]
+        settled = [file for file in base.of(BRONZE, days=[day]) if not file.pending] if known else []
         lost = gaps.filter((fn.col("stream") == ATTEMPTS) & fn.col("last_lost").isNotNull())
         behind = lost.select("queue", "life", (fn.col("last_lost") + 1).alias("ordinal"))
-        records = self._tables.load(BRONZE, settled if known else ()).filter(fn.col("stream") == ATTEMPTS)
+        records = self._tables.load(BRONZE, settled, queues=queues).filter(fn.col("stream") == ATTEMPTS)
         first = records.join(fn.broadcast(behind), ["queue", "life", "ordinal"], "left_semi")
         return build.Earlier(_by_queue(after), tallies, gaps, first.select(*COLUMNS))
+
+    def _skipped(self, facts: Mapping[str, _Facts], base: Version, day: str, queues: set[str]) -> set[str]:
+        """Tables that get no rows, and need not be computed."""
+        found = set()
+        for table, has in (("gaps", "gaps"), ("counts", "counts"), ("quarantine", "refused")):
+            if not any(getattr(one, has) for one in facts.values()):
+                found.add(table)
+        if not any(one.failed for one in facts.values()) and not self._of_queues(
+            base, "failures", day, queues
+        ):
+            found.add("failures")
+        return found
+
+    def _settle_alone(self, base: Version, day: str, files: list[File]) -> None:
+        """Takes new bronze of a day that cannot be rebuilt, without building from it."""
+        log.warning("rows of %s came after its bronze was dropped, and are in events alone", day)
+        settled = [file.settled() for file in files]
+        gone = frozenset(file.path for file in files)
+        self._lake.publish(Change(f"settle {day}", add=settled, remove=gone), base)
+
+
+def _may_have(file: File, queues: Iterable[str]) -> bool:
+    """Whether a file may have rows of some queues, by its statistics."""
+    if not file.low:
+        return True
+    return any(file.low <= name <= file.high for queue in queues for name in {queue, base_of(queue)})
+
+
+def _is_dropped(version: Version, day: str) -> bool:
+    """Whether retention has dropped bronze of a day."""
+    return day < str(version.marks.get(FIRST_DAY, ""))
 
 
 def _waiting(version: Version) -> frozenset[str]:
     """The paths of bronze that was not built from yet."""
-    return frozenset(file.path for file in version.of(BRONZE) if file.pending)
-
-
-def _seen(version: Version, present: frozenset[str]) -> Version:
-    """The version without bronze that arrived after a pass began."""
-    files = {
-        path: file
-        for path, file in version.files.items()
-        if file.table != BRONZE or not file.pending or path in present
-    }
-    return msgspec.structs.replace(version, files=files)
-
-
-def bases(version: Version) -> dict[tuple[str, str], Basis]:
-    """Returns what every (day, queue) would be built from now."""
-    days: dict[str, set[str]] = {}
-    for _, day, queue in version.parts(BRONZE):
-        days.setdefault(queue, set()).add(day)
-    noted = _noted(version)
-    found = {}
-    for queue, known in days.items():
-        before = ""
-        for day in sorted(known):
-            was = noted.get(queue, {}).get(before)
-            found[day, queue] = Basis(before, was.handed if was else "", day == max(known))
-            before = day
-    return found
-
-
-def stale(version: Version) -> dict[str, dict[str, bool]]:
-    """Returns the days and queues that must be built, each with whether as a whole."""
-    noted = _noted(version)
-    fresh = {(file.day, file.queue) for file in version.of(BRONZE) if file.pending}
-    found: dict[str, dict[str, bool]] = {}
-    for (day, queue), basis in bases(version).items():
-        was = noted.get(queue, {}).get(day)
-        if was is not None and was.basis == basis and (day, queue) not in fresh:
-            continue
-        grows = (
-            was is not None
-            and was.tallied
-            and was.basis.last
-            and msgspec.structs.replace(basis, last=True) == was.basis
-        )
-        found.setdefault(day, {})[queue] = not grows
-    return found
-
-
-def without_notes(version: Version, parts: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Returns marks without the notes of some (day, queue): the next build makes them as a whole."""
-    noted = _noted(version)
-    dropped: dict[str, set[str]] = {}
-    for day, queue in parts:
-        if day in noted.get(queue, {}):
-            dropped.setdefault(queue, set()).add(day)
-    return {
-        f"{BUILT}{queue}": msgspec.to_builtins(
-            {day: built for day, built in noted[queue].items() if day not in days}
-        )
-        for queue, days in dropped.items()
-    }
-
-
-def _noted(version: Version) -> dict[str, dict[str, Built]]:
-    """The notes, by queue and day."""
-    return {
-        name.removeprefix(BUILT): msgspec.convert(value, dict[str, Built])
-        for name, value in version.marks.items()
-        if name.startswith(BUILT)
-    }
+    return frozenset(file.path for file in fresh_files(version))
 
 
 def _look(bronze: DataFrame) -> dict[str, _Facts]:
@@ -377,32 +397,25 @@ def _facts(facts: Mapping[str, _Facts], queue: str) -> _Facts:
     return facts.get(queue, _NO_FACTS)
 
 
-def _skipped(facts: Mapping[str, _Facts], base: Version, day: str, queues: set[str]) -> set[str]:
-    """Tables that get no rows, and need not be computed."""
-    found = set()
-    for table, has in (("gaps", "gaps"), ("counts", "counts"), ("quarantine", "refused")):
-        if not any(getattr(one, has) for one in facts.values()):
-            found.add(table)
-    known = base.of("failures", days=[day], queues=queues)
-    if not known and not any(one.failed for one in facts.values()):
-        found.add("failures")
-    return found
-
-
-def _had_related(noted: Mapping[str, Mapping[str, Built]], queue: str) -> bool:
+def _had_related(noted: Notes, queue: str) -> bool:
     return any(one.related for one in noted.get(queue, {}).values())
 
 
-def _fingerprint(lake: Lake, files: Iterable[File]) -> str:
-    """A hash of events, whatever their order and files; empty for none."""
+def _fingerprints(lake: Lake, files: Iterable[File]) -> dict[str, str]:
+    """A hash of each stream's events, whatever their order and files."""
     from pyarrow import parquet
 
-    ids: list[str] = []
+    ids: dict[str, list[str]] = {}
     for path in lake.paths(files):
-        found = parquet.read_table(path, columns=["stream", "entry_id"], partitioning=None)
-        pairs = zip(found["stream"].to_pylist(), found["entry_id"].to_pylist(), strict=True)
-        ids += (f"{stream} {entry_id}" for stream, entry_id in pairs)
-    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16] if ids else ""
+        with parquet.ParquetFile(path) as source:
+            found = source.read(["queue", "lane", "stream", "entry_id"])
+        columns = (found[name].to_pylist() for name in ("queue", "lane", "stream", "entry_id"))
+        for queue, lane, stream, entry_id in zip(*columns, strict=True):
+            ids.setdefault(f"{queue}@{lane}" if lane else queue, []).append(f"{stream} {entry_id}")
+    return {
+        queue: hashlib.sha256("\n".join(sorted(mine)).encode()).hexdigest()[:16]
+        for queue, mine in ids.items()
+    }
 
 
 def _of_day(rows: DataFrame, day: str, basis: Mapping[str, Basis]) -> DataFrame:

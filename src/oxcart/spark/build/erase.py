@@ -1,17 +1,18 @@
 """Erases a subject: the tables without the jobs of a correlation id.
 
 A job belongs to a subject if one of its records has the correlation id. All rows of such a job leave bronze,
-by rewriting the files that have some of them. The same version drops the notes of these days, so that silver
-and gold are rebuilt from the rest, by this command or, should it be killed, by the next build. Then versions
-that still have the subject are dropped with their files; should that be interrupted, the next erasure does
-it. A reader of a dropped version fails.
+by rewriting the files that have some of them. The same version marks these days as stale, so that silver and
+gold are rebuilt from the rest, by this command or, should it be killed, by the next build. Then all files
+that the newest version does not name are deleted: those of older versions, and what killed writers left
+behind. Should that be interrupted, the next erasure does it. A reader of an older version fails. A writer at
+work loses its staged files and writes them again.
 
 A job's id can be used again: a job of the same id without the correlation id stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,9 +21,9 @@ from pyspark.sql import functions as fn
 
 from oxcart.broker.export import EVENTS
 from oxcart.model.metadata import check_correlation_id
-from oxcart.spark.build.builder import Builder, without_notes
+from oxcart.spark.build.builder import Builder
+from oxcart.spark.build.notes import made_stale
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.delta import Delta, has_logs
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.upkeep import forget
 from oxcart.spark.lake.versions import Change, File, Lake, LakeConflict, Version
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 #: Attempts when other writers change the same files meanwhile.
 MOST_CONFLICTS = 3
-#: The mark of a lake whose bronze is rewritten, but whose old versions may still exist.
+#: The mark of a lake whose bronze is rewritten, but whose old versions may still exist: whose, how many jobs
+#: and rows.
 MARK = "erasing"
 SPOOLS = "_spool"
 _INGEST = "ingest:"
@@ -70,14 +72,13 @@ def erase(tables: Tables, builder: Builder, correlation_id: str, *, dry_run: boo
         LakeConflict: Other writers changed the same files every time.
     """
     check_correlation_id(correlation_id)
-    lake, jobs, rows = tables.lake, 0, 0
+    lake = tables.lake
     if dry_run:
         return _rewrite(tables, correlation_id, dry_run=True)
     with builder.turn.taken():  # else a pipeline beside it builds the same days all the time
         for left in reversed(range(MOST_CONFLICTS)):
             try:
                 found = _rewrite(tables, correlation_id)
-                jobs, rows = jobs + found.jobs, rows + found.rows
                 if MARK not in lake.head().marks:
                     return found
                 days = builder.refresh()
@@ -86,11 +87,10 @@ def erase(tables: Tables, builder: Builder, correlation_id: str, *, dry_run: boo
                 if not left:
                     raise
         _blank_spools(lake)
-        forget(lake, lake.head().number)
-    if has_logs(lake):
-        Delta(lake).follow()
-    lake.publish(Change("erased", marks={MARK: None}))
-    return Erased(jobs, rows, tuple(days))
+        forget(lake)
+        done = _done(lake.head(), correlation_id)
+        lake.publish(Change("erased", marks={MARK: None}))
+    return Erased(done.jobs, done.rows, tuple(days))
 
 
 def subject(bronze: DataFrame, correlation_id: str) -> DataFrame:
@@ -122,8 +122,8 @@ def _rewrite(tables: Tables, correlation_id: str, *, dry_run: bool = False) -> E
     base = lake.head()
     if not base.of(BRONZE):
         return Erased(0, 0)
-    bronze = tables.read(BRONZE, base).withColumn("_file", fn.col("_metadata.file_name"))
-    gone = subject(bronze, correlation_id).select(*_ROW, "_life", "_file").persist()
+    bronze = tables.load_with_files(BRONZE, base.of(BRONZE))
+    gone = subject(bronze, correlation_id).select("day", *_ROW, "_life", "_file").persist()
     try:
         by_file = {row["_file"]: row["count"] for row in gone.groupBy("_file").count().collect()}
         jobs = gone.select("queue", "job_id", "_life").distinct().count()
@@ -131,31 +131,37 @@ def _rewrite(tables: Tables, correlation_id: str, *, dry_run: bool = False) -> E
         if dry_run or not by_file:
             return found
         touched = [file for file in base.of(BRONZE) if file.path.rpartition("/")[2] in by_file]
+        parts = {(str(row["day"]), row["queue"]) for row in gone.select("day", "queue").distinct().collect()}
         same = [fn.col(f"b.{name}").eqNullSafe(fn.col(f"g.{name}")) for name in _ROW]
-        kept = tables.load(BRONZE, touched).alias("b").join(gone.alias("g"), same, "left_anti")
-        made = tables.write(kept, BRONZE)
+        made: list[File] = []
+        for pending in (False, True):
+            some = [file for file in touched if file.pending is pending]
+            kept = tables.load(BRONZE, some).alias("b").join(gone.alias("g"), same, "left_anti")
+            made += tables.write(kept, BRONZE, pending) if some else []
     finally:
         gone.unpersist()
-    _publish(lake, base, touched, made)
+    before = _done(base, correlation_id)
+    mark = {
+        "who": _digest(correlation_id),
+        "jobs": before.jobs + found.jobs,
+        "rows": before.rows + found.rows,
+    }
+    files, old = made_stale(base, parts)
+    removed = frozenset({*(file.path for file in touched), *old})
+    # Neither the list of versions nor a log may name the subject.
+    lake.publish(Change("erase", add=[*made, *files], remove=removed, marks={MARK: mark}), base)
     return found
 
 
-def _publish(lake: Lake, base: Version, touched: Iterable[File], made: list[File]) -> None:
-    """Replaces files; a day that loses all its bronze loses its other tables too."""
-    touched = list(touched)
-    removed = {file.path for file in touched}
-    left = {(file.day, file.queue) for file in base.of(BRONZE) if file.path not in removed}
-    left |= {(file.day, file.queue) for file in made}
-    parts = {(file.day, file.queue) for file in touched}
-    empty = parts - left
-    removed |= {file.path for file in base.files.values() if (file.day, file.queue) in empty}
-    lake.publish(
-        # The list of versions must not name the subject.
-        Change(
-            "erase", add=made, remove=frozenset(removed), marks={**without_notes(base, parts), MARK: True}
-        ),
-        base,
-    )
+def _done(version: Version, correlation_id: str) -> Erased:
+    """What an erasure of the subject, perhaps one that was killed, has removed so far."""
+    mark = version.marks.get(MARK) or {}
+    mine = mark.get("who") == _digest(correlation_id)
+    return Erased(mark["jobs"], mark["rows"]) if mine else Erased(0, 0)
+
+
+def _digest(correlation_id: str) -> str:
+    return hashlib.sha256(correlation_id.encode()).hexdigest()[:16]
 
 
 def _blank_spools(lake: Lake) -> None:

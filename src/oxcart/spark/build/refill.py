@@ -17,6 +17,7 @@ a few seconds of a gap is not refilled again, and one at the very edge of a gap 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +27,7 @@ from pyspark.sql import functions as fn
 from oxcart.broker.export import ATTEMPTS, EVENTS
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.tables import Tables
-from oxcart.spark.lake.versions import Change, File, Lake, LakeConflict, LakeError, Version
+from oxcart.spark.lake.versions import Change, File, Lake, LakeConflict, Version
 from oxcart.spark.read.entries import COLUMNS, ENTRY, GAP, REFILL, REFILLED, day_of, rows_of
 from oxcart.spark.transforms.days import day_of as utc_day
 
@@ -38,6 +39,7 @@ MARK = "refill"
 #: How far the clocks of clients may differ from the server's, in ms.
 SKEW = 10_000
 _DAY_MS = 86_400_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The event that ended an attempt, by the outcome in its record. A retry without a delay has another event,
 #: which nothing else tells.
 _ENDS = {
@@ -96,7 +98,7 @@ class Refill:
         self._lake = tables.lake
         self._options = dict(options)
         self._queues = queues
-        self._looked = 0
+        self._looked: set[str] = set()
 
     def run(self) -> int:
         """Fills new gaps; returns how many entries were refilled.
@@ -116,7 +118,7 @@ class Refill:
                 except LakeConflict:  # another pipeline of this lake was first; the next run does the rest
                     return filled
         if not waiting:
-            self._looked = head.number
+            self._looked = {file.name for file in head.of(BRONZE)}
         return filled
 
     def _holes(self, head: Version) -> Iterator[Hole | None]:
@@ -129,46 +131,42 @@ class Refill:
             return
         wanted = (pc.field("kind") == GAP) & (pc.field("stream") == EVENTS)
         found = dataset.dataset(self._lake.paths(files)).to_table(
-            columns=["queue", "life", "ordinal", "entry_id", "at_ms", "lost"], filter=wanted
+            columns=["queue", "lane", "life", "ordinal", "entry_id", "occurred_at", "lost"], filter=wanted
         )
         mine = self._queues()
         for row in found.to_pylist():
-            if row["queue"] not in mine:
+            row["stream"] = f"{row['queue']}@{row['lane']}" if row["lane"] else row["queue"]
+            if row["stream"] not in mine:
                 continue
             behind = self._behind(head, row)
             after_ms = int(row["entry_id"].partition("-")[0])
             if behind is None:
                 yield None
             else:
-                yield Hole(
-                    row["queue"], row["life"], row["ordinal"], row["lost"], after_ms, behind, row["at_ms"]
-                )
+                at_ms = millis(row["occurred_at"])
+                yield Hole(row["stream"], row["life"], row["ordinal"], row["lost"], after_ms, behind, at_ms)
 
     def _new(self, head: Version) -> list[File]:
-        files = head.of(BRONZE)
-        if not self._looked:
-            return files
-        try:
-            later = [self._lake.manifest(number) for number in range(self._looked + 1, head.number + 1)]
-        except LakeError:  # they have expired
-            return files
-        added = {file.path for manifest in later for file in manifest.add}
-        return [file for file in files if file.path in added]
+        return [file for file in head.of(BRONZE) if file.name not in self._looked]
 
     def _behind(self, head: Version, row: Mapping[str, Any]) -> int | None:
         """The time of the entry after a gap, or None."""
         from pyarrow import compute as pc
         from pyarrow import dataset
 
-        paths = self._lake.paths(head.of(BRONZE, queues=[row["queue"]]))
+        near = (file for file in head.of(BRONZE) if not file.low or file.low <= row["queue"] <= file.high)
+        paths = self._lake.paths(near)
+        lane = pc.field("lane")
         wanted = (
-            (pc.field("kind") == ENTRY)
+            (pc.field("queue") == row["queue"])
+            & (lane.is_null() if row["lane"] is None else lane == row["lane"])
+            & (pc.field("kind") == ENTRY)
             & (pc.field("ordinal") == row["ordinal"] + row["lost"])
             & (pc.field("life") == row["life"])
             & (pc.field("stream") == EVENTS)
         )
-        found = dataset.dataset(paths).to_table(columns=["at_ms"], filter=wanted)
-        return int(found["at_ms"][0].as_py()) if found.num_rows else None
+        found = dataset.dataset(paths).to_table(columns=["occurred_at"], filter=wanted)
+        return millis(found["occurred_at"][0].as_py()) if found.num_rows else None
 
     def _fill(self, hole: Hole, done: dict[str, int]) -> int:
         import pyarrow as pa
@@ -176,7 +174,7 @@ class Refill:
         base = self._lake.head()
         found = self._found(hole).persist()
         try:
-            files = write_refill(self._tables, found)
+            files = write_refill(self._tables, found, [hole.queue])
             count = sum(file.rows for file in files[0])
         finally:
             found.unpersist()
@@ -191,7 +189,7 @@ class Refill:
             "lost": count,
         }
         noted = self._tables.spark.createDataFrame(pa.Table.from_batches([rows_of([note])]))
-        made = [*files[0], *files[1], *self._tables.write(noted, BRONZE, True)]
+        made = [*files[0], *files[1], *self._tables.write(noted, BRONZE, True, streams=[hole.queue], parts=1)]
         before = base.marks.get(MARK)
         done[hole.key] = count
         self._lake.publish(Change("refill", add=made, marks={MARK: dict(done)}, expects={MARK: before}))
@@ -228,7 +226,7 @@ class Refill:
     def _recorded(self, hole: Hole) -> DataFrame:
         """Starts and ends of attempts whose records were read, while the events that ended them were not."""
         first, last = day_of(hole.after_ms), day_of(hole.before_ms)
-        days = {day for _, day, _ in self._lake.head().parts(BRONZE) if first <= day <= last}
+        days = {day for day in self._lake.head().days(BRONZE) if first <= day <= last}
         rows = self._tables.read(BRONZE, days=days, queues=[hole.queue]).filter(
             (fn.col("queue") == hole.queue)
             & (fn.col("kind") == ENTRY)
@@ -284,19 +282,21 @@ def _without(known: DataFrame, recorded: DataFrame) -> DataFrame:
     return joined.filter(~fn.coalesce(same, fn.lit(False))).drop("_ended", "_over")
 
 
-def write_refill(tables: Tables, found: DataFrame) -> tuple[list[File], list[File]]:
+def write_refill(tables: Tables, found: DataFrame, streams: Collection[str]) -> tuple[list[File], list[File]]:
     """Writes events that records of jobs have to bronze, and the attempt records that belong to them.
 
     Args:
         tables: The lake's tables.
         found: The events, with queue, generation, ordinal and entry id.
+        streams: All streams of the events.
 
     Returns:
         The files of events, and the files of attempt records.
     """
-    events = tables.write(_rows(found.withColumn("extra", fn.lit(None)), EVENTS), BRONZE, True)
+    rows = _rows(found.withColumn("extra", fn.lit(None)), EVENTS)
+    events = tables.write(rows, BRONZE, True, streams=streams, parts=1)
     recorded = found.filter(fn.length("extra") > len("{}")).withColumn("ordinal", fn.lit(None))
-    return events, tables.write(_rows(recorded, ATTEMPTS), BRONZE, True)
+    return events, tables.write(_rows(recorded, ATTEMPTS), BRONZE, True, streams=streams, parts=1)
 
 
 def _rows(found: DataFrame, stream: str) -> DataFrame:
@@ -313,11 +313,16 @@ def _rows(found: DataFrame, stream: str) -> DataFrame:
     return found.select(*columns)
 
 
+def millis(at: datetime) -> int:
+    """Returns a time of a file in ms."""
+    return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
 def _may_have_gaps(lake: Lake, file: File) -> bool:
     """Whether a file may have gaps: by its footer, a row has a cause."""
     from pyarrow import parquet
 
-    footer = parquet.read_metadata(lake.root / file.path)
+    footer = parquet.read_metadata(lake.place(file))
     place = footer.schema.names.index("cause")
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)

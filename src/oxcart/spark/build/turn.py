@@ -5,7 +5,7 @@ builds all the time a longer build would never win. A turn is a lock on a file o
 it when its process ends. Builders wait in line at a second file, so that one that builds again at once does
 not overtake the others.
 
-Where the file system has no locks, builders do not wait; the manifest still refuses a change that conflicts.
+Where the file system has no locks, builders do not wait; publishing still refuses a change that conflicts.
 """
 
 from __future__ import annotations

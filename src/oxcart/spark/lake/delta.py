@@ -1,185 +1,304 @@
-"""The lake's tables as Delta tables, over the very same files.
+"""One table of the lake: Parquet files and the Delta log that names them, kept by delta-rs.
 
-A Delta table is a log beside Parquet files. Every table of the lake gets one in its folder. Each version of
-the lake that changes the table becomes one commit: the added and removed files, and the lake's version as an
-application transaction. So a process that was killed, or comes late, reads from the log what is missing. Of
-two processes that race, one finds the other's commit and has nothing left to do. No row is copied.
-
-The lake's manifest stays the truth. A version appears at once in the manifest, and table by table in Delta.
+Each change of the lake that concerns a table is one commit of its log. The commit adds and removes files, and
+carries the number of the lake's snapshot as the application transaction ``oxcart``. So a writer that finds an
+unfinished change can tell which tables have it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from oxcart.model.errors import MissingExtra
-from oxcart.model.target import base_of
-from oxcart.spark.lake.versions import File, Lake, LakeError, Version
+from oxcart.spark.lake.columns import COMPUTED, STORED, public
+from oxcart.spark.lake.files import File, LakeConflict, LakeError, sync
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
-#: Tables whose rows go by the names of streams.
-_BY_STREAM = ("events", "open")
-#: The application under which the log records the lake's version.
+#: The application under which commits record the number of the lake's snapshot.
 APP = "oxcart"
-#: Attempts to commit; each is lost only to another process's success.
-MOST_RACES = 20
+LOG = "_delta_log"
+#: Deleted files stay for readers of older snapshots for so many hours, unless an erasure deletes them.
+KEPT_HOURS = 24
+#: A checkpoint every so many commits bounds what a reader reads. Older commits go after an hour.
+_SETTINGS: Mapping[str, str | None] = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
+    "delta.dataSkippingNumIndexedCols": "3",
+}
 
-_LOG = "_delta_log"
 
-
-def has_logs(lake: Lake) -> bool:
-    """Says whether a lake has Delta tables."""
-    return any(lake.root.glob(f"*/{_LOG}"))
-
-
-class Delta:
-    """Delta tables of a lake.
+class DeltaLog:
+    """The log of a table.
 
     Args:
-        lake: The lake.
-
-    Raises:
-        MissingExtra: deltalake is not installed.
+        root: The lake's folder.
+        table: The table.
     """
 
-    def __init__(self, lake: Lake) -> None:
-        try:
-            import deltalake  # noqa: F401
-        except ImportError:
-            raise MissingExtra("Delta tables", "delta") from None
-        self._lake = lake
-        self._known: dict[str, DeltaTable] = {}
-        self._turn = threading.Lock()  # batches and builds publish from threads of their own
+    def __init__(self, root: Path, table: str) -> None:
+        self._root = root
+        self._table = table
+        self._folder = root / table
+        self._opened: DeltaTable | None = None
 
-    def follow(self, version: Version | None = None) -> dict[str, int]:
-        """Brings every Delta table to a version of the lake, by default the newest.
+    @property
+    def exists(self) -> bool:
+        """Whether the table has a log."""
+        return (self._folder / LOG).is_dir()
 
-        Returns:
-            The tables that got a commit, each with how many files were added and removed.
-
-        Raises:
-            LakeError: A log is ahead of the lake, or other processes were faster every time.
-        """
-        with self._turn:
-            version = version or self._lake.head()
-            tables = sorted({file.table for file in version.files.values()} | self._with_log())
-            done = {table: self._follow(table, version) for table in tables}
-        return {table: moved for table, moved in done.items() if moved}
-
-    def table(self, name: str) -> DeltaTable:
-        """Returns a table as any reader of Delta sees it now.
+    def files(self, version: int) -> dict[str, File]:
+        """Returns the files of a version by path.
 
         Raises:
-            LakeError: It has no log.
+            LakeError: The version has expired.
         """
-        from deltalake import DeltaTable
+        found = self._at(version).get_add_actions(flatten=True)
+        names = set(found.column_names)
 
-        if not self._has_log(name):
-            raise LakeError(f"{self._lake.root / name} is no Delta table yet: run 'oxcart pipeline delta'")
-        return DeltaTable(self._lake.root / name)
+        def column(name: str) -> list[Any]:
+            return list(found.column(name).to_pylist()) if name in names else [None] * found.num_rows
 
-    def _follow(self, table: str, version: Version) -> int:
+        rows = zip(
+            column("path"),
+            column("partition.day"),
+            column("num_records"),
+            column("size_bytes"),
+            column("min.queue"),
+            column("max.queue"),
+            strict=True,
+        )
+        made = (
+            File(self._table, str(day), f"{self._table}/{path}", count, size, low or "", high or "")
+            for path, day, count, size, low, high in rows
+        )
+        return {file.path: file for file in made}
+
+    def commit(
+        self, number: int, at_ms: int, why: str, add: Collection[File], remove: Collection[File], note: str
+    ) -> int:
+        """Commits added and removed files; returns the version of the table.
+
+        Args:
+            number: The number of the lake's snapshot that the commit belongs to.
+            at_ms: The time of the change.
+            why: Its purpose.
+            add: Files that are in their place.
+            remove: Files that the table has.
+            note: Text that the commit carries, for example the offset at which a batch ends.
+
+        Raises:
+            LakeConflict: Another program has changed the table meanwhile.
+        """
         from deltalake.exceptions import CommitFailedError
-
-        files = {file.path.removeprefix(f"{table}/"): file for file in version.of(table)}
-        for _ in range(MOST_RACES):
-            if not files and not self._has_log(table):
-                return 0
-            log = self._opened(table, files)
-            at = log.transaction_version(APP) or 0
-            if at >= version.number:
-                self._check_ahead(table, at)
-                return 0
-            there = {os.path.relpath(uri, self._lake.root / table) for uri in log.file_uris()}
-            came, went = files.keys() - there, there - files.keys()
-            if not came and not went:
-                return 0
-            try:
-                self._commit(log, version, [files[path] for path in came], went, table)
-                return len(came) + len(went)
-            except CommitFailedError:
-                continue  # another process was faster: look again
-        raise LakeError(f"the Delta log of {table} changed {MOST_RACES} times meanwhile: run it again")
-
-    def _commit(
-        self, log: DeltaTable, version: Version, came: list[File], went: set[str], table: str
-    ) -> None:
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
+        log = self._writable(add)
+        begin = len(self._table) + 1
+        changed = not why.startswith("compact")
         actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                file.path.removeprefix(f"{table}/"), file.size, {}, version.at_ms, True, _statistics(file)
-            )
-            for file in came
+            AddAction(file.path[begin:], file.size, {"day": file.day}, at_ms, changed, _statistics(file))
+            for file in add
         ]
-        actions += [RemoveAction(path, True, version.at_ms) for path in sorted(went)]
-        log.create_write_transaction(
-            actions,
-            "append",
-            log.schema(),
-            commit_properties=CommitProperties(
-                custom_metadata={"why": version.why},
-                app_transactions=[Transaction(APP, version.number, version.at_ms)],
-                max_commit_retries=0,
-            ),
-        )
+        actions += [
+            RemoveAction(file.path[begin:], changed, at_ms, file.size, {"day": file.day}) for file in remove
+        ]
+        try:
+            log.create_write_transaction(
+                actions,
+                "append",
+                log.schema(),
+                commit_properties=CommitProperties(
+                    custom_metadata={"oxcart": note} if note else {},
+                    app_transactions=[Transaction(APP, number, at_ms)],
+                    max_commit_retries=0,
+                ),
+            )
+        except CommitFailedError as error:
+            raise LakeConflict(
+                f"{why}: another program writes to the Delta table {self._folder}: {error}; only Oxcart may"
+            ) from error
+        log.update_incremental()
+        version = log.version()
+        with contextlib.suppress(FileNotFoundError):  # a checkpoint may have replaced it
+            sync(self._folder / LOG / f"{version:020d}.json")
+        return version
 
-    def _opened(self, table: str, files: dict[str, File]) -> DeltaTable:
-        """Opens or creates the log, and adds columns that the newest file has."""
-        from deltalake import DeltaTable, Schema
+    def number(self) -> int:
+        """Returns the number of the last change of the lake that the table has."""
+        return self._newest().transaction_version(APP) or 0
+
+    def version(self) -> int:
+        """Returns the newest version."""
+        return self._newest().version()
+
+    def restore(self, version: int) -> int:
+        """Takes the commits after a version back, by a new one; returns the version of the table."""
+        log = self._newest()
+        log.restore(version)
+        return self.version()
+
+    def vacuum(self, hours: int) -> int:
+        """Deletes files that the newest version does not name and that are older than so many hours.
+
+        Returns:
+            How many files were deleted.
+        """
+        log = self._newest()
+        gone = log.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+        if gone:  # else it would still make two commits
+            log.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        return len(gone)
+
+    def clean(self) -> None:
+        """Writes a checkpoint and deletes older commits that have expired."""
+        log = self._newest()
+        log.create_checkpoint()
+        log.cleanup_metadata()
+
+    def create(self) -> None:
+        """Creates an empty table with the columns of `columns`, unless it exists."""
+        if not self.exists:
+            self._create(_schema(self._table))
+
+    def _at(self, version: int) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        known = self._opened
+        if known is not None and known.version() < version:
+            with contextlib.suppress(DeltaError):
+                known.update_incremental()
+        if known is not None and known.version() == version:
+            return known
+        try:
+            made = DeltaTable(self._folder, version=version)
+        except (DeltaError, FileNotFoundError) as error:
+            raise LakeError(
+                f"{self._folder} has no version {version}: it has expired or never was ({error})"
+            ) from error
+        if known is None or known.version() < version:
+            self._opened = made
+        return made
+
+    def _newest(self) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        if self._opened is None:
+            self._opened = DeltaTable(self._folder)
+        else:
+            self._opened.update_incremental()
+        return self._opened
+
+    def _writable(self, add: Collection[File]) -> DeltaTable:
+        """Opens or creates the table, and adds columns that the first new file has."""
+        import pyarrow as pa
+        from deltalake import Schema
         from pyarrow import parquet
 
-        log = self._known.get(table)
-        if log is not None and self._has_log(table):
-            log.update_incremental()
-        else:
-            if not self._has_log(table):
-                first = parquet.read_schema(self._lake.root / table / min(files)).remove_metadata()
-                DeltaTable.create(self._lake.root / table, first, mode="ignore", name=table)
-            log = self._known[table] = DeltaTable(self._lake.root / table)
-        there = {os.path.relpath(uri, self._lake.root / table) for uri in log.file_uris()}
-        if fresh := min(files.keys() - there, default=None):
-            wanted = Schema.from_arrow(parquet.read_schema(self._lake.root / table / fresh).remove_metadata())
+        first = next(iter(add), None)
+        found = None
+        if first is not None:
+            found = parquet.read_schema(self._root / first.path).remove_metadata()
+        if not self.exists:
+            self._create(_schema(self._table) if found is None or self._table in STORED else found)
+        log = self._newest()
+        if found is not None:
             known = {field.name for field in log.schema().fields}
-            if added := [field for field in wanted.fields if field.name not in known]:
-                log.alter.add_columns(added)
+            missing = [_nullable(field) for field in found if field.name not in known]
+            if missing:
+                log.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
                 log.update_incremental()
         return log
 
-    def _check_ahead(self, table: str, at: int) -> None:
-        head = self._lake.head().number
-        if at > head:
-            folder = self._lake.root / table / _LOG
-            raise LakeError(
-                f"the Delta log of {table} has version {at} of the lake, which is at {head}: the lake was "
-                f"put back to an older state; delete {folder} and run it again, so that the log is made anew"
-            )
+    def _create(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+        from deltalake import DeltaTable
 
-    def _has_log(self, table: str) -> bool:
-        return (self._lake.root / table / _LOG).is_dir()
+        fields = [_nullable(field) for field in schema]
+        if "day" not in schema.names:
+            fields.insert(0, pa.field("day", pa.date32()))
+        DeltaTable.create(
+            self._folder,
+            pa.schema(fields),
+            mode="ignore",
+            partition_by=["day"],
+            name=self._table,
+            configuration=_SETTINGS,
+        )
 
-    def _with_log(self) -> set[str]:
-        try:
-            names = os.listdir(self._lake.root)
-        except FileNotFoundError:
-            return set()
-        return {name for name in names if self._has_log(name)}
+
+def require_deltalake() -> None:
+    """Checks that delta-rs is installed.
+
+    Raises:
+        MissingExtra: It is not.
+    """
+    try:
+        import deltalake  # noqa: F401
+    except ImportError:
+        raise MissingExtra("the lake", "lake") from None
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Returns the type of a column in files, by Spark's word for it."""
+    import pyarrow as pa
+
+    return {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "date": pa.date32(),
+        "binary": pa.binary(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+        "array<string>": pa.list_(pa.string()),
+        "array<struct<ms:bigint,times:bigint>>": pa.list_(
+            pa.struct([("ms", pa.int64()), ("times", pa.int64())])
+        ),
+    }[kind]
+
+
+def _schema(table: str) -> pa.Schema:
+    import pyarrow as pa
+
+    if table not in STORED and table not in COMPUTED:
+        raise LakeError(f"the table {table} has no columns yet")
+    return pa.schema([(name, arrow_type(kind)) for name, kind in public(table).items()])
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    """Spark writes columns that are never null in one build as required."""
+    return field.with_nullable(True).remove_metadata()
 
 
 def _statistics(file: File) -> str:
-    """Statistics by which a reader skips files: a file has one day and one queue."""
-    queue = file.queue if file.table in _BY_STREAM else base_of(file.queue)
-    same: dict[str, Any] = {name: value for name, value in (("day", file.day), ("queue", queue)) if value}
-    statistics = {
-        "numRecords": file.rows,
-        "minValues": same,
-        "maxValues": same,
-        "nullCount": dict.fromkeys(same, 0),
-    }
-    return msgspec.json.encode(statistics).decode()
+    """Statistics by which readers skip files."""
+    known: dict[str, Any] = {"numRecords": file.rows}
+    if file.low:
+        known |= {
+            "minValues": {"queue": file.low},
+            "maxValues": {"queue": file.high},
+            "nullCount": {"queue": 0},
+        }
+    return msgspec.json.encode(known).decode()
+
+
+def tables_of(root: Path) -> list[str]:
+    """Returns the tables of a lake that have a log."""
+    try:
+        names = os.listdir(root)
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if (root / name / LOG).is_dir())

@@ -1,162 +1,143 @@
-"""The lake: tables as Parquet files, and versions of all of them published together.
+"""The lake: Delta tables, and snapshots that show one version of all of them.
 
-A version is a manifest in ``_versions/``: its files, and a few marks (the offsets of the ingest, which days
-are built). A writer publishes the next version by creating its manifest exclusively, so one of two racing
-writers gets a number. The other checks what changed, and takes the next number or raises. Readers read the
-files that a manifest names and no others. All tables share one sequence of versions, so that a change of
-several tables appears at once.
+A snapshot is a small file in ``_snapshots/``: the version of every Delta table, and a few marks such as the
+offsets of the ingest. Readers begin with the newest snapshot, so that a change of several tables appears at
+once. A reader of one Delta table by itself sees each change of that table at once too.
 
-A manifest holds added files, removed files and marks. Every so often it holds all files and marks, so that a
-reader need not begin with the first one. Files are never changed. Their paths have table, day and queue, but
-readers take paths from the manifest. The columns ``day`` and ``queue`` are in the files too, for any reader
-of Parquet.
+A writer publishes a change under a lock: it moves the files of the change to their place, commits them to
+the log of each table, and writes the next snapshot. Before the first commit it notes its intent in the lock's
+file. If it is killed, the next writer finds the note. Where every table has its commit, that writer completes
+the change; else it takes the commits back. So a batch and the offset at which it ends, which concern one
+table, are one atomic step: the commit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
-from oxcart.model.errors import OxcartError
+from oxcart.spark.lake.delta import DeltaLog, require_deltalake, tables_of
+from oxcart.spark.lake.files import STAGING, File, LakeConflict, LakeError, explained, file_name, sync
 
-#: Every so many versions the manifest holds the whole list of files.
-WHOLE_EVERY = 32
-#: Attempts to publish before a writer gives up; each is lost only to another writer's success.
-MOST_RACES = 1000
+__all__ = ["Change", "File", "Lake", "LakeConflict", "LakeError", "Version", "explained"]
 
-VERSIONS = "_versions"
-STAGING = "_staging"
-#: Errors of a full file system.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class LakeError(OxcartError):
-    """The lake cannot be read or written; the message names the remedy."""
-
-
-class LakeConflict(LakeError):
-    """Another writer changed the same part of the lake first; nothing of this change was published."""
-
-
-class File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One Parquet file of a version.
-
-    Attributes:
-        table: The table.
-        day: The day of its rows, ``YYYY-MM-DD``; empty for a table without days.
-        queue: The queue of its rows; empty for a table without queues.
-        path: Its path, relative to the lake.
-        rows: How many rows it has.
-        size: Its size in bytes.
-        pending: Whether the next build of its day replaces it: bronze that was not built from yet, and rows
-            of silver and gold that are not settled.
-    """
-
-    table: str
-    day: str
-    queue: str
-    path: str
-    rows: int
-    size: int
-    pending: bool = False
-
-    @property
-    def part(self) -> Part:
-        """The part of the lake that it belongs to."""
-        return (self.table, self.day, self.queue)
-
-
-#: Table, day and queue: the unit that is replaced as a whole.
-Part = tuple[str, str, str]
+SNAPSHOTS = "_snapshots"
+#: The file that is locked while a change is published. It has the note of a change that is not complete.
+LOCK = "_publish.lock"
+#: The folder of manifests in lakes of earlier releases.
+OLD_LAYOUT = "_versions"
+#: Errors of file systems without locks.
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+#: Files of which a lake remembers the streams, at most.
+_STREAMS = 20_000
 
 
 class Change(msgspec.Struct, frozen=True):
     """A change that a writer publishes.
 
     Attributes:
-        why: The purpose, in a word or two, for people who list the versions.
-        add: New files, already in their place.
-        replace: Parts whose files of the base version go; ``add`` may bring others for them.
-        remove: Single files that go, by path; the version before must still have them.
+        why: The purpose, in a word or two, for people who list the snapshots.
+        add: New files, as `Lake.take` returns them.
+        remove: Files that go, by path; the newest snapshot must still have them.
         marks: Marks to set; None removes one.
         expects: Marks and the values that they must still have, else there is a conflict.
+        rows: How many rows of each queue it brings, for `oxcart pipeline status`.
     """
 
     why: str
     add: Sequence[File] = ()
-    replace: frozenset[Part] = frozenset()
     remove: frozenset[str] = frozenset()
     marks: Mapping[str, Any] = msgspec.field(default_factory=dict)
     expects: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    rows: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-class Version(msgspec.Struct, frozen=True):
-    """A state of all tables.
+class Snapshot(msgspec.Struct, omit_defaults=True):
+    """A snapshot as a file.
+
+    Attributes:
+        number: Its number, from 1.
+        at_ms: When it was published.
+        why: Its purpose.
+        tables: The version of every Delta table.
+        marks: All marks.
+        rows: How many rows of each queue the change brought.
+    """
+
+    number: int
+    at_ms: int
+    why: str
+    tables: dict[str, int] = {}
+    marks: dict[str, Any] = {}
+    rows: dict[str, int] = {}
+
+
+class _Intent(msgspec.Struct, omit_defaults=True):
+    """The note of a change at work: the snapshot that it makes, and the tables that get a commit.
+
+    The versions in the snapshot are those before the change. ``placed`` are the files that were moved.
+    """
+
+    snapshot: Snapshot
+    changed: list[str] = []
+    placed: list[str] = []
+
+
+class Version:
+    """All tables as one snapshot shows them.
+
+    Args:
+        lake: The lake.
+        snapshot: The snapshot.
 
     Attributes:
         number: Its number; 0 is the empty lake.
         at_ms: When it was published.
         why: Its purpose.
-        files: All files, by path.
+        tables: The version of every Delta table.
         marks: All marks.
     """
 
-    number: int
-    at_ms: int
-    why: str
-    files: Mapping[str, File]
-    marks: Mapping[str, Any]
+    def __init__(self, lake: Lake, snapshot: Snapshot) -> None:
+        self.lake = lake
+        self.number = snapshot.number
+        self.at_ms = snapshot.at_ms
+        self.why = snapshot.why
+        self.tables: Mapping[str, int] = snapshot.tables
+        self.marks: Mapping[str, Any] = snapshot.marks
 
-    def of(
-        self, table: str, *, days: Iterable[str] | None = None, queues: Iterable[str] | None = None
-    ) -> list[File]:
-        """Returns the files of a table, of some days and queues or of all, in a stable order."""
-        wanted_days = None if days is None else frozenset(days)
-        wanted_queues = None if queues is None else frozenset(queues)
-        found = (
-            file
-            for file in self.files.values()
-            if file.table == table
-            and (wanted_days is None or file.day in wanted_days)
-            and (wanted_queues is None or file.queue in wanted_queues)
-        )
-        return sorted(found, key=lambda file: (file.day, file.queue, file.path))
+    def __repr__(self) -> str:
+        return f"Version({self.number}, {self.why!r})"
+
+    def of(self, table: str, *, days: Iterable[str] | None = None) -> list[File]:
+        """Returns the files of a table, of some days or of all, in a stable order."""
+        wanted = None if days is None else frozenset(days)
+        found = (file for file in self.by_path(table).values() if wanted is None or file.day in wanted)
+        return sorted(found, key=lambda file: (file.day, file.path))
+
+    def by_path(self, table: str) -> Mapping[str, File]:
+        """Returns the files of a table by path."""
+        version = self.tables.get(table)
+        return {} if version is None else self.lake._files_of(table, version)
 
     @property
-    def queues(self) -> set[str]:
-        """The queues of its files, by the names of their streams."""
-        return {file.queue for file in self.files.values()}
+    def files(self) -> Mapping[str, File]:
+        """All files of all tables, by path."""
+        return {path: file for table in self.tables for path, file in self.by_path(table).items()}
 
-    def parts(self, table: str) -> list[Part]:
-        """Returns the parts of a table, sorted."""
-        return sorted({file.part for file in self.files.values() if file.table == table})
-
-
-class Manifest(msgspec.Struct, omit_defaults=True):
-    """A version as a file: what it changes, or with ``files`` all files and marks.
-
-    A mark that is None is removed.
-    """
-
-    number: int
-    at_ms: int
-    why: str
-    marks: dict[str, Any]
-    add: list[File] = []
-    remove: list[str] = []
-    files: list[File] | None = None
-
-
-_NOTHING = Version(0, 0, "empty", {}, {})
+    def days(self, table: str) -> list[str]:
+        """Returns the days of a table, sorted."""
+        return sorted({file.day for file in self.by_path(table).values()})
 
 
 class Lake:
@@ -170,7 +151,12 @@ class Lake:
     def __init__(self, root: str | Path, *, clock: Callable[[], int] | None = None) -> None:
         self.root = Path(root).absolute()
         self.clock = clock or (lambda: time.time_ns() // 1_000_000)
-        self._known = _NOTHING
+        self._mine = threading.RLock()  # batches, builds and upkeep share a lake
+        self._logs: dict[str, DeltaLog] = {}
+        self._known: dict[str, tuple[int, dict[str, File]]] = {}
+        self._newest: Version | None = None
+        self._held: _Lock | None = None
+        self._streams: dict[str, frozenset[str]] = {}
 
     def __repr__(self) -> str:
         return f"Lake({str(self.root)!r})"
@@ -178,11 +164,28 @@ class Lake:
     # -- reading
 
     def head(self) -> Version:
-        """Returns the newest version."""
+        """Returns the newest version.
+
+        Raises:
+            LakeError: The lake is of an earlier release, or its snapshot cannot be read.
+        """
+        found = self._head()
+        if not found.number and (self.root / OLD_LAYOUT).is_dir():
+            raise LakeError(
+                f"the lake in {self.root} is of an earlier release: run 'oxcart pipeline migrate --lake "
+                f"{self.root}' once"
+            )
+        return found
+
+    def _head(self) -> Version:
         numbers = self.numbers()
         if not numbers:
-            return _NOTHING
-        return self.at(numbers[-1])
+            return self.at(0)
+        newest = self._newest
+        if newest is not None and newest.number == numbers[-1]:
+            return newest
+        self._newest = newest = self.at(numbers[-1])
+        return newest
 
     def at(self, number: int) -> Version:
         """Returns a version by its number.
@@ -191,38 +194,77 @@ class Lake:
             LakeError: There is none, or it has expired.
         """
         if number == 0:
-            return _NOTHING
-        # Read once: the threads of the stream and of the builds share a lake, and either may change it.
-        known = self._known
-        if known.number == number:
-            return known
-        steps: list[Manifest] = []
-        version = _NOTHING
-        at = number
-        while at > 0:
-            manifest = self.manifest(at)
-            if manifest.files is not None:
-                version = _stated(manifest)
-                break
-            steps.append(manifest)
-            if known.number == at - 1:
-                version = known
-                break
-            at -= 1
-        for manifest in reversed(steps):
-            version = _followed(version, manifest)
-        if number >= known.number:
-            self._known = version
-        return version
+            return Version(self, Snapshot(0, 0, "empty"))
+        return Version(self, self.snapshot(number))
 
-    def paths(self, files: Iterable[File]) -> list[str]:
-        """Returns the paths of files on this machine."""
-        return [str(self.root / file.path) for file in files]
+    def numbers(self) -> list[int]:
+        """Returns the numbers of snapshots that have not expired."""
+        try:
+            names = os.listdir(self.root / SNAPSHOTS)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
+
+    def snapshot(self, number: int) -> Snapshot:
+        """Reads a snapshot.
+
+        Raises:
+            LakeError: There is none, or it cannot be read.
+        """
+        path = self.root / SNAPSHOTS / snapshot_name(number)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Snapshot)
+        except FileNotFoundError:
+            raise LakeError(f"{self.root} has no version {number}: it has expired or never was") from None
+        except msgspec.MsgspecError as error:
+            raise LakeError(
+                f"{path} cannot be read ({error}): restore it from a backup, or delete it and rebuild from "
+                "the version before"
+            ) from error
 
     def history(self) -> list[tuple[int, int, str]]:
         """Returns number, time and purpose of every version that has not expired."""
-        manifests = (self.manifest(number) for number in self.numbers())
-        return [(manifest.number, manifest.at_ms, manifest.why) for manifest in manifests]
+        found = (self.snapshot(number) for number in self.numbers())
+        return [(one.number, one.at_ms, one.why) for one in found]
+
+    def place(self, file: File) -> Path:
+        """Returns where a file is now, on this machine; it may not be published yet."""
+        staged = self.root / file.source if file.source else None
+        return staged if staged is not None and staged.exists() else self.root / file.path
+
+    def paths(self, files: Iterable[File]) -> list[str]:
+        """Returns the paths of files on this machine."""
+        return [str(self.place(file)) for file in files]
+
+    def streams(self, file: File) -> frozenset[str]:
+        """Returns the streams whose rows a file has; it is read once."""
+        from pyarrow import parquet
+
+        found = self._streams.get(file.name)
+        if found is None:
+            with parquet.ParquetFile(self.place(file)) as source:
+                columns = [name for name in ("queue", "lane") if name in source.schema_arrow.names]
+                rows = source.read(columns).group_by(columns).aggregate([]).to_pylist() if columns else []
+            names = (f"{row['queue']}@{row['lane']}" if row.get("lane") else row["queue"] for row in rows)
+            found = frozenset(name for name in names if name is not None)
+            if len(self._streams) > _STREAMS:
+                self._streams.clear()
+            self._streams[file.name] = found
+        return found
+
+    def _files_of(self, table: str, version: int) -> Mapping[str, File]:
+        with self._mine:
+            known = self._known.get(table)
+            if known is not None and known[0] == version:
+                return known[1]
+            found = self._log(table).files(version)
+            if known is None or known[0] < version:
+                self._known[table] = version, found
+            return found
+
+    def _log(self, table: str) -> DeltaLog:
+        require_deltalake()
+        return self._logs.setdefault(table, DeltaLog(self.root, table))
 
     # -- writing
 
@@ -233,27 +275,26 @@ class Lake:
             folder.mkdir(parents=True)
         return folder
 
-    def place(self, table: str, day: str, queue: str) -> str:
-        """Returns a new path for a file of a part, relative to the lake."""
-        folders = [table]
-        if day:
-            folders.append(f"day={day}")
-        if queue:
-            folders.append(f"queue={quote(queue, safe='')}")
-        return "/".join([*folders, f"{uuid.uuid4().hex}.parquet"])
-
-    def take(self, made: Path, table: str, day: str = "", queue: str = "", *, pending: bool = False) -> File:
-        """Moves a finished Parquet file to its path; returns the file, which is not yet published."""
+    def take(self, made: Path, table: str, day: str, *, pending: bool = False) -> File:
+        """Takes a finished Parquet file into staging; returns the file, which is not yet published."""
         from pyarrow import parquet
 
+        unique = uuid.uuid4().hex
         with explained(self.root):
             footer = parquet.read_metadata(made)
-            path = self.place(table, day, queue)
-            target = self.root / path
-            target.parent.mkdir(parents=True, exist_ok=True)
+            low, high = _queues(footer)
             sync(made)
-            os.rename(made, target)
-            return File(table, day, queue, path, footer.num_rows, target.stat().st_size, pending)
+            source = f"{STAGING}/{unique}.parquet"
+            os.rename(made, self.root / source)
+            path = f"{table}/day={day}/{file_name(unique, pending=pending)}"
+            size = (self.root / source).stat().st_size
+            return File(table, day, path, footer.num_rows, size, low, high, source)
+
+    def discard(self, files: Iterable[File]) -> None:
+        """Deletes staged files that will not be published."""
+        for file in files:
+            if file.source.startswith(STAGING):
+                (self.root / file.source).unlink(missing_ok=True)
 
     def publish(self, change: Change, base: Version | None = None) -> Version:
         """Publishes the next version.
@@ -263,92 +304,237 @@ class Lake:
             base: The version that the change was made from; by default the newest.
 
         Raises:
-            LakeConflict: Since the base, another writer changed a part that this change replaces, a file
-                that it removes, or a mark that it expects or sets.
+            LakeConflict: Since the base, another writer removed a file that this change removes, or set a
+                mark that it expects or sets; or an erasure deleted its staged files.
             LakeError: The file system is full.
         """
+        require_deltalake()
         base = self.head() if base is None else base
-        current = base
-        for _ in range(MOST_RACES):
-            current = self.head()
-            _check(change, base, current)
-            made = _applied(change, base, current, self.clock())
-            if self._create(made):
-                self._known = _followed(current, made)
-                return self._known
-        raise LakeConflict(
-            f"{change.why}: lost the race for a version {MOST_RACES} times, last {current.number}"
-        )
-
-    def _create(self, manifest: Manifest) -> bool:
-        """Writes a manifest under its number; False where the number is taken."""
-        folder = self.root / VERSIONS
-        made = folder / f".{uuid.uuid4().hex}"
-        with explained(self.root):
-            folder.mkdir(parents=True, exist_ok=True)
+        with self._mine, explained(self.root), self._locked() as lock:
+            current = self._head()
             try:
-                made.write_bytes(msgspec.json.encode(manifest))
-                sync(made)
-                # A link to a complete file: readers never see half a manifest, and no number exists twice.
-                os.link(made, folder / manifest_name(manifest.number))
-                sync(folder)
-            except FileExistsError:
-                return False
-            finally:
-                made.unlink(missing_ok=True)
-        return True
+                _check(change, base, current)
+            except LakeConflict:
+                self.discard(change.add)
+                raise
+            intent = _intended(change, current, self.clock())
+            intent.placed = self._move(change)
+            try:
+                if intent.changed:
+                    lock.write(msgspec.json.encode(intent))
+                self._commit(change, current, intent)
+                self._create(intent.snapshot)
+            except BaseException:
+                with contextlib.suppress(Exception):  # else the next writer does it
+                    placed, intent.placed = intent.placed, []
+                    if not self._settle(intent):
+                        self._put_back(change, placed)
+                    lock.clear()
+                raise
+            lock.clear()
+            self._newest = Version(self, intent.snapshot)
+            return self._newest
 
-    # -- manifests
+    def recover(self) -> None:
+        """Completes or takes back the change of a writer that was killed."""
+        if (self.root / LOCK).exists():
+            with self._mine, explained(self.root), self._locked():
+                pass
 
-    def numbers(self) -> list[int]:
-        """Returns the numbers of versions that have not expired."""
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other writers from publishing until the block ends."""
+        with self._mine, explained(self.root), self._locked():
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[_Lock]:
+        if self._held is not None:
+            yield self._held  # by this thread, as it has `_mine`
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        with _Lock(self.root / LOCK) as lock, contextlib.ExitStack() as held:
+            self._held = lock
+            held.callback(setattr, self, "_held", None)
+            if note := lock.read():
+                # No commit begins before the whole note is on disk.
+                with contextlib.suppress(msgspec.DecodeError):
+                    self._settle(msgspec.json.decode(note, type=_Intent))
+                lock.clear()
+            yield lock
+
+    def _move(self, change: Change) -> list[str]:
+        """Moves staged files to their place; all or none."""
+        placed: list[str] = []
         try:
-            names = os.listdir(self.root / VERSIONS)
-        except FileNotFoundError:
-            return []
-        return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
-
-    def manifest(self, number: int) -> Manifest:
-        """Reads the manifest of a version."""
-        path = self.root / VERSIONS / manifest_name(number)
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Manifest)
-        except FileNotFoundError:
-            raise LakeError(f"{self.root} has no version {number}: it has expired or never was") from None
-        except msgspec.MsgspecError as error:
-            raise LakeError(
-                f"{path} cannot be read ({error}): restore it from a backup, or move it and all later ones "
-                "away and rebuild from the version before"
+            for file in change.add:
+                if not file.source:
+                    continue
+                target = self.root / file.path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if file.source.startswith(STAGING):
+                    os.rename(self.root / file.source, target)
+                else:
+                    with contextlib.suppress(FileExistsError):
+                        os.link(self.root / file.source, target)
+                placed.append(file.path)
+        except FileNotFoundError as error:
+            for path in placed:
+                (self.root / path).unlink(missing_ok=True)
+            raise LakeConflict(
+                f"{change.why}: a file of the change was deleted meanwhile, by an erasure or an expiry "
+                f"({error.filename}); run it again"
             ) from error
+        return placed
+
+    def _commit(self, change: Change, current: Version, intent: _Intent) -> None:
+        made = intent.snapshot
+        note = ""
+        if change.marks:
+            note = msgspec.json.encode({"number": made.number, "marks": change.marks}).decode()
+        for table in intent.changed:
+            known = current.by_path(table)
+            add = [msgspec.structs.replace(file, source="") for file in change.add if file.table == table]
+            remove = [known[path] for path in change.remove if path in known]
+            made.tables[table] = self._log(table).commit(
+                made.number, made.at_ms, change.why, add, remove, note
+            )
+            files = {path: file for path, file in known.items() if path not in change.remove}
+            self._known[table] = made.tables[table], files | {file.path: file for file in add}
+
+    def _put_back(self, change: Change, placed: Iterable[str]) -> None:
+        """Returns files of a change that was not published to staging, so that it can be published again."""
+        sources = {file.path: file.source for file in change.add}
+        for path in placed:
+            if sources[path].startswith(STAGING):
+                os.rename(self.root / path, self.root / sources[path])
+            else:
+                (self.root / path).unlink(missing_ok=True)
+
+    def _settle(self, intent: _Intent) -> bool:
+        """Ends a change whose writer did not; returns whether the change is published.
+
+        It is completed if all tables have it, else taken back. A change that was taken back has a snapshot
+        too, because the commits of tables have its number.
+        """
+        made = intent.snapshot
+        if made.number <= (self.numbers() or [0])[-1]:
+            return True  # only the note was left
+        old = self.at(made.number - 1)
+        done = [table for table in intent.changed if self._has(table, made.number)]
+        self._known = {table: known for table, known in self._known.items() if table not in intent.changed}
+        if done and len(done) == len(intent.changed):
+            made.tables = {**old.tables, **{table: self._log(table).version() for table in done}}
+            self._create(made)
+            return True
+        # A table that the change created has no version before it but that of its creation.
+        restored = {table: self._log(table).restore(old.tables.get(table, 0)) for table in done}
+        named = {path for table in intent.changed for path in old.by_path(table)}
+        for path in intent.placed:
+            if path not in named:
+                (self.root / path).unlink(missing_ok=True)
+        if done:
+            tables = {**old.tables, **restored}
+            self._create(
+                Snapshot(made.number, self.clock(), f"took back: {made.why}", tables, dict(old.marks))
+            )
+        return False
+
+    def _has(self, table: str, number: int) -> bool:
+        log = self._log(table)
+        return log.exists and log.number() == number
+
+    def _create(self, snapshot: Snapshot) -> None:
+        """Writes a snapshot under its number.
+
+        Raises:
+            LakeConflict: The number is taken, where the file system has no locks.
+        """
+        folder = self.root / SNAPSHOTS
+        made = folder / f".{uuid.uuid4().hex}"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            made.write_bytes(msgspec.json.encode(snapshot))
+            sync(made)
+            # A link to a complete file: readers never see half a snapshot, and no number exists twice.
+            os.link(made, folder / snapshot_name(snapshot.number))
+            sync(folder)
+        except FileExistsError:
+            raise LakeConflict(
+                f"{snapshot.why}: another writer has published version {snapshot.number}; run it again"
+            ) from None
+        finally:
+            made.unlink(missing_ok=True)
+
+    def logs(self) -> dict[str, DeltaLog]:
+        """Returns the logs of all tables."""
+        return {table: self._log(table) for table in tables_of(self.root)}
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        """Creates tables that do not exist yet, so that any reader finds them empty."""
+        with self.locked():
+            for name in names:
+                self._log(name).create()
+        self.note_versions("create")
+
+    def note_versions(self, why: str) -> Version:
+        """Publishes a snapshot with the newest version of every table, after commits that change no row."""
+        with self._mine, explained(self.root), self._locked():
+            head = self.head()
+            tables = {table: self._log(table).version() for table in tables_of(self.root)}
+            if tables == head.tables:
+                return head
+            snapshot = Snapshot(head.number + 1, self.clock(), why, tables, dict(head.marks))
+            self._create(snapshot)
+            self._newest = Version(self, snapshot)
+            return self._newest
 
 
-def manifest_name(number: int) -> str:
-    """Returns the file name of a version's manifest."""
+class _Lock:
+    """An exclusive lock on a file, whose text is the note of a change that is not complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+
+    def __enter__(self) -> _Lock:
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(self._file)
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)  # closing it frees the lock
+
+    def read(self) -> bytes:
+        os.lseek(self._file, 0, os.SEEK_SET)
+        return os.read(self._file, 1 << 26)
+
+    def write(self, note: bytes) -> None:
+        self.clear()
+        if os.pwrite(self._file, note, 0) < len(note):
+            self.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(self._file)
+
+    def clear(self) -> None:
+        os.ftruncate(self._file, 0)
+
+
+def snapshot_name(number: int) -> str:
+    """Returns the file name of a snapshot."""
     return f"{number:020d}.json"
 
 
-def _stated(manifest: Manifest) -> Version:
-    files = {file.path: file for file in manifest.files or ()}
-    return Version(manifest.number, manifest.at_ms, manifest.why, files, manifest.marks)
-
-
-def _followed(version: Version, manifest: Manifest) -> Version:
-    if manifest.files is not None:
-        return _stated(manifest)
-    gone = set(manifest.remove)
-    files = (
-        {path: file for path, file in version.files.items() if path not in gone}
-        if gone
-        else dict(version.files)
-    )
-    files.update((file.path, file) for file in manifest.add)
-    return Version(
-        manifest.number, manifest.at_ms, manifest.why, files, _marked(version.marks, manifest.marks)
-    )
-
-
-def _marked(before: Mapping[str, Any], set_: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in {**before, **set_}.items() if value is not None}
+def _intended(change: Change, current: Version, now: int) -> _Intent:
+    changed = {file.table for file in change.add} | {path.partition("/")[0] for path in change.remove}
+    marks = {name: value for name, value in {**current.marks, **change.marks}.items() if value is not None}
+    snapshot = Snapshot(current.number + 1, now, change.why, dict(current.tables), marks, dict(change.rows))
+    return _Intent(snapshot, sorted(changed))
 
 
 def _check(change: Change, base: Version, current: Version) -> None:
@@ -359,62 +545,22 @@ def _check(change: Change, base: Version, current: Version) -> None:
                 f"{change.why}: mark {name!r} is {current.marks.get(name)!r}, not {value!r} as expected "
                 f"(version {current.number}); another writer is at work on the same lake"
             )
-    if current.number == base.number:
-        return
     others = f"since version {base.number} another writer ({current.why}, version {current.number})"
     for name in change.marks:
         if name not in change.expects and current.marks.get(name) != base.marks.get(name):
             raise LakeConflict(f"{change.why}: {others} has set mark {name!r}; run it again")
     for path in change.remove:
-        if path not in current.files:
+        if path not in current.by_path(path.partition("/")[0]):
             raise LakeConflict(f"{change.why}: {others} has removed {path}; run it again")
-    if change.replace:
-        before = {path for path, file in base.files.items() if file.part in change.replace}
-        after = {path for path, file in current.files.items() if file.part in change.replace}
-        if before != after:
-            path = min(before ^ after)
-            table, day, queue = (base.files.get(path) or current.files[path]).part
-            raise LakeConflict(f"{change.why}: {others} has changed {table} {day} {queue}; run it again")
 
 
-def _applied(change: Change, base: Version, current: Version, now: int) -> Manifest:
-    replaced = (path for path, file in base.files.items() if file.part in change.replace)
-    manifest = Manifest(
-        number=current.number + 1,
-        at_ms=now,
-        why=change.why,
-        marks=dict(change.marks),
-        add=list(change.add),
-        remove=sorted({*change.remove, *replaced}),
-    )
-    if manifest.number % WHOLE_EVERY == 0:
-        whole = _followed(current, manifest)
-        manifest.files, manifest.marks = list(whole.files.values()), dict(whole.marks)
-    return manifest
-
-
-@contextlib.contextmanager
-def explained(root: Path, what: str = "lake") -> Iterator[None]:
-    """Raises a full or read-only file system as an error with the remedy."""
-    try:
-        yield
-    except FileExistsError:
-        raise
-    except OSError as error:
-        if error.errno in _FULL:
-            raise LakeError(
-                f"the {what} in {root} cannot grow: {error.strerror}; make room ('oxcart pipeline expire' "
-                "deletes what old versions keep) and run it again: nothing is lost"
-            ) from error
-        if isinstance(error, PermissionError):
-            raise LakeError(f"no right to write to the {what} in {root}: {error.strerror}") from error
-        raise
-
-
-def sync(path: Path) -> None:
-    """Flushes a file or folder to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _queues(footer: Any) -> tuple[str, str]:
+    """The least and the greatest queue of a file by its footer; empty where it has none."""
+    names = [footer.schema.column(at).path for at in range(len(footer.schema))]
+    if "queue" not in names or not footer.num_rows:
+        return "", ""
+    place = names.index("queue")
+    found = [footer.row_group(at).column(place).statistics for at in range(footer.num_row_groups)]
+    if not all(one is not None and one.has_min_max and one.null_count == 0 for one in found):
+        return "", ""
+    return min(one.min for one in found), max(one.max for one in found)

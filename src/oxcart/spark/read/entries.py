@@ -59,6 +59,8 @@ _TEXTS = {
     b"data": "data",
 }
 _NUMBERS = {b"delay": "due_ms", b"attemptsMade": "attempts_made"}
+#: Numbers beyond these stay in `extra`: a delay has to end before the year 10 000, as a timestamp.
+_BOUNDS = {"due_ms": 253_402_300_800_000, "attempts_made": 2**31}
 _FILLED = (*_TEXTS.values(), *_NUMBERS.values(), "extra", "raw")
 _json = msgspec.json.Encoder()
 _msgpack = msgspec.msgpack.Encoder()
@@ -199,7 +201,7 @@ def _further(
         column = _NUMBERS.get(name)
         if column is not None:
             number = _whole(value)
-            if number is not None and (column != "attempts_made" or abs(number) < 2**31):
+            if number is not None and abs(number) < _BOUNDS[column]:
                 columns[column][row] = number
                 continue
         try:

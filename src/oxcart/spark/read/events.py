@@ -70,6 +70,21 @@ class Slice(InputPartition):
         return None
 
 
+@dataclass
+class Bundle(InputPartition):
+    """A task: slices that are read one after the other.
+
+    Streams with few new entries share a task, so that a hundred queues do not make a hundred tasks and files.
+    """
+
+    slices: tuple[Slice, ...]
+
+    @property
+    def value(self) -> Any:
+        """What Spark's own partitions carry; unused."""
+        return None
+
+
 class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads event streams for ``spark.readStream.format("oxcart")``.
 
@@ -167,7 +182,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Returns the tasks of a batch."""
         if self._planned is not None and self._planned[:2] == (_text(start), _text(end)):
-            return list(self._planned[2])
+            return list(_bundles(self._planned[2]))
         # Of a batch that was planned before a restart the end is known, but not the pieces.
         begin = read_offset(start)
         slices = []
@@ -177,7 +192,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 queue, suffix = split_key(key)
                 files = () if self._spool is None else _files(self._spool, key, after, through)
                 slices.append(Slice(queue, suffix, after, through, through.minute > after.minute, files))
-        return list(slices)
+        return list(_bundles(slices))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Deletes segments of the spool that have been read; the server trims streams by itself."""
@@ -319,27 +334,36 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a slice, or the files that they were written to."""
-        assert isinstance(partition, Slice)
+        """Yields the rows of a task, or the files that they were written to."""
+        assert isinstance(partition, Bundle)
         rows = self._rows(partition)
-        return rows if self._lake is None else file_rows(write_rows(Lake(self._lake), partition.queue, rows))
+        return rows if self._lake is None else file_rows(write_rows(Lake(self._lake), rows))
 
-    def _rows(self, partition: Slice) -> Iterator[pa.RecordBatch]:
-        if partition.files:
-            for path in partition.files:
-                yield from read_segment(Path(path), partition.after)
-            return
-        with Connection(self._address) as connection:
-            queue, suffix = partition.queue, partition.suffix
-            if partition.after.n != partition.through.n or partition.after.life != partition.through.life:
-                stream = connection.stream(stream_key(queue, suffix))
-                for part in stream.read(Piece(partition.after, partition.through)):
-                    if isinstance(part, Lost):
-                        yield lost_row(part, queue, suffix, time.time_ns() // 1_000_000)
-                    else:
-                        yield page_rows(part, queue, suffix)
-            if partition.sample:
-                yield counts_row(connection.counts(queue), queue, time.time_ns() // 1_000_000)
+    def _rows(self, partition: Bundle) -> Iterator[pa.RecordBatch]:
+        with contextlib.ExitStack() as opened:
+            connection: Connection | None = None
+            for one in partition.slices:
+                if one.files:
+                    for path in one.files:
+                        yield from read_segment(Path(path), one.after)
+                    continue
+                if connection is None:
+                    connection = opened.enter_context(Connection(self._address))
+                yield from _slice_rows(connection, one)
+
+
+def _slice_rows(connection: Connection, one: Slice) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice, from the server."""
+    queue, suffix = one.queue, one.suffix
+    if one.after.n != one.through.n or one.after.life != one.through.life:
+        stream = connection.stream(stream_key(queue, suffix))
+        for part in stream.read(Piece(one.after, one.through)):
+            if isinstance(part, Lost):
+                yield lost_row(part, queue, suffix, time.time_ns() // 1_000_000)
+            else:
+                yield page_rows(part, queue, suffix)
+    if one.sample:
+        yield counts_row(connection.counts(queue), queue, time.time_ns() // 1_000_000)
 
 
 class _Ahead:
@@ -407,6 +431,20 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
         Piece(pieces[i].after, pieces[min(i + PIECES_PER_TASK, len(pieces)) - 1].through)
         for i in range(0, len(pieces), PIECES_PER_TASK)
     ]
+
+
+def _bundles(slices: list[Slice]) -> Iterator[Bundle]:
+    """Slices in tasks of about the size of a full one, those of a queue beside each other."""
+    waiting: list[Slice] = []
+    length = 0
+    for one in slices:
+        if waiting and length + _length(one) > STRIDE * PIECES_PER_TASK:
+            yield Bundle(tuple(waiting))
+            waiting, length = [], 0
+        waiting.append(one)
+        length += _length(one)
+    if waiting:
+        yield Bundle(tuple(waiting))
 
 
 def _length(one: Slice) -> int:

@@ -7,8 +7,9 @@ are computed from silver and bronze, so that percentiles are exact and no mean o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from oxcart.drawing.charts import WIDTHS, Row
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.read.entries import ENTRY, REFILL
 from oxcart.spark.transforms.lanes import join_lanes
@@ -22,27 +23,12 @@ if TYPE_CHECKING:
 
 #: Points of a line at most.
 MOST_BUCKETS = 180
-#: Widths in ms, and what a chart calls them.
-WIDTHS = {
-    1000: "second",
-    5000: "5 s",
-    15_000: "15 s",
-    60_000: "minute",
-    300_000: "5 min",
-    600_000: "10 min",
-    1_800_000: "30 min",
-    3_600_000: "hour",
-    21_600_000: "6 h",
-    86_400_000: "day",
-}
 BACKLOG = ("ready", "active", "delayed")
 #: The figures of a bucket.
 FIGURES = (
     *("arrivals", "completed", "failed", "wait_p50", "wait_p99"),
     *(f"backlog_{name}" for name in BACKLOG),
 )
-
-Row = dict[str, Any]
 
 
 def width_of(span_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""The figures of a day, as the report's page, picture and tables show them."""
+"""The figures of a day or of several, as the report's page, picture and tables show them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from oxcart.drawing.charts import Row, time_text
 from oxcart.spark.lake.columns import INSTANTS
-from oxcart.spark.report.buckets import Row, points_of, width_of
-from oxcart.spark.report.charts import time_text
+from oxcart.spark.report.buckets import points_of, width_of
 from oxcart.spark.transforms.metrics import ALL, WINDOWS
 
 if TYPE_CHECKING:
@@ -26,22 +26,23 @@ MOST_FLOWS = 20
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The figures of a day.
+    """The figures of a day or of several.
 
     Attributes:
-        day: The day.
+        day: The first day; empty if there is none.
         version: The lake's version that they come from.
-        queues: The day's figures, one row per queue; those with most failures first.
-        names: The day's figures, one row per queue and job name; those with most failures first.
+        queues: Figures of the whole span, one row per queue; those with most failures first.
+        names: Figures of the whole span, one row per queue and job name; those with most failures first.
         points: Figures by bucket of the queues that have charts, in the order of `queues`.
         width: The width of a bucket in ms.
         span: When the first bucket of any queue begins, and when the last one ends.
-        failures: The most frequent failures of the day.
-        gaps: The lost entries of the day.
+        failures: The most frequent failures.
+        gaps: The lost entries.
         states: How many jobs are in which state, per queue.
-        flows: The flows of the day that took longest, each with its critical path.
-        schedules: Expected and actual runs of the day, one row per schedule.
+        flows: The flows that took longest, each with its critical path.
+        schedules: Expected and actual runs, one row per schedule.
         more: How many rows a table has beyond those above, by its name.
+        last: The last day; empty for that of `day`.
     """
 
     day: str
@@ -57,24 +58,40 @@ class Report(msgspec.Struct, frozen=True):
     flows: list[Row]
     schedules: list[Row]
     more: dict[str, int] = {}
+    last: str = ""
+
+    @property
+    def title(self) -> str:
+        """The day, or the first and the last one."""
+        return f"{self.day} to {self.last}" if self.last not in ("", self.day) else self.day
+
+    @property
+    def form(self) -> str:
+        """How instants are shown: with their day where there are several."""
+        return "%H:%M" if self.title == self.day else "%m-%d %H:%M"
 
 
-def collect(tables: Tables, day: str | None = None, version: Version | None = None) -> Report:
-    """Reads the figures of a day.
+def collect(
+    tables: Tables, day: str | None = None, version: Version | None = None, *, last: str | None = None
+) -> Report:
+    """Reads the figures of a day or of several.
 
     Args:
         tables: The lake's tables.
-        day: The day; by default the last with figures.
+        day: The first day; by default the last with figures.
         version: the lake's version; by default the newest.
+        last: The last day; by default the first one.
     """
     from pyspark.sql import functions as fn
 
+    from oxcart.spark.report import range as range_
     from oxcart.spark.transforms.lanes import join_lanes
 
     version = version or tables.lake.head()
     known = sorted({file.day for file in version.of("queue_metrics")})
     day = day or (known[-1] if known else "")
-    days = [day]
+    until = max(day, last or day)
+    days = [one for one in known if day <= one <= until] if until > day else [day]
 
     def read(table: str) -> DataFrame:
         # A lane has figures of its own, under its whole name.
@@ -90,23 +107,27 @@ def collect(tables: Tables, day: str | None = None, version: Version | None = No
 
     metrics = read("queue_metrics")
     day_rows = metrics.filter("window = 'day'")
+    failed, planned = read("failures"), read("schedules")
+    if until > day:
+        day_rows = range_.queue_rows(day_rows, read("attempts"))
+        failed, planned = range_.failure_rows(failed), range_.schedule_rows(planned)
     worst_first = ("-failed", "-stalls", "-retries", "-arrivals", "queue", "name")
     # A row is small: all queues are read, and the page shows as many as it has room for.
     queues = [row.asDict() for row in day_rows.filter(f"name = '{ALL}'").collect()]
     queues.sort(key=_worst_first)
     charted = [row["queue"] for row in queues[:MOST_CHARTED]]
     bounds = metrics.filter("window = 'minute'").agg(fn.min("start_ms"), fn.max("start_ms")).collect()[0]
-    first, last = (bounds[0], bounds[1] + WINDOWS["minute"]) if bounds[0] is not None else (0, 0)
-    width = width_of(last - first)
+    first, end = (bounds[0], bounds[1] + WINDOWS["minute"]) if bounds[0] is not None else (0, 0)
+    width = width_of(end - first)
     points = points_of(tables, version, days, charted, width) if charted else []
     if points and width < WINDOWS["minute"]:
         first = min(row["start_ms"] for row in points)
-        last = max(row["start_ms"] for row in points) + width
-        if width_of(last - first) < width:
-            width = width_of(last - first)
+        end = max(row["start_ms"] for row in points) + width
+        if width_of(end - first) < width:
+            width = width_of(end - first)
             points = points_of(tables, version, days, charted, width)
     counted = read("jobs").groupBy("queue", "state").count().orderBy("queue", "state")
-    failures = most_of("failures", read("failures"), "-count", "cluster", most=MOST_FAILURES)
+    failures = most_of("failures", failed, "-count", "cluster", most=MOST_FAILURES)
     return Report(
         day=day,
         version=version.number,
@@ -114,15 +135,14 @@ def collect(tables: Tables, day: str | None = None, version: Version | None = No
         names=most_of("names", day_rows.filter(f"name <> '{ALL}'"), *worst_first),
         points=sorted(points, key=lambda row: (charted.index(row["queue"]), row["start_ms"])),
         width=width,
-        span=(first, last),
+        span=(first, end),
         failures=failures,
         gaps=most_of("gaps", read("gaps"), "queue", "life", "first_lost"),
         states=[row.asDict() for row in counted.collect()],
         flows=_flows(tables, version, days),
-        schedules=most_of(
-            "schedules", read("schedules"), "-coalesce(missed, 0)", "queue", "schedule", "first_ms"
-        ),
+        schedules=most_of("schedules", planned, "-coalesce(missed, 0)", "queue", "schedule", "first_ms"),
         more=more,
+        last=min(until, known[-1]) if known else until,
     )
 
 
@@ -208,12 +228,12 @@ TEXTS = {"queue", "name", "message", "cause", "flow_name", "flow_queue", "flow_i
 TEXTS |= {"schedule", "cron"}
 
 
-def shown(value: Any, column: str) -> str:
-    """Returns a value as people read it."""
+def shown(value: Any, column: str, form: str = "%H:%M") -> str:
+    """Returns a value as people read it; ``form`` is that of instants."""
     if value is None:
         return "–"
     if column in INSTANTS:
-        return time_text(value)
+        return time_text(value, form)
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}".removesuffix(".0")
     if isinstance(value, int):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from oxcart.spark.report.buckets import Row
+    from oxcart.drawing.charts import Row
     from oxcart.spark.report.figures import Report
 
 #: Findings that are shown.

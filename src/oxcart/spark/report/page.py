@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from oxcart.spark.report.buckets import Row
-from oxcart.spark.report.charts import HIGH, STYLE, WIDE, Axis, Chart, charts_of, draw, title_of
+from oxcart.drawing.charts import HIGH, STYLE, WIDE, Axis, Chart, Row, charts_of, draw, title_of
 from oxcart.spark.report.figures import (
     FAILURE_COLUMNS,
     FLOW_COLUMNS,
@@ -58,9 +57,9 @@ def page(report: Report) -> str:
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<title>Oxcart, {escape(report.day)}</title><link rel='icon' href='data:,'>",
+        f"<title>Oxcart, {escape(report.title)}</title><link rel='icon' href='data:,'>",
         f"<style>{_STYLE}{STYLE}</style></head>",
-        f"<body><h1>{escape(report.day) or 'No day yet'}</h1>",
+        f"<body><h1>{escape(report.title) or 'No day yet'}</h1>",
         f"<p class='note'>Version {report.version} of the lake. Times in ms, hours in UTC.</p>",
     ]
     if report.day:
@@ -79,7 +78,7 @@ def page(report: Report) -> str:
     made: list[str] = []
     for place, (title, columns, rows, name) in enumerate(tables):
         room = (_TABLES - sum(map(_size, made))) // (len(tables) - place)
-        body = _table(columns, rows, name, room, report.more.get(name, 0))
+        body = _table(columns, rows, name, room, report.more.get(name, 0), report.form)
         made.append(f"<h2>{title}</h2>{body}")
     charts = list(_charts(report, MOST_BYTES - size - sum(map(_size, made)) - 1000))
     return "\n".join([*parts, made[0], *charts, *made[1:], "</body></html>", ""])
@@ -89,14 +88,16 @@ def _size(text: str) -> int:
     return len(text.encode()) + 1
 
 
-def _table(columns: Sequence[tuple[str, str]], rows: Sequence[Row], name: str, room: int, beyond: int) -> str:
+def _table(
+    columns: Sequence[tuple[str, str]], rows: Sequence[Row], name: str, room: int, beyond: int, form: str
+) -> str:
     if not rows:
         return f"<p class='note' id='{name}'>None.</p>"
     kinds = [" class='t'" if column in TEXTS else "" for column, _ in columns]
     head = "".join(f"<th{kind}>{escape(title)}</th>" for kind, (_, title) in zip(kinds, columns, strict=True))
     body: list[str] = []
     for row in rows:
-        cells = (cut(shown(row.get(column), column), _LONGEST) for column, _ in columns)
+        cells = (cut(shown(row.get(column), column, form), _LONGEST) for column, _ in columns)
         made = (f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True))
         body.append(f"<tr>{''.join(made)}</tr>")
         room -= _size(body[-1])

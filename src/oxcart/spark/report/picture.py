@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from oxcart.spark.report.charts import HIGH, STYLE, WIDE, Axis, charts_of, draw, title_of
+from oxcart.drawing.charts import HIGH, STYLE, WIDE, Axis, charts_of, draw, title_of
 from oxcart.spark.report.figures import QUEUE_COLUMNS, Report, shown
 from oxcart.spark.report.overview import cut, sentences
 
@@ -22,7 +22,7 @@ _MOST_QUEUES, _MOST_CHARTED = 20, 4
 
 def picture(report: Report) -> str:
     """Returns the report as SVG: what is wrong, the figures of queues, and charts of the worst ones."""
-    parts = [f"<text class='ink title' x='0' y='20'>{escape(report.day) or 'No day yet'}</text>"]
+    parts = [f"<text class='ink title' x='0' y='20'>{escape(report.title) or 'No day yet'}</text>"]
     at = 56
     for text in sentences(report) if report.day else ():
         kind = "ink" if text.startswith("Nothing") else "bad"

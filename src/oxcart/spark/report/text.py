@@ -19,7 +19,7 @@ def lines(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     """Returns the tables: title, columns (a number's name ends in ``#``) and rows."""
     made = []
     for title, columns, rows in (
-        (f"Queues on {report.day}", QUEUE_COLUMNS, report.queues),
+        (f"Queues on {report.title}", QUEUE_COLUMNS, report.queues),
         ("Jobs by name", NAME_COLUMNS, report.names),
         ("Flows", FLOW_COLUMNS, report.flows),
         ("Schedules", SCHEDULE_COLUMNS, report.schedules),
@@ -28,6 +28,10 @@ def lines(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     ):
         heads = [name if column in TEXTS else f"{name}#" for column, name in columns]
         made.append(
-            (title, heads, [[shown(row.get(column), column) for column, _ in columns] for row in rows])
+            (
+                title,
+                heads,
+                [[shown(row.get(column), column, report.form) for column, _ in columns] for row in rows],
+            )
         )
     return made

@@ -3,7 +3,8 @@
 An attempt begins with ``active`` and ends with the next event that takes the job from its worker. The
 worker's name, and the failure's category and code, are null where no record of ours has them. ``told_by``
 says whether the outcome comes from a record or from events. Node's events are the same for a retry, a snooze
-and a returned job, so all three are called ``retried``.
+and a returned job, so all three are called ``retried``. ``version`` is that of the worker's program, and
+``tenant`` the job's limit key, or else its tag of that name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ENDS = tuple(place for place in PLACES if place != "active")
 def attempts(generations: DataFrame) -> DataFrame:
     """Returns the attempts in the generations of jobs; ``day`` is that of the end, null while one runs."""
     event = fn.col("event")
-    ending = fn.struct("ordinal", "event", "at_ms", "entry_id", "reason", "r")
+    ending = fn.struct("ordinal", "event", "at_ms", "entry_id", "reason", "r", "tags", "limit_key")
     tried = generations.filter(fn.col("attempt") > 0)
     grouped = tried.groupBy("queue", "job_id", "first_id", "attempt").agg(
         fn.max("life_name").alias("_name"),
@@ -44,6 +45,7 @@ def attempts(generations: DataFrame) -> DataFrame:
     run = fn.coalesce(
         fn.col("end.r.ended") - fn.col("end.r.began"), fn.col("end.at_ms") - fn.col("started_ms")
     )
+    tags = fn.from_json("end.tags", "map<string,string>")
     return grouped.select(
         day_of("end.at_ms").alias("day"),
         "queue",
@@ -65,5 +67,8 @@ def attempts(generations: DataFrame) -> DataFrame:
         fn.col("end.r.code").alias("code"),
         fn.col("end.r.worker").alias("worker"),
         fn.col("end.r.stack").alias("stack"),
+        fn.col("end.r.version").alias("version"),
+        fn.coalesce("end.limit_key", tags["tenant"]).alias("tenant"),
+        tags.alias("tags"),
         fn.col("end.entry_id").alias("end_id"),
     )

@@ -22,12 +22,13 @@ from oxcart.spark.transforms.jobs import jobs
 from oxcart.spark.transforms.metrics import figures, queue_metrics, window_tallies
 from oxcart.spark.transforms.schedules import firings
 from oxcart.spark.transforms.transitions import transitions
+from oxcart.spark.transforms.usage import spending, timings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SILVER = ("quarantine", "attempts", "jobs", "transitions", "gaps", "counts", "flows", "firings")
-GOLD = ("queue_metrics", "failures")
+GOLD = ("queue_metrics", "failures", "timings", "spending")
 #: The column with the time of a row's end, for tables whose rows may be open.
 ENDS = {
     "attempts": "ended_ms",
@@ -35,6 +36,8 @@ ENDS = {
     "transitions": "at_ms",
     "flows": "ended_ms",
     "firings": "ended_ms",
+    "timings": "last_ms",
+    "spending": "last_ms",
 }
 
 
@@ -118,6 +121,9 @@ def tables(
         for name, column in ENDS.items():
             if name in made:
                 made[name] = made[name].filter(fn.col(column).isNull() | (fn.col(column) > earlier.after))
+    fresh = generations if earlier is None else generations.filter(fn.col("at_ms") > earlier.after)
+    made["timings"] = timings(fresh, made["attempts"], through)
+    made["spending"] = spending(made["attempts"], through)
     known = None if earlier is None else earlier.tallies
     measured = figures(bronze, made["attempts"], sampled, tallies=known, through=through)
     made["figures"] = measured = measured.persist() if persist else measured

@@ -52,7 +52,7 @@ _COLUMNS = (
 #: The fields of an attempt record, in the wire's names; all are text, some of it numbers.
 _RECORD = (
     *("began", "ended", "worker", "category", "code", "stack", "parent", "rule"),
-    *("corr", "tags", "state", "created"),
+    *("corr", "tags", "state", "created", "steps", "key", "version"),
 )
 _NUMBERS = ("began", "ended", "created")
 
@@ -126,7 +126,8 @@ def generations(bronze: DataFrame) -> DataFrame:
     Adds ``first_id`` (names the generation), ``born`` (``added``, ``replayed``, or null where the beginning
     is unknown), ``attempt`` (0 before the first), ``state`` (null for events that change none),
     ``from_state``, ``from_ordinal``, ``from_ms``, ``ready_ms`` (when the job last became ready),
-    ``life_name`` (the job's name, if known by then), and the fields of the attempt record (``r``).
+    ``life_name``, ``tags`` (as JSON) and ``limit_key`` of the job, if known by then, and the fields of the
+    attempt record (``r``).
     """
     mine = job_events(bronze)
     # Everything below is by job: rows are shuffled once, and sorted once.
@@ -174,6 +175,8 @@ def generations(bronze: DataFrame) -> DataFrame:
             "_next": fn.lead(fn.struct("first_id", event.alias("value"))).over(of_job),
             "_ready": last(fn.when(event == "waiting", fn.col("at_ms")), of_job),
             "_name": last(fn.col("name"), of_job),
+            "_tags": last(fn.col("r.tags"), of_job),
+            "_key": last(fn.col("r.key"), of_job),
             "_before": fn.last(fn.when(begins, fn.col("_actives")), True).over(of_job),
         }
     )
@@ -183,6 +186,8 @@ def generations(bronze: DataFrame) -> DataFrame:
             "state": _state(event, of_generation("_came"), of_generation("_next")),
             "ready_ms": of_generation("_ready"),
             "life_name": of_generation("_name"),  # `added` has it, and begins a generation
+            "tags": of_generation("_tags"),
+            "limit_key": of_generation("_key"),
         }
     )
     state = fn.when(fn.col("state").isNotNull(), fn.struct("state", "ordinal", "life", "at_ms"))
@@ -197,9 +202,8 @@ def generations(bronze: DataFrame) -> DataFrame:
                 "from_ms": fn.col("_from.at_ms"),
             }
         )
-        .drop(
-            "_actives", "_begun", "_first", "_came", "_next", "_ready", "_name", "_before", "_last", "_from"
-        )
+        .drop("_actives", "_begun", "_first", "_came", "_next", "_ready", "_name", "_tags", "_key")
+        .drop("_before", "_last", "_from")
     )
 
 

@@ -64,6 +64,7 @@ def transitions(
             "from_state",
             fn.col("state").alias("to_state"),
             "legal",
+            fn.col("r.steps").alias("steps"),
             fn.coalesce("from_ordinal", fn.lit(0)).alias("_after"),
             fn.coalesce("from_ms", "at_ms").alias("_since"),
         )
@@ -116,5 +117,6 @@ def transitions(
             "from_state",
             "to_state",
             "legal",
+            "steps",
         )
     )

@@ -1,0 +1,239 @@
+"""Measures what a refresh of silver and gold costs, and that it does not grow with what the lake has.
+
+    python -m benchmarks.lake_growth [--only queues ingests attempts] [--rounds 5] [--check]
+
+Each question has two lakes, whose bronze is written by hand: a small one and a grown one. New jobs arrive in
+both, and both are refreshed, one after the other, ``--rounds`` times after two rounds that are not measured.
+Interleaved rounds see the same load of the machine. The figures are medians of CPU seconds of Python and the
+JVM without its compilers, and of new files and commits; the ratio is that of CPU seconds.
+
+- queues: 20 new jobs in each of 1 and of 100 queues;
+- ingests: 50 new jobs after 4 and after 5 000 batches that were built from and are not compacted;
+- attempts: 1 000 new jobs on an empty day and on a day of 200 000 attempts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from benchmarks.processes import cpu_seconds
+from oxcart.broker.export import ATTEMPTS, EVENTS
+from oxcart.spark.lake.bronze import write_rows
+from oxcart.spark.lake.versions import Change, Lake
+from oxcart.spark.read.entries import rows_of
+from oxcart.spark.session import SETTINGS, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: 2026-11-02, midnight.
+MIDNIGHT = 1_793_577_600_000
+#: The history ends here; new jobs are added after it.
+EVENING = MIDNIGHT + 20 * 3_600_000
+_CHUNK = 10_000
+_WARM = 2
+
+Row = dict[str, Any]
+
+
+class Day:
+    """A day of a queue in the making.
+
+    Args:
+        lake: The lake.
+        queue: The queue.
+    """
+
+    def __init__(self, lake: Lake, queue: str) -> None:
+        self._lake = lake
+        self._queue = queue
+        self._ordinal = self._jobs = 0
+        self._random = random.Random(queue)
+
+    def add(self, jobs: int, since: int, until: int, files: int = 1) -> None:
+        """Publishes the bronze of jobs that begin evenly between two times, in so many files."""
+        for at in range(files):
+            begin = since + (until - since) * at // files
+            end = since + (until - since) * (at + 1) // files
+            share = jobs * (at + 1) // files - jobs * at // files
+            made = write_rows(self._lake, self.batches(share, begin, end))
+            self._lake.publish(Change("ingest", add=[one.file for one in made]))
+
+    def batches(self, jobs: int, since: int, until: int) -> Iterator[Any]:
+        """Yields the bronze of jobs that begin evenly between two times."""
+        rows: list[Row] = []
+        apart = max(1, (until - since) // max(1, jobs))
+        for number in range(jobs):
+            rows += self._life(since + number * apart)
+            if len(rows) >= _CHUNK:
+                yield rows_of(sorted(rows, key=lambda row: row["at_ms"]))
+                rows = []
+        if rows:
+            yield rows_of(sorted(rows, key=lambda row: row["at_ms"]))
+
+    def _life(self, at: int) -> Iterator[Row]:
+        self._jobs += 1
+        number, job = self._jobs, f"job-{self._jobs}"
+        wait, run = self._random.randrange(1, 400), self._random.randrange(1, 3000)
+        yield self._event(at, "added", job, name=f"n{number % 5}")
+        yield self._event(at, "waiting", job)
+        yield self._event(at + wait, "active", job, prev="waiting")
+        end = at + wait + run
+        failed = {"reason": f"user {number} is unknown at 10.0.0.{number % 256}"} if number % 20 == 0 else {}
+        ended = self._event(end, "failed" if failed else "completed", job, prev="active", **failed)
+        yield ended
+        extra = f'{{"began":"{at + wait}","ended":"{end}","worker":"host:1:0","starts":"1"'
+        extra += ',"category":"permanent"}' if failed else "}"
+        record = {"kind": "entry", "life": 1, "job_id": job, "extra": extra, "name": f"n{number % 5}"}
+        yield {
+            **{name: ended[name] for name in ("day", "queue", "entry_id", "at_ms", "event")},
+            **record,
+            **failed,
+            "stream": ATTEMPTS,
+        }
+
+    def _event(self, at: int, event: str, job: str, **fields: Any) -> Row:
+        self._ordinal += 1
+        return {
+            "day": at // 86_400_000,
+            "queue": self._queue,
+            "stream": EVENTS,
+            "kind": "entry",
+            "life": 1,
+            "ordinal": self._ordinal,
+            "entry_id": f"{at}-{self._ordinal}",
+            "at_ms": at,
+            "event": event,
+            "job_id": job,
+            **fields,
+        }
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What grows, from what to what.
+
+    Attributes:
+        name: Its name.
+        small: The sizes of the small lake: queues, ingests and attempts of the day.
+        grown: The sizes of the grown lake.
+        jobs: New jobs per queue and round.
+        bound: The most that the grown lake may cost, as a multiple of the small one.
+    """
+
+    name: str
+    small: tuple[int, int, int]
+    grown: tuple[int, int, int]
+    jobs: int
+    bound: float
+
+
+QUESTIONS = (
+    Question("queues", (1, 4, 100), (100, 4, 100), 20, 2.0),
+    Question("ingests", (1, 4, 5_000), (1, 5_000, 5_000), 50, 1.2),
+    Question("attempts", (1, 4, 100), (1, 4, 200_000), 1_000, 1.3),
+)
+
+
+class Grown:
+    """A lake with a history, which is refreshed round by round.
+
+    Args:
+        spark: The session.
+        root: The lake's folder.
+        sizes: Queues, ingests and attempts of the day.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path, sizes: tuple[int, int, int]) -> None:
+        from oxcart.spark.build.builder import Builder
+
+        queues, ingests, attempts = sizes
+        self._lake = Lake(root)
+        self._days = [Day(self._lake, f"q{number}") for number in range(queues)]
+        self._builder = Builder(spark, self._lake)
+        self._round = 0
+        for day in self._days:
+            day.add(max(1, attempts // queues), MIDNIGHT, EVENING - 60_000, max(1, ingests // queues))
+        self._builder.refresh()
+
+    def measure(self, jobs: int) -> tuple[float, float, float]:
+        """Adds jobs to each queue and refreshes; returns CPU seconds, new files and commits."""
+        begin = EVENING + self._round * 30_000
+        self._round += 1
+        # One batch of the stream has the entries of all queues.
+        rows = (batch for day in self._days for batch in day.batches(jobs, begin, begin + 20_000))
+        self._lake.publish(Change("ingest", add=[one.file for one in write_rows(self._lake, rows)]))
+        before, versions, cpu = set(self._lake.head().files), self._commits(), _cpu()
+        self._builder.refresh()
+        spent = _cpu() - cpu
+        return spent, len(self._lake.head().files.keys() - before), self._commits() - versions
+
+    def _commits(self) -> int:
+        return sum(self._lake.head().tables.values())
+
+
+def ask(spark: SparkSession, folder: Path, question: Question, rounds: int) -> dict[str, float]:
+    """Returns the medians of both lakes, and the ratio of CPU seconds."""
+    lakes = {
+        "small": Grown(spark, folder / "small", question.small),
+        "grown": Grown(spark, folder / "grown", question.grown),
+    }
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in lakes}
+    for number in range(_WARM + rounds):
+        for name, lake in lakes.items():
+            one = lake.measure(question.jobs)
+            if number >= _WARM:
+                found[name].append(one)
+    figures: dict[str, float] = {}
+    for name, rows in found.items():
+        for unit, column in zip(("cpu_s", "files", "commits"), zip(*rows, strict=True), strict=True):
+            figures[f"{name}_{unit}"] = statistics.median(column)
+    return {**figures, "ratio": figures["grown_cpu_s"] / figures["small_cpu_s"]}
+
+
+def _cpu() -> float:
+    return sum(seconds for kind, seconds in cpu_seconds().items() if kind != "JVM compiling")
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=[one.name for one in QUESTIONS])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--check", action="store_true", help="end with 1 where a bound is missed")
+    asked = parser.parse_args()
+    options = f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:-UseDynamicNumberOfCompilerThreads"
+    spark = open_session(asked.master, settings={"spark.driver.extraJavaOptions": options})
+    missed = []
+    print(f"{'':10} {'CPU s':>15} {'new files':>12} {'commits':>12} {'ratio':>7} {'bound':>6}")
+    with tempfile.TemporaryDirectory() as scratch:
+        for one in QUESTIONS:
+            if asked.only and one.name not in asked.only:
+                continue
+            found = ask(spark, Path(scratch, one.name), one, asked.rounds)
+            pairs = [
+                f"{found[f'small_{unit}']:.{digits}f} / {found[f'grown_{unit}']:.{digits}f}"
+                for unit, digits in (("cpu_s", 2), ("files", 0), ("commits", 0))
+            ]
+            print(
+                f"{one.name:10} {pairs[0]:>15} {pairs[1]:>12} {pairs[2]:>12} {found['ratio']:>7.2f} "
+                f"{one.bound:>6.1f}",
+                flush=True,
+            )
+            missed += [one.name] if found["ratio"] > one.bound else []
+    spark.stop()
+    if asked.check and missed:
+        sys.exit(f"over the bound: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Ready questions about the service as a whole: objectives, anomalies, capacity, costs, changes.
+
+They read the views of `oxcart.spark.views`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oxcart.history.reader import LakeReader
+
+Row = dict[str, Any]
+#: Narrows a question to a queue, if one is given, and to days.
+_WHERE = "day >= CAST($day AS DATE) AND ($queue IS NULL OR queue = $queue)"
+
+
+def objectives(reader: LakeReader, queue: str | None = None) -> list[Row]:
+    """Returns how each objective stands now, the one with the least budget first."""
+    text = (
+        "SELECT * EXCLUDE (day, hours_ago) FROM slo WHERE hours_ago = 0 "
+        "AND ($queue IS NULL OR queue = $queue) ORDER BY budget_left, objective"
+    )
+    return reader.sql(text, {"queue": queue}).dicts()
+
+
+def anomalies(reader: LakeReader, since_day: str, queue: str | None = None) -> list[Row]:
+    """Returns the hours since a day that differ from the weeks before, the latest day first."""
+    text = f"SELECT * EXCLUDE (day) FROM anomalies WHERE {_WHERE} ORDER BY day DESC, abs(score) DESC"
+    return reader.sql(text, {"day": since_day, "queue": queue}).dicts()
+
+
+def capacity(reader: LakeReader, since_day: str, queue: str | None = None) -> list[Row]:
+    """Returns the busiest hour of each queue and lane since a day: how many workers it needed."""
+    text = (
+        f"SELECT * EXCLUDE (day) FROM capacity WHERE {_WHERE} "
+        "QUALIFY row_number() OVER (PARTITION BY queue, lane ORDER BY workers DESC, load DESC) = 1 "
+        "ORDER BY workers DESC, queue, lane"
+    )
+    return reader.sql(text, {"day": since_day, "queue": queue}).dicts()
+
+
+def costs(reader: LakeReader, since_day: str, queue: str | None = None, tag: str | None = None) -> list[Row]:
+    """Returns the seconds that workers spent since a day, by queue, job name and tenant; the most first.
+
+    Args:
+        reader: The lake.
+        since_day: The first day.
+        queue: Only of this queue.
+        tag: By the values of this tag too, of attempts that have it.
+    """
+    shown = "queue, name, tenant" if tag is None else "queue, name, tenant, value"
+    text = (
+        f"SELECT {shown}, CAST(sum(attempts) AS BIGINT) AS attempts, round(sum(worker_s), 3) AS worker_s, "
+        f"round(sum(wasted_s), 3) AS wasted_s FROM costs WHERE {_WHERE} AND tag IS NOT DISTINCT FROM $tag "
+        f"GROUP BY {shown} ORDER BY worker_s DESC, {shown}"
+    )
+    return reader.sql(text, {"day": since_day, "queue": queue, "tag": tag}).dicts()
+
+
+def changes(reader: LakeReader, since_day: str, queue: str | None = None) -> list[Row]:
+    """Returns versions that were first seen since a day, each against the one before it; the latest first."""
+    text = f"SELECT * EXCLUDE (day) FROM changes WHERE {_WHERE} ORDER BY day DESC, queue, lane, name, version"
+    return reader.sql(text, {"day": since_day, "queue": queue}).dicts()

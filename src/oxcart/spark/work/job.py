@@ -1,0 +1,63 @@
+"""The job of a Spark application: that of every plain handler, and what Spark adds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from oxcart.engine.running import RunningJob
+from oxcart.engine.sync_running import Link, SyncRunningJob
+from oxcart.spark.work.output import Output
+
+
+class SparkJob(SyncRunningJob):
+    """A claimed job in the driver of a Spark application; handlers ask for it with a parameter named ``job``.
+
+    Attributes:
+        ui: The address of Spark's user interface, or None if it is off.
+        application: Spark's id of the application.
+        outputs: What the attempt publishes when it succeeds.
+        reports: Whether the handler reports progress itself, so that Spark's stages are not reported.
+    """
+
+    __slots__ = ("application", "outputs", "reports", "ui")
+
+    def __init__(self, job: RunningJob, link: Link) -> None:
+        super().__init__(job, link)
+        self.ui: str | None = None
+        self.application: str | None = None
+        self.outputs: list[Output] = []
+        self.reports = False
+
+    def output(self, path: str | Path) -> str:
+        """Returns a folder of this attempt in place of ``path``; it gets that name when the job succeeds.
+
+        What was at ``path`` before is replaced as a whole then. An attempt that fails, is cancelled or is
+        killed leaves ``path`` as it was, and the next attempt removes what it left beside it.
+
+        Args:
+            path: A path of a file system that the driver and all executors share. Its parent must exist or be
+                creatable.
+
+        Raises:
+            ValidationError: It is a URL of another kind of storage, or was asked for before.
+        """
+        made = Output.make(path, self.id, self.fencing, self.fence)
+        for other in self.outputs:
+            other.check_beside(made)
+        made.clear()
+        self.outputs.append(made)
+        return str(made.staging)
+
+    def update_progress(self, progress: Any, message: str | None = None) -> None:
+        """Writes the job's progress; from now on the progress of stages is not written.
+
+        Args:
+            progress: A number from 0 to 100, or an object.
+            message: Text beside it.
+
+        Raises:
+            ValidationError: The progress or the message is out of its bounds; nothing was written.
+        """
+        self.reports = True
+        super().update_progress(progress, message)
