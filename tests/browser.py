@@ -20,6 +20,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -58,6 +59,9 @@ _FLAGS = (
 _FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><dir>{folder}</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
 """
+
+#: The codes of keys that are not letters or digits.
+_CODES = {"Enter": 13, "Tab": 9, "Escape": 27, " ": 32}
 
 #: The position of an element; empty while it is missing, moves, or is covered.
 _STANDS = """(async () => {
@@ -141,6 +145,14 @@ def _from_npm() -> Path | None:
 
 class BrowserError(Exception):
     """The browser refused a command, or code in a page threw."""
+
+
+class Navigated(BrowserError):
+    """The page was left while the browser answered."""
+
+
+#: What the browser says of a page that was left.
+_AWAY = re.compile("navigated or closed|context was destroyed|Cannot find context")
 
 
 class Browser:
@@ -230,7 +242,8 @@ class Browser:
         self.wait(lambda: number in self._answers, method, limit)
         answer = self._answers.pop(number)
         if "error" in answer:
-            raise BrowserError(f"{method}: {answer['error']['message']}")
+            text = answer["error"]["message"]
+            raise (Navigated if _AWAY.search(text) else BrowserError)(f"{method}: {text}")
         return answer["result"]
 
     def wait(self, condition: Any, what: str, limit: float = _LIMIT) -> None:
@@ -304,8 +317,15 @@ class Page:
         return answer["result"].get("value")
 
     def wait_for(self, script: str, limit: float = _LIMIT) -> None:
-        """Waits until an expression of JavaScript is true."""
-        wait_until(lambda: self.evaluate(script), script, limit)
+        """Waits until an expression of JavaScript is true, on this page or on the one that follows it."""
+        wait_until(lambda: self._settled(script), script, limit)
+
+    def _settled(self, script: str) -> Any:
+        """Returns the value of an expression, or None while the page is being left."""
+        try:
+            return self.evaluate(script)
+        except Navigated:
+            return None
 
     def text(self, selector: str = "body") -> str:
         """The text that an element shows."""
@@ -323,7 +343,7 @@ class Page:
         place: list[float] = []
 
         def stands() -> bool:
-            place[:] = self.evaluate(_STANDS.replace("FOUND", found))
+            place[:] = self._settled(_STANDS.replace("FOUND", found)) or []
             return bool(place)
 
         wait_until(stands, f"{text or selector} can be clicked", _LIMIT)
@@ -334,6 +354,20 @@ class Page:
     def type(self, selector: str, text: str) -> None:
         """Types text into a field."""
         self.click(selector)
+        self.call("Input.insertText", text=text)
+
+    def press(self, *keys: str) -> None:
+        """Presses keys one after the other, on whatever has the focus: ``j``, ``/``, ``Enter``, ``Tab``."""
+        for key in keys:
+            text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+            code = _CODES.get(key, ord(key.upper()) if key.isalnum() and len(key) == 1 else 0)
+            shared: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
+            down = "keyDown" if text else "rawKeyDown"
+            self.call("Input.dispatchKeyEvent", type=down, text=text, **shared)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **shared)
+
+    def write(self, text: str) -> None:
+        """Types text where the focus is."""
         self.call("Input.insertText", text=text)
 
     def screenshot(self, path: Path) -> None:

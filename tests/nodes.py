@@ -77,10 +77,24 @@ def installed(version: str = "v5") -> Path:
         return install(folder)
 
 
+def with_telemetry(version: str) -> Path:
+    """Return the folder of BullMQ `v5` or `v6` with its telemetry, installed on first use."""
+    name = f"otel{version[1:]}"
+    with locked(name):
+        return install(NODE_FOLDER / name)
+
+
 def bull_board() -> Path:
     """Return the folder of bull-board, installed on first use."""
     with locked("board"):
         return install(NODE_FOLDER / "board")
+
+
+def axe() -> str:
+    """Return the script of axe-core, installed on first use."""
+    with locked("axe"):
+        folder = install(NODE_FOLDER / "axe")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
 
 
 def install(folder: Path) -> Path:
@@ -142,12 +156,13 @@ class NodeDriver:
         self.version = ""
 
     @classmethod
-    async def start(cls, folder: Path, url: str, prefix: str = "bull") -> Self:
+    async def start(cls, folder: Path, url: str, prefix: str = "bull", *, traced: bool = False) -> Self:
         """Start Node with the BullMQ of the folder, connected to the server at the url."""
         process = await asyncio.create_subprocess_exec(
             "node",
             str(NODE_FOLDER / "driver.js"),
             str(folder),
+            *(["traced"] if traced else []),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_LIMIT,

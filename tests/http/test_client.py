@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from oxcart import PermanentError, Queue, Worker
 from oxcart.errors import ApiRefused, BrokerUnavailable, JobFailed, JobNotFound, ResultTimeout
-from oxcart.http import Client
+from oxcart.http import Client, SyncClient
 from tests.http.conftest import Serve
 from tests.servers import free_port
 
@@ -20,7 +20,7 @@ from tests.servers import free_port
 @pytest_asyncio.fixture
 async def client(queue: Queue, serve: Serve) -> AsyncIterator[Client]:
     """A client of an API that needs a token."""
-    served = await serve(queue, tokens={"the-token-of-a-test": "operate"})
+    served = await serve(queue, tokens={"the-token-of-a-test": "operator"})
     async with Client(str(served.base_url), token="the-token-of-a-test") as made:
         yield made
 
@@ -131,3 +131,22 @@ async def test_an_answer_of_something_else_is_refused() -> None:
     async with httpx.AsyncClient(transport=httpx.MockTransport(page)) as http:
         with pytest.raises(ApiRefused, match="502 unknown"):
             await Client("http://proxy", http=http).get("1")
+
+
+async def test_the_client_for_code_that_blocks(queue: Queue, serve: Serve) -> None:
+    served = await serve(queue)
+
+    def use() -> None:
+        with SyncClient(str(served.base_url)) as jobs:
+            events = jobs.events(since="q=0-0")
+            job = jobs.add("welcome", {"to": "ada"})
+            assert next(iter(events)).job_id == job.id
+            assert jobs.get(job.id, payload=True).payload == {"to": "ada"}
+            assert jobs.list(type="welcome").count == 1
+            assert jobs.cancel(job.id).state == "cancelled"
+            with pytest.raises(JobFailed):
+                jobs.result(job.id, "1s")
+            jobs.remove(job.id)
+            assert jobs.add_many([("welcome", None)]).accepted == 1
+
+    await asyncio.to_thread(use)

@@ -2,7 +2,7 @@
 /*
  * One long-lived Node process that drives the real BullMQ for the tests.
  *
- *   node driver.js <folder that holds node_modules/bullmq>
+ *   node driver.js <folder that holds node_modules/bullmq> [traced]
  *
  * It reads one JSON command per line from stdin and answers with one JSON line:
  *   {"id": 1, "op": "add", "args": {...}}  ->  {"id": 1, "result": ...}
@@ -27,6 +27,8 @@ const version = require(
 const ioredis = require(require.resolve('ioredis', { paths: [folder] }));
 const Redis = ioredis.default || ioredis;
 const { Queue, Worker, QueueEvents, FlowProducer, Job } = bullmq;
+const telemetry = process.argv[3] === 'traced' ? require('./telemetry.js')(folder) : null;
+const traced = telemetry ? { telemetry: telemetry.bullmq } : {};
 
 // stdout belongs to the answers.
 console.log = console.error;
@@ -93,7 +95,7 @@ function quiet(emitter) {
 async function queueOf(name, options = {}) {
   if (!queues.has(name)) {
     const queue = quiet(
-      new Queue(name, { connection, prefix, skipMetasUpdate: true, ...options }),
+      new Queue(name, { connection, prefix, skipMetasUpdate: true, ...traced, ...options }),
     );
     queues.set(name, queue);
   }
@@ -117,7 +119,7 @@ async function workerOf(name, options = {}) {
 
 function producer() {
   if (!flows) {
-    flows = quiet(new FlowProducer({ connection, prefix }));
+    flows = quiet(new FlowProducer({ connection, prefix, ...traced }));
   }
   return flows;
 }
@@ -592,7 +594,7 @@ const ops = {
         }
         return data.result === undefined ? null : data.result;
       },
-      { connection, prefix, ...options },
+      { connection, prefix, ...traced, ...options },
     );
     worker.on('completed', job => {
       record.completed.push(job.id);
@@ -746,6 +748,10 @@ function opened(kind, queue) {
 }
 
 Object.assign(ops, require('./operations.js')({ queueOf, opened }));
+
+// With `traced`: the ended spans, and a command below a span of the test's own.
+ops.spans = async () => telemetry.spans();
+ops.below = async ({ name, command, args }) => telemetry.below(name, () => ops[command](args));
 
 // ---------------------------------------------------------------------------------- the pipe
 

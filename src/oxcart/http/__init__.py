@@ -1,4 +1,4 @@
-"""The HTTP API: ``app`` serves queues, ``Client`` calls such a server.
+"""The HTTP API: ``app`` serves queues, ``Client`` and ``SyncClient`` call such a server.
 
 Needs the packages of ``pip install 'oxcart[web]'``.
 """
@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oxcart.http.application import app
     from oxcart.http.client import Client
+    from oxcart.http.sync_client import SyncClient
 
-_PLACES = {"Client": "oxcart.http.client", "app": "oxcart.http.application"}
+_PLACES = {
+    "Client": "oxcart.http.client",
+    "SyncClient": "oxcart.http.sync_client",
+    "app": "oxcart.http.application",
+}
 
-__all__ = ["Client", "app"]
+__all__ = ["Client", "SyncClient", "app"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,178 +1,239 @@
-"""Who may call which route: roles, tokens, and the guard of all routes.
+"""Which caller may use which route: the guard of all routes.
 
-Each role includes the ones before it: read, submit, operate, admin. Every route names the role that it needs
-in its ``opt``; a route without one is open to all, as health checks are.
+Every route names the role that it needs in its ``opt``; a route that names none is closed. The guard finds
+the caller: by a key or token, by a session of the dashboard, by a header of a trusted proxy, or, without any
+keys, because the request comes from this machine. A route then receives only the queues on which the caller
+has the role (`Service.seen_by`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from litestar.connection import ASGIConnection
+from litestar import Request
+from litestar.enums import RequestEncodingType
 from litestar.handlers.base import BaseRouteHandler
 
+from oxcart.http.credentials import Caller, Connection, Credentials
 from oxcart.http.errors import ApiError
+from oxcart.http.rates import Rates
+from oxcart.http.sessions import CSRF_FIELD, CSRF_HEADER, Sessions
+from oxcart.model.access import Grant, Role, parse_grants
 from oxcart.model.errors import ValidationError
 
-#: The shortest token, in characters.
-SHORTEST = 16
-
-_HASHED = "sha256:"
-
-
-class Role(IntEnum):
-    """What a caller may do; a higher role includes the lower ones."""
-
-    READ = 1
-    SUBMIT = 2
-    OPERATE = 3
-    ADMIN = 4
-
-    @classmethod
-    def parse(cls, text: str) -> Role:
-        """Reads the name of a role.
-
-        Raises:
-            ValidationError: There is no such role.
-        """
-        try:
-            return cls[text.upper()]
-        except KeyError:
-            raise ValidationError("role", "one of read, submit, operate, admin", text) from None
-
-
 #: The ``opt`` of a route that needs a role.
-READ: dict[str, Any] = {"role": Role.READ}
-SUBMIT: dict[str, Any] = {"role": Role.SUBMIT}
-OPERATE: dict[str, Any] = {"role": Role.OPERATE}
+READ: dict[str, Any] = {"role": Role.OBSERVER}
+SUBMIT: dict[str, Any] = {"role": Role.SUBMITTER}
+OPERATE: dict[str, Any] = {"role": Role.OPERATOR}
 ADMIN: dict[str, Any] = {"role": Role.ADMIN}
 #: The ``opt`` of a route that is open to all.
 OPEN: dict[str, Any] = {"role": None}
 
+#: Methods that change nothing.
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+#: Failed attempts to name a key per second and address in the long run, and at once.
+FAILED_RATE, FAILED_BURST = 1.0, 20.0
 
-class Tokens:
-    """The tokens of an API with their roles. Only their hashes are kept.
+_EVERYTHING = (Grant(Role.ADMIN),)
+
+
+class Forward:
+    """Trusts a proxy that has checked the user and names it in a header.
 
     Args:
-        tokens: The role of each token. A token is at least 16 characters, or ``sha256:`` and the hash of one.
-    """
-
-    def __init__(self, tokens: Mapping[str, str] | None = None) -> None:
-        self._hashes: list[tuple[bytes, Role]] = [
-            (_hash(token), Role.parse(role)) for token, role in (tokens or {}).items()
-        ]
-
-    def __bool__(self) -> bool:
-        return bool(self._hashes)
-
-    def role_of(self, token: str) -> Role | None:
-        """Returns the highest role of a token, or None. The time does not depend on the token."""
-        given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        found: Role | None = None
-        for known, role in self._hashes:
-            if hmac.compare_digest(known, given) and (found is None or role > found):
-                found = role
-        return found
-
-
-def parse_tokens(lines: Iterable[str], field: str = "token") -> dict[str, str]:
-    """Reads tokens as ``ROLE:TOKEN``; empty lines and lines that begin with ``#`` are skipped.
+        header: The header with the user, for example ``X-Forwarded-User``.
+        trusted: Addresses or networks of the proxies. From elsewhere the header is ignored.
+        grants: What each user may do, as ``operator@emails*``; several are separated by commas.
+        default: What other users may do; None to refuse them.
 
     Raises:
-        ValidationError: A line has another form. The message does not contain the token.
+        ValidationError: There is no address, or a value has another form.
     """
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        role, separator, token = text.partition(":")
-        if not separator:
-            raise ValidationError(field, "ROLE:TOKEN", f"line {number}")
-        _hash(token.strip())
-        found[token.strip()] = Role.parse(role.strip()).name.lower()
-    return found
 
-
-def read_tokens(path: Path) -> dict[str, str]:
-    """Reads a file of tokens, one ``ROLE:TOKEN`` per line.
-
-    Raises:
-        ValidationError: The file cannot be read, or a line has another form.
-    """
-    try:
-        return parse_tokens(path.read_text("utf-8").splitlines(), "token file")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValidationError("token file", "a readable text file", str(path)) from error
-
-
-def _hash(token: str) -> bytes:
-    if token.startswith(_HASHED):
+    def __init__(
+        self,
+        header: str,
+        trusted: Iterable[str],
+        *,
+        grants: Mapping[str, str] | None = None,
+        default: str | None = None,
+    ) -> None:
+        self.header = header.strip().lower()
+        if not self.header:
+            raise ValidationError("forward header", "the name of a header", header)
         try:
-            digest = bytes.fromhex(token[len(_HASHED) :])
+            self._networks = [ipaddress.ip_network(one) for one in trusted]
+        except ValueError as error:
+            raise ValidationError(
+                "forward trusted", "addresses or networks such as 10.0.0.0/8", str(error)
+            ) from None
+        if not self._networks:
+            raise ValidationError("forward trusted", "at least one address or network", [])
+        self._grants = {user: parse_grants(text.split(",")) for user, text in (grants or {}).items()}
+        self._default = None if default is None else parse_grants(default.split(","))
+
+    def user(self, connection: Connection) -> str | None:
+        """Returns the user that a trusted proxy names, or None."""
+        given = connection.headers.getall(self.header, [])
+        client = connection.client
+        # Of a header that is given twice, one may be the caller's own.
+        if len(given) != 1 or not given[0].strip() or client is None:
+            return None
+        name: str = given[0].strip()
+        try:
+            address = ipaddress.ip_address(client.host)
         except ValueError:
-            digest = b""
-        if len(digest) != hashlib.sha256().digest_size:
-            raise ValidationError("token", "sha256: and 64 hexadecimal digits", "another text")
-        return digest
-    if len(token) < SHORTEST:
-        raise ValidationError("token", f"at least {SHORTEST} characters", f"{len(token)} characters")
-    return hashlib.sha256(token.encode()).digest()
+            return None
+        if "," in name or not any(address in network for network in self._networks):
+            return None
+        return name
+
+    def grants_of(self, user: str) -> tuple[Grant, ...] | None:
+        """Returns what a user may do, or None if nothing."""
+        return self._grants.get(user, self._default)
 
 
 class Guard:
     """Checks every request before its route runs.
 
     Args:
-        tokens: The tokens. Without any, only callers on this machine are let in, as admins.
-        trusted: Whether all callers are let in without a token, because something in front checks them.
+        credentials: The keys. Without any, only callers on this machine are let in, as admins.
+        sessions: The sessions of the dashboard.
+        trusted: Whether all callers are let in without a key, because something in front checks them.
+        forward: The proxy that names users, or None.
+        origins: Sites whose pages may call the API.
+        rates: How often each key may call.
     """
 
-    def __init__(self, tokens: Tokens, *, trusted: bool = False) -> None:
-        self._tokens = tokens
+    def __init__(
+        self,
+        credentials: Credentials,
+        sessions: Sessions,
+        *,
+        trusted: bool = False,
+        forward: Forward | None = None,
+        origins: Iterable[str] = (),
+        rates: Rates | None = None,
+    ) -> None:
+        self._credentials = credentials
+        self._sessions = sessions
         self._trusted = trusted
+        self._forward = forward
+        self._origins = frozenset(origins)
+        self._rates = rates or Rates(None, 1)
+        self._failures = Rates(FAILED_RATE, FAILED_BURST)
 
-    def __call__(self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
         """Lets a request through, or raises.
 
         Raises:
-            ApiError: 401 without a known token, 403 without the role.
+            ApiError: 401 without a known key, 403 without the role, 429 for too many requests.
         """
         # A route that names no role at all is closed, so that a forgotten one is not open.
         needed: Role | None = handler.opt.get("role", Role.ADMIN)
+        scope: Any = connection.scope
         if needed is None:
+            if handler.opt.get("from_page") and scope["method"] not in SAFE:
+                self.check_site(connection)
             return
-        role = self._role(connection)
-        if role < needed:
-            message = f"this needs the role {needed.name.lower()}; the token has {role.name.lower()}"
-            raise ApiError(403, "forbidden", message)
+        caller = await self.identify(connection)
+        scope["oxcart.caller"], scope["oxcart.needed"] = caller, needed
+        if caller.kind not in ("local", "trusted"):
+            self._rates.take(caller.id)
+        if caller.role < needed:
+            raise ApiError(403, "forbidden", f"this needs the role {needed}; the caller has {caller.role}")
+        if scope["method"] not in SAFE and caller.kind != "key":
+            self.check_site(connection)
+            if caller.csrf is not None:
+                await _check_csrf(connection, caller.csrf)
 
-    def _role(self, connection: ASGIConnection[Any, Any, Any, Any]) -> Role:
-        if self._tokens:
-            role = self._tokens.role_of(_token(connection))
-            if role is None:
-                raise ApiError(401, "unauthorized", "pass a token: Authorization: Bearer … or X-API-Key: …")
-            return role
-        if not self._trusted:
-            _check_local(connection)
-        return Role.ADMIN
+    async def identify(self, connection: Connection) -> Caller:
+        """Returns who sent a request.
+
+        Raises:
+            ApiError: 401 without a known key, 403 for a caller of another machine.
+        """
+        given = _token(connection)
+        if not given:
+            found = await self._sessions.find(connection, self._credentials) or await self._forwarded(
+                connection
+            )
+            if found is not None:
+                return found
+        if self._trusted:
+            # A known key limits its caller; another one may be meant for the application around this one.
+            known = await self._credentials.find(given) if given else None
+            return known or Caller(id="trusted", kind="trusted", grants=_EVERYTHING)
+        if await self._credentials.are_required():
+            return await self.by_key(connection, given)
+        if self._forward is not None:
+            raise ApiError(401, "unauthorized", "sign in at the proxy in front of this server")
+        _check_local(connection)
+        return Caller(id="local", kind="local", grants=_EVERYTHING)
+
+    async def by_key(self, connection: Connection, text: str) -> Caller:
+        """Returns the caller with a key or token.
+
+        Raises:
+            ApiError: 401 if it is unknown, 429 after too many such attempts from the address.
+        """
+        found = await self._credentials.find(text) if text else None
+        if found is None:
+            client = connection.client
+            if text:
+                self._failures.take("" if client is None else client.host)
+            raise ApiError(401, "unauthorized", "pass a key: Authorization: Bearer … or X-API-Key: …")
+        return found
+
+    async def _forwarded(self, connection: Connection) -> Caller | None:
+        if self._forward is None or (user := self._forward.user(connection)) is None:
+            return None
+        grants = self._forward.grants_of(user)
+        if grants is None:
+            raise ApiError(403, "forbidden", "the user has no role here")
+        csrf = await self._sessions.csrf(f"forward:{user}")
+        return Caller(id=user, name=user, kind="forward", grants=grants, csrf=csrf)
+
+    def check_site(self, connection: Connection) -> None:
+        """Refuses requests that a page of another site sent.
+
+        Raises:
+            ApiError: 403 for such a request.
+        """
+        origin = connection.headers.get("origin")
+        if origin is not None and origin in self._origins:
+            return
+        site = connection.headers.get("sec-fetch-site")
+        if site is None and origin is not None:
+            same = urlsplit(origin).netloc == connection.headers.get("host")
+            site = "same-origin" if same else "cross-site"
+        if site not in (None, "same-origin", "none"):
+            raise ApiError(403, "forbidden", "requests of other sites are not served")
 
 
-def _token(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+async def _check_csrf(connection: Connection, expected: str) -> None:
+    given = connection.headers.get(CSRF_HEADER, "")
+    if not given and isinstance(connection, Request):
+        kind = connection.content_type[0]
+        if kind in (RequestEncodingType.URL_ENCODED, RequestEncodingType.MULTI_PART):
+            given = str((await connection.form()).get(CSRF_FIELD, ""))
+    if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode()):
+        message = f"the request needs the session's token in {CSRF_HEADER}; GET /api/v1/session has it"
+        raise ApiError(403, "forbidden", message)
+
+
+def _token(connection: Connection) -> str:
     kind, _, value = connection.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return value.strip()
     return connection.headers.get("x-api-key", "")
 
 
-def _check_local(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+def _check_local(connection: Connection) -> None:
     """Refuses callers of other machines, and pages of other sites in a local browser.
 
     A page can send simple requests to any address, and can make a name of its own lead to this machine; the
@@ -180,10 +241,10 @@ def _check_local(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     """
     client = connection.client
     if client is None or not is_loopback(client.host):
-        raise ApiError(403, "forbidden", "without tokens only this machine is served")
+        raise ApiError(403, "forbidden", "without keys only this machine is served")
     host = urlsplit(f"//{connection.headers.get('host', '')}").hostname or ""
     if not is_loopback(host):
-        raise ApiError(403, "forbidden", "without tokens only requests to localhost are served")
+        raise ApiError(403, "forbidden", "without keys only requests to localhost are served")
     origin = connection.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != connection.headers.get("host"):
         raise ApiError(403, "forbidden", "requests of other sites are not served")

@@ -21,6 +21,7 @@ import msgspec
 from oxcart.http.refused import ApiRefused
 from oxcart.http.times import parse_go_ms
 from oxcart.http.values import BatchAnswer, JobBody, Page, Result, Waited
+from oxcart.model import payload
 from oxcart.model.duration import Duration
 from oxcart.model.errors import (
     BrokerUnavailable,
@@ -124,7 +125,7 @@ class Client:
             payload: Its payload, any JSON value.
             **options: As in `AddOptions`.
         """
-        return await self._call("POST", "/jobs", JobBody, _row(job_type, payload, options))
+        return await self.call("POST", "/jobs", JobBody, _row(job_type, payload, options))
 
     async def add_many(
         self, jobs: Iterable[tuple[str, Any] | tuple[str, Any, AddOptions]], *, atomic: bool = True
@@ -136,7 +137,7 @@ class Client:
             atomic: Whether one wrong job refuses all. Otherwise ``results`` has the error of each.
         """
         rows = [_row(row[0], row[1], row[2] if len(row) > 2 else {}) for row in jobs]
-        return await self._call("POST", "/jobs/batch", BatchAnswer, {"jobs": rows, "atomic": atomic})
+        return await self.call("POST", "/jobs/batch", BatchAnswer, {"jobs": rows, "atomic": atomic})
 
     async def get(self, job_id: str, *, payload: bool = False) -> JobBody:
         """Returns a job as it is now.
@@ -149,7 +150,7 @@ class Client:
             JobNotFound: There is no such job.
         """
         params = {"payload": "true"} if payload else {}
-        return await self._call("GET", _path(job_id), JobBody, params=params, job_id=job_id)
+        return await self.call("GET", _path(job_id), JobBody, params=params, job_id=job_id)
 
     async def list(self, **filters: Any) -> Page:
         """Returns a page of jobs, latest change first.
@@ -157,7 +158,7 @@ class Client:
         Args:
             **filters: The parameters of ``GET /api/v1/jobs``: state, type, queue, tag, limit, cursor, ….
         """
-        return await self._call("GET", "/jobs", Page, params=filters)
+        return await self.call("GET", "/jobs", Page, params=filters)
 
     async def cancel(self, job_id: str, reason: str = "", *, force: bool = False) -> JobBody:
         """Cancels a job; ``force`` ends a running one at once.
@@ -167,7 +168,7 @@ class Client:
             ApiRefused: It has ended (409).
         """
         body = {"reason": reason, "force": force}
-        return await self._call("POST", _path(job_id, "/cancel"), JobBody, body, job_id=job_id)
+        return await self.call("POST", _path(job_id, "/cancel"), JobBody, body, job_id=job_id)
 
     async def retry(self, job_id: str, *, reset: bool = False) -> JobBody:
         """Lets a job run again that failed or is a dead letter; ``reset`` resets its attempts.
@@ -177,7 +178,7 @@ class Client:
             ApiRefused: It is in another state (409).
         """
         body = {"reset_attempts": reset}
-        return await self._call("POST", _path(job_id, "/retry"), JobBody, body, job_id=job_id)
+        return await self.call("POST", _path(job_id, "/retry"), JobBody, body, job_id=job_id)
 
     async def remove(self, job_id: str) -> None:
         """Removes a job that no worker runs.
@@ -186,14 +187,15 @@ class Client:
             JobNotFound: There is no such job.
             ApiRefused: A worker runs it (409).
         """
-        await self._send("DELETE", _path(job_id), job_id=job_id)
+        await self.send("DELETE", _path(job_id), job_id=job_id)
 
-    async def result(self, job_id: str, timeout: Duration = 30) -> Any:
+    async def result(self, job_id: str, timeout: Duration = 30, *, queue: str | None = None) -> Any:
         """Waits for the result of a job.
 
         Args:
             job_id: The job.
             timeout: How long to wait; more than a minute is several calls.
+            queue: Its queue, if the id does not lead to it.
 
         Raises:
             JobFailed: It failed for good.
@@ -203,11 +205,12 @@ class Client:
         left = parse_go_ms(timeout, "timeout")
         while True:
             part = min(left, LONGEST_WAIT_MS)
-            waited = await self._call(
+            waited = await self.call(
                 "POST",
                 _path(job_id, "/wait"),
                 Waited,
                 {"timeout": f"{part}ms"},
+                params={} if queue is None else {"queue": queue},
                 job_id=job_id,
                 extra=part / 1000,
             )
@@ -239,7 +242,7 @@ class Client:
         except httpx.TransportError as error:
             raise BrokerUnavailable(f"the event stream of {self._url} broke off: {error}") from error
 
-    async def _call(
+    async def call(
         self,
         method: str,
         path: str,
@@ -250,10 +253,11 @@ class Client:
         job_id: str | None = None,
         extra: float = 0.0,
     ) -> T:
-        answer = await self._send(method, path, body, params=params, job_id=job_id, extra=extra)
+        """Sends a request to a path below ``/api/v1``, and decodes the answer; see `send`."""
+        answer = await self.send(method, path, body, params=params, job_id=job_id, extra=extra)
         return msgspec.json.decode(answer.content, type=kind)
 
-    async def _send(
+    async def send(
         self,
         method: str,
         path: str,
@@ -263,6 +267,16 @@ class Client:
         job_id: str | None = None,
         extra: float = 0.0,
     ) -> httpx.Response:
+        """Sends a request to a path below ``/api/v1``, for routes without a method here.
+
+        Args:
+            method: The HTTP method.
+            path: The path, for example ``/queues/emails/pause``.
+            body: The body, any JSON value.
+            params: Parameters of the query.
+            job_id: The job of the path: a 404 raises `JobNotFound` then.
+            extra: Seconds that the answer may take longer, on purpose.
+        """
         content = None if body is None else msgspec.json.encode(body)
         headers = {**self._headers, "Content-Type": "application/json"}
         try:
@@ -318,7 +332,7 @@ def _value(job_id: str, result: Result | None) -> Any:
         raise JobNotFound(job_id)
     if not result.success:
         raise JobFailed(job_id, result.error or "", None, result.error_category)
-    return None if result.output is None else msgspec.json.decode(base64.b64decode(result.output))
+    return None if result.output is None else payload.decode(base64.b64decode(result.output))
 
 
 async def _events(lines: AsyncIterator[str]) -> AsyncIterator[JobEvent]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import get, post
+from litestar import Response, get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
 from oxcart.broker.port.results import DeadDone
+from oxcart.broker.progress import OnProgress
 from oxcart.dead_letters import Which
 from oxcart.http import values
 from oxcart.http.access import ADMIN, OPERATE, READ
+from oxcart.http.audit import note
 from oxcart.http.listing import MAX_PAGE, Tag, tags_of
-from oxcart.http.queues import MAX_CHANGED, MAX_IDS
+from oxcart.http.operations import Operation
+from oxcart.http.queues import MAX_CHANGED, MAX_IDS, Background, bulk
 from oxcart.http.routes import Api, answers
 from oxcart.http.times import parse_go_ms
 from oxcart.model.errors import ValidationError
@@ -82,30 +85,50 @@ async def dead_letters(
     "/api/v1/queues/{name:str}/dead-letters/replay",
     summary="Replay dead letters",
     status_code=200,
-    responses=answers(404, ok=(200, DeadAnswer, "How many were replayed.")),
+    responses=answers(
+        404,
+        ok=(200, DeadAnswer, "How many were replayed."),
+        also=(202, Operation, "The operation that goes on in the background."),
+    ),
     opt=OPERATE,
 )
-async def replay(service: Api, name: FromPath[str], data: JSONBody[ReplayOptions]) -> DeadAnswer:
+async def replay(
+    service: Api, name: FromPath[str], data: JSONBody[ReplayOptions], background: Background = False
+) -> Response[DeadAnswer | Operation]:
     """Lets dead letters that match run again, oldest first, at most 10 000 per call."""
-    letters = service.queue(name).dead_letters
-    done = await letters.replay_all(
-        reset=data.reset_attempts, dry_run=data.dry_run, limit=_limit(data), **_which(data)
-    )
-    return _answer(done, data)
+    letters, which, most = service.queue(name).dead_letters, _which(data), _limit(data)
+
+    async def work(progress: OnProgress) -> DeadAnswer:
+        done = await letters.replay_all(
+            reset=data.reset_attempts, dry_run=data.dry_run, limit=most, progress=progress, **which
+        )
+        return _answer(done, data)
+
+    return await bulk(service, name, "replay", background, work)
 
 
 @post(
     "/api/v1/queues/{name:str}/dead-letters/purge",
     summary="Remove dead letters",
     status_code=200,
-    responses=answers(404, ok=(200, DeadAnswer, "How many were removed.")),
+    responses=answers(
+        404,
+        ok=(200, DeadAnswer, "How many were removed."),
+        also=(202, Operation, "The operation that goes on in the background."),
+    ),
     opt=ADMIN,
 )
-async def purge(service: Api, name: FromPath[str], data: JSONBody[Choice]) -> DeadAnswer:
+async def purge(
+    service: Api, name: FromPath[str], data: JSONBody[Choice], background: Background = False
+) -> Response[DeadAnswer | Operation]:
     """Removes dead letters that match for good, at most 10 000 per call."""
-    letters = service.queue(name).dead_letters
-    done = await letters.purge_all(dry_run=data.dry_run, limit=_limit(data), **_which(data))
-    return _answer(done, data)
+    letters, which, most = service.queue(name).dead_letters, _which(data), _limit(data)
+
+    async def work(progress: OnProgress) -> DeadAnswer:
+        done = await letters.purge_all(dry_run=data.dry_run, limit=most, progress=progress, **which)
+        return _answer(done, data)
+
+    return await bulk(service, name, "purge", background, work)
 
 
 def _limit(data: Choice) -> int:
@@ -130,6 +153,7 @@ def _seconds(value: Any, field: str) -> float | None:
 
 
 def _answer(done: DeadDone, data: Choice) -> DeadAnswer:
+    note(matched=done.matched, changed=done.done, dry_run=data.dry_run)
     return DeadAnswer(matched=done.matched, changed=done.done, ids=done.ids[:MAX_IDS], dry_run=data.dry_run)
 
 

@@ -6,6 +6,7 @@ import logging
 import reprlib
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from litestar import MediaType, Request, Response
@@ -69,11 +70,13 @@ class ApiError(Exception):
     Attributes:
         status: The HTTP status.
         problem: The body.
+        headers: Headers of the answer.
     """
 
     def __init__(self, status: int, code: Code, message: str, *details: Detail) -> None:
         super().__init__(message)
         self.status = status
+        self.headers: dict[str, str] = {}
         self.problem = Problem(code, message, list(details))
 
 
@@ -161,15 +164,30 @@ def _ours(error: errors.OxcartError, code: Code) -> Problem:
     return made
 
 
-def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
-    """Answers a request with an error; logs an unexpected one with its stack."""
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody | None]:
+    """Answers a request with an error; logs an unexpected one with its stack.
+
+    A browser that opens a page without a session is led to the form to sign in.
+    """
     status, problem = problem_of(error)
     problem = msgspec.structs.replace(problem, request_id=request.scope.get("oxcart.request_id", ""))
     if status == 500:
         log.error(
             "request %s failed: %s %s", problem.request_id, request.method, request.url.path, exc_info=error
         )
+    if status == 401 and request.method == "GET" and _is_page(request):
+        after = f"{request.scope['path']}?{request.scope['query_string'].decode('latin-1')}".rstrip("?")
+        root = request.scope.get("oxcart.root", "")
+        where = f"{root}/sign-in?next={quote(after, safe='')}"
+        return Response(None, status_code=303, headers={"Location": where})
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if isinstance(error, ApiError):
+        headers |= error.headers
     if status == 405 and isinstance(error, HTTPException):
         headers |= {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
     return Response(ErrorBody(problem), status_code=status, media_type=MediaType.JSON, headers=headers)
+
+
+def _is_page(request: Request[Any, Any, Any]) -> bool:
+    is_api = request.scope["path"].startswith(("/api/", "/metrics"))
+    return not is_api and "text/html" in request.headers.get("accept", "")

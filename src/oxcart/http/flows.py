@@ -1,24 +1,91 @@
-"""The routes of jobs that wait for others: the tree below a job, and its dependents."""
+"""The routes of jobs that wait for others: add a graph, read the tree below a job, and its dependents."""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Annotated
 
 import msgspec
-from litestar import get
-from litestar.params import FromPath, QueryParameter
+from litestar import get, post
+from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
-from oxcart.http import values
-from oxcart.http.access import READ
+from oxcart.graph import Graph
+from oxcart.http import submission, values
+from oxcart.http.access import READ, SUBMIT
 from oxcart.http.errors import not_found
 from oxcart.http.jobs import QueueParameter
 from oxcart.http.routes import Api, answers
 from oxcart.model.errors import ValidationError
 from oxcart.model.flow import FlowView
 
+#: Jobs of one flow at most.
+MAX_JOBS = 1000
 #: Generations and children of one job that an answer has at most.
 MAX_DEPTH, MAX_CHILDREN = 20, 200
+
+
+class FlowJob(values.Submit, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A job of a flow, as in POST /api/v1/jobs, with its place in the flow."""
+
+    ref: Annotated[str, Meta(description="Its name within this flow.", examples=["render"])]
+    after: Annotated[
+        tuple[str, ...], Meta(description="Jobs of this flow that must have completed before it runs.")
+    ] = ()
+    after_any: Annotated[
+        tuple[str, ...], Meta(description="Jobs of this flow of which one must have ended before it runs.")
+    ] = ()
+
+
+class FlowOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Jobs that wait for each other, all added in one step."""
+
+    jobs: list[FlowJob]
+
+
+class AddedFlow(msgspec.Struct):
+    """The jobs of a flow by their names within it."""
+
+    jobs: dict[str, values.JobBody]
+
+
+@post(
+    "/api/v1/flows",
+    summary="Add jobs that wait for each other",
+    responses=answers(400, 413, ok=(201, AddedFlow, "The jobs by their names within the flow.")),
+    opt=SUBMIT,
+)
+async def add_flow(service: Api, data: JSONBody[FlowOptions]) -> AddedFlow:
+    """Adds a graph of jobs in one step: all or none."""
+    if not 1 <= len(data.jobs) <= MAX_JOBS:
+        raise ValidationError("jobs", f"1 to {MAX_JOBS} jobs", len(data.jobs))
+    orders = {one.ref: await submission.read(service, one) for one in data.jobs}
+    if len(orders) < len(data.jobs):
+        raise ValidationError("ref", "different for every job", [one.ref for one in data.jobs])
+    first = next(iter(orders.values())).queue
+    first.capabilities.require("graphs")
+    graph, made = Graph(first), {}
+    for ref, order in orders.items():
+        if order.is_keyed:
+            raise ValidationError("idempotency_key", "left out in a flow, as is target", ref)
+        made[ref] = graph.job(
+            order.name,
+            order.data,
+            queue=order.queue,
+            after=order.after,
+            after_any=order.after_any,
+            **order.options,
+        )
+    for one in data.jobs:
+        for field, refs in (("after", one.after), ("after_any", one.after_any)):
+            for ref in refs:
+                if ref not in made:
+                    raise ValidationError(field, f"refs of this flow: {', '.join(made)}", ref)
+        made[one.ref].after(*(made[ref] for ref in one.after))
+        made[one.ref].after_any(*(made[ref] for ref in one.after_any))
+    handles = await graph.add()
+    jobs = await submission.all_shown(handles, list(orders.values()))
+    return AddedFlow({ref: values.job_body(job) for ref, job in zip(orders, jobs, strict=True)})
 
 
 class FlowBody(msgspec.Struct, kw_only=True):
@@ -56,7 +123,7 @@ async def flow(
     found = await queue.flows.get(job_id, depth=depth, limit=limit)
     if found is None:
         raise not_found(f"job {job_id}")
-    return _body(found)
+    return _body(found, service.queues)
 
 
 @get(
@@ -72,10 +139,11 @@ async def dependents(service: Api, job_id: FromPath[str], in_queue: QueueParamet
     return DependentList({key: kind.value for key, kind in found.items()})
 
 
-def _body(view: FlowView) -> FlowBody:
-    return FlowBody(
-        job=values.job_body(view.job), children=[_body(child) for child in view.children], more=view.more
-    )
+def _body(view: FlowView, seen: Container[str]) -> FlowBody:
+    """Returns a tree without the jobs of queues that the caller may not see; these are only counted."""
+    shown = [_body(child, seen) for child in view.children if child.job.queue in seen]
+    more = view.more + len(view.children) - len(shown)
+    return FlowBody(job=values.job_body(view.job), children=shown, more=more)
 
 
-ROUTES = [flow, dependents]
+ROUTES = [add_flow, flow, dependents]

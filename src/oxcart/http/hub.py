@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from oxcart.events import QueueEvents
 from oxcart.http.errors import ApiError
+from oxcart.http.mailbox import Mailbox
 from oxcart.http.times import rfc3339_ms
 from oxcart.http.values import JobBody, job_body
 from oxcart.model.errors import OxcartError, ValidationError
@@ -88,8 +89,8 @@ class Position:
         return ";".join(f"{quote(name, safe='')}={event_id}" for name, event_id in sorted(self.ids.items()))
 
 
-class Listener:
-    """One open event stream.
+class Listener(Mailbox[Message]):
+    """One open event stream. A client whose stream ends continues from the last message that it has.
 
     Attributes:
         position: The last event that it has of each queue.
@@ -97,22 +98,9 @@ class Listener:
     """
 
     def __init__(self, position: Position, joined: Mapping[str, str]) -> None:
+        super().__init__(BACKLOG)
         self.position = position
         self.joined = joined
-        self.messages: asyncio.Queue[Message | None] = asyncio.Queue(BACKLOG)
-
-    def offer(self, message: Message) -> None:
-        """Hands a message over; ends the stream if the listener is too far behind."""
-        try:
-            self.messages.put_nowait(message)
-        except asyncio.QueueFull:
-            self.end()
-
-    def end(self) -> None:
-        """Ends the stream. The client continues from the position of the last message that it has."""
-        while not self.messages.empty():
-            self.messages.get_nowait()
-        self.messages.put_nowait(None)
 
 
 class Hub:
@@ -125,6 +113,7 @@ class Hub:
     def __init__(self, queues: Iterable[Queue]) -> None:
         self._queues = list(queues)
         self._listeners: set[Listener] = set()
+        self._of_job: dict[str, set[Listener]] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._positions: dict[str, str] = {}
         self._wanted = 0
@@ -137,23 +126,36 @@ class Hub:
             ApiError: There are too many listeners.
         """
         if self._wanted >= MOST:
-            raise ApiError(429, "quota_exceeded", f"there are already {MOST} listeners; try again later")
+            error = ApiError(429, "quota_exceeded", f"there are already {MOST} listeners; try again later")
+            error.headers["Retry-After"] = "5"
+            raise error
 
     @contextlib.asynccontextmanager
-    async def listen(self, since: Position | None) -> AsyncIterator[Listener]:
-        """Adds a listener. Its stream contains every event after this call, or after ``since``."""
+    async def listen(
+        self, since: Position | None, queues: Container[str], job_id: str | None = None
+    ) -> AsyncIterator[Listener]:
+        """Adds a listener. Its stream contains every event after this call, or after ``since``.
+
+        Args:
+            since: Where to continue; None for new events alone.
+            queues: The names of the queues whose events it may have.
+            job_id: The only job whose events it wants; None for all. Events of other jobs cost it nothing.
+        """
         self._wanted += 1
         try:
             await self._start()
             # Without a pause between these lines: the backlog ends where the hub's messages begin.
-            joined = dict(self._positions)
+            joined = {name: at for name, at in self._positions.items() if name in queues}
             known = {} if since is None else since.ids
             listener = Listener(Position({name: known.get(name, joined[name]) for name in joined}), joined)
-            self._listeners.add(listener)
+            listeners = self._listeners if job_id is None else self._of_job.setdefault(job_id, set())
+            listeners.add(listener)
             try:
                 yield listener
             finally:
-                self._listeners.discard(listener)
+                listeners.discard(listener)
+                if job_id is not None and not listeners:
+                    self._of_job.pop(job_id, None)
         finally:
             self._wanted -= 1
             if not self._wanted:
@@ -162,6 +164,8 @@ class Hub:
     async def missed(self, listener: Listener) -> AsyncIterator[Message]:
         """Yields the messages between a listener's position and that of the hub when it joined."""
         for queue in self._queues:
+            if queue.name not in listener.joined:
+                continue
             end = _key(listener.joined[queue.name])
             if _key(listener.position.ids[queue.name]) >= end:
                 continue
@@ -172,7 +176,7 @@ class Hub:
 
     async def close(self) -> None:
         """Ends all streams and stops reading."""
-        for listener in list(self._listeners):
+        for listener in [*self._listeners, *(one for some in self._of_job.values() for one in some)]:
             listener.end()
         await self._stop()
 
@@ -206,8 +210,9 @@ class Hub:
                     continue
                 self._positions[queue.name] = stream.position
                 for message in messages:
-                    for listener in self._listeners:
-                        listener.offer(message)
+                    for listener in (*self._listeners, *self._of_job.get(message.job_id, ())):
+                        if message.queue in listener.joined:
+                            listener.offer(message)
         finally:
             await stream.close()
 

@@ -19,6 +19,7 @@ from oxcart.model import payload
 from oxcart.model.errors import JobFailed, JobNotFound, ResultTimeout, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.state import TERMINAL, State
+from oxcart.queue import Queue
 
 #: The longest wait for a job, and the one without a timeout, in milliseconds.
 MAX_WAIT_MS = 5 * 60_000
@@ -107,8 +108,12 @@ async def read(
     ] = False,
 ) -> values.JobBody:
     """Returns a job as it is now."""
-    _, job = await service.find(job_id, in_queue)
-    return values.job_body(job, payload=show_payload)
+    queue, job = await service.find(job_id, in_queue)
+    body = values.job_body(job)
+    if show_payload:
+        body.payload_hidden = not service.may_read_payloads(queue.name)
+        body.payload = None if body.payload_hidden else values.plain(service.masks.apply(job.data))
+    return body
 
 
 @delete(
@@ -131,7 +136,7 @@ async def remove(service: Api, job_id: FromPath[str], in_queue: QueueParameter =
     responses=answers(
         400, 404, 409, ok=(200, values.JobBody, "The job. A running one ends when its handler does.")
     ),
-    opt=SUBMIT,
+    opt={**SUBMIT, "audit": True},
 )
 async def cancel(
     service: Api,
@@ -179,10 +184,10 @@ async def retry(
 )
 async def result(service: Api, job_id: FromPath[str], in_queue: QueueParameter = None) -> values.Result:
     """Returns the result of a job that has ended; 409 while it has not."""
-    _, job = await service.find(job_id, in_queue)
+    queue, job = await service.find(job_id, in_queue)
     if job.state not in TERMINAL:
         raise ApiError(409, "conflict", f"job {job_id} has not ended: it is {job.state}")
-    return _result(job)
+    return _hidden(service, queue, _result(service, job))
 
 
 @post(
@@ -232,15 +237,15 @@ async def _wait(
         value = await handle.result(ms / 1000)
         timed_out, found, state = False, await look(queue, job_id), State.COMPLETED
         made = (
-            _result(found)
+            _result(service, found)
             if found is not None
-            else values.Result(job_id=job_id, success=True, output=_output(value))
+            else values.Result(job_id=job_id, success=True, output=_output(service, value))
         )
     except JobFailed as error:
         timed_out, found = False, await look(queue, job_id)
         state = (found and found.state) or State.FAILED
         made = (
-            _result(found)
+            _result(service, found)
             if found is not None
             else values.Result(
                 job_id=job_id, success=False, error=error.reason, error_category=error.category
@@ -252,8 +257,8 @@ async def _wait(
             raise JobNotFound(job_id) from None
         ended = found.state in TERMINAL
         state = found.state or State.PENDING
-        timed_out, made = not ended, _result(found)
-    done = not timed_out
+        timed_out, made = not ended, _result(service, found)
+    done, made = not timed_out, _hidden(service, queue, made)
     return values.Waited(
         id=job_id,
         state=state.value,
@@ -264,13 +269,19 @@ async def _wait(
     )
 
 
-def _result(job: Job) -> values.Result:
+def _hidden(service: Service, queue: Queue, result: values.Result) -> values.Result:
+    if result.output is not None and not service.may_read_results(queue.name):
+        result.output, result.output_hidden = None, True
+    return result
+
+
+def _result(service: Service, job: Job) -> values.Result:
     completed = job.state is State.COMPLETED
     ran_ms = (job.finished_on or 0) - (job.processed_on or job.finished_on or 0)
     return values.Result(
         job_id=job.id,
         success=completed,
-        output=_output(job.return_value) if completed else None,
+        output=_output(service, job.return_value) if completed else None,
         error=None if completed else job.failed_reason,
         error_category=None if completed else job.category,
         duration=max(ran_ms, 0) * 1_000_000,
@@ -278,8 +289,8 @@ def _result(job: Job) -> values.Result:
     )
 
 
-def _output(value: Any) -> str:
-    return base64.b64encode(payload.encode(value)).decode()
+def _output(service: Service, value: Any) -> str:
+    return base64.b64encode(payload.encode(service.masks.apply(value))).decode()
 
 
 ROUTES = [submit, submit_batch, read, remove, cancel, retry, result, wait, wait_get]

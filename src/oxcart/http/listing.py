@@ -90,6 +90,9 @@ async def jobs(
     worker: Annotated[
         list[str] | None, QueryParameter(description="Only jobs last claimed by these workers: web-*.")
     ] = None,
+    priority: Annotated[
+        list[int] | None, QueryParameter(description="Only jobs of these priorities, as jobs show them.")
+    ] = None,
     since: Annotated[
         str | None, QueryParameter(description="Only jobs changed since then: 2h, 2026-11-15T12:00Z.")
     ] = None,
@@ -111,18 +114,21 @@ async def jobs(
         "reason": reason,
         "category": category,
         "worker": worker,
+        "priority": priority,
         "since": since,
         "until": until if at is None else at.until_ms,
     }
     return await page(service.chosen(in_queue), asked, limit, at)
 
 
-async def page(queues: list[Queue], asked: dict[str, Any], limit: int, at: Cursor | None) -> values.Page:
-    """Returns a page of the jobs of some queues."""
+async def page(
+    queues: list[Queue], asked: dict[str, Any], limit: int, at: Cursor | None, scan: int = SCAN
+) -> values.Page:
+    """Returns a page of the jobs of some queues, of each of which it reads at most so many."""
     skip = {} if at is None else at.skip
     found = await asyncio.gather(
         *(
-            queue.jobs.search(**asked, first=skip.get(queue.name, 0), limit=limit + 1, scan=SCAN)
+            queue.jobs.search(**asked, first=skip.get(queue.name, 0), limit=limit + 1, scan=scan)
             for queue in queues
         )
     )

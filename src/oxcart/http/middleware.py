@@ -1,4 +1,4 @@
-"""What happens around every request: its id, and the time that it may take."""
+"""What happens around every request: its id, security headers, the audit log, and how long it may take."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Send
 
+from oxcart.http.audit import Audit
 from oxcart.http.errors import ErrorBody, Problem
 
 #: Seconds that a request may take, its body included.
@@ -17,18 +18,41 @@ REQUEST_SECONDS = 60.0
 #: The same for a wait, which takes up to 5 minutes by itself.
 WAIT_SECONDS = 330.0
 
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+#: Headers of every answer that does not set its own: no scripts or styles but those of files, no frames, no
+#: guessing of types, no caches.
+SECURITY: list[tuple[bytes, bytes]] = [
+    (b"content-security-policy", POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+_UNSHARED = (b"cross-origin-resource-policy",)
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+
 _ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
 
 class Frame:
-    """Echoes or makes ``X-Request-ID``, and ends requests that take too long with 503.
+    """Echoes or makes ``X-Request-ID``, adds security headers, records what callers did, and ends requests
+    that take too long with 503.
 
     Args:
         inner: The application.
+        audit: Where to record it.
+        shared: Whether pages of other sites may read answers (CORS).
     """
 
-    def __init__(self, inner: ASGIApp) -> None:
+    def __init__(self, inner: ASGIApp, audit: Audit | None = None, *, shared: bool = False) -> None:
         self._inner = inner
+        self._audit = audit or Audit(None)
+        self._headers = [row for row in SECURITY if not (shared and row[0] in _UNSHARED)]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serves one connection; the types are those of ASGI, which each framework names in its own way."""
@@ -43,12 +67,19 @@ class Frame:
         request_id = text if _ID.fullmatch(text) else str(uuid.uuid4())
         scope["oxcart.request_id"] = request_id  # type: ignore[typeddict-unknown-key]
         started = False
+        self._audit.begin()
 
         async def reply(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
+                # Before the answer, so that whoever reads it finds the entry.
+                await self._audit.record(scope, message["status"], request_id)
                 started = True
-                headers: list[Any] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                given = {name.lower() for name, _ in message["headers"]}
+                extra = [row for row in self._headers if row[0] not in given]
+                if scope["scheme"] == "https":
+                    extra.append(_HSTS)
+                headers: list[Any] = [*message["headers"], *extra, (b"x-request-id", request_id.encode())]
                 message["headers"] = headers
             await send(message)
 
@@ -77,7 +108,7 @@ def _unmounted(scope: Any) -> Any:
     path: str = scope["path"]
     if path == root or path.startswith(f"{root}/"):
         path = path[len(root) :]
-    return {**scope, "path": path or "/", "root_path": ""}
+    return {**scope, "path": path or "/", "root_path": "", "oxcart.root": root}
 
 
 async def _refuse(send: Send, request_id: str) -> None:

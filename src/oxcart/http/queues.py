@@ -1,22 +1,26 @@
-"""The routes of whole queues: counts, pause, clean, limits, workers, and operations on many jobs."""
+"""The routes of whole queues: counts, pause, clean, workers, and operations on many jobs."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from litestar import get, post, put
+from litestar import Response, get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
+from oxcart.broker.progress import OnProgress, silent
 from oxcart.broker.workers import WorkerRecord
 from oxcart.http import values
 from oxcart.http.access import ADMIN, OPERATE, READ
+from oxcart.http.audit import note
+from oxcart.http.operations import Operation
 from oxcart.http.routes import Api, answers
+from oxcart.http.service import Service
 from oxcart.http.system import QueueStats, formal_counts
 from oxcart.http.times import parse_go_ms, rfc3339_ms
-from oxcart.limits import MOST, Limit, Rate
 from oxcart.model.errors import ValidationError
 from oxcart.model.moment import parse_moment
 from oxcart.queue import Queue
@@ -25,6 +29,11 @@ from oxcart.queue import Queue
 MAX_CHANGED = 10_000
 #: Ids that an answer lists at most.
 MAX_IDS = 1000
+
+
+Background = Annotated[
+    bool, QueryParameter(description="Answer at once with 202, and go on in the background.")
+]
 
 
 class QueueBody(msgspec.Struct, kw_only=True):
@@ -119,30 +128,6 @@ class RetriedMany(msgspec.Struct, kw_only=True):
     matched: int
     retried: int
     dry_run: bool
-
-
-class LimitsBody(msgspec.Struct, kw_only=True):
-    """The limits of a queue."""
-
-    concurrency: int | None
-    rate: Rate | None
-    blocked_ms: Annotated[int, Meta(description="For how long a rate or a hold blocks the next start.")]
-    types: dict[str, Limit]
-    key: Limit | None
-
-
-class RateOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """How many jobs may start in a time."""
-
-    most: int
-    per: values.GoDuration
-
-
-class LimitOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """The limits to change; null removes one."""
-
-    concurrency: int | UnsetType | None = UNSET
-    rate: RateOptions | UnsetType | None = UNSET
 
 
 class WorkerBody(msgspec.Struct, kw_only=True):
@@ -269,11 +254,23 @@ async def obliterate(service: Api, name: FromPath[str], data: JSONBody[Obliterat
     "/api/v1/queues/{name:str}/cancel",
     summary="Cancel many jobs",
     status_code=200,
-    responses=answers(404, ok=(200, CancelledMany, "What became of them.")),
+    responses=answers(
+        404,
+        ok=(200, CancelledMany, "What became of them."),
+        also=(202, Operation, "The operation that goes on in the background."),
+    ),
     opt=OPERATE,
 )
-async def cancel_many(service: Api, name: FromPath[str], data: JSONBody[CancelMany]) -> CancelledMany:
+async def cancel_many(
+    service: Api, name: FromPath[str], data: JSONBody[CancelMany], background: Background = False
+) -> Response[CancelledMany | Operation]:
     """Cancels jobs that match, at most 10 000 per call. A dry run only lists them."""
+    return await bulk(
+        service, name, "cancel", background, lambda progress: _cancel_many(service, name, data, progress)
+    )
+
+
+async def _cancel_many(service: Service, name: str, data: CancelMany, progress: OnProgress) -> CancelledMany:
     found = service.queue(name)
     done = await found.jobs.cancel_all(
         state=data.state,
@@ -286,7 +283,9 @@ async def cancel_many(service: Api, name: FromPath[str], data: JSONBody[CancelMa
         force=data.force,
         dry_run=data.dry_run,
         limit=_limit(data.limit),
+        progress=progress,
     )
+    note(matched=done.matched, cancelled=done.cancelled, dry_run=data.dry_run)
     return CancelledMany(
         matched=done.matched,
         cancelled=done.cancelled,
@@ -301,11 +300,23 @@ async def cancel_many(service: Api, name: FromPath[str], data: JSONBody[CancelMa
     "/api/v1/queues/{name:str}/retry",
     summary="Retry many jobs",
     status_code=200,
-    responses=answers(404, ok=(200, RetriedMany, "How many were retried.")),
+    responses=answers(
+        404,
+        ok=(200, RetriedMany, "How many were retried."),
+        also=(202, Operation, "The operation that goes on in the background."),
+    ),
     opt=OPERATE,
 )
-async def retry_many(service: Api, name: FromPath[str], data: JSONBody[RetryMany]) -> RetriedMany:
+async def retry_many(
+    service: Api, name: FromPath[str], data: JSONBody[RetryMany], background: Background = False
+) -> Response[RetriedMany | Operation]:
     """Lets ended jobs run again, oldest end first, at most 10 000 per call. A dry run only counts them."""
+    return await bulk(
+        service, name, "retry", background, lambda progress: _retry_many(service, name, data, progress)
+    )
+
+
+async def _retry_many(service: Service, name: str, data: RetryMany, progress: OnProgress) -> RetriedMany:
     found = service.queue(name)
     most = _limit(data.limit)
     now = await found._core.broker.now()
@@ -316,56 +327,15 @@ async def retry_many(service: Api, name: FromPath[str], data: JSONBody[RetryMany
     if data.dry_run:
         return RetriedMany(matched=matched, retried=0, dry_run=True)
     retried = await found.jobs.retry_all(
-        data.state, since=since, until=until, limit=most, reset=data.reset_attempts
+        data.state,
+        since=since,
+        until=until,
+        limit=most,
+        reset=data.reset_attempts,
+        progress=progress,
     )
+    note(retried=retried)
     return RetriedMany(matched=max(matched, retried), retried=retried, dry_run=False)
-
-
-@get(
-    "/api/v1/queues/{name:str}/limits",
-    summary="Read the limits of a queue",
-    responses=answers(404, ok=(200, LimitsBody, "The limits.")),
-    opt=READ,
-)
-async def limits(service: Api, name: FromPath[str]) -> LimitsBody:
-    """Returns the limits of a queue, of its job types and of its keys."""
-    return await _limits(service.queue(name))
-
-
-async def _limits(found: Queue) -> LimitsBody:
-    of = found.limits
-    return LimitsBody(
-        concurrency=await of.concurrency(),
-        rate=await of.rate(),
-        blocked_ms=await of.wait_ms(),
-        types=await of.type_limits(),
-        key=await of.key_limit(),
-    )
-
-
-@put(
-    "/api/v1/queues/{name:str}/limits",
-    summary="Change the limits of a queue",
-    status_code=200,
-    responses=answers(404, ok=(200, LimitsBody, "The limits.")),
-    opt=OPERATE,
-)
-async def set_limits(service: Api, name: FromPath[str], data: JSONBody[LimitOptions]) -> LimitsBody:
-    """Changes the limits that the body has; null removes one."""
-    found = service.queue(name)
-    per_ms = parse_go_ms(data.rate.per, "rate.per", minimum=1) if isinstance(data.rate, RateOptions) else 0
-    for field, most in (("concurrency", data.concurrency), ("rate.most", getattr(data.rate, "most", None))):
-        if isinstance(most, int) and not 1 <= most <= MOST:
-            raise ValidationError(field, f"an integer from 1 to {MOST}", most)
-    if data.concurrency is None:
-        await found.limits.remove_concurrency()
-    elif data.concurrency is not UNSET:
-        await found.limits.set_concurrency(data.concurrency)
-    if data.rate is None:
-        await found.limits.remove_rate()
-    elif data.rate is not UNSET:
-        await found.limits.set_rate(data.rate.most, per=per_ms / 1000)
-    return await _limits(found)
 
 
 @get(
@@ -453,6 +423,26 @@ async def failures(
     return FailureList(groups=groups, failed=found.failed, exact=found.exact)
 
 
+Done = TypeVar("Done", bound=msgspec.Struct)
+
+
+async def bulk(
+    service: Service,
+    name: str,
+    action: str,
+    background: bool,
+    work: Callable[[OnProgress], Awaitable[Done]],
+) -> Response[Done | Operation]:
+    """Runs an operation on many jobs of a queue: now, or in the background."""
+    queue = service.queue(name).name
+    if not background:
+        return Response(await work(silent), status_code=200)
+    caller = "" if service.viewer is None else service.viewer.id
+    made = service.operations.start(queue, action, caller, work)
+    note(operation=made.id)
+    return Response(made, status_code=202, headers={"Location": f"/api/v1/operations/{made.id}"})
+
+
 def _limit(limit: int) -> int:
     if not 1 <= limit <= MAX_CHANGED:
         raise ValidationError("limit", f"an integer from 1 to {MAX_CHANGED}", limit)
@@ -473,8 +463,6 @@ ROUTES = [
     obliterate,
     cancel_many,
     retry_many,
-    limits,
-    set_limits,
     workers,
     failures,
 ]

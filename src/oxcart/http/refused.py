@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from oxcart.model.errors import OxcartError
+from oxcart.model.errors import NotSupported, OxcartError
+
+
+def unsupported(feature: str, words: str, alternative: str = "open it by its server's URL") -> NotSupported:
+    """Returns the error for something that the HTTP API does not have."""
+    return NotSupported("HTTP", feature, words, alternative)
 
 
 class ApiRefused(OxcartError):

@@ -12,8 +12,8 @@ from oxcart.http.service import Service
 
 _WORDS = {
     400: "A field or parameter is wrong; details name it.",
-    401: "The request has no known token.",
-    403: "The token's role does not allow it.",
+    401: "The request has no known key.",
+    403: "The caller's role does not allow it.",
     404: "It does not exist.",
     409: "The present state does not allow it.",
     413: "The body is too large.",
@@ -40,6 +40,6 @@ def answers(*codes: int, ok: Ok | None = None, also: Ok | None = None) -> dict[i
     for one in (ok, also):
         if one is not None:
             found[one[0]] = ResponseSpec(one[1], generate_examples=False, description=one[2])
-    for code in sorted({400, 401, 403, 500, 503, *codes}):
+    for code in sorted({400, 401, 403, 429, 500, 503, *codes}):
         found[code] = ResponseSpec(ErrorBody, generate_examples=False, description=_WORDS[code])
     return found

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import delete, get, put
+from litestar import delete, get, post, put
 from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import Meta
 
 from oxcart.http import values
 from oxcart.http.access import OPERATE, READ
+from oxcart.http.audit import note
 from oxcart.http.errors import not_found
 from oxcart.http.listing import MAX_PAGE
 from oxcart.http.routes import Api, answers
+from oxcart.http.service import Service, look
 from oxcart.http.times import parse_go_ms, parse_time_ms, rfc3339_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.schedule import Scheduler
@@ -51,6 +53,7 @@ class ScheduleBody(msgspec.Struct, kw_only=True):
     runs: int | None
     limit: int | None
     payload: Any
+    payload_hidden: Annotated[bool, Meta(description="The caller may not read the payload.")]
 
 
 class ScheduleList(msgspec.Struct, kw_only=True):
@@ -75,7 +78,7 @@ async def schedules(
         raise ValidationError("first", "an integer from 0 to 1000000", first)
     of = service.queue(name).schedules
     found = await of.list(first=first, limit=limit)
-    return ScheduleList(schedules=[_body(one) for one in found], count=await of.count())
+    return ScheduleList(schedules=[_body(service, name, one) for one in found], count=await of.count())
 
 
 @put(
@@ -113,7 +116,7 @@ async def upsert(
     found = await of.get(schedule_id)
     if found is None:
         raise not_found(f"schedule {schedule_id}")
-    return _body(found)
+    return _body(service, name, found)
 
 
 @get(
@@ -127,7 +130,31 @@ async def schedule(service: Api, name: FromPath[str], schedule_id: FromPath[str]
     found = await service.queue(name).schedules.get(schedule_id)
     if found is None:
         raise not_found(f"schedule {schedule_id}")
-    return _body(found)
+    return _body(service, name, found)
+
+
+@post(
+    "/api/v1/queues/{name:str}/schedules/{schedule_id:str}/run",
+    summary="Run a schedule now",
+    responses=answers(404, ok=(201, values.JobBody, "The new job.")),
+    opt=OPERATE,
+)
+async def run(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> values.JobBody:
+    """Adds a job of the schedule's type, payload, attempts and priority now; other runs keep their times."""
+    queue = service.queue(name)
+    found = await queue.schedules.get(schedule_id)
+    if found is None:
+        raise not_found(f"schedule {schedule_id}")
+    options = {"attempts": found.options.get("attempts"), "job_id": service.new_id(queue)}
+    if queue._core.priorities is None:
+        options["priority"] = found.options.get("priority")
+    given: dict[str, Any] = {field: value for field, value in options.items() if value is not None}
+    handle = await queue.add(found.name, found.data, **given)
+    note(job_id=handle.id)
+    job = await look(queue, handle.id)
+    if job is None:
+        raise not_found(f"job {handle.id}")
+    return values.job_body(job)
 
 
 @delete(
@@ -143,7 +170,8 @@ async def remove(service: Api, name: FromPath[str], schedule_id: FromPath[str]) 
         raise not_found(f"schedule {schedule_id}")
 
 
-def _body(one: Scheduler) -> ScheduleBody:
+def _body(service: Service, queue: str, one: Scheduler) -> ScheduleBody:
+    visible = service.may_read_payloads(queue)
     return ScheduleBody(
         id=one.id,
         type=one.name,
@@ -154,7 +182,8 @@ def _body(one: Scheduler) -> ScheduleBody:
         next_job_id=one.next_job_id,
         runs=one.runs,
         limit=one.schedule.limit,
-        payload=one.data,
+        payload=values.plain(service.masks.apply(one.data)) if visible else None,
+        payload_hidden=not visible,
     )
 
 
@@ -162,4 +191,4 @@ def _seconds(value: Any, field: str) -> float | None:
     return None if value is None else parse_go_ms(value, field, minimum=1) / 1000
 
 
-ROUTES = [schedules, upsert, schedule, remove]
+ROUTES = [schedules, upsert, schedule, run, remove]

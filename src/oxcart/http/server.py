@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 
@@ -25,15 +27,31 @@ MAX_HEAD = 65_536
 MAX_CONNECTIONS = 4000
 
 
-def check_host(host: str, *, has_tokens: bool, open_to_all: bool) -> None:
-    """Refuses to listen beyond this machine without tokens.
+def check_host(host: str, *, has_keys: bool, open_to_all: bool) -> None:
+    """Refuses to listen beyond this machine without keys.
 
     Raises:
-        ValidationError: The host is reachable from other machines, and nobody would be asked for a token.
+        ValidationError: The host is reachable from other machines, and nobody would be asked for a key.
     """
-    if not (is_loopback(host) or has_tokens or open_to_all):
-        bound = "an address of this machine alone, such as 127.0.0.1, unless there are tokens"
+    if not (is_loopback(host) or has_keys or open_to_all):
+        bound = "an address of this machine alone, such as 127.0.0.1, unless there are keys"
         raise ValidationError("host", bound, host)
+
+
+def check_tls(cert: Path | None, key: Path | None) -> None:
+    """Refuses files that are no certificate with its key.
+
+    Raises:
+        ValidationError: A file cannot be read, or they do not belong together.
+    """
+    if cert is None:
+        if key is not None:
+            raise ValidationError("tls_key", "left out without tls_cert", str(key))
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ValidationError("tls_cert", "a certificate with its private key", str(cert)) from error
 
 
 class _Uvicorn(uvicorn.Server):
@@ -48,7 +66,7 @@ class _Uvicorn(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the event streams first, because each is a request without an end of its own."""
-        await self.service.hub.close()
+        await self.service.end_streams()
         await super().shutdown(sockets)
 
 
@@ -60,14 +78,26 @@ class Server:
         host: Where to listen.
         port: The port; 0 for a free one.
         grace: Seconds that requests under way may take after `stop`.
+        tls_cert: A file with a certificate, to serve HTTPS.
+        tls_key: A file with its private key; None if the first file has it.
 
     Example:
         >>> async with Server(app([emails]), port=8080): ...            # doctest: +SKIP
     """
 
     def __init__(
-        self, api: Application, *, host: str = "127.0.0.1", port: int = 0, grace: int = GRACE
+        self,
+        api: Application,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        grace: int = GRACE,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
     ) -> None:
+        check_tls(tls_cert, tls_key)
+        self.api = api
+        self._scheme = "http" if tls_cert is None else "https"
         self._host = host
         self._port = port
         config = uvicorn.Config(
@@ -82,6 +112,8 @@ class Server:
             timeout_graceful_shutdown=grace,
             ws="none",
             http="h11",
+            ssl_certfile=None if tls_cert is None else str(tls_cert),
+            ssl_keyfile=None if tls_key is None else str(tls_key),
         )
         self._server = _Uvicorn(config)
         self._server.service = api.service
@@ -97,7 +129,7 @@ class Server:
     def url(self) -> str:
         """The address of the API."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}"
+        return f"{self._scheme}://{host}:{self.port}"
 
     async def start(self) -> None:
         """Listens.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import uuid
+import copy
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from oxcart.broker.access import AccessStore
+from oxcart.http.credentials import Caller
 from oxcart.http.errors import ApiError, not_found
 from oxcart.http.hub import Hub
+from oxcart.http.ids import new_id, tag_of_id, tag_of_queue
+from oxcart.http.redaction import Masks
+from oxcart.model.access import Grant, Role
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
@@ -19,26 +24,15 @@ from oxcart.observe.lengths import QueueLengths
 from oxcart.observe.metrics import Metrics
 from oxcart.queue import Queue
 
+if TYPE_CHECKING:
+    from oxcart.http.operations import Operations
+
 #: How long after its delay a job must have ended unless it sets its own lifetime: 7 days.
 DEFAULT_LIFETIME_MS = 7 * 86_400_000
 #: Ids of jobs that were made elsewhere, whose queue the service remembers.
 REMEMBERED = 4096
-
-_TAG_BITS = 16
-_TAG_MASK = (1 << _TAG_BITS) - 1
-
-
-def tag_of_queue(name: str) -> int:
-    """Returns the 16 bits of a job id that lead to its queue."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=2).digest(), "big")
-
-
-def tag_of_id(job_id: str) -> int | None:
-    """Returns those bits of an id, or None if it is no UUID."""
-    try:
-        return uuid.UUID(job_id).int & _TAG_MASK
-    except ValueError:
-        return None
+#: Sets of grants whose queues the service remembers.
+VIEWS = 1000
 
 
 class Service:
@@ -49,6 +43,12 @@ class Service:
         types: The queue of each job type. Other types lead to the queue of their name.
         default: The queue of types that lead to no other.
         lifetime: How long after its delay a job may take to end unless it sets its own; None for no limit.
+        masks: Fields of payloads and results that no answer shows.
+        store: The API keys and the audit log, or None.
+        lake: The folder of the lake with the history, or None.
+
+    Attributes:
+        viewer: Who the view is for; None for the whole (see `seen_by`).
     """
 
     def __init__(
@@ -57,7 +57,19 @@ class Service:
         types: Mapping[str, str] | None = None,
         default: str | None = None,
         lifetime: Duration | None = "7d",
+        masks: Masks | None = None,
+        store: AccessStore | None = None,
+        lake: str | Path | None = None,
     ) -> None:
+        self.store = store
+        self.lake = lake
+        #: Questions that the lake answers at once; others wait.
+        self.lake_turns = asyncio.Semaphore(2)
+        self.operations: Operations = _operations()
+        self.masks = masks or Masks()
+        self.viewer: Caller | None = None
+        self._views: dict[tuple[tuple[Grant, ...], Role], Service] = {}
+        self._all: Service = self
         self.queues = {queue.name: queue for queue in queues}
         if not self.queues:
             raise ValidationError("queues", "at least one queue", [])
@@ -73,6 +85,8 @@ class Service:
         self.default = default
         self.lifetime_ms = None if lifetime is None else parse_ms(lifetime, "lifetime", minimum=1)
         self.hub = Hub(self.queues.values())
+        #: Each ends some endless answers, before the server waits for requests under way.
+        self.streams: list[Callable[[], Awaitable[None]]] = [self.hub.close]
         self._tags: dict[int, list[Queue]] = {}
         for queue in self.queues.values():
             self._tags.setdefault(tag_of_queue(queue.name), []).append(queue)
@@ -90,6 +104,7 @@ class Service:
         """
         found = self.queues.get(name)
         if found is None:
+            self._refuse_role(name)
             raise not_found(f"queue {name}")
         return found
 
@@ -101,9 +116,15 @@ class Service:
         """
         if named is not None:
             if named not in self.queues:
+                self._refuse_role(named)
                 raise ValidationError("queue", f"one of {', '.join(self.queues)}", named)
             return self.queues[named]
-        return self.queues.get(self.types.get(job_type, job_type)) or self.queues[self.default]
+        everywhere = self._all.queues
+        name = self.types.get(job_type, job_type)
+        name = name if name in everywhere else self.default
+        if name not in self.queues:
+            raise ApiError(403, "forbidden", f"the caller may not add jobs of type {job_type}")
+        return self.queues[name]
 
     def chosen(self, names: Iterable[str] | None) -> list[Queue]:
         """Returns the named queues, or all.
@@ -113,12 +134,57 @@ class Service:
         """
         return [self.queue(name) for name in names] if names else list(self.queues.values())
 
+    # -- callers
+
+    def seen_by(self, caller: Caller | None, needed: Role | None) -> Service:
+        """Returns the service with only the queues on which a caller has a role.
+
+        A route gets nothing else, so that it cannot reach other queues.
+        """
+        if caller is None or needed is None:
+            return self
+        view = self._views.get((caller.grants, needed))
+        if view is None:
+            view = copy.copy(self)
+            view.queues = {
+                name: queue
+                for name, queue in self.queues.items()
+                if caller.has(needed, queue._core.prefix, name)
+            }
+            view._tags = {
+                tag: [queue for queue in queues if queue.name in view.queues]
+                for tag, queues in self._tags.items()
+            }
+            if len(self._views) >= VIEWS:
+                self._views.clear()
+            self._views[caller.grants, needed] = view
+        seen = copy.copy(view)
+        seen.viewer = caller
+        return seen
+
+    def _refuse_role(self, name: str) -> None:
+        """Refuses a queue that the caller may see, but not use in this way."""
+        queue = self._all.queues.get(name)
+        if queue is not None and self.viewer and self.viewer.has(Role.OBSERVER, queue._core.prefix, name):
+            raise ApiError(403, "forbidden", f"the caller's role on queue {name} does not allow this")
+
+    def may_read_payloads(self, queue: str) -> bool:
+        """Returns whether the caller may read payloads of a queue's jobs."""
+        return self.viewer is None or self.viewer.may_read_payloads(self._prefix(queue), queue)
+
+    def may_read_results(self, queue: str) -> bool:
+        """Returns whether the caller may read results of a queue's jobs."""
+        return self.viewer is None or self.viewer.may_read_results(self._prefix(queue), queue)
+
+    def _prefix(self, queue: str) -> str:
+        found = self._all.queues.get(queue)
+        return "" if found is None else found._core.prefix
+
     # -- jobs
 
     def new_id(self, queue: Queue) -> str:
         """Returns a UUID v4 for a new job, whose last 16 bits lead back to its queue."""
-        made = uuid.uuid4().int & ~_TAG_MASK | tag_of_queue(queue.name)
-        return str(uuid.UUID(int=made))
+        return new_id(queue.name)
 
     async def find(self, job_id: str, queue: str | None = None) -> tuple[Queue, Job]:
         """Returns a job with its queue.
@@ -132,7 +198,7 @@ class Service:
         _check_id(job_id)
         if queue is not None:
             places = [self.queue(queue)]
-        elif (known := self._known.get(job_id)) is not None:
+        elif (known := self._known.get(job_id)) is not None and known.name in self.queues:
             places = [known]
         else:
             places = self._tags.get(tag_of_id(job_id) or 0, [])
@@ -170,19 +236,28 @@ class Service:
 
     @property
     def metrics(self) -> Metrics:
-        """The lengths of the queues, read over connections of their own."""
-        if self._metrics is None:
-            self._lengths = [QueueLengths(queue) for queue in self.queues.values()]
-            self._metrics = Metrics(self._lengths)
-        return self._metrics
+        """The lengths of all queues, read over connections of their own."""
+        whole = self._all
+        if whole._metrics is None:
+            whole._lengths = [QueueLengths(queue) for queue in whole.queues.values()]
+            whole._metrics = Metrics(whole._lengths)
+        return whole._metrics
+
+    async def end_streams(self) -> None:
+        """Ends every answer that has no end of its own."""
+        for end in self.streams:
+            await end()
 
     async def close(self) -> None:
         """Ends the event streams. The queues stay open."""
-        await self.hub.close()
+        await self.end_streams()
+        await self.operations.close()
         if self._metrics is not None:
             await self._metrics.close()
             for lengths in self._lengths:
                 await lengths.close()
+        if self.store is not None:
+            await self.store.close()
 
 
 async def look(queue: Queue, job_id: str) -> Job | None:
@@ -198,3 +273,9 @@ def _check_id(job_id: Any) -> None:
         check_job_id(job_id)
     except ValidationError:
         raise not_found(f"job {job_id}") from None
+
+
+def _operations() -> Operations:
+    from oxcart.http.operations import Operations  # which has routes, and they need the service
+
+    return Operations()

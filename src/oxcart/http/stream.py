@@ -55,7 +55,7 @@ async def events(
 
 async def _lines(service: Service, since: Position | None, wanted: str | None) -> AsyncIterator[bytes]:
     # Joined here and not before: a stream whose client is already gone never starts, and never ends either.
-    async with service.hub.listen(since) as listener:
+    async with service.hub.listen(since, service.queues, wanted) as listener:
         async for line in _follow(service, listener, wanted):
             yield line
 

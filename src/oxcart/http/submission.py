@@ -12,9 +12,10 @@ from oxcart.http import values
 from oxcart.http.errors import ApiError, problem_of
 from oxcart.http.service import Service, look
 from oxcart.http.times import parse_go_ms, parse_time_ms
-from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
+from oxcart.model.state import State
 from oxcart.queue import Queue
 
 _AFTER = ("AFTER", "CHAIN")
@@ -66,6 +67,8 @@ async def read(service: Service, body: values.Submit) -> Order:
         "callback_url": body.callback_url,
         "correlation_id": body.correlation_id,
         "idempotency_key": body.idempotency_key,
+        "limit_key": body.limit_key,
+        "lifo": body.lifo or None,
         "priority": body.priority,
         "tags": body.tags or None,
         "target": body.target,
@@ -80,7 +83,7 @@ async def read(service: Service, body: values.Submit) -> Order:
         options["lifetime"] = lifetime_ms / 1000
     after, after_any = await _dependencies(service, body)
     options = {field: value for field, value in options.items() if value is not None}
-    options["job_id"] = service.new_id(queue)
+    options["job_id"] = service.new_id(queue) if body.id is None else body.id
     _check(queue, name, body.payload, options)
     return Order(queue=queue, name=name, data=body.payload, options=options, after=after, after_any=after_any)
 
@@ -90,7 +93,7 @@ def _check(queue: Queue, name: str, data: Any, options: dict[str, Any]) -> None:
     try:
         queue._core.broker.encode(name, data, queue._core.read_options(options))  # type: ignore[arg-type]
     except ValidationError as error:
-        ours = {"attempts": "max_attempts", "data": "payload"}
+        ours = {"attempts": "max_attempts", "data": "payload", "job_id": "id", "job id": "id"}
         if error.field in ours and type(error) is ValidationError:
             raise ValidationError(ours[error.field], error.bound, error.value) from error
         raise
@@ -153,17 +156,23 @@ async def add(order: Order) -> tuple[Job, bool]:
     handle = await order.queue.add(
         order.name, order.data, after=order.after, after_any=order.after_any, **order.options
     )
-    return await _shown(handle, order), handle.created
+    if handle.created and not order.waits:
+        return _fresh(handle, order), True  # what was just written need not be read
+    return await look(order.queue, handle.id) or _unread(handle, order), handle.created
 
 
 async def add_all(orders: list[Order]) -> list[Job]:
     """Adds all jobs or none.
 
     Jobs without idempotency keys and targets are one graph without edges: one script adds them to all their
-    queues. Others go in calls of up to 150 jobs per queue after all of them were checked: a server that is
-    lost between two calls leaves the first part. Repeating a batch with keys then completes it.
+    queues. With keys or a target, one script adds those of one queue and target. Only a batch with keys or
+    targets over several of them takes a call for each: a server that is lost between two calls leaves the
+    first part. Repeating a batch with keys then completes it.
     """
     first = orders[0].queue
+    places = {(order.queue.name, str(order.options.get("target") or "")) for order in orders}
+    if len(places) == 1 and not any(order.waits for order in orders):
+        return await all_shown(await _add_whole(orders), orders)
     if first.capabilities.can("graphs") and not any(order.is_keyed for order in orders):
         graph = Graph(first)
         for order in orders:
@@ -178,12 +187,33 @@ async def add_all(orders: list[Order]) -> list[Job]:
         handles = await graph.add()
     else:
         handles = await _add_by_queue(orders)
-    return await _all_shown(handles, orders)
+    return await all_shown(handles, orders)
 
 
 async def add_each(orders: list[Order]) -> list[Job]:
     """Adds jobs in as few calls as their queues need."""
-    return await _all_shown(await _add_by_queue(orders), orders)
+    return await all_shown(await _add_by_queue(orders), orders)
+
+
+async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
+    """Adds jobs of one queue and target by one script."""
+    queue, target = orders[0].queue, orders[0].options.get("target")
+    core = queue._core
+    where = core if target is None else core.lane(target)
+    read = [core.prepare(order.name, order.data, order.options) for order in orders]  # type: ignore[arg-type]
+    jobs = [core.broker.encode(o.name, o.data, made) for o, made in zip(orders, read, strict=True)]
+    watched = [job[0] for job, made in zip(jobs, read, strict=True) if made.callback_url is not None]
+    if watched:
+        await core.expect_webhooks(watched)
+    added = await where.broker.add_each(
+        jobs, timeout=core.add_timeout, replicated=core.is_replicated(None), whole=True
+    )
+    handles: list[JobHandle[Any]] = []
+    for one, order in zip(added, orders, strict=True):
+        if isinstance(one, OxcartError):
+            raise one.of_jobs(job[0] for job in jobs) if isinstance(one, Unacknowledged) else one
+        handles.append(JobHandle(queue, one.id, order.name, one.created, one.duplicate))
+    return handles
 
 
 async def _add_by_queue(orders: list[Order]) -> list[JobHandle[Any]]:
@@ -206,7 +236,7 @@ async def _add_by_queue(orders: list[Order]) -> list[JobHandle[Any]]:
     return [handles[place] for place in range(len(orders))]
 
 
-async def _all_shown(handles: list[JobHandle[Any]], orders: list[Order]) -> list[Job]:
+async def all_shown(handles: list[JobHandle[Any]], orders: list[Order]) -> list[Job]:
     """Reads the added jobs, in one call per queue."""
     by_queue: dict[str, list[int]] = {}
     for place, order in enumerate(orders):
@@ -220,14 +250,24 @@ async def _all_shown(handles: list[JobHandle[Any]], orders: list[Order]) -> list
     return [shown[place] for place in range(len(orders))]
 
 
-async def _shown(handle: JobHandle[Any], order: Order) -> Job:
-    return await look(order.queue, handle.id) or _unread(handle, order)
+def _fresh(handle: JobHandle[Any], order: Order) -> Job:
+    """Returns a job as its add has stored it."""
+    core = order.queue._core
+    options = core.prepare(order.name, order.data, order.options)  # type: ignore[arg-type]
+    return Job(
+        id=handle.id,
+        name=order.name,
+        queue=order.queue.name,
+        options=options,
+        timestamp=core.broker.clock(),
+        delay=options.delay,
+        priority=options.priority,
+        state=State.DELAYED if options.delay else State.SCHEDULED,
+    )
 
 
 def _unread(handle: JobHandle[Any], order: Order) -> Job:
     """Returns a job that was added, and has ended and been removed since."""
-    from oxcart.model.state import State
-
     options = order.queue._core.read_options(order.options)  # type: ignore[arg-type]
     return Job(id=handle.id, name=order.name, queue=order.queue.name, options=options, state=State.COMPLETED)
 

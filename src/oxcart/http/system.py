@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -178,14 +178,18 @@ _SHOWN = ("bullmq_queue_length", "bullmq_unroutable_jobs", "bullmq_clock_skew_se
 
 
 class _Lengths(Collector):
-    """The metrics of queues alone."""
+    """The metrics of queues alone, of those that the caller may see."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, queues: Container[str]) -> None:
         self._metrics = metrics
+        self._queues = queues
 
     def collect(self) -> Iterator[Metric]:
         """Yields them, for a registry."""
-        return (one for one in self._metrics.collect() if one.name in _SHOWN)
+        for one in self._metrics.collect():
+            if one.name in _SHOWN:
+                one.samples = [row for row in one.samples if row.labels.get("queue", "") in self._queues]
+                yield one
 
 
 @get(
@@ -205,7 +209,7 @@ async def metrics(service: Api, request: Request[Any, Any, Any]) -> Response[byt
     lengths = service.metrics
     await lengths.read_lengths()
     registry = CollectorRegistry()
-    registry.register(_Lengths(lengths))
+    registry.register(_Lengths(lengths, service.queues))
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(registry), media_type=content_type)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Any
 
 import msgspec
@@ -40,17 +41,20 @@ class Submit(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     type: Annotated[
         str, Meta(description="The kind of job; the handler of this name runs it.", examples=["welcome"])
     ]
-    payload: Any = None
+    payload: Annotated[Any, Meta(description="Any JSON value.", examples=[{"to": "ada@example.com"}])] = None
     priority: Annotated[
         int | str | None, Meta(description="0 (critical) to 4 (bulk), or one of these names.", examples=[2])
     ] = None
     delay: GoDuration | None = None
-    scheduled_at: Annotated[str | None, Meta(description="Not before this time; not with delay.")] = None
+    scheduled_at: Annotated[
+        str | None,
+        Meta(description="Not before this time; not with delay.", examples=["2030-01-01T08:00:00Z"]),
+    ] = None
     timeout: GoDuration | None = None
-    max_attempts: int | None = None
-    idempotency_key: str | None = None
-    correlation_id: str | None = None
-    tags: dict[str, str] | None = None
+    max_attempts: Annotated[int | None, Meta(examples=[5])] = None
+    idempotency_key: Annotated[str | None, Meta(examples=["user-42"])] = None
+    correlation_id: Annotated[str | None, Meta(examples=["order-7"])] = None
+    tags: Annotated[dict[str, str] | None, Meta(examples=[{"tenant": "acme"}])] = None
     backoff: Backoff | None = None
     depends_on: list[str] | None = None
     dependency_type: Annotated[str | None, Meta(description="AFTER, AFTER_ANY or CHAIN.")] = None
@@ -63,6 +67,12 @@ class Submit(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
         str | None, Meta(description="Its queue, instead of the one that its type leads to.")
     ] = None
     target: Annotated[str | None, Meta(description="Which workers may run it, for example all;c=gpu.")] = None
+    id: Annotated[
+        str | None,
+        Meta(description="Its id, a UUID unless given. A job of this id is returned instead of a new one."),
+    ] = None
+    limit_key: Annotated[str | None, Meta(description="Key whose limits apply, such as a tenant.")] = None
+    lifo: Annotated[bool, Meta(description="Whether it goes before the jobs that wait.")] = False
 
 
 class JobBody(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -88,6 +98,9 @@ class JobBody(msgspec.Struct, omit_defaults=True, kw_only=True):
     correlation_id: str | None = None
     worker: str | None = None
     payload: Any = None
+    payload_hidden: Annotated[
+        bool, Meta(description="The caller asked for the payload, and may not read it.")
+    ] = False
 
 
 class Page(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -150,6 +163,7 @@ class Result(msgspec.Struct, kw_only=True):
     job_id: str
     success: bool
     output: Annotated[str | None, Meta(description="Base64 of the result's JSON.")] = None
+    output_hidden: Annotated[bool, Meta(description="The caller may not read the result.")] = False
     error: str | None = None
     error_category: str | None = None
     duration: Annotated[int, Meta(description="How long the last attempt ran, in nanoseconds.")] = 0
@@ -197,8 +211,22 @@ def job_body(job: Job, *, payload: bool = False) -> JobBody:
         error_category=job.category,
         correlation_id=job.correlation_id,
         worker=job.worker_id,
-        payload=job.data if payload else None,
+        payload=plain(job.data) if payload else None,
     )
+
+
+def plain(value: Any) -> Any:
+    """Returns a payload as JSON values: bytes in the form in which requests take them.
+
+    Example:
+        >>> plain({"raw": b"hi"})
+        {'raw': {'$bytes': 'aGk='}}
+    """
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def progress_of(value: Any) -> tuple[float, str]:

@@ -1,0 +1,105 @@
+"""Measures what pages of the dashboard cost the server: `make bench-dashboard`.
+
+The overview is opened with 200 queues and a million jobs, and pages of jobs with a million of them in one
+state. Printed are the commands of a page, the time that the server spent on them at most (by its own count),
+and the CPU time of this process, which holds the dashboard and the client. Other processes do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import redis
+from tests.servers import ValkeyServer
+
+from benchmarks.report import make_console
+from oxcart import Queue
+from oxcart.http.application import app
+from oxcart.http.server import Server
+
+#: Jobs of one state, and queues.
+JOBS, QUEUES = 1_000_000, 200
+
+
+def fill(store: redis.Redis, queue: str, state: str, count: int) -> None:
+    """Puts jobs into a list of the wire, as BullMQ stores them."""
+    pipe = store.pipeline(transaction=False)
+    for number in range(count):
+        job = f"{state}-{number}"
+        facts: dict[Any, Any] = {
+            "name": "send",
+            "data": '{"to":"ada"}',
+            "opts": '{"attempts":3}',
+            "timestamp": 1_700_000_000_000,
+        }
+        pipe.hset(
+            f"bull:{queue}:{job}", mapping={**facts, "atm": 3, "finishedOn": 1_700_000_000_000 + number}
+        )
+        if state in ("wait", "active"):
+            pipe.lpush(f"bull:{queue}:{state}", job)
+        else:
+            pipe.zadd(f"bull:{queue}:{state}", {job: 1_700_000_000_000 + number})
+        if number % 10_000 == 9_999:
+            pipe.execute()
+    pipe.execute()
+
+
+def spent(store: redis.Redis) -> tuple[int, float]:
+    """Returns the commands so far, and at most how many ms the server spent on them.
+
+    Commands inside of scripts count twice, within their script and by themselves: hence "at most".
+    """
+    rows: dict[str, Any] = store.info("commandstats")
+    own = [row for name, row in rows.items() if name not in ("cmdstat_info", "cmdstat_config|resetstat")]
+    return sum(int(row["calls"]) for row in own), sum(float(row["usec"]) for row in own) / 1000
+
+
+async def measure(jobs: int, queues: int) -> None:
+    """Fills a server and opens the pages."""
+    console = make_console()
+    with ValkeyServer() as valkey:
+        store = valkey.client()
+        opened = [Queue(f"queue-{number:03}", url=valkey.url) for number in range(queues)]
+        console.print(f"filling {jobs:,} jobs per state …")
+        for state in ("wait", "completed", "failed"):
+            await asyncio.to_thread(fill, store, "queue-000", state, jobs)
+        async with (
+            Server(app(opened, keys=False)) as server,
+            httpx.AsyncClient(base_url=server.url, timeout=60) as client,
+        ):
+            for name, path in (
+                ("overview, first paint", "/"),
+                ("overview again", "/"),
+                ("ready, first page", "/jobs?state=ready&queue=queue-000"),
+                ("ready, last page", f"/jobs?state=ready&queue=queue-000&first={jobs - 50}"),
+                ("completed, first page", "/jobs?state=completed&queue=queue-000"),
+                ("completed, in the middle", f"/jobs?state=completed&queue=queue-000&first={jobs // 2}"),
+                ("failed, first page", "/jobs?state=failed&queue=queue-000"),
+                ("completed of all queues", "/jobs?state=completed"),
+                ("failed with a filter", "/jobs?state=failed&queue=queue-000&type=other"),
+                ("failures by cause", "/failures"),
+                ("dead letters", "/dead?queue=queue-000"),
+            ):
+                calls, ms = spent(store)
+                begin = time.process_time()
+                answer = await client.get(path)
+                took = (time.process_time() - begin) * 1000
+                after, ms_after = spent(store)
+                console.print(
+                    f"{name:26} {answer.status_code}  {after - calls:6,} commands  "
+                    f"{ms_after - ms:8.1f} ms of the server  {took:8.1f} ms of CPU"
+                )
+        for queue in opened:
+            await queue.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--queues", type=int, default=QUEUES)
+    given = parser.parse_args()
+    asyncio.run(measure(given.jobs, given.queues))

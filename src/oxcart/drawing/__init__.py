@@ -1,0 +1,1 @@
+"""Pictures as SVG for the dashboard and the pipeline's report: charts, timelines and graphs of jobs."""

@@ -1,0 +1,71 @@
+"""The client of the HTTP API for code that blocks: the methods of `Client` without ``await``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Unpack
+
+from oxcart.http.client import TIMEOUT, AddOptions, Client, JobEvent
+from oxcart.http.values import BatchAnswer, JobBody, Page
+from oxcart.model.duration import Duration
+from oxcart.sync._portal import iterate, run
+
+
+class SyncClient:
+    """Calls an HTTP API of Oxcart, and waits for the answers. See `Client` for arguments and errors.
+
+    Example:
+        >>> with SyncClient("https://jobs.example", token="…") as jobs:          # doctest: +SKIP
+        ...     job = jobs.add("welcome", {"to": "ada@example.com"})
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
+        self._client = Client(url, token=token, timeout=timeout)
+
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        run(self._client.close())
+
+    def add(self, job_type: str, payload: Any = None, **options: Unpack[AddOptions]) -> JobBody:
+        """Adds a job; returns it, or the job that has the same type and idempotency key."""
+        return run(self._client.add(job_type, payload, **options))
+
+    def add_many(
+        self, jobs: Iterable[tuple[str, Any] | tuple[str, Any, AddOptions]], *, atomic: bool = True
+    ) -> BatchAnswer:
+        """Adds 1 to 1000 jobs."""
+        return run(self._client.add_many(jobs, atomic=atomic))
+
+    def get(self, job_id: str, *, payload: bool = False) -> JobBody:
+        """Returns a job as it is now."""
+        return run(self._client.get(job_id, payload=payload))
+
+    def list(self, **filters: Any) -> Page:
+        """Returns a page of jobs, latest change first."""
+        return run(self._client.list(**filters))
+
+    def cancel(self, job_id: str, reason: str = "", *, force: bool = False) -> JobBody:
+        """Cancels a job; ``force`` ends a running one at once."""
+        return run(self._client.cancel(job_id, reason, force=force))
+
+    def retry(self, job_id: str, *, reset: bool = False) -> JobBody:
+        """Lets a job run again that failed or is a dead letter."""
+        return run(self._client.retry(job_id, reset=reset))
+
+    def remove(self, job_id: str) -> None:
+        """Removes a job that no worker runs."""
+        run(self._client.remove(job_id))
+
+    def result(self, job_id: str, timeout: Duration = 30, *, queue: str | None = None) -> Any:
+        """Waits for the result of a job."""
+        return run(self._client.result(job_id, timeout, queue=queue))
+
+    def events(self, *, job_id: str | None = None, since: str | None = None) -> Iterator[JobEvent]:
+        """Yields events until the server ends the stream."""
+        return iterate(run, self._client.events(job_id=job_id, since=since), self)

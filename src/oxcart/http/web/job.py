@@ -1,0 +1,230 @@
+"""The page of one job: payload, options, timeline, logs, stack traces, and the jobs around it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+
+from oxcart.drawing.timeline import Bar, Lane, duration, timeline
+from oxcart.http.service import Service
+from oxcart.http.values import progress_of
+from oxcart.http.web.dashboard import View, page
+from oxcart.http.web.page import state_name
+from oxcart.http.web.traces import read_trace
+from oxcart.model.errors import OxcartError
+from oxcart.model.flow import FlowView
+from oxcart.model.job import Job
+from oxcart.model.state import TERMINAL, State
+from oxcart.queue import Queue
+
+#: Log lines, children and jobs of the same correlation id that the page shows.
+LINES, CHILDREN, RELATED = 300, 20, 10
+#: Jobs of the queue that are read to find those of the same correlation id.
+SCAN = 300
+#: Characters of a payload or result that the page shows.
+LONGEST = 100_000
+#: What stands in place of a payload that the caller may not read.
+HIDDEN = "[hidden]"
+
+
+class JobPage(View):
+    """A job."""
+
+    template = "job.html"
+    parts = ("job_head", "job_timeline", "job_steps", "job_result", "job_traces", "job_logs", "job_relations")
+    nav = "jobs"
+
+    def read_address(self) -> None:
+        """Reads which job."""
+        self._id = self.query.get("id", "")
+        self._in = self.query.get("queue") or None
+        self.title = self._id
+
+    async def load(self) -> dict[str, Any]:
+        """Reads the job and what is around it."""
+        queue, job = await self.service.find(self._id, self._in)
+        self.title = f"{job.name} {job.id}"
+        state = job.state or State.PENDING
+        ended = state in TERMINAL
+        self.every = 5.0 if ended else 1.0
+        now = await queue._core.broker.now()
+        percent, message = progress_of(job.progress)
+        sees_payload = self.service.may_read_payloads(queue.name)
+        sees_result = self.service.may_read_results(queue.name)
+        data = self.service.masks.apply(job.data) if sees_payload else HIDDEN
+        return {
+            "job": job,
+            "queue": queue.name,
+            "protocol": queue._core.protocol,
+            "state": state.value,
+            "ended": ended,
+            "attempt": job.attempts_used + (state is State.RUNNING),
+            "attempts": max(job.options.attempts, 1),
+            "percent": percent,
+            "progress_message": message,
+            "progress_other": job.progress
+            if isinstance(job.progress, dict | list | str) and not message
+            else None,
+            "timeline": Markup(timeline(lanes_of(job, now), f"timeline of job {job.id}")),
+            "lanes": [lane.label for lane in lanes_of(job, now)],
+            "changes": job.transitions,
+            "past": job.past_attempts,
+            "ran_ms": _ran(job, now),
+            "waited_ms": _waited(job, now),
+            "payload": _json(data) if sees_payload else None,
+            "sees_payload": sees_payload,
+            "sees_result": sees_result,
+            "steps": job.steps,
+            "options": _options(job),
+            "result": _json(self.service.masks.apply(job.return_value))
+            if sees_result and state is State.COMPLETED
+            else None,
+            "traces": [read_trace(text) for text in reversed(job.stacktrace)],
+            "logs": await _logs(queue, job) if sees_payload else [],
+            "python": as_python(job, data, queue.name),
+            "curl": as_curl(job, data, queue.name),
+            **await _relations(self.service, queue, job),
+        }
+
+
+def lanes_of(job: Job, now: int) -> list[Lane]:
+    """Returns the states of a job, and its attempts, as lanes of a timeline."""
+    changes = [change for change in job.transitions if change.at is not None]
+    bars: list[Bar] = []
+    for number, change in enumerate(changes):
+        begin = change.at or 0
+        last = number + 1 == len(changes)
+        is_open = last and change.target not in TERMINAL
+        if last and not is_open:
+            break
+        end = max(begin, now if last else changes[number + 1].at or begin)
+        text = f"{state_name(change.target.value)} for {duration(end - begin)}: {change.why}"
+        bars.append(Bar(begin, end, f"s-{change.target.value}", text, is_open))
+    lanes = [Lane("States", tuple(bars))] if bars else []
+    for attempt in job.past_attempts:
+        if attempt.started is not None and attempt.ended is not None:
+            end = max(attempt.started, attempt.ended)
+            outcome = attempt.outcome or "ended"
+            text = f"Attempt {attempt.number}: {outcome} after {duration(end - attempt.started)}"
+            kind = {"completed": "s-completed", "failed": "s-failed", "stalled": "s-failed"}.get(outcome)
+            bar = Bar(attempt.started, end, kind or "s-retrying", text)
+            lanes.append(Lane(f"Attempt {attempt.number}", (bar,)))
+    if job.state is State.RUNNING and job.processed_on is not None:
+        text = f"Attempt {job.attempts_started}: running for {duration(max(0, now - job.processed_on))}"
+        bar = Bar(job.processed_on, max(now, job.processed_on), "s-running", text, True)
+        lanes.append(Lane(f"Attempt {job.attempts_started}", (bar,)))
+    return lanes
+
+
+def _ran(job: Job, now: int) -> int | None:
+    if job.processed_on is None or job.state in (
+        State.SCHEDULED,
+        State.DELAYED,
+        State.RETRYING,
+        State.PENDING,
+    ):
+        return None
+    return max(0, (job.finished_on or now) - job.processed_on)
+
+
+def _waited(job: Job, now: int) -> int | None:
+    ready = job.scheduled_at
+    if ready is None:
+        return None
+    return max(0, (job.processed_on or job.finished_on or now) - round(ready.timestamp() * 1000))
+
+
+def _json(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=repr)
+    return text if len(text) <= LONGEST else text[:LONGEST] + "\n…"
+
+
+def _options(job: Job) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    defaults = type(job.options)()
+    for field in msgspec.structs.fields(job.options):
+        value = getattr(job.options, field.name)
+        if value is None or value == getattr(defaults, field.name) or field.name in ("job_id", "timestamp"):
+            continue
+        text = json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False, default=str)
+        rows.append((field.name, text.strip('"')))
+    return rows
+
+
+async def _logs(queue: Queue, job: Job) -> list[str]:
+    lane = queue if job.lane is None or not queue.capabilities.can("lanes") else queue.lanes.get(job.lane)
+    logs = lane._core.broker.logs
+    return [] if logs is None else await logs.read(job.id, -LINES, -1)
+
+
+async def _relations(service: Service, queue: Queue, job: Job) -> dict[str, Any]:
+    children: list[FlowView] = []
+    more = 0
+    dependents: list[tuple[str, str]] = []
+    if queue.capabilities.can("flows") and job.lane is None:
+        try:
+            view = await queue.flows.get(job.id, depth=2, limit=CHILDREN)
+            below = view.children if view else []
+            children = [child for child in below if child.job.queue in service.queues]
+            more = (view.more if view else 0) + len(below) - len(children)
+            dependents = [place_of(service, key) for key in await queue.flows.dependents(job.id)]
+        except OxcartError:
+            pass  # relations of a queue that cannot be read are left out, the job itself is not
+    related: list[Job] = []
+    if job.correlation_id:
+        found = await queue.jobs.search(correlation_id=job.correlation_id, limit=RELATED + 1, scan=SCAN)
+        related = [one for one in found.jobs if one.id != job.id][:RELATED]
+    parent = place_of(service, job.parent_key) if job.parent_key else None
+    return {
+        "parent": parent,
+        "children": children,
+        "more_children": more,
+        "dependents": dependents[:CHILDREN],
+        "related": related,
+        "has_flow": bool(parent or children or dependents),
+    }
+
+
+def place_of(service: Service, key: str) -> tuple[str, str]:
+    """Returns the queue and the id of a job by its full key; the queue is empty if it is not served."""
+    best = ""
+    found = ("", key)
+    for queue in service.queues.values():
+        base = f"{queue._core.broker.keys.base}:"
+        if key.startswith(base) and len(base) > len(best):
+            best, found = base, (queue.name, key[len(base) :])
+    return found
+
+
+def as_python(job: Job, data: Any, queue: str) -> str:
+    """Returns the call that adds such a job in Python."""
+    extra = "".join(
+        f", {name}={value!r}"
+        for name, value in (
+            ("priority", job.priority or None),
+            ("tags", job.tags or None),
+            ("correlation_id", job.correlation_id),
+        )
+        if value is not None
+    )
+    return f"from oxcart import Queue\n\nawait Queue({queue!r}).add({job.name!r}, {data!r}{extra})"
+
+
+def as_curl(job: Job, data: Any, queue: str) -> str:
+    """Returns the call that adds such a job over HTTP, quoted for a shell."""
+    body = {"type": job.name, "queue": queue, "payload": data, "tags": job.tags or None}
+    body["correlation_id"] = job.correlation_id
+    text = json.dumps({k: v for k, v in body.items() if v is not None}, ensure_ascii=False, default=repr)
+    return (
+        "curl -X POST \"$OXCART_HTTP/api/v1/jobs\" -H 'content-type: application/json' "
+        f'-H "authorization: Bearer $OXCART_TOKEN" -d {shlex.quote(text)}'
+    )
+
+
+ROUTES = page("/job", JobPage)

@@ -1,0 +1,211 @@
+"""The page of jobs by state: filters that live in the address, pages, selection and bulk actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, get
+from litestar.response import Response
+
+from oxcart.http import listing
+from oxcart.http.access import READ
+from oxcart.http.errors import ApiError
+from oxcart.http.routes import Api
+from oxcart.http.sessions import root_of
+from oxcart.http.values import JobBody, job_body
+from oxcart.http.web.dashboard import View, page
+from oxcart.http.web.page import link
+from oxcart.http.web.pulse import Track
+from oxcart.model.errors import ValidationError
+from oxcart.model.job import Job
+from oxcart.model.search import WIRE
+from oxcart.queue import Queue
+
+#: Jobs of a page.
+ROWS = 50
+#: Jobs of one queue that a page reads at most: without filters, and with them.
+SCAN, FILTERED = 500, 5000
+#: Queues that a page over all queues reads, those with most jobs first.
+MOST_QUEUES = 40
+
+#: The states that a page can show: the words for the search, and the lists of the wire that hold them.
+STATES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "ready": (("waiting", "prioritized"), ("wait", "paused", "prioritized")),
+    "running": (("active",), ("active",)),
+    "delayed": (("delayed",), ("delayed",)),
+    "pending": (("waiting-children",), ("waiting-children",)),
+    "completed": (("completed",), ("completed",)),
+    "failed": (("failed",), ("failed",)),
+    "retrying": (("retrying",), ("delayed",)),
+    "dead_letter": (("dead_letter",), ("failed",)),
+    "cancelled": (("cancelled",), ("failed",)),
+}
+#: Those that have a tab with an exact count.
+TABS = ("ready", "running", "delayed", "pending", "completed", "failed")
+#: Filters beside state and queue, as they stand in the address.
+FILTERS = ("type", "reason", "tag", "correlation_id", "worker", "category", "since")
+
+
+class Filters:
+    """What a page of jobs shows, as read from its address.
+
+    Attributes:
+        state: The state.
+        queue: The queue; empty for all.
+        texts: The other filters, by name.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self.state = str(given.get("state", "")) or "running"
+        self.queue = str(given.get("queue", ""))
+        self.texts = {name: str(given.get(name, "")).strip() for name in FILTERS}
+        if self.state not in STATES:
+            raise ValidationError("state", f"one of {', '.join(STATES)}", self.state)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only a state and a queue are chosen, so that nothing has to be searched."""
+        return not any(self.texts.values()) and self.state in TABS
+
+    def asked(self) -> dict[str, Any]:
+        """Returns the arguments of a search."""
+        texts = self.texts
+        return {
+            "state": list(STATES[self.state][0]),
+            "wire": True,
+            "name": texts["type"] or None,
+            "reason": texts["reason"] or None,
+            "tags": listing.tags_of([texts["tag"]]) if texts["tag"] else None,
+            "correlation_id": texts["correlation_id"] or None,
+            "worker": texts["worker"] or None,
+            "category": texts["category"] or None,
+            "since": texts["since"] or None,
+        }
+
+    def fields(self) -> list[tuple[str, str]]:
+        """Returns the filters as the fields of a form."""
+        return [("state", self.state), ("queue", self.queue), *self.texts.items()]
+
+    async def matching(self, queues: list[Queue], most: int) -> list[tuple[Queue, Job]]:
+        """Returns the jobs of queues that match, the newest of each queue first, at most so many."""
+        found: list[tuple[Queue, Job]] = []
+        for queue in queues:
+            if len(found) < most:
+                page = await queue.jobs.search(**self.asked(), limit=most - len(found), scan=listing.SCAN)
+                found += ((queue, job) for job in page.jobs)
+        return found
+
+    def address(self, **changed: Any) -> str:
+        """Returns the address of a page with some filters changed; None removes one."""
+        return link("/jobs", **{"state": self.state, "queue": self.queue, **self.texts, **changed})
+
+
+class JobsPage(View):
+    """Jobs by state."""
+
+    title = "Jobs"
+    template = "jobs.html"
+    parts = ("tabs", "rows")
+    nav = "jobs"
+
+    def read_address(self) -> None:
+        """Reads the filters and the place of the page."""
+        self._filters = Filters(self.query)
+        self._cursor = self.query.get("cursor") or None
+        self._first = _first(self.query.get("first"))
+        if self._filters.queue:
+            self.service.queue(self._filters.queue)
+        # A search reads many jobs: a page that searches is looked at less often.
+        self.every = 2.0 if self._filters.is_plain else 15.0
+
+    async def load(self) -> dict[str, Any]:
+        """Reads a page of jobs."""
+        filters = self._filters
+        tracks = await self.tracks()
+        chosen = [tracks[filters.queue]] if filters.queue else list(tracks.values())
+        counts = {state: sum(_count(track, state) for track in chosen) for state in TABS}
+        found = await self._page(chosen, counts)
+        return {
+            "filters": filters,
+            "tabs": [(state, counts[state]) for state in TABS],
+            "states": STATES,
+            "is_first": not (self._cursor or self._first),
+            **found,
+        }
+
+    async def _page(self, chosen: list[Track], counts: dict[str, int]) -> dict[str, Any]:
+        filters, service = self._filters, self.service
+        if filters.queue and filters.is_plain:
+            return await self._by_place(service.queue(filters.queue), chosen[0], counts[filters.state])
+        full = [track for track in chosen if _count(track, filters.state)]
+        full.sort(key=lambda track: -_count(track, filters.state))
+        queues = [service.queue(track.name) for track in full[:MOST_QUEUES]]
+        at = None if self._cursor is None else listing.Cursor.parse(self._cursor)
+        asked = filters.asked()
+        if at is not None:
+            asked["until"] = at.until_ms
+        found = await listing.page(queues, asked, ROWS, at, SCAN if filters.is_plain else FILTERED)
+        return {
+            "jobs": found.jobs,
+            "matched": counts[filters.state] if filters.is_plain else found.matched,
+            "exact": filters.is_plain or found.exact,
+            "next": filters.address(cursor=found.next_cursor) if found.next_cursor else "",
+            "left_out": max(0, len(full) - MOST_QUEUES),
+        }
+
+    async def _by_place(self, queue: Queue, track: Track, count: int) -> dict[str, Any]:
+        """Reads a page by its place, which takes the same time however many jobs there are."""
+        first = skip = self._first
+        jobs: list[JobBody] = []
+        for word in STATES[self._filters.state][0]:
+            length = sum(track.count(place) for place in WIRE[word])
+            if skip < length and len(jobs) < ROWS:
+                found = await queue.jobs.list(word, first=skip, limit=ROWS - len(jobs))
+                jobs += [job_body(job) for job in found]
+            skip = max(0, skip - length)
+        more = first + ROWS < count
+        return {
+            "jobs": jobs[:ROWS],
+            "matched": count,
+            "exact": True,
+            "next": self._filters.address(first=first + ROWS) if more else "",
+            "left_out": 0,
+        }
+
+
+def _count(track: Track, state: str) -> int:
+    return sum(track.count(place) for place in STATES[state][1])
+
+
+def _first(given: str | None) -> int:
+    if not given:
+        return 0
+    if not (given.isascii() and given.isdigit() and len(given) < 10):
+        raise ValidationError("first", "an integer from 0 to 999999999", given)
+    return int(given)
+
+
+@get("/search", opt=READ, include_in_schema=False)
+async def search(request: Request[Any, Any, Any], service: Api) -> Response[None]:
+    """Leads to a job by its id, or to jobs that match: ``type:welcome``, ``tag:tenant=acme``, or a reason."""
+    text = request.query_params.get("q", "").strip()
+    name, separator, value = text.partition(":")
+    place = link("/jobs", state="failed", reason=text)
+    if not text:
+        place = "/jobs"
+    elif separator and name in (*FILTERS, "state", "queue"):
+        place = link(
+            "/jobs", **{"state": "failed" if name in ("reason", "category") else "completed", name: value}
+        )
+    elif text in service.queues:
+        place = link("/queue", name=text)
+    else:
+        try:
+            queue, job = await service.find(text)
+            place = link("/job", queue=queue.name, id=job.id)
+        except ApiError:
+            pass
+    return Response(None, status_code=303, headers={"Location": root_of(request) + place})
+
+
+ROUTES = [*page("/jobs", JobsPage), search]

@@ -1,0 +1,108 @@
+"""Schedules: their rules, the next ten times of each, and runs that nobody made in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oxcart.http.errors import not_found
+from oxcart.http.service import Service
+from oxcart.http.web.actions import Fields, action
+from oxcart.http.web.dashboard import View, page
+from oxcart.model.errors import ValidationError
+from oxcart.model.schedule import Scheduler
+
+#: Schedules of one queue, and queues, that the page lists.
+ROWS, MOST_QUEUES = 50, 40
+#: Next times of a schedule.
+TIMES = 10
+#: How late the next run may be before it counts as missed, in ms.
+GRACE = 30_000
+
+
+def next_times(one: Scheduler, count: int = TIMES) -> list[int]:
+    """Returns the next times of a schedule in ms, as far as its end and its limit allow."""
+    schedule, times = one.schedule, [one.next_ms]
+    left = count if schedule.limit is None else min(count, schedule.limit - (one.runs or 1) + 1)
+    while len(times) < left:
+        at: int | None
+        if schedule.every is not None:
+            at = times[-1] + schedule.every
+        else:
+            try:
+                at = schedule.following(times[-1])
+            except ValidationError:  # a peer's expression that we cannot read
+                break
+        if at is None or (schedule.end is not None and at > schedule.end):
+            break
+        times.append(at)
+    return times
+
+
+def missed(one: Scheduler, now: int) -> int:
+    """Returns how many of the next ten times have passed without a run."""
+    return sum(at < now - GRACE for at in next_times(one))
+
+
+class SchedulesPage(View):
+    """Schedules."""
+
+    title = "Schedules"
+    template = "schedules.html"
+    parts = ("schedules",)
+    every = 10.0
+    nav = "schedules"
+
+    async def load(self) -> dict[str, Any]:
+        """Reads the schedules of all queues."""
+        rows: list[dict[str, Any]] = []
+        tracks = await self.tracks()
+        for name, queue in list(self.service.queues.items())[:MOST_QUEUES]:
+            if not queue.capabilities.can("schedules"):
+                continue
+            visible = self.service.may_read_payloads(name)
+            for one in await queue.schedules.list(limit=ROWS):
+                now = tracks[name].sample.at_ms
+                rows.append(
+                    {
+                        "queue": name,
+                        "id": one.id,
+                        "type": one.name,
+                        "rule": one.schedule.text,
+                        "cron": one.schedule.cron,
+                        "tz": one.schedule.tz,
+                        "every": one.schedule.every,
+                        "next": one.next_ms,
+                        "times": next_times(one),
+                        "missed": missed(one, now),
+                        "runs": one.runs,
+                        "limit": one.schedule.limit,
+                        "legacy": one.legacy,
+                        "declared_by": one.declared_by,
+                        "data": self.service.masks.apply(one.data) if visible and one.data else None,
+                    }
+                )
+        rows.sort(key=lambda row: row["next"])
+        return {"schedules": rows, "left_out": max(0, len(self.service.queues) - MOST_QUEUES)}
+
+
+async def _remove(service: Service, fields: Fields) -> tuple[str, int]:
+    if not await service.queue(fields.get("queue", "")).schedules.remove(fields.get("schedule", "")):
+        raise not_found(f"schedule {fields.get('schedule', '')}")
+    return "unscheduled", 1
+
+
+async def _run(service: Service, fields: Fields) -> tuple[str, int]:
+    """Adds a job as the schedule's next run, now; the schedule itself stays as it is."""
+    queue = service.queue(fields.get("queue", ""))
+    found = await queue.schedules.get(fields.get("schedule", ""))
+    if found is None:
+        raise not_found(f"schedule {fields.get('schedule', '')}")
+    await queue.add(found.name, found.data)
+    return "ran", 1
+
+
+ROUTES = [
+    *page("/schedules", SchedulesPage),
+    action("/schedules/remove", _remove),
+    action("/schedules/run", _run),
+]

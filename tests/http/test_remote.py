@@ -1,0 +1,271 @@
+"""``Queue(url="http://…")``: a queue behind the API has the methods of a queue, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from oxcart import Queue, Worker
+from oxcart.errors import (
+    ApiRefused,
+    BrokerUnavailable,
+    JobFailed,
+    JobNotFound,
+    NotSupported,
+    ValidationError,
+    WrongState,
+)
+from oxcart.http.application import app
+from oxcart.http.remote import RemoteQueue
+from oxcart.http.server import Server
+from oxcart.jobs import Cancellation
+from oxcart.sync import Queue as SyncQueue
+from tests.http.conftest import Serve
+
+KEY = "the-token-of-a-service"
+
+
+@pytest_asyncio.fixture
+async def remote(queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Queue]:
+    """The queue ``q`` behind an API that needs a key."""
+    client = await serve(queue, tokens={KEY: "admin"})
+    monkeypatch.setenv("OXCART_API_KEY", KEY)
+    async with Queue("q", url=str(client.base_url)) as made:
+        yield made
+
+
+async def test_a_url_of_http_makes_a_queue_behind_an_api(remote: Queue) -> None:
+    assert isinstance(remote, RemoteQueue)
+    assert isinstance(remote, Queue)
+    assert KEY not in repr(remote)
+    assert remote.name == "q"
+
+
+async def test_jobs_are_added_run_and_answered(remote: Queue, queue: Queue) -> None:
+    @queue.job
+    async def greet(name: str) -> str:
+        return f"Hello {name}!"
+
+    async with Worker(queue).running():
+        job = await remote.add("greet", {"name": "Ada"}, attempts=2, tags={"team": "a"}, correlation_id="c-1")
+        assert job.created
+        assert await job.result(30) == "Hello Ada!"
+        many = await remote.add_many([("greet", {"name": str(number)}) for number in range(1200)])
+        assert [await one.result(60) for one in (many[0], many[-1])] == ["Hello 0!", "Hello 1199!"]
+    found = await job.get()
+    assert (found.name, found.data, found.state, found.attempts_made) == (
+        "greet", {"name": "Ada"}, "completed", 1,
+    )  # fmt: skip
+    assert (found.tags, found.correlation_id, found.options.attempts) == ({"team": "a"}, "c-1", 2)
+    assert await job.state() == "completed"
+
+
+async def test_a_typed_handler_enqueues_over_http(remote: Queue, queue: Queue) -> None:
+    @remote.job(attempts=4)
+    async def greet(name: str) -> str:
+        return name
+
+    job = await greet.enqueue(name="Ada")
+    stored = await queue.jobs.get(job.id)
+    assert stored is not None
+    assert (stored.name, stored.data, stored.options.attempts) == ("greet", {"name": "Ada"}, 4)
+    with pytest.raises(ValidationError):
+        await remote.add("greet", {"nobody": 1})
+
+
+async def test_every_option_that_is_sent_arrives(remote: Queue, queue: Queue) -> None:
+    job = await remote.add(
+        "t",
+        b"bytes",
+        attempts=5,
+        backoff={"type": "linear", "delay": 250, "cap": 4000},
+        delay="1h",
+        timeout="90s",
+        lifetime="3h",
+        priority=7,
+        limit_key="tenant",
+        job_id="an-id-of-mine",
+        tags={"a": "b"},
+    )
+    stored = await queue.jobs.get(job.id)
+    assert stored is not None
+    options = stored.options
+    assert (stored.id, stored.data, stored.priority) == ("an-id-of-mine", b"bytes", 7)
+    assert (options.attempts, options.timeout, options.lifetime, options.limit_key) == (
+        5, 90_000, 10_800_000, "tenant",
+    )  # fmt: skip
+    assert (options.backoff.type, options.backoff.delay, options.backoff.cap) == ("linear", 250, 4000)
+    assert stored.delay == 3_600_000
+    read = await remote.jobs.get(job.id)
+    assert read is not None
+    assert (read.data, read.options.attempts, read.state) == (b"bytes", 5, "delayed")
+    again = await remote.add("t", job_id="an-id-of-mine")
+    assert (again.id, again.created) == (job.id, False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": None},
+        {"deduplication": "d"},
+        {"history": True},
+        {"remove_on_complete": True},
+        {"backoff": {"type": "fixed", "delay": 5, "jitter": 0.5}},
+        {"durability": "replicated"},
+    ],
+)
+async def test_options_that_the_api_lacks_are_refused(remote: Queue, queue: Queue, options: Any) -> None:
+    with pytest.raises(NotSupported, match="HTTP"):
+        await remote.add("t", **options)
+    assert sum((await queue.counts()).values()) == 0
+
+
+async def test_what_needs_a_server_is_refused(remote: Queue) -> None:
+    with pytest.raises(NotSupported):
+        await remote.schedules.count()
+    with pytest.raises(NotSupported):
+        await remote.events().read()
+    with pytest.raises(NotSupported):
+        await remote.jobs.handle("x").logs()
+    with pytest.raises(NotSupported):
+        await Worker(remote).run()
+
+
+async def test_jobs_are_cancelled_retried_searched_and_removed(remote: Queue, queue: Queue) -> None:
+    @queue.job(attempts=1)
+    async def fails() -> None:
+        raise RuntimeError("no")
+
+    waiting, failing = await remote.add("other"), await remote.add("fails", {})
+    assert await waiting.cancel("not needed") is Cancellation.CANCELLED
+    with pytest.raises(WrongState):
+        await waiting.cancel()
+    async with Worker(queue).running():
+        with pytest.raises(JobFailed, match="no"):
+            await failing.result(30)
+    found = await remote.jobs.search(state="dead_letter", name="fails", reason="NO")
+    assert ([job.id for job in found.jobs], found.matched, found.exact) == ([failing.id], 1, True)
+    assert [job.id for job in await remote.dead_letters.list()] == [failing.id]
+    assert (await remote.dead_letters.replay_all(dry_run=True)).matched == 1
+    await failing.retry(reset=True)
+    assert await failing.state() == "waiting"
+    assert (await remote.jobs.cancel_all(name="fails")).cancelled == 1
+    await failing.remove()
+    assert await remote.jobs.get(failing.id) is None
+    with pytest.raises(JobNotFound):
+        await failing.retry()
+    assert await remote.jobs.state("none") == "unknown"
+    assert await remote.jobs.clean("failed") == 1
+
+
+async def test_the_queue_is_paused_limited_and_counted(remote: Queue, queue: Queue) -> None:
+    await remote.add("t")
+    await remote.pause()
+    assert await remote.is_paused()
+    assert await queue.is_paused()
+    await remote.resume()
+    assert (await remote.counts())["waiting"] == 1
+    await remote.limits.set_concurrency(4)
+    await remote.limits.set_rate(10, per="1m")
+    assert await queue.limits.concurrency() == await remote.limits.concurrency() == 4
+    assert await remote.limits.rate() == await queue.limits.rate()
+    await remote.limits.remove_rate()
+    assert await queue.limits.rate() is None
+    assert await remote.jobs.clear() == 1
+
+
+async def test_a_job_waits_for_others(remote: Queue, queue: Queue) -> None:
+    first = await remote.add("t")
+    second = await remote.add("t", after=[first])
+    assert await second.state() == "waiting-children"
+    with pytest.raises(NotSupported):
+        await remote.add("t", after=[first], after_any=[first])
+
+
+async def test_a_wrong_key_is_refused_and_never_shown(queue: Queue, serve: Serve) -> None:
+    served = await serve(queue, tokens={KEY: "admin"})
+    url = str(served.base_url).replace("http://", "http://:another-key-of-nobody@")
+    async with Queue("q", url=url) as made:
+        with pytest.raises(ApiRefused) as caught:
+            await made.add("t")
+    assert caught.value.status == 401
+    assert "another-key" not in f"{caught.value!r} {made!r} {caught.value}"
+
+
+@pytest.mark.parametrize(
+    "options", [{"prefix": "x"}, {"protocol": "bridge"}, {"folder": "x"}, {"attempts": 0}]
+)
+def test_arguments_of_other_queues_are_refused(options: Any) -> None:
+    with pytest.raises(ValidationError):
+        Queue("q", url="https://jobs.example", **options)
+
+
+def test_the_environment_names_an_api(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("OXCART_URL", "https://jobs.example/jobs/")
+    made = Queue("q")
+    assert isinstance(made, RemoteQueue)
+    assert made.url == "https://jobs.example/jobs"
+    assert not isinstance(Queue("q", url=url), RemoteQueue)
+
+
+async def test_an_add_survives_the_loss_of_the_api(queue: Queue) -> None:
+    """The API ends and comes back on the same port while jobs are added: each is added once."""
+    server = Server(app([queue]), grace=1)
+    await server.start()
+    port = server.port
+    async with Queue("q", url=server.url) as remote:
+        first = await remote.add("t")
+        await server.stop()
+        adding = [asyncio.create_task(remote.add("t")) for _ in range(20)]
+        await asyncio.sleep(0.3)
+        assert not any(task.done() for task in adding)
+        async with Server(app([queue]), port=port, grace=1):
+            handles = await asyncio.gather(*adding)
+            assert len({job.id for job in (first, *handles)}) == 21
+            assert (await remote.counts())["waiting"] == 21
+
+
+async def test_an_add_without_an_api_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Queue("q", url="http://127.0.0.1:9", add_timeout=0.5) as remote:
+        with pytest.raises(BrokerUnavailable):
+            await remote.add("t")
+
+
+def test_the_blocking_face_works_over_http(url: str) -> None:
+    async def serve() -> None:
+        async with Queue("q", url=url) as queue, Server(app([queue]), grace=1) as server:
+            await asyncio.to_thread(use, server.url)
+
+    def use(address: str) -> None:
+        with SyncQueue("q", url=address) as queue:
+            job = queue.add("t", {"a": 1})
+            assert queue.counts()["waiting"] == 1
+            found = queue.jobs.get(job.id)
+            assert found is not None
+            assert found.data == {"a": 1}
+
+    asyncio.run(serve())
+
+
+async def test_the_client_needs_no_server_packages() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys; sys.modules['litestar'] = sys.modules['uvicorn'] = None\n"
+        "from oxcart import Queue\nfrom oxcart.http import Client\nQueue('q', url='https://jobs.example')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+async def test_the_id_of_a_request_must_be_an_id(queue: Queue, serve: Serve) -> None:
+    client: httpx.AsyncClient = await serve(queue)
+    for wrong in ("meta", "a:b", ""):
+        answer = await client.post("/api/v1/jobs", json={"type": "t", "id": wrong})
+        assert answer.status_code == 400, wrong

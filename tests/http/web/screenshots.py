@@ -1,0 +1,96 @@
+"""Takes a picture of every page of the dashboard in both themes and at phone width, from made-up data.
+
+python -m tests.http.web.screenshots FOLDER [PAGE …]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+
+from oxcart.http.application import app
+from oxcart.http.server import Server
+from oxcart.http.web.page import link
+from tests.browser import Browser, Page
+from tests.http.web.made_up import Shop, make_history, open_shop
+from tests.servers import ValkeyServer
+
+#: The sizes of a picture: its name, width, height, and whether it is a phone's.
+SIZES = (("wide", 1280, 860, False), ("phone", 390, 844, True))
+THEMES = ("light", "dark")
+#: Seconds that the shop runs before the first picture.
+SECONDS = 80
+
+
+def pages_of(shop: Shop) -> dict[str, str]:
+    """Returns the address of every page."""
+
+    def job(name: str, path: str = "/job") -> str:
+        queue, job_id = shop.shown[name]
+        return link(path, queue=queue, id=job_id)
+
+    return {
+        "overview": "/",
+        "queue": "/queue?name=payments",
+        "jobs": "/jobs?state=failed&queue=payments",
+        "job": job("dead"),
+        "job-running": job("running"),
+        "flow": job("flow", "/flow"),
+        "failures": "/failures",
+        "dead": "/dead?queue=payments",
+        "schedules": "/schedules",
+        "workers": "/workers",
+        "limits": "/limits",
+        "history": "/history",
+        "audit": "/audit",
+        "sign-in": "/sign-in",
+    }
+
+
+def set_look(page: Page, theme: str, wide: int, high: int, phone: bool) -> None:
+    """Sets the theme of the system and the size of the window."""
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+    page.call(
+        "Emulation.setDeviceMetricsOverride", width=wide, height=high, deviceScaleFactor=1, mobile=phone
+    )
+
+
+def take(url: str, shop: Shop, folder: Path, only: list[str]) -> None:
+    """Takes the pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Browser() as browser:
+        page = browser.page()
+        for name, path in pages_of(shop).items():
+            if only and name not in only:
+                continue
+            for theme in THEMES:
+                for size, wide, high, phone in SIZES:
+                    set_look(page, theme, wide, high, phone)
+                    page.goto(url + path)
+                    page.wait_for(
+                        "!document.body.dataset.events || document.querySelector('#link-state.live') !== null"
+                    )
+                    page.screenshot(folder / f"{name}-{theme}-{size}.png")
+            print(name, flush=True)
+        print(page.errors or "no errors on any page")
+
+
+async def main(folder: Path, only: list[str]) -> None:
+    """Opens the shop, lets it run for a while, and takes the pictures."""
+    with ValkeyServer() as valkey, tempfile.TemporaryDirectory() as made:
+        lake = make_history(Path(made))
+        async with open_shop(valkey.url) as shop, Server(app(shop.queues, lake=lake)) as server:
+            await asyncio.wait_for(shop.find_failures(), 60)
+            async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+                for _ in range(SECONDS // 2):  # somebody watches, so that the charts have a past
+                    await client.get("/")
+                    await asyncio.sleep(2)
+            await asyncio.to_thread(take, server.url, shop, folder, only)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,436 @@
+"""Pages over HTTP: what they show, that they escape everything, and what a caller may see and do."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from oxcart import Abilities, Flow, Queue, RunningJob, Target, Worker
+from oxcart.http.web.page import link
+from oxcart.http.web.schedules import missed
+from oxcart.model.schedule import Schedule, Scheduler
+from tests.conftest import MakeQueue
+from tests.history.lakes import make_lake
+from tests.http.conftest import Serve
+from tests.signals import eventually
+
+#: What a field of a job may carry to break out of a page, a header or a line.
+EVIL = "<img src=x onerror=alert(1)>'\"`${7*7}{{7*7}}</pre></script>\r\nSet-Cookie: a=b\u202e\u2028\x1b[31m"
+
+
+class Tags(HTMLParser):
+    """The elements and attributes of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def tags(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    parser = Tags()
+    parser.feed(text)
+    return parser.found
+
+
+async def fail_one(
+    queue: Queue, name: str = "send", data: Any = None, reason: str = "no", **options: Any
+) -> str:
+    """Adds a job, lets it fail for good, and returns its id."""
+
+    async def fails(job: RunningJob) -> None:
+        raise RuntimeError(reason)
+
+    async def has_failed() -> bool:
+        return await queue.jobs.state(job.id) == "failed"
+
+    queue.fallback(fails)
+    job = await queue.add(name, data, attempts=1, **options)
+    async with Worker(queue).running():
+        await eventually(has_failed, f"job {job.id} has failed")
+    return job.id
+
+
+async def test_overview_shows_every_queue_with_its_lengths(make_queue: MakeQueue, serve: Serve) -> None:
+    emails, video = make_queue("emails"), make_queue("video")
+    await emails.add_many([("welcome", {})] * 3)
+    await video.pause()
+    page = (await (await serve(emails, video)).get("/")).text
+    assert re.search(r"href=\"/jobs\?state=ready&amp;queue=emails\">3</a>", page)
+    assert page.count("badge warn") == 1
+    assert "Failing types" in page
+
+
+async def test_pages_allow_no_script_but_ours_and_no_frame(queue: Queue, serve: Serve) -> None:
+    answer = await (await serve(queue)).get("/")
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe-inline" not in policy
+    assert "frame-ancestors 'none'" in policy
+    for tag, attributes in tags(answer.text):
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], (
+            tag,
+            attributes,
+        )
+        assert tag != "style"
+        if tag == "script":
+            assert attributes["src"] == "/static/oxcart.js"
+
+
+@pytest.mark.parametrize(
+    "path", ["/queue?name=none", "/job?queue=q&id=none", "/job", "/jobs?state=none", "/jobs?first=x"]
+)
+async def test_what_does_not_exist_is_a_page_that_says_so(queue: Queue, serve: Serve, path: str) -> None:
+    answer = await (await serve(queue)).get(path)
+    assert answer.status_code in (400, 404)
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "Overview" in answer.text
+
+
+async def test_every_field_of_a_job_is_escaped(make_queue: MakeQueue, serve: Serve) -> None:
+    queue = make_queue("q")
+    evil = EVIL.replace("\r\n", " ").replace("\u2028", " ").replace("\x1b", "")
+    job_id = await fail_one(
+        queue,
+        name=evil,
+        data={EVIL: EVIL},
+        reason=EVIL,
+        job_id="<b>&'\"id",
+        tags={"tag": evil},
+        correlation_id="<i>c",
+    )
+    await queue.jobs.handle(job_id).log(EVIL, "</pre><script>alert(1)</script>")
+    await queue.jobs.handle(job_id).update_progress(40, EVIL)
+    client = await serve(queue)
+    for path in PAGES_OF_A_JOB:
+        page = await client.get(path.format(id=httpx.QueryParams({"id": job_id})))
+        assert page.status_code == 200, path
+        assert "set-cookie" not in page.headers
+        names = {tag for tag, _ in tags(page.text)}
+        assert not names & {"img", "b", "iframe"}, path
+        assert [attributes.get("src") for tag, attributes in tags(page.text) if tag == "script"] == [
+            "/static/oxcart.js"
+        ]
+        for tag, attributes in tags(page.text):
+            assert not [name for name in attributes if name.startswith("on")], (path, tag)
+        assert "\u202e" not in page.text
+        assert "49" not in re.findall(r"\$\{7\*7\}(\d*)", page.text)
+
+
+#: Pages that show a job; ``{id}`` stands for ``id=…``.
+PAGES_OF_A_JOB = [
+    "/",
+    "/queue?name=q",
+    "/jobs?state=failed",
+    "/jobs?state=failed&queue=q",
+    "/jobs?state=failed&reason=onerror",
+    "/job?queue=q&{id}",
+    "/flow?queue=q&{id}",
+    "/failures",
+    "/dead",
+    "/workers",
+]
+
+
+async def test_a_group_of_failures_is_retried_after_a_dry_run(queue: Queue, serve: Serve) -> None:
+    for number in range(3):
+        await fail_one(queue, reason=f"order {number} is unknown")
+    other = await fail_one(queue, reason="the disk is full")
+    client = await serve(queue)
+    page = (await client.get("/failures")).text
+    found = re.search(r'formaction="(/failures/retry[^"]*unknown[^"]*)"', page)
+    assert found is not None
+    path = found[1].replace("&amp;", "&")
+    assert "Retry 3 jobs?" in (await client.post(path, data={"back": "/failures"})).text
+    assert (await queue.counts())["failed"] == 4
+    answer = await client.post(path, data={"back": "/failures", "confirm": "yes"})
+    assert answer.headers["location"] == "/failures?did=retried&n=3"
+    assert [job.id for job in await queue.jobs.list("failed")] == [other]
+
+
+async def test_dead_letters_are_replayed_and_removed_after_a_dry_run(queue: Queue, serve: Serve) -> None:
+    await fail_one(queue, name="charge")
+    await fail_one(queue, name="refund")
+    client = await serve(queue)
+    assert "charge" in (await client.get("/dead?queue=q&type=charge")).text
+    form = {"back": "/dead"}
+    assert "Replay 1 job?" in (await client.post("/dead/replay?queue=q&type=charge", data=form)).text
+    answer = await client.post("/dead/replay?queue=q&type=charge", data={**form, "confirm": "yes"})
+    assert answer.headers["location"] == "/dead?did=replayed&n=1"
+    answer = await client.post("/dead/purge?queue=q", data={**form, "confirm": "yes"})
+    assert answer.headers["location"] == "/dead?did=purged&n=1"
+    assert (await queue.counts())["failed"] == 0
+
+
+async def test_schedules_show_their_next_ten_times_and_run_now(queue: Queue, serve: Serve) -> None:
+    await queue.schedules.upsert("digest", cron="0 7 * * *", name="send", data={"to": "all"})
+    client = await serve(queue)
+    page = (await client.get("/schedules")).text
+    assert page.count("T07:00:00.000Z") >= 10
+    await client.post("/schedules/run?queue=q&schedule=digest", data={"back": "/schedules"})
+    (job,) = await queue.jobs.list("waiting")
+    assert (job.name, job.data) == ("send", {"to": "all"})
+    await client.post("/schedules/remove?queue=q&schedule=digest", data={"back": "/schedules"})
+    assert await queue.schedules.count() == 0
+
+
+def test_missed_runs_are_counted() -> None:
+    one = Scheduler(id="s", name="s", schedule=Schedule(every=60_000), next_ms=0)
+    assert (missed(one, 0), missed(one, 60_000), missed(one, 200_000)) == (0, 1, 3)
+
+
+async def test_limits_are_shown_and_set(queue: Queue, serve: Serve) -> None:
+    await queue.limits.set_type_limit("refund", concurrent=2)
+    client = await serve(queue)
+    form = {"queue": "q", "concurrency": "5", "most": "30", "per": "1m", "back": "/limits"}
+    assert (await client.post("/limits/set", data=form)).status_code == 303
+    page = (await client.get("/limits")).text
+    assert "30 per 1 m" in page
+    assert "refund" in page
+    assert (await client.post("/limits/set", data={**form, "concurrency": "0"})).status_code == 400
+    assert await queue.limits.concurrency() == 5
+
+
+async def test_workers_show_abilities_and_jobs_that_nobody_can_do(
+    make_queue: MakeQueue, serve: Serve
+) -> None:
+    queue = make_queue("video")
+    await queue.add("render", {}, target=Target(capabilities="gpu"))
+    async with Worker(queue, name="painter", abilities=Abilities(capabilities=["cpu"])).running():
+        page = (await (await serve(queue)).get("/workers")).text
+    assert "painter" in page
+    assert '<span class="tag ability">cpu</span>' in page
+    assert "all;c=gpu" in page
+
+
+async def test_history_needs_a_lake(queue: Queue, serve: Serve) -> None:
+    assert (await (await serve(queue)).get("/history")).status_code == 404
+
+
+async def test_history_draws_the_figures_of_the_lake(queue: Queue, serve: Serve, tmp_path: Path) -> None:
+    now = int(time.time() * 1000)
+    hours = [now - now % 3_600_000 - back * 3_600_000 for back in range(5)]
+    day = datetime.fromtimestamp(now / 1000, UTC).date()
+    rows = [
+        {
+            "day": day,
+            "queue": "q",
+            "window": "hour",
+            "name": "*",
+            "start_ms": at,
+            "arrivals": 40,
+            "completed": 38,
+            "failed": 2,
+        }
+        for at in hours
+    ]
+    make_lake(tmp_path, queue_metrics=rows)
+    answer = await (await serve(queue, lake=tmp_path)).get("/history?since=24h")
+    assert answer.status_code == 200
+    page = answer.text
+    assert page.count("class='chart'") >= 1
+    assert "data-v='40,38,2'" in page
+
+
+async def test_what_a_search_looks_for_is_escaped(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue)
+    page = await client.get(link("/jobs", state="failed", type='"><img src=x>', q='"><img src=x>'))
+    assert "img" not in {tag for tag, _ in tags(page.text)}
+    answer = await client.get(link("/search", q="a\r\nSet-Cookie: x=y"))
+    assert answer.status_code == 303
+    assert "set-cookie" not in answer.headers
+
+
+async def test_search_leads_to_a_job_by_its_id(queue: Queue, serve: Serve) -> None:
+    job = await queue.add("welcome")
+    client = await serve(queue)
+    answer = await client.get(link("/search", q=job.id))
+    assert answer.headers["location"] == f"/job?queue=q&id={job.id}"
+    assert (
+        (await client.get(link("/search", q="tag:tenant=acme")))
+        .headers["location"]
+        .endswith("tag=tenant%3Dacme")
+    )
+    assert (await client.get(link("/search", q="q"))).headers["location"] == "/queue?name=q"
+
+
+async def test_a_page_of_jobs_goes_on_after_fifty(queue: Queue, serve: Serve) -> None:
+    await queue.add_many([("welcome", {"number": number}) for number in range(120)])
+    client = await serve(queue)
+    seen: list[str] = []
+    path = "/jobs?state=ready&queue=q"
+    while path:
+        page = (await client.get(path)).text
+        seen += re.findall(r'data-key="q/([^"]+)"', page)
+        after = re.search(r'rel="next" href="([^"]+)"', page)
+        path = after[1].replace("&amp;", "&") if after else ""
+    assert len(seen) == len(set(seen)) == 120
+
+
+TOKENS = {
+    "the-key-of-an-observer": "observer",
+    "the-key-of-an-operator": "operator",
+    "the-key-for-emails-only": "operator@emails",
+}
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}"}
+
+
+async def test_a_caller_sees_only_its_queues(make_queue: MakeQueue, serve: Serve) -> None:
+    emails, video = make_queue("emails"), make_queue("video")
+    job = await video.add("render", {"clip": 1})
+    client = await serve(emails, video, tokens=TOKENS)
+    headers = bearer("the-key-for-emails-only")
+    assert "video" not in (await client.get("/", headers=headers)).text
+    for path in ("/queue?name=video", f"/job?queue=video&id={job.id}", "/jobs?queue=video"):
+        assert (await client.get(path, headers=headers)).status_code == 404
+
+
+async def test_a_flow_hides_jobs_of_queues_that_the_caller_may_not_see(
+    make_queue: MakeQueue, serve: Serve
+) -> None:
+    emails, video = make_queue("emails"), make_queue("video")
+    flow = await Flow(emails, "send", {}).after(Flow(video, "secret-render", {})).add()
+    client = await serve(emails, video, tokens=TOKENS)
+    for path in (f"/flow?queue=emails&id={flow.id}", f"/job?queue=emails&id={flow.id}"):
+        page = await client.get(path, headers=bearer("the-key-for-emails-only"))
+        assert page.status_code == 200
+        assert "secret-render" not in page.text
+        page = await client.get(path, headers=bearer("the-key-of-an-operator"))
+        assert "secret-render" in page.text
+
+
+async def test_an_observer_sees_no_payload_and_no_buttons(queue: Queue, serve: Serve) -> None:
+    job = await queue.add("welcome", {"secret": "hunter2"})
+    client = await serve(queue, tokens=TOKENS, mask=["pass*"])
+    path = f"/job?queue=q&id={job.id}"
+    page = (await client.get(path, headers=bearer("the-key-of-an-observer"))).text
+    assert "hunter2" not in page
+    assert 'form="act"' not in page
+    page = (await client.get(path, headers=bearer("the-key-of-an-operator"))).text
+    assert "hunter2" in page
+    assert "/job/cancel" in page
+
+
+async def test_masked_fields_are_shown_nowhere_on_a_job(queue: Queue, serve: Serve) -> None:
+    job = await queue.add("welcome", {"password": "hunter2"})
+    page = (await (await serve(queue, mask=["pass*"])).get(f"/job?queue=q&id={job.id}")).text
+    assert "hunter2" not in page
+    assert "[masked]" in page
+
+
+async def test_without_a_key_a_browser_is_led_to_the_form(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue, tokens=TOKENS)
+    answer = await client.get("/jobs?state=failed", headers={"Accept": "text/html"})
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/sign-in?next=%2Fjobs%3Fstate%3Dfailed"
+    assert (await client.get("/jobs")).status_code == 401
+
+
+async def test_a_form_of_a_session_needs_its_token(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue, tokens=TOKENS)
+    await client.post("/sign-in", data={"key": "the-key-of-an-operator"})
+    page = (await client.get("/queue?name=q")).text
+    token = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert token is not None
+    assert (await client.post("/queue/pause?name=q", data={"back": "/"})).status_code == 403
+    assert not await queue.is_paused()
+    form = {"csrf_token": token[1], "back": "/queue?name=q"}
+    answer = await client.post("/queue/pause?name=q", data=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/queue?name=q&did=paused&n=1")
+    assert await queue.is_paused()
+
+
+@pytest.mark.parametrize(
+    "back", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:1", "/a\r\nb: c"]
+)
+async def test_an_action_leads_back_to_this_site_alone(queue: Queue, serve: Serve, back: str) -> None:
+    answer = await (await serve(queue)).post("/queue/pause?name=q", data={"back": back})
+    assert answer.headers["location"] == "/?did=paused&n=1"
+
+
+async def test_what_was_done_is_shown_and_nothing_else_of_the_address(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue)
+    assert "3 jobs will run again." in (await client.get("/?did=retried&n=3")).text
+    page = (await client.get("/?did=<b>hacked&n=<b>")).text
+    assert "hacked" not in page
+
+
+async def test_a_dry_run_changes_nothing_and_the_confirmed_form_does(queue: Queue, serve: Serve) -> None:
+    first, second = await fail_one(queue), await fail_one(queue)
+    client = await serve(queue)
+    form: dict[str, Any] = {"verb": "retry", "job": [f"q/{first}", f"q/{second}", "q/none"], "back": "/jobs"}
+    page = await client.post("/jobs/bulk", data=form)
+    assert "Retry 2 jobs?" in page.text
+    assert (await queue.counts())["failed"] == 2
+    answer = await client.post("/jobs/bulk", data={**form, "confirm": "yes"})
+    assert answer.headers["location"] == "/jobs?did=retried&n=2"
+    assert (await queue.counts())["failed"] == 0
+
+
+async def test_an_action_on_all_that_match_spans_pages(queue: Queue, serve: Serve) -> None:
+    await queue.add_many([("welcome", {})] * 60 + [("digest", {})] * 5)
+    client = await serve(queue)
+    form = {
+        "verb": "cancel",
+        "every": "yes",
+        "state": "ready",
+        "queue": "q",
+        "type": "welcome",
+        "back": "/jobs",
+    }
+    assert "Cancel 60 jobs?" in (await client.post("/jobs/bulk", data=form)).text
+    answer = await client.post("/jobs/bulk", data={**form, "confirm": "yes"})
+    assert answer.headers["location"] == "/jobs?did=cancelled&n=60"
+    assert [job.name for job in await queue.jobs.list("waiting")] == ["digest"] * 5
+
+
+async def test_jobs_that_cannot_be_changed_are_named_with_the_reason(queue: Queue, serve: Serve) -> None:
+    job = await queue.add("welcome")
+    page = await (await serve(queue)).post(
+        "/jobs/bulk", data={"verb": "retry", "job": [f"q/{job.id}"], "confirm": "yes"}
+    )
+    assert "0 retried, 1 left as they are" in page.text
+    assert job.id in page.text
+
+
+async def test_actions_are_in_the_audit_log(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue, tokens={"the-key-of-an-admin": "admin"}, token="the-key-of-an-admin")
+    job = await queue.add("welcome")
+    await client.post(f"/job/cancel?queue=q&id={job.id}")
+    entries = (await client.get("/api/v1/audit")).json()["entries"]
+    assert [(row["action"], row["queue"], row["job_id"]) for row in entries] == [
+        ("POST /job/cancel", "q", job.id)
+    ]
+
+
+async def test_pages_below_a_mount_link_below_it(queue: Queue) -> None:
+    from oxcart.http.application import app
+
+    transport = httpx.ASGITransport(app([queue], trusted=True), root_path="/jobs")
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        page = (await client.get("/jobs/")).text
+        for tag, attributes in tags(page):
+            for name in ("href", "src", "action", "formaction"):
+                place = attributes.get(name)
+                assert place is None or place.startswith(("/jobs/", "#")), (tag, place)
+        answer = await client.post("/jobs/queue/pause?name=q", data={"back": "/queue?name=q"})
+        assert answer.headers["location"] == "/jobs/queue?name=q&did=paused&n=1"
+
+
+async def test_a_file_is_sent_once(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue)
+    first = await client.get("/static/oxcart.css")
+    again = await client.get("/static/oxcart.css", headers={"If-None-Match": first.headers["etag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    assert (await client.get("/static/..%2Fpage.py")).status_code == 404
