@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from oxcart.observe.metrics import Metrics
+from oxcart.spark.lag import LagMetrics
 from tests.promtool import promtool
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "alerts.yml"
@@ -78,6 +79,8 @@ def test_unroutable_jobs_raise_an_alert() -> None:
         "OxcartJobsStartLate",
         "OxcartJobsUnroutable",
         "OxcartNoWorker",
+        "OxcartPipelineLags",
+        "OxcartPipelineLosesEvents",
         "OxcartWebhooksFail",
     }
 
@@ -95,11 +98,14 @@ def test_prometheus_checks_and_tests_the_rules(command: tuple[str, ...]) -> None
     assert "SUCCESS" in done.stdout
 
 
+def exposed_metrics() -> set[str]:
+    """The metrics of workers and of pipelines."""
+    families = [*Metrics().registry.collect(), *LagMetrics(list).collect()]
+    return {family.name + ("_total" if family.type == "counter" else "") for family in families}
+
+
 def test_every_metric_that_a_rule_names_exists() -> None:
-    exposed = {
-        family.name + ("_total" if family.type == "counter" else "")
-        for family in Metrics().registry.collect()
-    }
+    exposed = exposed_metrics()
     for rule in RULES.values():
         texts = [rule["expr"], rule["annotations"]["description"]]
         named = {name for text in texts for name in re.findall(r"\bbullmq_\w+", text)}
@@ -109,10 +115,7 @@ def test_every_metric_that_a_rule_names_exists() -> None:
 
 def test_the_page_beside_the_rules_names_every_metric() -> None:
     documented = set(re.findall(r"`(bullmq_\w+)`", (ALERTS.parent / "README.md").read_text()))
-    assert documented == {
-        family.name + ("_total" if family.type == "counter" else "")
-        for family in Metrics().registry.collect()
-    }
+    assert documented == exposed_metrics()
 
 
 def test_brackets_are_balanced() -> None:

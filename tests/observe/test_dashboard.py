@@ -12,6 +12,7 @@ import pytest
 from oxcart.broker.port.results import NamespaceStats
 from oxcart.observe import bridge
 from oxcart.observe.metrics import Metrics
+from oxcart.spark.lag import LagMetrics
 from tests.promtool import promtool
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "oxcart.json"
@@ -30,7 +31,8 @@ def queries() -> list[str]:
 
 def test_it_uses_every_metric_and_no_other() -> None:
     stats = NamespaceStats(1, 1, 1, 1, 1, {}, {}, 1, 1)
-    families = [*Metrics().registry.collect(), *bridge.collect({"ns": stats})]
+    lag = LagMetrics(list).collect()
+    families = [*Metrics().registry.collect(), *bridge.collect({"ns": stats}), *lag]
     exposed = {one.name + ("_total" if one.type == "counter" else "") for one in families}
     used = {name for query in queries() for name in re.findall(r"\b(?:bullmq|bridge)_\w+", query)}
     assert {_SUFFIX.sub("", name) for name in used} == exposed

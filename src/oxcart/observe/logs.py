@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 import msgspec
 
-from oxcart.engine.running import current_job
+from oxcart.engine.running import current_job, current_worker
 from oxcart.observe.terminal import clean, clean_json, indented
 
 LogFormat = Literal["text", "json"]
@@ -26,7 +27,14 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JobContext(logging.Filter):
-    """Adds worker and job to records that do not have them."""
+    """Adds worker and job to records that do not have them.
+
+    A filter for any handler of ``logging``, also of an application's own set-up:
+    ``handler.addFilter(JobContext())``.
+
+    Args:
+        worker_id: The worker of records outside of jobs and workers.
+    """
 
     def __init__(self, worker_id: str = "") -> None:
         super().__init__()
@@ -35,13 +43,32 @@ class JobContext(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Adds the fields; accepts every record."""
         fields = vars(record)
-        job = current_job()
-        if job is not None:
-            for name, value in job.log_fields().items():
-                fields.setdefault(name, value)
-        elif self.worker_id:
-            fields.setdefault("worker_id", self.worker_id)
+        found = fields_here()
+        if not found and self.worker_id:
+            found = {"worker_id": self.worker_id}
+        for name, value in found.items():
+            fields.setdefault(name, value)
         return True
+
+
+def fields_here() -> dict[str, Any]:
+    """Returns the fields of a log line of the calling code.
+
+    In a handler these are worker, job, queue, job name, attempt, correlation id and trace; in a worker's own
+    loops the worker; elsewhere none.
+    """
+    job = current_job()
+    if job is not None:
+        return job.log_fields()
+    worker = current_worker.get()
+    return {"worker_id": worker} if worker else {}
+
+
+def job_fields(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Adds the fields of `fields_here` to an event of structlog: a processor for ``structlog.configure``."""
+    for name, value in fields_here().items():
+        event.setdefault(name, value)
+    return event
 
 
 class JsonFormatter(logging.Formatter):

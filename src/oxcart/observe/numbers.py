@@ -27,6 +27,13 @@ SNOOZED = "snoozed"
 REFUSED = "refused"
 
 
+def status_of(outcome: Outcome) -> str:
+    """Returns the status of an ended attempt whose outcome the server accepted."""
+    if outcome.kind == OutcomeKind.DELAY and not outcome.counts:
+        return SNOOZED
+    return STATUSES[outcome.kind]
+
+
 class JobNumbers:
     """The numbers of the jobs of one name in one queue."""
 
@@ -75,12 +82,9 @@ class QueueNumbers:
 
     def started(self, job: RunningJob) -> None:
         """Counts how long a job waited from the moment it was ready until its first start."""
-        claim = job.claim
-        # Later starts follow a backoff or a stall, whose time the record does not hold.
-        if claim.starts == 1 and claim.created_ms:
-            waited = claim.started_ms - claim.created_ms - job.options.delay
+        if (waited := job.waited_ms) is not None:
             of_name = self.jobs.get(job.name) or self.new_name(job.name)
-            of_name.wait.add(max(0, waited) / 1000)
+            of_name.wait.add(waited / 1000)
 
     def ended_badly(self, of_name: JobNumbers, outcome: Outcome) -> None:
         """Counts a retry by its category, a dead letter and a quarantined job."""
