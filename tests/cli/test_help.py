@@ -30,7 +30,10 @@ OTHER = {
     "--json": {"work"},
     "--correlation-id": {"add", "schedules add", "pipeline erase"},
     "--tag": {"add", "schedules add"},
-    "--since": {"events", "retry", "history failures", "history slow"},
+    "--since": {
+        *("events", "retry", "history failures", "history slow"),
+        *("history anomalies", "history capacity", "history costs", "history changes"),
+    },
     "--until": {"retry"},
     "--yes": {"pipeline erase"},
 }

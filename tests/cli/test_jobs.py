@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oxcart import PermanentError, Queue, TemporaryError, Worker
+from oxcart import PermanentError, Queue, RunningJob, TemporaryError, Worker
 from oxcart.model.errors import JobFailed
 from tests.cli.conftest import Commands, Program
 from tests.servers import ValkeyServer
@@ -350,9 +350,9 @@ class TestEnds:
 
     def test_a_missing_extra_is_one_line(self, ox: Commands, tmp_path: Path) -> None:
         """Commands that need Spark first say so if it is not installed."""
-        manifest = tmp_path / "lake" / "_versions"
-        manifest.mkdir(parents=True)
-        (manifest / f"{1:020d}.json").write_text("{}")
+        snapshots = tmp_path / "lake" / "_snapshots"
+        snapshots.mkdir(parents=True)
+        (snapshots / f"{1:020d}.json").write_text('{"number": 1, "at_ms": 1, "why": "x"}')
         program = (
             "import sys; sys.modules['pyspark'] = None; from oxcart.cli.app import run\n"
             "codes = [run(['--url', sys.argv[1], 'pipeline', *words.split()]) for words in sys.argv[2:]]\n"
@@ -487,3 +487,44 @@ class TestTargets:
                 assert word in table
 
         asyncio.run(look())
+
+
+class TestSignal:
+    def test_wakes_a_job_and_shows_its_steps(self, ox: Commands, server: ValkeyServer) -> None:
+        async def run(until: str) -> None:
+            async with Queue("mail", url=server.url) as queue:
+
+                @queue.job
+                async def approve(job: RunningJob) -> list[Any]:
+                    return [await job.step("ask", str, "Ada"), await job.wait_signal("approved", "7d")]
+
+                async with Worker(queue).running():
+                    while await queue.jobs.state(job_id) != until:
+                        await asyncio.sleep(0.01)
+
+        job_id = ox("add", "mail", "approve").out.strip()
+        asyncio.run(run("delayed"))
+        shown = ox("job", "mail", job_id).out
+        assert "ask" in shown
+        assert "wait" in shown
+        sent = ox("signal", "mail", job_id[:8], "approved", '{"by": 7}')
+        assert (sent.code, sent.out) == (0, f"{job_id}: runs now\n")
+        asyncio.run(run("completed"))
+        found = ox("job", "mail", job_id, "--json").json
+        assert [(step["name"], step["kind"], step["value"]) for step in found["steps"]] == [
+            ("ask", "step", "Ada"),
+            ("approved", "signal", {"by": 7}),
+        ]
+        again = ox("signal", "mail", job_id, "approved")
+        assert again.code != 0
+        assert "it is not in the state this needs" in again.err
+
+    def test_is_kept_for_a_job_that_does_not_wait_yet(self, ox: Commands) -> None:
+        job_id = ox("add", "mail", "approve").out.strip()
+        assert ox("signal", "mail", job_id, "go", "--json").json == {
+            "id": job_id,
+            "signal": "go",
+            "woken": False,
+        }
+        assert "unreceived signals" in ox("job", "mail", job_id).out
+        assert "data must be JSON" in ox("signal", "mail", job_id, "go", "{").err

@@ -54,7 +54,7 @@ def test_tokens_come_from_a_file_or_the_environment(start: Start, tmp_path: Path
         "q",
         "--token-file",
         "tokens",
-        OXCART_TOKENS="read:the-token-to-read submit:the-token-to-submit",
+        OXCART_TOKENS="observer:the-token-to-read submitter@q:the-token-to-submit",
     )
     url = address(program)
     for token, status in (
@@ -72,7 +72,7 @@ def test_tokens_come_from_a_file_or_the_environment(start: Start, tmp_path: Path
     ("arguments", "words"),
     [
         (["--queues", "q", "--host", "0.0.0.0"], "host must be"),
-        (["--queues", "q", "--token", "read:short"], "at least 16 characters"),
+        (["--queues", "q", "--token", "observer:short"], "at least 16 characters"),
         (["--queues", "q", "--type", "welcome"], "TYPE=QUEUE"),
         (["--queues", "q", "--default", "other"], "default must be"),
         (["--queues", "q", "--lifetime", "soon"], "lifetime must be"),

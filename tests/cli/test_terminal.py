@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ APART = {
     ("history",): "reads the lake, not the server; test_history.py has hostile text",
     ("keys", "generate"): "prints a key of its own",
     ("pipeline",): "prints through the same module; its tables are tested with Spark",
+    ("top",): "test_top.py has hostile text",
+    ("up",): "prints the lines of its programs through the same module",
     ("serve",): "prints its own address, and logs, which the formatter cleans",
     ("server",): "prints its own address",
 }
@@ -38,6 +41,13 @@ APART = {
 #: The arguments of every other command; Q is the queue, J the job, S the schedule.
 RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("workers",): ((), ("Q",)),
+    ("access", "create"): (("\x1b[31m", "--grant", "admin"), ("ada", "--grant", "admin@\x1b[31m")),
+    ("access", "list"): ((), ("--json",)),
+    ("access", "rotate"): (("hostile",), ("hostile", "--json")),
+    ("access", "revoke"): (("hostile",), ("missing-\x1b[31m",)),
+    ("access", "forget"): (("missing-\x1b[31m",),),
+    ("access", "sign-out-all"): ((),),
+    ("access", "audit"): ((), ("--json",)),
     ("queues",): ((), ("Q",), ("--json",)),
     ("namespace",): ((),),
     ("pause",): (("Q",),),
@@ -47,6 +57,7 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("failures",): (("Q",), ("Q", "--json")),
     ("job",): (("Q", "J", "--logs"), ("Q", "J", "--json", "--logs"), ("Q", "missing-\x1b[31m")),
     ("logs",): (("Q", "J"), ("Q", "J", "--json")),
+    ("signal",): (("Q", "missing-\x1b[31m", "n"), ("Q", "J", "\x1b[31m")),
     ("retry",): (("Q", "J"), ("Q", "missing-\x1b[31m")),
     ("cancel",): (("Q", "waits"), ("Q", "--all", "--dry-run")),
     ("remove",): (("Q", "missing-\x1b[31m"),),
@@ -143,6 +154,10 @@ def hostile(store: Any) -> str:
     rule = {"name": HOSTILE, "every": "1000", "ic": "1", "data": '"\\u001b[31m"'}
     store.hset(f"{base}:repeat:{HOSTILE}", mapping=rule)
     store.set(f"{base}:de:{HOSTILE}", HOSTILE)
+    key = {"id": "hostile", "name": HOSTILE, "hash": "00" * 32, "grants": [f"admin@{HOSTILE}"]}
+    store.hset("bull::ox:access", "hostile", json.dumps({**key, "created_ms": 1}))
+    done = {"caller": HOSTILE, "kind": HOSTILE, "action": HOSTILE, "queue": HOSTILE, "job_id": HOSTILE}
+    store.xadd("bull::ox:audit", {"entry": json.dumps({**done, "facts": {HOSTILE: HOSTILE}})})
     return QUEUE
 
 

@@ -311,6 +311,24 @@ async def state(job) -> str:
         assert program.end() == 0
         assert "pool closed" in program.seen
 
+    def test_an_observer_of_the_application(self, start: Start, mail: Queue, app: Path) -> None:
+        app.write_text(
+            APP
+            + """
+from oxcart.observe.errors import FailureHook
+
+failures = FailureHook(lambda failure: print("reported", failure.error, flush=True))
+
+@mail.job(attempts=1)
+async def broken() -> None:
+    raise OSError("away")
+"""
+        )
+        program = start("work", "app:mail", "--observer", "app:failures")
+        mail.add("broken")
+        program.wait_for("reported away")
+        assert program.end() == 0
+
 
 @pytest.mark.usefixtures("app")
 class TestSeveralProcesses:

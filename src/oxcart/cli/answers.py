@@ -16,23 +16,16 @@ _CHUNK = 10_000
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Prints rows for people: a table, or one block per row where a table would be too wide.
-
-    Instants in ms are shown as times.
-    """
-    from oxcart.spark.lake.columns import INSTANTS
-
+    """Prints rows for people: a table, or one block per row where a table would be too wide."""
     found = list(rows)
     if not columns or not found:
         output.text("no rows")
         return
-    cells = [
-        [_cell(value, name in INSTANTS) for name, value in zip(columns, row, strict=True)] for row in found
-    ]
+    cells = [[_cell(value) for value in row] for row in found]
     widths = [max(len(name), *(len(row[place]) for row in cells)) + 2 for place, name in enumerate(columns)]
     if sum(widths) <= output.console().width:
         heads = [
-            f"{name}#" if name not in INSTANTS and _are_numbers(row[place] for row in found) else name
+            f"{name}#" if _are_numbers(row[place] for row in found) else name
             for place, name in enumerate(columns)
         ]
         output.table(heads, cells)
@@ -61,10 +54,12 @@ def print_json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value of a table as JSON has it: times as ISO text, decimals as numbers."""
+    """Returns a value of a table as JSON has it: times as ISO text in UTC, decimals as numbers."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, date | datetime):
+    if isinstance(value, datetime):
+        return output.clock(value).replace(" ", "T")
+    if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
@@ -75,11 +70,9 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _cell(value: Any, instant: bool) -> str:
-    if instant and isinstance(value, int):
-        return output.moment(value) or "-"
+def _cell(value: Any) -> str:
     if isinstance(value, datetime):
-        return value.isoformat(" ", "milliseconds")
+        return output.clock(value)
     value = plain(value)
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from oxcart.cli import (
+    access,
     cancel,
     dead,
     dedup,
@@ -28,6 +29,8 @@ from oxcart.cli import (
     schedules,
     serve,
     server,
+    top,
+    up,
     work,
     workers,
 )
@@ -123,8 +126,9 @@ def _root(
 
 #: The commands by task, in the order of the help.
 PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
-    "Run": (demo, work.work, serve.serve, server.app, workers.workers),
+    "Run": (demo, up.up, work.work, serve.serve, access.app, server.app, workers.workers),
     "Look": (
+        top.top,
         queues.queues,
         find.jobs,
         find.failures,
@@ -142,6 +146,7 @@ PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
         queues.resume,
         jobs.retry,
         cancel.cancel,
+        jobs.signal,
         operations.promote,
         schedules.app,
         limits.app,

@@ -47,14 +47,32 @@ def load_function(target: str) -> Any:
     Raises:
         CommandError: There is no such function.
     """
+    value = load_object(target, "function", "lifespan")
+    if not callable(value):
+        module_name, _, path = target.partition(":")
+        raise CommandError(f"module {module_name!r} has no function {path!r}", USAGE)
+    return value
+
+
+def load_object(target: str, what: str = "observer", example: str = "failures") -> Any:
+    """Returns the object of ``module:name``.
+
+    Args:
+        target: The name.
+        what: What it is, for errors.
+        example: A name of such an object, for errors.
+
+    Raises:
+        CommandError: There is no such object.
+    """
     module_name, _, path = target.partition(":")
     if not module_name or not path:
-        raise CommandError(f"{target!r} is not of the form module:function, for example app:lifespan", USAGE)
+        raise CommandError(f"{target!r} is not of the form module:{what}, for example app:{example}", USAGE)
     value = import_module(module_name)
     for part in path.split("."):
         value = getattr(value, part, None)
-    if not callable(value):
-        raise CommandError(f"module {module_name!r} has no function {path!r}", USAGE)
+    if value is None:
+        raise CommandError(f"module {module_name!r} has no {what} {path!r}", USAGE)
     return value
 
 

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from oxcart.cli import output
+from oxcart.cli import output, service
 from oxcart.cli.answers import plain, print_rows
 from oxcart.cli.exits import FAILED, CommandError
+from oxcart.cli.service import QueueOption
 from oxcart.cli.settings import JsonOption
 from oxcart.cli.spark_options import LAKE, LakeOption, check_lake
 
 if TYPE_CHECKING:
     from oxcart.history.questions import JobHistory
 
-QueueOption = Annotated[str | None, typer.Option("--queue", "-q", help="Only this queue.")]
 SinceOption = Annotated[
     str, typer.Option("--since", metavar="TIME", help="Ended since then: 2h, 02:30, 2026-11-15T12:00Z.")
 ]
 #: Columns of a job that its heading has, or that mean nothing to people.
 _HEADING = ("day", "queue", "lane", "job_id", "first_id", "name", "state")
-_ATTEMPT = ("attempt", "started_ms", "wait_ms", "run_ms", "outcome", "category", "code", "worker", "reason")
+_ATTEMPT = ("attempt", "started_at", "wait_ms", "run_ms", "outcome", "category", "code", "worker", "reason")
 
 
 class JobGroup(TyperGroup):
@@ -154,30 +155,32 @@ def slow(
     output.text("Runs in ms, by queue and job name; the highest p99 first")
     _print(names, tuple(names[0]))
     output.text("The longest runs")
-    _print(found.runs, ("job_id", "queue", "name", "attempt", "run_ms", "ended_ms", "outcome", "worker"))
+    _print(found.runs, ("job_id", "queue", "name", "attempt", "run_ms", "ended_at", "outcome", "worker"))
+
+
+for _command in (service.slo, service.anomalies, service.capacity, service.costs, service.changes):
+    app.command()(_command)
 
 
 def _print_job(found: JobHistory) -> None:
     job = found.job
     place = f"{job['queue']}@{job['lane']}" if job["lane"] else job["queue"]
     output.text(f"{job['job_id']} of {place}: {job['name'] or 'no name'}, {job['state']}")
-    shown = {name: _shown(name, value) for name, value in job.items() if name not in _HEADING}
+    shown = {name: _shown(value) for name, value in job.items() if name not in _HEADING}
     output.facts({f"  {name}": value for name, value in shown.items()}, skip_none=True)
     if found.attempts:
         output.text("attempts")
         _print(found.attempts, _ATTEMPT)
     output.text("transitions")
-    _print(found.transitions, ("at_ms", "event", "from_state", "to_state", "legal"))
+    _print(found.transitions, ("occurred_at", "event", "from_state", "to_state", "legal"))
 
 
 def _print(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     print_rows(columns, [[row[name] for name in columns] for row in rows])
 
 
-def _shown(name: str, value: Any) -> Any:
-    from oxcart.spark.lake.columns import INSTANTS
-
-    return output.moment(value) if name in INSTANTS else plain(value)
+def _shown(value: Any) -> Any:
+    return output.clock(value) if isinstance(value, datetime) else plain(value)
 
 
 def _counts(counts: dict[str, int]) -> str | None:
@@ -192,6 +195,4 @@ def _since(text: str) -> int:
 
 
 def _day(at_ms: int) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()

@@ -1,4 +1,4 @@
-"""``oxcart add``, ``job``, ``logs``, ``retry``, ``remove``: the jobs of a queue."""
+"""``oxcart add``, ``job``, ``logs``, ``retry``, ``remove``, ``signal``: the jobs of a queue."""
 
 from __future__ import annotations
 
@@ -227,6 +227,32 @@ def remove(
     report(settings.run(work()), "removed", as_json)
 
 
+def signal(
+    ctx: typer.Context,
+    queue: QueueArgument,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The signal's name.", show_default=False)],
+    data: Annotated[
+        str | None,
+        typer.Argument(help="Its data as JSON, @FILE, or - for standard input.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a signal to a job whose handler waits for it, now or later."""
+    (value,) = read_payloads(data, False)
+
+    async def send() -> tuple[str, bool]:
+        async with settings.of(ctx).queue(queue) as source:
+            found = await resolve(source, queue, job_id)
+            return found, await source.jobs.signal(found, name, value)
+
+    found, woken = settings.run(send())
+    if as_json:
+        output.document({"id": found, "signal": name, "woken": woken})
+    else:
+        output.text(f"{found}: {'runs now' if woken else 'kept until its handler waits for it'}")
+
+
 async def resolve(source: Queue, queue: str, job_id: str) -> str:
     """Returns the id of a job by its id or a unique beginning.
 
@@ -355,6 +381,8 @@ def as_document(job: Job, wire_state: str) -> dict[str, Any]:
 
     state = wire_state if job.state is None else job.state.value
     document: dict[str, Any] = {"id": job.id, "name": job.name, "state": state, "wire_state": wire_state}
+    document["steps"] = msgspec.to_builtins(job.steps)
+    document["signals"] = job.signals
     for field in job.__struct_fields__:
         value = getattr(job, field)
         if field != "state":
@@ -365,6 +393,8 @@ def as_document(job: Job, wire_state: str) -> dict[str, Any]:
 def show_job(job: Job, wire_state: str, *, wire: bool = False) -> None:
     """Prints a job, its outcome, and why its attempts failed, the newest last."""
     output.facts(_facts(job, wire_state, wire))
+    if job.steps:
+        _show_steps(job)
     if job.options.history:
         _show_history(job)
     traces = [trace.rstrip() for trace in job.stacktrace]
@@ -375,6 +405,25 @@ def show_job(job: Job, wire_state: str, *, wire: bool = False) -> None:
         else:
             which = f"Trace {numbers[0]} of {len(traces)}:"
         output.block(f"\n{which}\n{trace}" if len(traces) > 1 else f"\n{trace}")
+
+
+def _show_steps(job: Job) -> None:
+    output.text("")
+    output.table(
+        ["step", "kind", "when", "took#", "start#", "until", "result"],
+        (
+            [
+                step.name,
+                step.kind,
+                output.moment(step.at_ms),
+                f"{step.took_ms:,} ms" if step.kind in ("step", "signal", "timeout") else None,
+                step.start,
+                None if step.until_ms is None else output.moment(step.until_ms),
+                None if step.value is None else output.data(step.value),
+            ]
+            for step in job.steps
+        ),
+    )
 
 
 def _show_history(job: Job) -> None:
@@ -443,6 +492,7 @@ def _facts(job: Job, wire_state: str, wire: bool) -> dict[str, Any]:
         "idempotency key": job.idempotency_key,
         "limit key": job.extra.get("ox:limit"),
         "callback": job.callback_url,
+        "unreceived signals": ", ".join(job.signals) or None,
         "result": output.data(job.return_value) if wire_state == "completed" else None,
     }
     shown = {name: value for name, value in facts.items() if value is not None}

@@ -157,6 +157,12 @@ def moment(ms: int | None) -> str | None:
         return str(ms)
 
 
+def clock(at: datetime) -> str:
+    """Returns a time in UTC as text; a datetime without a zone is in UTC."""
+    known = at if at.tzinfo is None else at.astimezone(UTC)
+    return f"{known.replace(tzinfo=None).isoformat(' ', 'milliseconds')}Z"
+
+
 def age(ms: int | None) -> str | None:
     """Returns roughly how long ago a time in ms was."""
     if ms is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,6 @@ from oxcart.cli.spark_options import (
 )
 
 if TYPE_CHECKING:
-    from oxcart.spark.lake.delta import Delta
     from oxcart.spark.options import QueueSelection, ServerAddress
     from oxcart.spark.pipeline import Pipeline
 
@@ -37,6 +37,31 @@ QueuesOption = Annotated[
 ]
 NameOption = Annotated[str, typer.Option("--name", help="The pipeline's name.")]
 DayOption = Annotated[str | None, typer.Option("--day", help="YYYY-MM-DD.", show_default="the last")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port", min=0, max=65535, help="Serve the lag at /metrics here.", show_default="off"
+    ),
+]
+MetricsHost = Annotated[str, typer.Option("--metrics-host", help="The address to serve it on.")]
+RetainOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--retain",
+        metavar="[TABLE=]AGE",
+        help="How long tables keep a day: 90d, or events=30d for one table; repeatable.",
+        show_default="for ever",
+    ),
+]
+BytesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-bytes",
+        metavar="SIZE",
+        help="Drop the oldest days when the tables are larger: 50GB.",
+        show_default="no bound",
+    ),
+]
 _NO_QUEUES = "there are no queues yet"
 
 
@@ -53,17 +78,20 @@ def run(
     driver_memory: MemoryOption = None,
     name: NameOption = "main",
     keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
-    delta: Annotated[bool, typer.Option("--delta", help="Make the tables Delta tables too.")] = False,
+    retain: RetainOption = None,
+    max_bytes: BytesOption = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Read the event streams, and keep the tables up to date."""
     from oxcart.model.duration import parse_ms
+    from oxcart.spark.lake.retention import Retention
 
     pause = parse_ms(every, "every", minimum=1000) / 1000
+    retention = Retention.read(retain or (), max_bytes)
     choice = SparkChoice.read(master, remote, conf, driver_memory)
     if not _attach(ctx, queues, name, keep):
         output.text(_NO_QUEUES)
-    if delta:
-        _delta(lake)  # raises at once if the extra is missing
     made = open_pipeline(
         ctx,
         lake,
@@ -73,13 +101,14 @@ def run(
         # A cluster reads the server, unless a tailer has begun a spool: it lies in the lake, which is shared.
         spool=_spool(lake, name) if choice.is_local or _spool(lake, name).is_dir() else None,
         keep=keep,
-        delta=delta,
+        retention=retention,
     )
     if once:
         days = made.once()
         output.text(f"bronze is up to date; built: {', '.join(days) or 'nothing new'}")
     else:
         output.text(f"reading into {lake}; silver and gold every {every}; end with Ctrl-C")
+        _serve_lag(ctx, lake, name, metrics_host, metrics_port)
         made.run(pause)
 
 
@@ -90,6 +119,8 @@ def tail(
     queues: QueuesOption = None,
     name: NameOption = "main",
     keep: Annotated[int, typer.Option("--keep", help="Events that a queue keeps for us.")] = 500_000,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Follow the event streams into the lake's spool, so that no event is lost while Spark is away."""
     import threading
@@ -104,7 +135,23 @@ def tail(
     with explained(lake, "spool"):
         _spool(lake, name).mkdir(parents=True, exist_ok=True)  # a run on a cluster looks for it
     output.text(f"following into {_spool(lake, name)}; end with Ctrl-C")
+    _serve_lag(ctx, lake, name, metrics_host, metrics_port)
     tailer.run(threading.Event())
+
+
+def _serve_lag(ctx: typer.Context, lake: Path, name: str, host: str, port: int | None) -> None:
+    if port is None:
+        return
+    from oxcart.spark.lag import serve_lag
+    from oxcart.spark.lake.versions import Lake
+    from oxcart.spark.status import standings
+
+    address, _ = _address(ctx, None)
+    try:
+        server = serve_lag(lambda: standings(address, Lake(lake), name), host, port)
+    except OSError as error:
+        raise CommandError(f"cannot serve metrics on {host}:{port}: {error}", USAGE) from error
+    output.text(f"lag at http://{host}:{server.server_port}/metrics")
 
 
 @app.command()
@@ -198,29 +245,53 @@ def compact(lake: LakeOption = LAKE) -> None:
 
 
 @app.command()
-def delta(lake: LakeOption = LAKE) -> None:
-    """Make Delta tables of the tables, over the same files, or update them."""
-    moved = _delta(lake).follow()
-    for table, files in moved.items():
-        output.text(f"{table}: {files} files came or went")
-    if not moved:
-        output.text("nothing new")
+def expire(
+    lake: LakeOption = LAKE,
+    older_than: Annotated[str, typer.Option("--older-than", help="Files that went later stay.")] = "1d",
+    retain: RetainOption = None,
+    max_bytes: BytesOption = None,
+) -> None:
+    """Drop old days, if --retain or --max-bytes is given, and delete files that the tables do not name."""
+    from oxcart.model.duration import parse_ms
+    from oxcart.spark.lake.retention import Retention
+    from oxcart.spark.lake.retention import retain as drop_days
+    from oxcart.spark.lake.upkeep import expire as delete_old
+    from oxcart.spark.lake.versions import Lake
+
+    limits = Retention.read(retain or (), max_bytes)
+    check_lake(lake)
+    drop_days(Lake(lake), limits)
+    gone = delete_old(Lake(lake), older_than_ms=parse_ms(older_than, "older-than"))
+    output.text(f"{gone} files deleted")
 
 
 @app.command()
-def expire(
-    lake: LakeOption = LAKE,
-    keep: Annotated[int, typer.Option("--keep", help="How many versions stay at least.")] = 1,
-    older_than: Annotated[str, typer.Option("--older-than", help="Younger versions stay too.")] = "1d",
-) -> None:
-    """Remove old versions of the tables, and files that no version needs."""
-    from oxcart.model.duration import parse_ms
-    from oxcart.spark.lake.upkeep import expire as expire_versions
+def migrate(lake: LakeOption = LAKE) -> None:
+    """Convert a lake of an earlier release to Delta tables; stop its pipeline before."""
+    from oxcart.spark.build.migrate import migrate as convert
+    from oxcart.spark.lake.versions import OLD_LAYOUT, Lake
+
+    if not (lake / OLD_LAYOUT).is_dir():
+        check_lake(lake)
+    found = convert(Lake(lake), _show_progress)
+    if not found.before:
+        output.text("the lake has Delta tables already")
+    else:
+        output.text(f"{found.rows} rows of {found.before} files are in {found.after} files now")
+
+
+@app.command()
+def iceberg(lake: LakeOption = LAKE) -> None:
+    """Make Iceberg tables of the newest version, over the same files, in the lake's own catalog."""
+    from oxcart.spark.lake.iceberg import show_iceberg
     from oxcart.spark.lake.versions import Lake
 
     check_lake(lake)
-    gone = expire_versions(Lake(lake), keep=keep, older_than_ms=parse_ms(older_than, "older-than"))
-    output.text(f"{gone} files deleted")
+    made = show_iceberg(Lake(lake))
+    for table, files in made.items():
+        output.text(f"{table}: {files} files")
+    if not made:
+        output.text("nothing new")
 
 
 @app.command()
@@ -264,6 +335,12 @@ def report(
     ctx: typer.Context,
     lake: LakeOption = LAKE,
     day: DayOption = None,
+    first: Annotated[
+        str | None, typer.Option("--from", help="The first of several days.", show_default=False)
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option("--to", help="The last of them.", show_default="the last with figures")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with charts here.")] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the charts here.")] = None,
     master: MasterOption = None,
@@ -271,9 +348,9 @@ def report(
     conf: ConfOption = None,
     driver_memory: MemoryOption = None,
 ) -> None:
-    """Show the figures of a day."""
+    """Show the figures of a day, or of several (--from, --to)."""
+    asked, until = _days(day, first, last)
     check_lake(lake)
-    asked = day and _day(day, "--day")
     pipeline = open_pipeline(ctx, lake, SparkChoice.read(master, remote, conf, driver_memory))
     from oxcart.spark.report.figures import collect
     from oxcart.spark.report.overview import sentences
@@ -281,11 +358,11 @@ def report(
     from oxcart.spark.report.picture import picture
     from oxcart.spark.report.text import lines
 
-    found = collect(pipeline.tables, asked)
+    found = collect(pipeline.tables, asked, last=until)
     if not found.day:
         raise CommandError("there is no day yet: run 'oxcart pipeline run --once' first", FAILED)
     if not found.queues:
-        raise CommandError(f"the tables have nothing of {found.day}", FAILED)
+        raise CommandError(f"the tables have nothing of {found.title}", FAILED)
     for path, render in ((html, page), (svg, picture)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -314,14 +391,26 @@ def open_pipeline(
     spark = choice.open()
     from oxcart.spark.pipeline import Pipeline, Plan
 
-    return Pipeline(spark, Plan(lake, address, selection, name, **more), progress=_show_progress)
+    return Pipeline(
+        spark,
+        Plan(lake, address, selection, name, **more),
+        progress=_show_progress,
+        built=_alerts(ctx, lake, name),
+    )
 
 
-def _delta(lake: Path) -> Delta:
-    from oxcart.spark.lake.delta import Delta
-    from oxcart.spark.lake.versions import Lake
+def _alerts(ctx: typer.Context, lake: Path, name: str) -> Callable[[], object]:
+    """Returns what evaluates alerts after a build."""
+    from oxcart.history.alerts import Alerts
 
-    return Delta(Lake(lake))
+    using = settings.of(ctx)
+
+    async def add(queue: str, report: Mapping[str, Any], job_id: str) -> None:
+        async with using.queue(queue) as opened:
+            # Bridge makes ids itself.
+            await opened.add("alert", dict(report), job_id=None if using.namespace else job_id)
+
+    return Alerts(lake, lambda *given: settings.run(add(*given)), name=name).check
 
 
 def _span(ms: int | None) -> str | None:
@@ -334,7 +423,7 @@ def _spool(lake: Path, name: str) -> Path:
 
 def _show_progress(what: str, done: int, whole: int) -> None:
     if whole > 1:
-        typer.echo(f"{what}: {done} of {whole} days", err=True)
+        typer.echo(f"{what}: {done} of {whole} {'parts' if what == 'migrate' else 'days'}", err=True)
 
 
 def _address(ctx: typer.Context, queues: list[str] | None) -> tuple[ServerAddress, QueueSelection]:
@@ -370,6 +459,20 @@ def _attach(ctx: typer.Context, queues: list[str] | None, name: str, keep: int) 
         found = connection.queues(selection)
         made = {queue: attach_over(connection, queue, name, keep=keep) for queue in found}
     return {queue: one.kept if one else 0 for queue, one in made.items()}
+
+
+def _days(day: str | None, first: str | None, last: str | None) -> tuple[str | None, str | None]:
+    """The first and the last day of a report."""
+    if day is not None and (first is not None or last is not None):
+        raise CommandError("--day is one day: give either --day, or --from and --to", USAGE)
+    if first is None:
+        if last is not None:
+            raise CommandError("--to needs --from", USAGE)
+        return day and _day(day, "--day"), None
+    begin, end = _day(first, "--from"), "9999-12-31" if last is None else _day(last, "--to")
+    if end < begin:
+        raise CommandError(f"--to {end} is before --from {begin}", USAGE)
+    return begin, end
 
 
 def _day(text: str, option: str) -> str:

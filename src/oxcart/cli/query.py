@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +86,9 @@ def _ask_spark(pipeline: Pipeline, text: str, as_json: bool, as_csv: bool, parqu
 
 
 def _bare(value: Any) -> Any:
-    """Returns a value of Spark without its rows: structs are dictionaries."""
+    """Returns a value of Spark without its rows: structs are dictionaries, and times are in UTC."""
+    if isinstance(value, datetime):  # Spark's are in the zone of this machine
+        return value.astimezone(UTC)
     if hasattr(value, "asDict"):
         return {name: _bare(item) for name, item in value.asDict().items()}
     if isinstance(value, list):

@@ -42,6 +42,7 @@ class QueueFacts:
         waited: Seconds since that job became ready.
         late: The schedules whose next run is overdue, and by how many seconds.
         unroutable: How many waiting jobs no worker matches, by their targets.
+        kept: For how many seconds it keeps completed and failed jobs; None for ever.
     """
 
     name: str
@@ -53,6 +54,7 @@ class QueueFacts:
     waited: float = 0.0
     late: Mapping[str, float] = field(default_factory=dict)
     unroutable: Mapping[str, int] = field(default_factory=dict)
+    kept: tuple[int | None, int | None] = (None, None)
 
     @property
     def ready(self) -> int:
@@ -67,6 +69,7 @@ async def read_facts(queue: Queue) -> QueueFacts:
     is_paused = await queue.is_paused()
     return QueueFacts(
         name=queue.name,
+        kept=await queue._core.broker.kept_seconds(),
         counts=await queue.counts(),
         workers=tuple(await queue.workers.list()),
         paused=is_paused,
@@ -173,16 +176,21 @@ def _schedules(facts: QueueFacts) -> list[Finding]:
     return found
 
 
+#: What follows the number of jobs that nothing removes.
+_FOREVER = "; without retention they fill the server's memory"
+
+
 def _ended(facts: QueueFacts) -> list[Finding]:
     found = []
-    for state, option in (("completed", "remove_on_complete"), ("failed", "remove_on_fail")):
+    options = ("completed", "remove_on_complete"), ("failed", "remove_on_fail")
+    for (state, option), kept in zip(options, facts.kept, strict=True):
         count = facts.counts.get(state, 0)
         if count >= KEPT[0]:
             found.append(
                 Finding(
                     f"{state} jobs of {facts.name}",
                     "warning" if count >= KEPT[1] else "note",
-                    f"{count:,} are kept; without retention they fill the server's memory",
+                    f"{count:,} are kept" + (_FOREVER if kept is None else f" for {kept / 86_400:g} d"),
                     f"oxcart clean {facts.name} --state {state} --grace 7d; add jobs with {option}=…",
                 )
             )

@@ -47,6 +47,7 @@ class Plan(msgspec.Struct, kw_only=True):
         targets: ``module:queue`` names.
         concurrency: How many handlers run at once.
         name: The worker's name, or None for its id.
+        version: The version of the program, or None for that of the environment.
         abilities: Its abilities, or None if it takes no jobs with a target.
         lock_duration: How long a lease lasts.
         stalled_interval: How often to recover jobs of lost workers.
@@ -56,6 +57,7 @@ class Plan(msgspec.Struct, kw_only=True):
         metrics_minutes: For how many minutes the queue keeps its counts of ended jobs.
         lifespan: ``module:function`` of an async context manager around the worker, or None.
         middleware: ``module:function`` names of layers around every handler, the first outermost.
+        observers: ``module:name`` names of observers, for example of a hook for an error tracker.
         metrics_host: Where metrics and health are served.
         metrics_port: The port, or None for none.
         log_format: ``text`` or ``json``.
@@ -67,6 +69,7 @@ class Plan(msgspec.Struct, kw_only=True):
     targets: list[str]
     concurrency: int = 10
     name: str | None = None
+    version: str | None = None
     abilities: dict[str, list[str]] | None = None
     lock_duration: str = "30s"
     stalled_interval: str = "30s"
@@ -76,6 +79,7 @@ class Plan(msgspec.Struct, kw_only=True):
     metrics_minutes: int = 0
     lifespan: str | None = None
     middleware: list[str] = []
+    observers: list[str] = []
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     log_format: logs.LogFormat = "text"
@@ -135,11 +139,12 @@ class _Process:
         return await self._work(queues, around)
 
     def _load_around(self) -> dict[str, Any]:
-        """Loads the lifespan and the middleware of the application."""
+        """Loads the lifespan, the middleware and the observers of the application."""
         lifespan = self._plan.lifespan
         return {
             "lifespan": None if lifespan is None else apps.load_function(lifespan),
             "middleware": [apps.load_function(name) for name in self._plan.middleware],
+            "observer": [apps.load_object(name) for name in self._plan.observers],
         }
 
     async def _work(self, queues: Sequence[Any], around: dict[str, Any]) -> int:
@@ -154,10 +159,12 @@ class _Process:
 
             lengths = [QueueLengths(queue) for queue in queues]
             metrics = Metrics(lengths)
+            around["observer"].insert(0, metrics)
         self._worker = worker = Worker(
             *queues,
             concurrency=plan.concurrency,
             name=plan.name,
+            version=plan.version,
             abilities=plan.abilities,
             lock_duration=plan.lock_duration,
             stalled_interval=plan.stalled_interval,
@@ -165,7 +172,6 @@ class _Process:
             max_started=UNSET if plan.max_started is None else plan.max_started or None,
             schedules=plan.schedules,
             metrics=plan.metrics_minutes,
-            observer=metrics,
             **around,
         )
         self._context.worker_id = worker.id

@@ -14,7 +14,8 @@ from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from oxcart.http.application import Application
+    from oxcart.http.access import Forward
+    from oxcart.http.server import Server
     from oxcart.queue import Queue
 
 
@@ -57,8 +58,9 @@ def serve(
         typer.Option(
             envvar="OXCART_TOKENS",
             metavar="ROLE:TOKEN",
-            help="A token with its role: read, submit, operate or admin; repeatable. Other users of this "
-            "machine can read a command line: prefer the variable or a file.",
+            help="A token with its role: observer, submitter, operator or admin; for some queues alone "
+            "operator@emails*; repeatable. Other users of this machine can read a command line: prefer the "
+            "variable, a file, or the keys of oxcart access.",
             show_default=False,
         ),
     ] = None,
@@ -66,18 +68,56 @@ def serve(
         Path | None, typer.Option(help="A file of tokens, one ROLE:TOKEN per line.", show_default=False)
     ] = None,
     open_to_all: Annotated[
-        bool, typer.Option("--open-to-all", help="Serve every caller without a token, from anywhere.")
+        bool, typer.Option("--open-to-all", help="Serve every caller without a key, from anywhere.")
     ] = False,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="A file with the certificate: serve HTTPS.", show_default=False)
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="A file with its private key.", show_default="in the same file")
+    ] = None,
+    rate: Annotated[
+        float,
+        typer.Option(min=0, help="Requests per second of each key, twice as many at once; 0: no limit."),
+    ] = 500.0,
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Fields of payloads and results that no answer shows, such as *token*; repeatable.",
+            show_default="none",
+        ),
+    ] = None,
+    forward_header: Annotated[
+        str | None,
+        typer.Option(help="The header in which a proxy names the user it has checked.", show_default="none"),
+    ] = None,
+    forward_from: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NETWORK", help="The proxies' addresses; repeatable.", show_default="none"),
+    ] = None,
+    forward_grant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="USER=ROLE", help="The role of a user of the proxy; * for all others; repeatable."
+        ),
+    ] = None,
     origin: Annotated[
         list[str] | None,
         typer.Option(help="A site whose pages may call the API (CORS); repeatable.", show_default="none"),
+    ] = None,
+    lake: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of a pipeline's lake: the dashboard shows its history.", show_default="none"
+        ),
     ] = None,
 ) -> None:
     """Serve queues over HTTP until it is interrupted."""
     using = settings.of(ctx)
     try:
-        from oxcart.http.access import parse_tokens, read_tokens
-        from oxcart.http.server import check_host
+        from oxcart.http.credentials import parse_tokens, read_tokens
+        from oxcart.http.server import check_host, check_tls
     except ModuleNotFoundError as error:
         from oxcart.model.errors import MissingExtra
 
@@ -85,24 +125,33 @@ def serve(
     tokens = parse_tokens(token or ())
     if token_file is not None:
         tokens |= read_tokens(token_file)
-    check_host(host, has_tokens=bool(tokens), open_to_all=open_to_all)
+    check_tls(tls_cert, tls_key)
+    forward = _forward(forward_header, forward_from or (), forward_grant or ())
     names = [name.strip() for one in queues or () for name in one.split(",") if name.strip()]
 
     async def run() -> None:
+        from oxcart.http.access import is_loopback
         from oxcart.http.application import app
+        from oxcart.http.server import Server
 
         opened = _open(using, names or await _existing(using), priorities)
         try:
+            has_keys = bool(tokens or forward) or (not is_loopback(host) and await _has_keys(using))
+            check_host(host, has_keys=has_keys, open_to_all=open_to_all)
             api = app(
                 opened,
-                types=_pairs(types or ()),
+                types=_pairs(types or (), "--type", "TYPE=QUEUE"),
                 default=default,
                 lifetime=None if lifetime == "none" else lifetime,
                 tokens=tokens,
+                forward=forward,
                 trusted=open_to_all,
                 origins=origin or (),
+                rate=rate or None,
+                mask=mask or (),
+                lake=lake,
             )
-            await _serve(api, host, port)
+            await _serve(Server(api, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key))
         finally:
             for queue in opened:
                 await queue.close()
@@ -112,11 +161,32 @@ def serve(
     asyncio.run(run())
 
 
-async def _serve(api: Application, host: str, port: int) -> None:
+async def _has_keys(using: Settings) -> bool:
+    from oxcart.broker.access import AccessStore
+
+    store = AccessStore(using.server, using.namespace or using.prefix, using.reconnect)
+    try:
+        return bool(await store.keys())
+    finally:
+        await store.close()
+
+
+def _forward(header: str | None, networks: Iterable[str], grants: Iterable[str]) -> Forward | None:
+    if header is None:
+        if list(networks) or list(grants):
+            raise CommandError("--forward-from and --forward-grant need --forward-header", USAGE)
+        return None
+    from oxcart.http.access import Forward
+
+    given = _pairs(grants, "--forward-grant", "USER=ROLE")
+    default = given.pop("*", None)
+    return Forward(header, networks, grants=given, default=default)
+
+
+async def _serve(server: Server) -> None:
     import asyncio
     import signal
 
-    from oxcart.http.server import Server
     from oxcart.observe import logs
 
     logs.configure("text", "INFO")
@@ -124,12 +194,11 @@ async def _serve(api: Application, host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    server = Server(api, host=host, port=port)
     try:
         await server.start()
     except OSError as error:
-        raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}", FAILED) from error
-    output.text(f"HTTP API on {server.url}, queues {', '.join(api.service.queues)}")
+        raise CommandError(f"cannot listen on {server.url}: {error.strerror or error}", FAILED) from error
+    output.text(f"HTTP API on {server.url}, queues {', '.join(server.api.service.queues)}")
     await ended.wait()
     output.text("ending: requests under way have 10 s")
     await server.stop()
@@ -157,11 +226,11 @@ async def _existing(using: Settings) -> list[str]:
     return names
 
 
-def _pairs(types: Iterable[str]) -> dict[str, str]:
+def _pairs(texts: Iterable[str], option: str, form: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for one in types:
-        job_type, separator, queue = one.partition("=")
-        if not (job_type and separator and queue):
-            raise CommandError(f"--type must be TYPE=QUEUE, got {one!r}", USAGE)
-        found[job_type] = queue
+    for one in texts:
+        name, separator, value = one.partition("=")
+        if not (name and separator and value):
+            raise CommandError(f"{option} must be {form}, got {one!r}", USAGE)
+        found[name] = value
     return found

@@ -106,7 +106,7 @@ def check_lake(lake: Path) -> None:
     """Refuses a folder that is no lake, before Spark is started for nothing."""
     from oxcart.spark.lake.versions import Lake
 
-    if not Lake(lake).numbers():
+    if not Lake(lake).head().number:
         raise CommandError(
             f"there are no tables in {lake} yet: fill them by 'oxcart pipeline run --once --lake {lake}', or "
             "name another folder by --lake",

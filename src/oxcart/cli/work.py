@@ -46,6 +46,13 @@ def work(
     name: Annotated[
         str | None, typer.Option(help="The worker's name, as peers see it.", show_default="its id")
     ] = None,
+    app_version: Annotated[
+        str | None,
+        typer.Option(
+            help="The version of your program, which a pipeline records with every attempt.",
+            show_default="OXCART_APP_VERSION",
+        ),
+    ] = None,
     capability: Annotated[
         list[str] | None,
         typer.Option(help="What it can do, for jobs with a target; repeat for several."),
@@ -88,6 +95,13 @@ def work(
             help="A layer around every handler; repeat for several, the first is the outermost.",
         ),
     ] = None,
+    observer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="An observer, for example a hook for an error tracker; repeat for several.",
+        ),
+    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -128,6 +142,7 @@ def work(
         targets=targets,
         concurrency=concurrency,
         name=name,
+        version=app_version,
         abilities=given or None,
         lock_duration=lock_duration,
         stalled_interval=stalled_interval,
@@ -137,6 +152,7 @@ def work(
         metrics_minutes=metrics_minutes,
         lifespan=lifespan,
         middleware=middleware or [],
+        observers=observer or [],
         metrics_host=metrics_host,
         metrics_port=metrics_port,
         log_format="json" if as_json else log_format.value,

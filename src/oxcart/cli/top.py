@@ -1,0 +1,34 @@
+"""``oxcart top``: queues at a glance in the terminal, down to a job and the tail of its log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oxcart.cli import settings
+from oxcart.cli.exits import USAGE, CommandError
+
+
+def top(
+    ctx: typer.Context,
+    match: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only queues whose names match: mail-*.")
+    ] = None,
+) -> None:
+    """Watch queues, jobs and logs in the terminal; Enter goes deeper, Escape back.
+
+    p pauses or resumes a queue, s shows the next state, r retries and c cancels a job, q ends it.
+    """
+    using = settings.of(ctx)
+    if using.namespace is not None:
+        raise CommandError("oxcart top shows queues of BullMQ's protocol, not a namespace of Bridge", USAGE)
+    try:
+        from oxcart.cli.screens import Top
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        from oxcart.model.errors import MissingExtra
+
+        raise MissingExtra("oxcart top", "web") from error
+    Top(using, match).run()
