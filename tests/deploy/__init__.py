@@ -1,0 +1,1 @@
+"""What `deploy/` has: images, services, manifests, and a rehearsal."""

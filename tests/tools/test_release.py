@@ -1,0 +1,96 @@
+"""The checks of a release: its files are complete, its version has one source, its licences are free."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+import pytest
+from tools.release import artifacts, licences, supply
+from tools.release.environments import SUPPORTED, interpreter
+
+import oxcart
+from tests.documented import ROOT
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return artifacts.build(tmp_path_factory.mktemp("release") / "dist")
+
+
+def test_the_files_of_a_release_are_complete(built: tuple[Path, Path]) -> None:
+    assert artifacts.problems(*built) == []
+
+
+def test_a_missing_script_and_a_foreign_file_are_found(built: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, sdist = built
+    broken = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(broken, "w") as target:
+        for name in source.namelist():
+            if not name.endswith("bullmq/lua/add.lua"):
+                target.writestr(name, source.read(name))
+        target.writestr("tests/conftest.py", "")
+    found = artifacts.problems(broken, sdist)
+    assert found == ["the wheel lacks oxcart/broker/bullmq/lua/add.lua", "the wheel has tests/conftest.py"]
+
+
+def test_the_version_has_one_source() -> None:
+    version = artifacts.version()
+    assert oxcart.__version__ == version
+    source = (file for file in (ROOT / "src").rglob("*.py"))
+    assert [
+        file.name for file in source if re.search(rf"[\"']{re.escape(version)}[\"']", file.read_text())
+    ] == []
+
+
+def test_licences_of_what_is_installed_are_free() -> None:
+    assert licences.problems(distributions()) == []
+
+
+@pytest.mark.parametrize(
+    ("licence", "free"),
+    [
+        ("MIT", True),
+        ("Apache-2.0 OR BSD-3-Clause", True),
+        ("BSD-3-Clause AND 0BSD AND MIT AND Zlib AND CC0-1.0", True),
+        ("GPL-3.0-only", False),
+        ("MIT AND GPL-3.0-only", False),
+        ("GPL-2.0-only OR MIT", True),
+        ("", False),
+    ],
+)
+def test_a_licence_is_free_in_every_part(licence: str, free: bool) -> None:
+    assert licences.is_free(licence) == free
+
+
+def test_a_package_without_a_licence_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
+    assert licences.problems([Distribution.at(tmp_path)]) == ["licence of odd 1: none stated"]
+
+
+def test_advisories_and_unknown_packages_are_told_apart() -> None:
+    answer = {
+        "dependencies": [
+            {"name": "good", "version": "1", "vulns": []},
+            {"name": "bad", "version": "2", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3"]}]},
+            {"name": "unknown", "skip_reason": "not found"},
+        ]
+    }
+    assert supply.read(answer) == (["bad 2: PYSEC-1, fixed in 3"], ["unknown"])
+
+
+def test_a_python_is_found_by_its_version() -> None:
+    assert any(interpreter(python) is not None for python in SUPPORTED)
+    assert interpreter("2.4") is None
+
+
+@pytest.mark.parametrize("name", ["site", "release"])
+def test_the_tools_of_a_target_are_pinned_with_hashes(name: str) -> None:
+    lock = (ROOT / "tools" / name / "requirements.lock").read_text()
+    pins = re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)
+    asked = re.findall(r"^([\w-]+)", (ROOT / "tools" / name / "requirements.in").read_text(), re.MULTILINE)
+    assert set(asked) <= set(pins)
+    assert lock.count("--hash=sha256:") >= len(pins)
+    assert not re.search(r"://|--index|--find-links", lock)

@@ -1,0 +1,1 @@
+"""Workers of two versions on one queue."""
