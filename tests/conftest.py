@@ -36,6 +36,9 @@ GROUPS = {
     CLOCK_WATCHERS: "clock",
     "tests/spark/test_demo.py": "demo",
     "tests/spark/test_kill.py": "kill",
+    "tests/spark/work/test_applications.py": "spark-jobs",
+    "tests/spark/work/test_chaos.py": "spark-jobs",
+    "tests/spark/work/test_medallion.py": "spark-jobs",
     "tests/spark/": "spark",
 }
 #: The longest suites start first.

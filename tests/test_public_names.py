@@ -55,8 +55,13 @@ PATHS = {
     "oxcart.events": {"QueueEvents"},
     "oxcart.jobs": {"Cancellation", "Cancelled", "FailureGroup", "Failures", "Found", "Progress", "Series"},
     "oxcart.history.reader": {"LakeReader"},
-    "oxcart.http": {"Client", "app"},
-    "oxcart.spark": {"register"},
+    "oxcart.http": {"Client", "SyncClient", "app"},
+    "oxcart.observe.errors": {"Failure", "FailureHook"},
+    "oxcart.observe.logs": {"JobContext", "job_fields"},
+    "oxcart.observe.meters": {"MeterHook"},
+    "oxcart.observe.sentry": {"SentryHook"},
+    "oxcart.observe.tracing": {"Tracing"},
+    "oxcart.spark": {"JobsRun", "SparkJob", "register", "run_jobs"},
     "oxcart.sync": {"Queue"},
     "oxcart.testing": {"MemoryServer", "assert_enqueued", "drain", "inline", "manual", "override"},
     "oxcart.webhooks": {"Webhooks"},
@@ -103,6 +108,7 @@ PARTS = {
         "retry",
         "retry_all",
         "search",
+        "signal",
         "state",
     },
     "lanes": {"counts", "get"},
@@ -194,7 +200,7 @@ def test_texts_name_members_that_exist() -> None:
 
 def _is_member(found: re.Match[str]) -> bool:
     name, member = found[1], found[2]
-    if name in ("py", "asynchronous", "run"):  # a file, or a member of oxcart.sync
+    if name in ("py", "html", "asynchronous", "run"):  # a file, or a member of oxcart.sync
         return True
     if name not in PARTS:
         return name in QUEUE
