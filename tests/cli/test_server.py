@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -93,6 +95,33 @@ def test_interrupt_right_after_the_start_message_exits_cleanly(
     try:
         assert Commands(None)("server", "start", "--foreground", "--folder", str(folder)).code == 0
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_interrupt_inside_the_wait_for_signals_exits_cleanly(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(sys, "argv", sys.argv[:])  # it takes another name
+    sent = threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def interrupt(frame: FrameType, event: str, _: object) -> Callable[..., object]:
+        # Inside a wait of the standard library, where it holds a lock.
+        if event == "line" and frame.f_code.co_name == "wait" and frame.f_code.co_filename == threading.__file__:
+            signal.raise_signal(signal.SIGINT)
+        return interrupt
+
+    def said(*_: object) -> None:
+        sent.start()
+        sys.settrace(interrupt)
+
+    monkeypatch.setattr(server, "_say", said)
+    try:
+        assert Commands(None)("server", "start", "--foreground", "--folder", str(folder)).code == 0
+    finally:
+        sys.settrace(None)
+        sent.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

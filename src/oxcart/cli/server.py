@@ -143,7 +143,7 @@ def _start_holder(folder: Path) -> str:
 
 
 def _hold_here(folder: Path, as_json: bool) -> None:
-    import threading
+    import queue
 
     from oxcart.broker.embedded import Embedded
     from oxcart.cli import holder
@@ -151,12 +151,18 @@ def _hold_here(folder: Path, as_json: bool) -> None:
     sys.argv[0] = holder.NAME
     embedded = Embedded(folder)
     url = embedded.ensure().url
-    done = threading.Event()
+    # A threading.Event cannot be used: its wait and its set take one lock, and the handler interrupts the wait.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM):  # before the URL is printed
-        signal.signal(number, lambda *_: done.set())
+        signal.signal(number, lambda received, _: signals.put(received))
     _say(url, folder, as_json, "runs until interrupted")
-    while not done.wait(holder.EVERY):
-        embedded.ensure()
+    while True:
+        try:
+            signals.get(timeout=holder.EVERY)
+        except queue.Empty:
+            embedded.ensure()
+        else:
+            break
     embedded.release(wait=10)
 
 

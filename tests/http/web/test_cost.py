@@ -40,6 +40,7 @@ async def spent(store: redis.Redis, client: httpx.AsyncClient, path: str) -> int
 async def test_overview_of_200_queues_costs_14_commands_each_in_two_pipelines(
     store: redis.Redis, make_queue: MakeQueue
 ) -> None:
+    others = {client["id"] for client in store.client_list()}  # of tests before this one on the same server
     queues = [make_queue(f"q{number:03}") for number in range(200)]
     for queue in queues[:3]:
         await queue.add("welcome", {})
@@ -52,7 +53,7 @@ async def test_overview_of_200_queues_costs_14_commands_each_in_two_pipelines(
         assert first <= 200 * 15 + 20
         assert made.litestar.state.dashboard.pulse.samples == 1
         # No queue opened a connection of its own: all share that of the first.
-        assert len(store.client_list()) <= 6
+        assert len({client["id"] for client in store.client_list()} - others) <= 5
 
 
 async def test_viewers_of_a_page_share_one_poller(store: redis.Redis, make_queue: MakeQueue) -> None:
