@@ -106,9 +106,10 @@ def test_interrupt_inside_the_wait_for_signals_exits_cleanly(
     monkeypatch.setattr(sys, "argv", sys.argv[:])  # it takes another name
     sent = threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT))
 
-    def interrupt(frame: FrameType, event: str, _: object) -> Callable[..., object]:
+    def interrupt(frame: FrameType, event: str, _: Any) -> Any:
         # Inside a wait of the standard library, where it holds a lock.
-        if event == "line" and frame.f_code.co_name == "wait" and frame.f_code.co_filename == threading.__file__:
+        code = frame.f_code
+        if event == "line" and code.co_name == "wait" and code.co_filename == threading.__file__:
             signal.raise_signal(signal.SIGINT)
         return interrupt
 

@@ -151,7 +151,7 @@ def _hold_here(folder: Path, as_json: bool) -> None:
     sys.argv[0] = holder.NAME
     embedded = Embedded(folder)
     url = embedded.ensure().url
-    # A threading.Event cannot be used: its wait and its set take one lock, and the handler interrupts the wait.
+    # Not threading.Event: its wait and its set take one lock, and the handler interrupts the wait.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM):  # before the URL is printed
         signal.signal(number, lambda received, _: signals.put(received))
