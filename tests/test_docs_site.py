@@ -121,6 +121,24 @@ class TestBuilt:
             assert page.errors == []
             assert [one for one in page.requests if not one.startswith((served, "data:"))] == []
 
+    def test_search_finds_pages_and_the_look_follows_the_system_offline(self, served: str) -> None:
+        with Browser() as browser:
+            page = browser.page()
+            for theme, scheme in (("dark", "slate"), ("light", "default"), ("dark", "slate")):
+                page.call(
+                    "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
+                )
+                page.goto(f"{served}/index.html")
+                page.wait_for(f"document.body.getAttribute('data-md-color-scheme') === '{scheme}'")
+            page.click("button.md-search__button")
+            # The generator's search is an element of its own, which nothing outside of it can select.
+            field = "[...document.querySelectorAll('div')].map(e => e.shadowRoot).find(e => e)"
+            page.wait_for(f"{field}?.activeElement?.tagName === 'INPUT'")
+            page.write("poison")
+            page.wait_for(f"[...{field}.querySelectorAll('a')].some(a => a.href.includes('.html'))")
+            assert page.errors == []
+            assert [one for one in page.requests if not one.startswith((served, "data:"))] == []
+
 
 @pytest.fixture
 def served(built: Path) -> Iterator[str]:

@@ -32,10 +32,10 @@ features = [
   "toc.follow",
 ]
 
+# Without this first entry the site keeps the look of the first visit when the system changes its own.
 [[project.theme.palette]]
-media = "(prefers-color-scheme: light)"
-scheme = "default"
-toggle.icon = "lucide/sun"
+media = "(prefers-color-scheme)"
+toggle.icon = "lucide/sun-moon"
 toggle.name = "Switch to dark mode"
 
 [[project.theme.palette]]
@@ -43,6 +43,12 @@ media = "(prefers-color-scheme: dark)"
 scheme = "slate"
 toggle.icon = "lucide/moon"
 toggle.name = "Switch to light mode"
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme: light)"
+scheme = "default"
+toggle.icon = "lucide/sun"
+toggle.name = "Follow the system"
 
 [project.plugins.mkdocstrings.handlers.python]
 paths = ["{source}"]
