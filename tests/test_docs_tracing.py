@@ -12,7 +12,7 @@ import pytest
 import redis
 
 PAGE = (Path(__file__).parent.parent / "docs" / "tracing.md").read_text()
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PROGRAMS = [code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "asyncio.run(" in code]
 
 
 def run(program: str, url: str, tmp_path: Path) -> list[str]:

@@ -1,0 +1,162 @@
+"""Code on the pages that is no program of its own runs with the names that its page takes for granted."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import CodeType
+from typing import Any
+
+import pytest
+import redis
+
+from oxcart import Graph, Queue, Worker
+from tests.documented import ROOT, blocks
+from tests.test_docs_code import ELSEWHERE, PAGES, name
+
+pytestmark = pytest.mark.asyncio
+
+#: Pages whose code stands line by line in examples, which `tests/test_examples.py` compares and runs.
+OF_EXAMPLES = {"docs/flows.md", "docs/operations.md"}
+#: Pages of ELSEWHERE whose tests run only their programs.
+WITH_FRAGMENTS = {"docs/schedules.md"}
+
+
+class Stage:
+    """Runs a fragment with the names that it needs.
+
+    Args:
+        text: The fragment.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._code: CodeType = compile(text, "page", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    async def run(self, **names: Any) -> dict[str, Any]:
+        """Returns the names after the fragment has run; its queues and workers are closed at the end."""
+        made: dict[str, Any] = {"__name__": "page", **names}
+        waiting = eval(self._code, made)
+        if inspect.isawaitable(waiting):
+            await waiting
+        return made
+
+
+@asynccontextmanager
+async def queues(*named: str) -> AsyncIterator[list[Queue]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Queue(one)) for one in named]
+
+
+async def graph(stage: Stage) -> None:
+    async with queues("reports", "pages") as (reports, pages):
+        ran: list[str] = []
+
+        async def note(job: Any) -> None:
+            ran.append(job.name)
+
+        reports.fallback(note)
+        pages.fallback(note)
+        orders, invoices = await pages.add("orders"), await pages.add("invoices")
+        made = await stage.run(Graph=Graph, reports=reports, pages=pages, orders=orders, invoices=invoices)
+        async with Worker(reports, pages, concurrency=4).running():
+            for handle in (made["cleanup"], *made["handles"]):
+                await handle.result(timeout=60)
+    assert sorted(ran) == sorted(
+        ["orders", "invoices", "report", "cleanup", "fetch", "parse", "parse", "join", "tidy", "tell"]
+    )
+
+
+async def limits(stage: Stage) -> None:
+    async with queues("mail") as (mail,):
+        await stage.run(mail=mail)
+        assert (await mail.counts())["waiting"] == 1
+
+
+async def alert(stage: Stage) -> None:
+    made = await stage.run()
+    async with made["ops"] as ops:
+        job = await ops.add("alert", {"text": "burns"})
+        async with Worker(ops).running():
+            await job.result(timeout=60)
+
+
+async def meters(stage: Stage) -> None:
+    made = await stage.run()
+    ran = asyncio.Event()
+
+    async def welcome() -> None:
+        ran.set()
+
+    async with made["emails"] as emails:
+        emails.fallback(welcome)
+        await emails.add("welcome")
+        async with made["worker"].running():
+            await asyncio.wait_for(ran.wait(), 60)
+
+
+async def sentry(stage: Stage) -> None:
+    sentry_sdk = pytest.importorskip("sentry_sdk")
+    async with queues("emails") as (emails,):
+
+        async def welcome() -> str:
+            return "hello"
+
+        emails.fallback(welcome)
+        made = await stage.run(emails=emails, Worker=Worker, DSN="https://key@sentry.invalid/1")
+        try:
+            job = await emails.add("welcome")
+            async with made["worker"].running():
+                assert await job.result(timeout=60) == "hello"
+        finally:
+            sentry_sdk.get_client().close()
+            sentry_sdk.init()
+
+
+#: The stage of each fragment, by its page and a word of it.
+STAGES = {
+    ("docs/model.md", "Graph(pages)"): graph,
+    ("docs/schedules.md", "set_key_limit"): limits,
+    ("docs/tables.md", '@ops.job(name="alert")'): alert,
+    ("docs/tracing.md", "MeterHook"): meters,
+    ("docs/tracing.md", "SentryHook"): sentry,
+}
+
+
+def fragments() -> dict[tuple[str, str], str]:
+    """Every Python block that no other test runs, by its page and its stage's word."""
+    found: dict[tuple[str, str], str] = {}
+    for page in PAGES:
+        if name(page) in OF_EXAMPLES or (name(page) in ELSEWHERE and name(page) not in WITH_FRAGMENTS):
+            continue
+        for block in blocks(page):
+            if block.language == "python" and "asyncio.run(" not in block.text:
+                words = [word for place, word in STAGES if place == name(page) and word in block.text]
+                found[name(page), words[0] if words else block.text] = block.text
+    return found
+
+
+@pytest.mark.parametrize("place", list(STAGES), ids=lambda place: f"{place[0]}-{place[1]}")
+async def test_a_fragment_of_a_page_runs(
+    place: tuple[str, str], url: str, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OXCART_URL", url)
+    await STAGES[place](Stage(fragments()[place]))
+
+
+async def test_every_fragment_has_a_stage() -> None:
+    assert fragments().keys() == STAGES.keys()
+
+
+async def test_code_without_a_language_is_no_python() -> None:
+    """A block that is not labelled would not be run."""
+    wrong = [
+        f"{name(page)}: {block.text}"
+        for page in PAGES
+        for block in blocks(page)
+        if block.language in ("", "sh", "text") and name(page) != "docs/http.md" and "await " in block.text
+    ]
+    assert wrong == []
+    assert "await emails.counts()" in (ROOT / "docs" / "http.md").read_text()
