@@ -68,7 +68,7 @@ release-lock:  ## pin the tools of release-check anew
 	build/lock/bin/uv pip compile tools/release/requirements.in --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --custom-compile-command "make release-lock" --quiet --output-file tools/release/requirements.lock > /dev/null
 
-.PHONY: deploy-lock rehearse
+.PHONY: deploy-lock rehearse rehearse-images
 deploy-lock:  ## pin what the images install, in the releases of requirements.lock
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.8
@@ -86,6 +86,9 @@ deploy-lock:  ## pin what the images install, in the releases of requirements.lo
 
 rehearse: install  ## what a deployment does, with the units' own commands: start, drain, rolling restart under load
 	deploy/rehearse $(REHEARSE)
+
+rehearse-images: install  ## the same with Docker: build the image, start it with Compose's rights, replace workers
+	$(BIN)/python -m tools.rehearsal.containers $(REHEARSE)
 
 .PHONY: sync
 sync: install  ## make src/oxcart/sync/ anew from the asynchronous source

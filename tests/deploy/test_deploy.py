@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from tools.rehearsal import containers
 
 from oxcart.cli.app import app
 from oxcart.cli.fleet import GRACE
@@ -201,6 +202,13 @@ class TestShape:
         )
         assert {name: main.get(name) for name in pins} == pins
         assert not re.search(r"://|--index", lock.read_text())
+
+
+def test_containers_are_rehearsed_with_the_rights_and_the_patience_of_compose() -> None:
+    worker = containers.rights(COMPOSE["services"]["worker"])
+    assert {"--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges:true"} <= set(worker)
+    assert {"--tmpfs=/tmp", "--stop-timeout=45"} <= set(worker)
+    assert "--stop-timeout=20" in containers.rights(COMPOSE["services"]["api"])
 
 
 @pytest.mark.timeout(300)

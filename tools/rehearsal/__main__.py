@@ -12,12 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from oxcart import Job, Queue
+from tools.rehearsal.load import Failed, answers, produce, settled, verdict
 from tools.rehearsal.network import isolate
 from tools.rehearsal.unit import Unit
 
@@ -26,10 +24,6 @@ APP = Path(__file__).parent
 #: Seconds that a busy machine may need to start something.
 LIMIT = 60.0
 VALKEY, API, METRICS = 16379, 18080, 19100
-
-
-class Failed(Exception):
-    """A step of the rehearsal failed."""
 
 
 class Stage:
@@ -122,15 +116,6 @@ class Stage:
             process.wait()
 
 
-def answers(port: int, path: str) -> bool:
-    """Whether a service answers with 200."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 def drain(process: subprocess.Popen[bytes], unit: Unit, name: str) -> float:
     """Sends SIGTERM as systemd does; returns the seconds until the process ended by itself."""
     began = time.monotonic()
@@ -142,17 +127,6 @@ def drain(process: subprocess.Popen[bytes], unit: Unit, name: str) -> float:
     if code != 0:
         raise Failed(f"{name} ended with {code} after SIGTERM")
     return time.monotonic() - began
-
-
-async def produce(url: str, count: int, acknowledged: list[str], stop_after: asyncio.Event) -> None:
-    """Adds jobs steadily until it is stopped, and notes the id of every acknowledged one."""
-    async with Queue("orders", url=url, attempts=3) as queue:
-        number = 0
-        while number < count or not stop_after.is_set():
-            jobs = await queue.add_many([("charge", {"number": number + at}) for at in range(10)])
-            acknowledged += [job.id for job in jobs]
-            number += 10
-            await asyncio.sleep(0.02)
 
 
 async def rehearse(stage: Stage, jobs: int, workers: int, processes: int) -> dict[str, object]:
@@ -193,28 +167,10 @@ async def rehearse(stage: Stage, jobs: int, workers: int, processes: int) -> dic
     await adding
     api_took = await asyncio.to_thread(drain, api, serve, "the API")
 
-    async with Queue("orders", url=stage.url) as queue:
-
-        async def is_done() -> bool:
-            counts = await queue.counts()
-            return counts["completed"] + counts["failed"] >= len(acknowledged)
-
-        end = time.monotonic() + LIMIT
-        while not await is_done():
-            if time.monotonic() > end:
-                raise Failed(f"jobs are left: {await queue.counts()}")
-            await asyncio.sleep(0.05)
-        counts = await queue.counts()
-        stalled = sum([job.stalled_count async for job in _all(queue)])
+    counts = await settled(stage.url, len(acknowledged))
     for number, process in enumerate(crew):
         await asyncio.to_thread(drain, process, worker, f"worker {number}")
-    runs = Counter(stage.diary.read_text().split())
-    lost = [one for one in acknowledged if one not in runs]
-    twice = [one for one, times in runs.items() if times > 1]
-    if lost or twice or stalled or counts["failed"]:
-        raise Failed(
-            f"{len(lost)} lost, {len(twice)} ran twice, {stalled} stalled, {counts['failed']} failed"
-        )
+    verdict(acknowledged, stage.diary, counts)
     return {
         "jobs": len(acknowledged),
         "replaced workers": workers,
@@ -222,14 +178,6 @@ async def rehearse(stage: Stage, jobs: int, workers: int, processes: int) -> dic
         "drain of the API": f"{api_took:.1f} s of {serve.stop_seconds:g} s",
         "lost, twice, stalled, failed": "0, 0, 0, 0",
     }
-
-
-async def _all(queue: Queue) -> AsyncIterator[Job]:
-    start = 0
-    while page := await queue.jobs.list("completed", first=start, limit=500):
-        for job in page:
-            yield job
-        start += len(page)
 
 
 def main(arguments: list[str]) -> int:
