@@ -145,6 +145,12 @@ test: install  ## all tests, those against real BullMQ included
 test-fast: install  ## the library on one Valkey, in under two minutes: no Node, browser or Java
 	$(BIN)/pytest -q -n 2 --dist loadgroup --fast $(TEST)
 
+.PHONY: test-pythons
+test-pythons: install  ## make test-fast under every supported Python that this machine has, and under 3.14 and 3.14t
+	set -o pipefail; $(BIN)/python -m tools.release --list | while read -r version path; do \
+	  $(MAKE) test-fast VENV=build/python-$$version PYTHON=$$path < /dev/null || exit 1; \
+	done
+
 test-spark: install  ## all tests of the pipeline, those included that CI leaves out
 	$(BIN)/python -m tests.browser
 	OXCART_SPARK_ALL=1 $(BIN)/pytest -n 1 --dist loadgroup tests/spark $(TEST)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tools.release import artifacts, licences, supply
-from tools.release.environments import SUPPORTED, interpreter
+from tools.release.__main__ import main
+from tools.release.environments import SUPPORTED, TRIED, interpreter
 
 import oxcart
 from tests.documented import ROOT
@@ -94,3 +95,15 @@ def test_the_tools_of_a_target_are_pinned_with_hashes(name: str) -> None:
     assert set(asked) <= set(pins)
     assert lock.count("--hash=sha256:") >= len(pins)
     assert not re.search(r"://|--index|--find-links", lock)
+
+
+def test_the_pythons_of_the_machine_are_listed_and_the_others_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--list"]) == 0
+    shown = capsys.readouterr()
+    listed = dict(line.split(" ", 1) for line in shown.out.splitlines())
+    assert all(Path(path).exists() for path in listed.values())
+    assert {f"{python}:" for python in (*SUPPORTED, *TRIED) if python not in listed} == {
+        line.split()[1] for line in shown.err.splitlines()
+    }

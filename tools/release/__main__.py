@@ -23,7 +23,15 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--python", action="append", help="only this version; repeatable")
     parser.add_argument("--strict", action="store_true", help="fail if advisories cannot be had")
+    parser.add_argument("--list", action="store_true", help="only list the Pythons of this machine")
     given = parser.parse_args(arguments)
+    if given.list:
+        for python in (*SUPPORTED, *TRIED):
+            if (path := interpreter(python)) is not None:
+                print(python, path)
+            else:
+                print(f"Python {python}: not on this machine", file=sys.stderr)
+        return 0
     wheel, sdist = artifacts.build(FOLDER / "dist")
     found = artifacts.problems(wheel, sdist)
     print(f"built {wheel.name} and {sdist.name}")
