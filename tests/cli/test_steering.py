@@ -148,9 +148,15 @@ class TestLimits:
 class TestDedup:
     def test_show_and_release(self, ox: Commands, queue: Queue) -> None:
         queue.add("n", job_id="owner", deduplication="user-42")
-        assert ox("dedup", "show", "mail", "user-42").out.split() == ["job", "owner", "state", "waiting"]
+        assert ox("dedup", "show", "mail", "user-42").out.split() == ["job", "owner", "state", "scheduled"]
         found = ox("dedup", "show", "mail", "user-42", "--json").json
-        assert found == {"queue": "mail", "key": "user-42", "job": "owner", "state": "waiting"}
+        assert found == {
+            "queue": "mail",
+            "key": "user-42",
+            "job": "owner",
+            "state": "scheduled",
+            "wire_state": "waiting",
+        }
         assert ox("dedup", "release", "mail", "user-42", "--json").json["released"] is True
         assert queue.add("n", deduplication="user-42").created
         assert ox("dedup", "release", "mail", "user-42").out == "user-42: released\n"
@@ -169,19 +175,17 @@ class TestFlow:
             Flow(other, "part", job_id="c"),
         ).add()
         shown = ox("flow", "show", "mail", "a").out.splitlines()
-        assert shown[0] == "top mail/a waiting-children"
+        assert shown[0] == "top mail/a pending"
         assert sorted(line.lstrip("│├└─ ") for line in shown[1:]) == [
-            "leaf mail/d waiting",
-            "part parts/b waiting-children",
-            "part parts/c waiting",
+            "leaf mail/d scheduled",
+            "part parts/b pending",
+            "part parts/c scheduled",
         ]
         above = shown[next(at for at, line in enumerate(shown) if "leaf" in line) - 1]
         assert "parts/b" in above
         found = ox("flow", "show", "mail", "a", "--json").json
         assert {child["id"] for child in found["children"]} == {"b", "c"}
-        assert (
-            ox("flow", "show", "mail", "a", "--depth", "1").out == "top mail/a waiting-children\n└─ 2 more\n"
-        )
+        assert ox("flow", "show", "mail", "a", "--depth", "1").out == "top mail/a pending\n└─ 2 more\n"
         other.close()
 
     def test_a_graph_as_text_and_as_a_picture(self, ox: Commands, queue: Queue) -> None:
@@ -192,8 +196,8 @@ class TestFlow:
         graph.fan_in("join", after=sides, job_id="j")
         graph.add()
         shown = ox("flow", "show", "mail", "j").out
-        assert shown.startswith("join mail/j waiting-children\n")
-        assert shown.count("above <b> mail/s waiting-children") == 2
+        assert shown.startswith("join mail/j pending\n")
+        assert shown.count("above <b> mail/s pending") == 2
         assert shown.count("(shown above)") == 1
         drawn = ElementTree.fromstring(ox("flow", "show", "mail", "j", "--svg").out)
         svg = "{http://www.w3.org/2000/svg}"
@@ -201,7 +205,7 @@ class TestFlow:
         assert len(drawn.findall(f"{svg}path")) == 5
         assert "~gates" not in ox("queues").out
         assert (
-            ox("flow", "show", "mail", "t").out == "top mail/t waiting\nwaited for by bull:mail:s (after)\n"
+            ox("flow", "show", "mail", "t").out == "top mail/t scheduled\nwaited for by bull:mail:s (after)\n"
         )
         assert ox("flow", "show", "mail", "t", "--json").json["dependents"] == {"bull:mail:s": "after"}
         assert (

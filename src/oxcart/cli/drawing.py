@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from oxcart.drawing.labels import fitted, width_of
 from oxcart.observe.terminal import clean
 
 if TYPE_CHECKING:
@@ -19,19 +20,25 @@ rect { fill: #f4f5f7; stroke: #99a; } path { fill: none; stroke: #99a; }
 """
 #: The size of a box, the gaps between columns and rows, and the margin.
 _WIDE, _HIGH, _APART, _ROW, _EDGE = 190, 40, 60, 54, 16
-#: How many characters of a name, or of a queue and an id, fit into a box.
-_LONGEST = 28
+#: The room of a line in its box, and the sizes of both lines.
+_ROOM, _NAME, _SMALL = _WIDE - 16, 12, 10
 
 _Key = tuple[str, str]
 
 
-def state_of(view: FlowView) -> str:
-    """Returns the formal state of a job of a view, or its state on the wire if that is all that is known."""
-    return view.state if view.job.state is None else view.job.state.value
+def state_of(view: FlowView, *, wire: bool = False) -> str:
+    """Returns the formal state of a job of a view; its state on the wire if it has no formal one."""
+    return view.state if wire or view.job.state is None else view.job.state.value
 
 
-def drawing(top: FlowView, behind: Iterable[str] = ()) -> str:
-    """Returns the jobs of a view as SVG, with the keys of its dependents to the right of the top job."""
+def drawing(top: FlowView, behind: Iterable[str] = (), *, wire: bool = False) -> str:
+    """Returns the jobs of a view as SVG, with the keys of its dependents to the right of the top job.
+
+    Args:
+        top: The job with those below it.
+        behind: The keys of jobs that wait for it.
+        wire: Whether to name the states of the wire.
+    """
     jobs: dict[_Key, FlowView] = {}
     edges: dict[tuple[_Key, _Key], None] = {}
     depth: dict[_Key, int] = {}
@@ -54,7 +61,7 @@ def drawing(top: FlowView, behind: Iterable[str] = ()) -> str:
         rows[column] = row + 1
         places[key] = (_EDGE + column * (_WIDE + _APART), _EDGE + row * _ROW)
     parts = [_edge(places[source], places[target]) for source, target in edges]
-    parts += [_box(view, *places[key]) for key, view in jobs.items()]
+    parts += [_box(view, *places[key], wire) for key, view in jobs.items()]
     columns = deepest + 1
     for waiting in behind:
         row = rows.get(columns, 0)
@@ -75,25 +82,26 @@ def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:
     return f"<path d='M{left} {top} C{middle} {top} {middle} {bottom} {right} {bottom}'/>"
 
 
-def _box(view: FlowView, left: int, top: int) -> str:
+def _box(view: FlowView, left: int, top: int, wire: bool) -> str:
     job = view.job
     more = f", {view.more:,} more before it" if view.more else ""
-    title = _label(f"{job.name} {job.queue}/{job.id} {state_of(view)}{more}")
-    name, place = _label(_short(job.name)), _label(_short(f"{job.queue}/{job.id}"))
+    title = _label(f"{job.name} {job.queue}/{job.id} {state_of(view, wire=wire)}{more}")
+    name, place = _label(fitted(clean(job.name), _ROOM, _NAME)), _label(_place(view, wire))
     return (
         f"<g><title>{title}</title>"
         f"<rect class='{escape(state_of(view), quote=True)}' x='{left}' y='{top}' width='{_WIDE}' "
         f"height='{_HIGH}' rx='4'/>"
         f"<text x='{left + 8}' y='{top + 16}'>{name}</text>"
-        f"<text class='small' x='{left + 8}' y='{top + 32}'>{place} · {escape(state_of(view))}</text></g>"
+        f"<text class='small' x='{left + 8}' y='{top + 32}'>{place}</text></g>"
     )
 
 
 def _named(key: str, left: int, top: int) -> str:
+    name = _label(fitted(clean(key), _ROOM, _SMALL))
     return (
         f"<g><title>{_label(key)} waits</title>"
         f"<rect class='pending' x='{left}' y='{top}' width='{_WIDE}' height='{_HIGH}' rx='4'/>"
-        f"<text class='small' x='{left + 8}' y='{top + 24}'>{_label(_short(key))}</text></g>"
+        f"<text class='small' x='{left + 8}' y='{top + 24}'>{name}</text></g>"
     )
 
 
@@ -101,5 +109,9 @@ def _label(text: str) -> str:
     return escape(clean(text), quote=True)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+def _place(view: FlowView, wire: bool) -> str:
+    """Returns a job's queue, id and state: the id is cut first, because its beginning finds the job."""
+    state = f" · {state_of(view, wire=wire)}"
+    room = _ROOM - width_of(state, _SMALL)
+    queue = fitted(clean(view.job.queue), room / 2, _SMALL)
+    return fitted(f"{queue}/{clean(view.job.id)}", room, _SMALL) + state

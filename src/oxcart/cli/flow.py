@@ -8,6 +8,7 @@ import typer
 
 from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, CommandError
+from oxcart.cli.find import WireOption
 from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def show(
     depth: Annotated[int, typer.Option(min=1, max=100, help="How many generations.")] = 10,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Children of one job at most.")] = 20,
     as_svg: Annotated[bool, typer.Option("--svg", help="Draw it as SVG.")] = False,
+    wire: WireOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a job with the jobs that it waits for (children, dependencies), and its dependents."""
@@ -51,9 +53,9 @@ def show(
     if as_svg:
         from oxcart.cli.drawing import drawing
 
-        output.block(drawing(found, behind))
+        output.block(drawing(found, behind, wire=wire))
         return
-    for line in _lines(found, "", "", set()):
+    for line in _lines(found, "", "", set(), wire):
         output.text(line)
     for key, kind in behind.items():
         output.text(f"waited for by {key} ({kind})")
@@ -68,14 +70,14 @@ def _as_document(view: FlowView) -> dict[str, Any]:
     }
 
 
-def _lines(view: FlowView, before: str, under: str, seen: set[tuple[str, str]]) -> list[str]:
+def _lines(view: FlowView, before: str, under: str, seen: set[tuple[str, str]], wire: bool) -> list[str]:
     from oxcart.cli.drawing import state_of
     from oxcart.model.search import failure_of
 
     job = view.job
     reason = failure_of(job)
     why = f": {reason}" if reason else ""
-    made = [f"{before}{job.name} {job.queue}/{job.id} {state_of(view)}{why}"]
+    made = [f"{before}{job.name} {job.queue}/{job.id} {state_of(view, wire=wire)}{why}"]
     if (job.queue, job.id) in seen and view.children:
         return [f"{made[0]} (shown above)"]  # several jobs may wait for the same one
     seen.add((job.queue, job.id))
@@ -86,5 +88,5 @@ def _lines(view: FlowView, before: str, under: str, seen: set[tuple[str, str]]) 
         if child is None:
             made.append(f"{branch}{view.more:,} more")
         else:
-            made += _lines(child, branch, next_under, seen)
+            made += _lines(child, branch, next_under, seen, wire)
     return made

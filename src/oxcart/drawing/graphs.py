@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
+from oxcart.drawing.labels import fitted
+
 #: The size of a box, the gaps between columns and rows, and the margin.
 _WIDE, _HIGH, _APART, _ROW, _EDGE = 190, 56, 52, 72, 8
-#: How many characters of a line fit into a box.
-_LONGEST = 26
+#: Where a line begins in its box, and its room.
+_INDENT = 28
+_ROOM = _WIDE - _INDENT - 8
+#: The sizes of both lines, as the stylesheet has them.
+_TITLE, _NOTE = 13, 11.5
 
 
 @dataclass(frozen=True)
@@ -125,18 +130,14 @@ def _edge(source: tuple[int, int], target: tuple[int, int], is_critical: bool) -
 
 
 def _box(node: Node, left: int, top: int, is_critical: bool) -> str:
-    title, note = _short(node.title, _LONGEST - 3), _short(node.text, _LONGEST)
+    title, note = fitted(node.title, _ROOM, _TITLE, bold=True), fitted(node.text, _ROOM, _NOTE)
     kinds = ["box", node.kind, *(["critical"] if is_critical else []), *(["top"] if node.is_top else [])]
     return (
         f"<a href='{escape(node.href, quote=True)}'><g class='{escape(' '.join(kinds), quote=True)}'>"
         f"<title>{escape(node.title)}: {escape(node.text)}</title>"
         f"<rect x='{left}' y='{top}' width='{_WIDE}' height='{_HIGH}' rx='8'/>"
         f"<circle cx='{left + 16}' cy='{top + 20}' r='4.5'/>"
-        f"<text class='title' x='{left + 28}' y='{top + 24}'>{escape(title)}</text>"
-        f"<text class='note' x='{left + 28}' y='{top + 43}'>{escape(note)}</text>"
+        f"<text class='title' x='{left + _INDENT}' y='{top + 24}'>{escape(title)}</text>"
+        f"<text class='note' x='{left + _INDENT}' y='{top + 43}'>{escape(note)}</text>"
         "</g></a>"
     )
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

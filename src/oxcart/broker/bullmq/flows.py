@@ -277,7 +277,7 @@ async def _read(
         if broker.sealer is not None:
             sealer = broker.sealer.beside(base.rpartition(":")[0], base_of(queue))
             fields = codec.open_fields(sealer, job_id, fields, lenient=True)
-        job = codec.decode_job(queue, job_id, fields)
+        job = codec.decode_job(queue, job_id, fields, states[key])
         found[key] = (FlowView(job, states[key], [], more), children)
     return found
 

@@ -22,15 +22,6 @@ DEPTH, CHILDREN, CLIMB = 12, 40, 12
 #: Dependents of the top that are shown.
 DEPENDENTS = 20
 
-#: The formal states of the wire's, where a view has only those.
-_FORMAL = {
-    "waiting": "scheduled",
-    "prioritized": "scheduled",
-    "paused": "scheduled",
-    "active": "running",
-    "waiting-children": "pending",
-}
-
 
 class FlowPage(View):
     """A flow."""
@@ -101,7 +92,7 @@ class FlowPage(View):
             if job.queue not in self.service.queues:  # of a queue that the caller may not see
                 nodes[key] = Node(key, "a job of another queue", "", "s-unknown", "#main")
                 return key
-            state = job.state.value if job.state is not None else _FORMAL.get(one.state, one.state)
+            state = one.state if job.state is None else job.state.value
             cost = max(0, (job.finished_on or now) - job.processed_on) if job.processed_on else 0
             place = f"{job.queue} · " if job.queue != view.job.queue else ""
             text = f"{place}{state_name(state).lower()}" + (f" · {duration(cost)}" if cost else "")
