@@ -163,3 +163,46 @@ class TestFailures:
         asyncio.run(work())
         (group,) = ox("--namespace", "wk", "failures", "email", "--json").json["groups"]
         assert (group["reason"], group["count"]) == ("order <id> is unknown", 2)
+
+
+class TestRetry:
+    def test_what_was_found_can_be_retried(self, ox: Commands, clean: ValkeyServer) -> None:
+        run_jobs(clean, "good", "broken", "busy", "broken", tags={"tenant": "acme"})
+        asked = ("retry", "mail", "--all-failed", "--reason", "order")
+        dry = ox(*asked, "--dry-run")
+        assert dry.out == "broken-1\nbroken-3\nmail: 2 jobs would run again\n"
+        assert ids(ox, "--reason", "unknown", "--oldest") == ["broken-1", "broken-3"]
+        assert ox(*asked, "--limit", "1").out == "mail: 1 job of 2 that match will run again\n"
+        assert ids(ox, "--state", "scheduled") == ["broken-1"]
+        for words in (
+            ("--name", "busy", "--category", "permanent"),
+            ("--tag", "tenant=other"),
+            ("--worker", "day-*"),
+            ("--name", "broken", "--until", "1h"),
+        ):
+            assert ox("retry", "mail", "--all-failed", *words).out == "mail: 0 jobs will run again\n"
+        found = ox("retry", "mail", "--all-failed", "--name", "busy", "--reset", "--json").json
+        assert found == {
+            "queue": "mail",
+            "matched": 1,
+            "retried": 1,
+            "dry_run": False,
+            "ids": ["busy-2"],
+            "refused": [],
+        }
+        assert (
+            ox("retry", "mail", "--all-completed", "--worker", "night-*").out
+            == "mail: 1 job will run again\n"
+        )
+        assert ids(ox, "--state", "failed") == ["broken-3"]
+
+    def test_a_search_that_stops_says_so(self, ox: Commands, clean: ValkeyServer) -> None:
+        run_jobs(clean, "broken", "broken", "broken")
+        shown = ox("retry", "mail", "--all-failed", "--name", "broken", "--dry-run", "--scan", "1").out
+        assert shown.endswith("--scan 10 reads more\n")
+
+    @pytest.mark.parametrize("words", [("--name", "x"), ("--dry-run",), ("--reason", "x", "--since", "1h")])
+    def test_filters_go_with_all(self, ox: Commands, words: tuple[str, ...]) -> None:
+        ended = ox("retry", "mail", "job", *words)
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert "go with --all-failed or --all-completed" in ended.err

@@ -141,6 +141,16 @@ def test_counts_have_separators_and_other_numbers_none() -> None:
     assert output.show(45263) == "45263"
 
 
+def test_durations_have_the_unit_that_fits() -> None:
+    assert [output.took(ms) for ms in (0, 999, 1000, 112_590, 7_200_000)] == [
+        "0 ms",
+        "999 ms",
+        "1.0 s",
+        "112.6 s",
+        "2h",
+    ]
+
+
 def test_a_new_queue_is_noted(ox: Commands) -> None:
     added = ox("add", "mail", "hello", "--job-id", "one")
     assert (added.out, added.err) == ("one\n", "oxcart: note: there was no queue mail until now\n")
@@ -199,6 +209,19 @@ class TestCompletion:
         assert self.complete(clean.url, "jobs", "mail", "--name", "w") == ["welcome"]
         assert self.complete(clean.url, "jobs", "mail", "--state", "d") == ["delayed", "dead_letter"]
         assert self.complete("", "--url", clean.url, "pause", "vi") == ["video"]
+        assert self.complete(clean.url, "add", "mail", "d") == ["digest"]
+        assert self.complete(clean.url, "retry", "mail", "--name", "") == ["digest", "welcome"]
+
+    def test_workers_and_categories_of_failures(self, ox: Commands, clean: ValkeyServer) -> None:
+        async def work() -> None:
+            async with Queue("mail", url=clean.url) as queue:
+                queue.fallback(lambda: None)
+                async with Worker(queue, name="night-1").running():
+                    await (await queue.add("n")).result(60)
+
+        asyncio.run(work())
+        assert self.complete(clean.url, "jobs", "mail", "--worker", "n") == ["night-1"]
+        assert self.complete(clean.url, "failures", "mail", "--category", "t") == ["temporary", "timeout"]
 
     def test_failures_are_silent(self, clean: ValkeyServer, tmp_path: Any) -> None:
         assert self.complete("redis://127.0.0.1:1", "jobs", "ma") == []

@@ -18,7 +18,7 @@ from oxcart.engine.steps import LOOK_AGAIN
 from oxcart.errors import JobFailed, JobNotFound, LeaseLost, SignalTimeout, StepError, WrongState
 from oxcart.handle import JobHandle
 from oxcart.model.state import State
-from oxcart.model.steps import MOST_SIGNAL_BYTES
+from oxcart.model.steps import MOST_SIGNAL_BYTES, MOST_STEPS
 from tests.conformance.conftest import Bench, Venue
 from tests.signals import eventually
 
@@ -318,6 +318,26 @@ async def test_results_are_bounded_before_they_are_written(venue: Venue) -> None
         with pytest.raises(JobFailed, match="text of 1 to 200 printable characters"):
             await (await bad.enqueue()).result(LIMIT)
     assert [step.name for step in (await job.get()).steps] == ["half"]
+
+
+async def test_a_job_has_a_bounded_number_of_steps(venue: Venue) -> None:
+    queue = venue.queue()
+    called: list[int] = []
+
+    @queue.job(attempts=3)
+    async def many(job: RunningJob) -> str:
+        for number in range(MOST_STEPS):
+            await job.step(f"{number}", called.append, number)
+        with pytest.raises(StepError, match="steps must be at most 1000 in a job, got 1001"):
+            await job.sleep("1h")
+        await job.step("one more", called.append, MOST_STEPS)
+        return "not reached"
+
+    async with Worker(queue).running():
+        with pytest.raises(JobFailed, match="steps must be at most 1000 in a job, got 1001"):
+            await (job := await many.enqueue()).result(60)
+    assert [step.name for step in (await job.get()).steps] == [str(number) for number in range(MOST_STEPS)]
+    assert (len(called), (await job.get()).attempts_made) == (MOST_STEPS, 1)
 
 
 async def test_a_signal_is_refused_by_its_bounds(venue: Venue) -> None:

@@ -1,4 +1,4 @@
-"""Completes names of queues, states and job names in the shell, from the server.
+"""Completes names of queues, jobs and workers in the shell from the server, and states and categories.
 
 A shell asks at every press of a key, so an answer that takes longer than `TIMEOUT` is dropped. Failures are
 silent: an error text would end up in the user's command line. It never starts an embedded server.
@@ -14,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from oxcart.cli.settings import Settings
+    from oxcart.queue import Queue
 
 #: Seconds that the server may take, unless the environment variable sets another number.
 TIMEOUT = 1.0
@@ -34,8 +35,36 @@ def state_names(incomplete: str) -> list[str]:
     return [name for name in formal_names() if name.startswith(incomplete)]
 
 
+def category_names(incomplete: str) -> list[str]:
+    """Returns the categories of failures that begin as typed."""
+    from oxcart.model.failure import Category
+
+    return [one.value for one in Category if one.value.startswith(incomplete)]
+
+
 def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns names of the queue's latest jobs that begin as typed."""
+
+    async def names(source: Queue) -> list[str]:
+        found = await source.jobs.search(limit=SAMPLE)
+        return sorted({job.name for job in found.jobs})
+
+    return _of_queue(ctx, incomplete, names)
+
+
+def worker_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the workers that claimed the queue's latest jobs."""
+
+    async def names(source: Queue) -> list[str]:
+        found = await source.jobs.search(limit=SAMPLE)
+        return sorted({job.worker_id for job in found.jobs if job.worker_id})
+
+    return _of_queue(ctx, incomplete, names)
+
+
+def _of_queue(
+    ctx: typer.Context, incomplete: str, question: Callable[[Queue], Awaitable[list[str]]]
+) -> list[str]:
     # The parser stops at an option without its value, and leaves the arguments before it unread.
     queue = ctx.params.get("queue") or next(iter(ctx.args), None)
     if not isinstance(queue, str):
@@ -43,8 +72,7 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
     async def names(using: Settings) -> list[str]:
         async with using.queue(queue) as source:
-            found = await source.jobs.search(limit=SAMPLE)
-            return sorted({job.name for job in found.jobs})
+            return await question(source)
 
     return [name for name in _ask(ctx, names) if name.startswith(incomplete)]
 

@@ -8,7 +8,7 @@ import typer
 
 from oxcart.cli import output, settings
 from oxcart.cli.cancel import CorrelationOption, NameOption, TagOption, tags_of
-from oxcart.cli.completion import state_names
+from oxcart.cli.completion import category_names, state_names, worker_names
 from oxcart.cli.jobs import as_document
 from oxcart.cli.options import wire_states
 from oxcart.cli.queues import require
@@ -42,11 +42,20 @@ ReasonOption = Annotated[
 ]
 WorkerOption = Annotated[
     list[str] | None,
-    typer.Option("--worker", metavar="NAME", help="Only jobs last claimed by it: web-*; repeatable."),
+    typer.Option(
+        "--worker",
+        metavar="NAME",
+        help="Only jobs last claimed by it: web-*; repeatable.",
+        autocompletion=worker_names,
+    ),
 ]
 CategoryOption = Annotated[
     list[str] | None,
-    typer.Option("--category", help="Only failures of this category: temporary, permanent, …; repeatable."),
+    typer.Option(
+        "--category",
+        help="Only failures of this category: temporary, permanent, …; repeatable.",
+        autocompletion=category_names,
+    ),
 ]
 UtcOption = Annotated[
     bool, typer.Option("--utc", help="Show times in UTC instead of ages: 2026-11-15 12:00:00.000Z.")
@@ -171,7 +180,7 @@ def failures(
     _show_groups(found, limit, utc)
     at_least = "" if found.exact else "at least "
     shown = f"{min(limit, len(found.groups))} of {len(found.groups)} groups, {at_least}{_jobs(found.failed)}"
-    output.text(shown if found.exact else f"{shown}; {_unread(found, scan)}")
+    output.text(shown if found.exact else f"{shown}; {unread(found, scan)}")
 
 
 def _show_groups(found: Failures, limit: int, utc: bool) -> None:
@@ -236,14 +245,15 @@ def _total(found: Found, first: int, scan: int) -> str:
     if first:
         shown += f", from {first + 1}"
     if not found.exact:
-        shown += f"; {_unread(found, scan)}"
+        shown += f"; {unread(found, scan)}"
     if found.other_states:
         others = sorted(found.other_states.items(), key=lambda item: -item[1])
         shown += "; not shown: " + ", ".join(f"{count} {state.value}" for state, count in others)
     return shown
 
 
-def _unread(found: Found | Failures, scan: int) -> str:
+def unread(found: Found | Failures, scan: int) -> str:
+    """Returns how many jobs a search read, and how to read more."""
     return f"read {found.looked_at} of {found.total} jobs, --scan {10 * scan} reads more"
 
 

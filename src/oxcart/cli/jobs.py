@@ -12,8 +12,8 @@ import typer
 
 from oxcart.cli import output, settings
 from oxcart.cli.cancel import tags_of
+from oxcart.cli.completion import job_names
 from oxcart.cli.exits import FAILED, USAGE, CommandError
-from oxcart.cli.operations import LimitOption, retry_all
 from oxcart.cli.options import (
     AfterOption,
     CorrelationIdOption,
@@ -41,7 +41,12 @@ JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.
 def add(
     ctx: typer.Context,
     queue: QueueArgument,
-    name: Annotated[str, typer.Argument(help="The job's name: which handler runs it.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The job's name: which handler runs it.", show_default=False, autocompletion=job_names
+        ),
+    ],
     data: Annotated[
         str | None,
         typer.Argument(help="The payload as JSON, @FILE, or - for standard input.", show_default=False),
@@ -171,44 +176,6 @@ def logs(
         return
     for line in lines:
         output.text(line)
-
-
-def retry(
-    ctx: typer.Context,
-    queue: QueueArgument,
-    job_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of jobs.", show_default=False)
-    ] = None,
-    all_failed: Annotated[bool, typer.Option("--all-failed", help="Every failed job of the queue.")] = False,
-    all_completed: Annotated[
-        bool, typer.Option("--all-completed", help="Every completed job of the queue.")
-    ] = False,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With --all-…: only jobs that ended since then: 2h, 02:30."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --all-…: only jobs ended until then.")
-    ] = None,
-    limit: LimitOption = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Reset their attempts.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Let finished jobs run again."""
-    if [bool(job_ids), all_failed, all_completed].count(True) != 1:
-        raise CommandError("name the jobs to retry, or pass --all-failed or --all-completed", USAGE)
-    if not job_ids:
-        state = "failed" if all_failed else "completed"
-        retry_all(ctx, queue, state, since, until, limit, reset, as_json)
-        return
-    if since or until or limit:
-        raise CommandError("--since, --until and --limit go with --all-failed or --all-completed", USAGE)
-
-    async def work() -> list[dict[str, Any]]:
-        async with settings.of(ctx).queue(queue) as source:
-            return await each(source, job_ids, lambda one: source.jobs.retry(one, reset=reset))
-
-    report(settings.run(work()), "will run again", as_json)
 
 
 def remove(
@@ -416,9 +383,9 @@ def _show_steps(job: Job) -> None:
                 step.name,
                 step.kind,
                 output.moment(step.at_ms),
-                f"{step.took_ms:,} ms" if step.kind in ("step", "signal", "timeout") else None,
+                output.took(step.took_ms) if step.kind in ("step", "signal", "timeout") else None,
                 step.start,
-                None if step.until_ms is None else output.moment(step.until_ms),
+                output.moment(step.until_ms) if step.kind in ("sleep", "wait") else None,
                 None if step.value is None else output.data(step.value),
             ]
             for step in job.steps
@@ -434,7 +401,7 @@ def _show_history(job: Job) -> None:
             [
                 one.number,
                 output.moment(one.started),
-                None if one.started is None or one.ended is None else f"{one.ended - one.started:,} ms",
+                None if one.started is None or one.ended is None else output.took(one.ended - one.started),
                 one.outcome,
                 one.category,
                 one.message,

@@ -129,7 +129,7 @@ def promote(
 
         report(settings.run(work()), "will run now", as_json)
         return
-    until = None if within is None else _moment(within, "within", ahead=True)
+    until = None if within is None else moment_of(within, "within", ahead=True)
     _operate(
         ctx,
         queue,
@@ -137,32 +137,6 @@ def promote(
         lambda source, progress: source.jobs.promote_all(until=until, limit=limit, progress=progress),
         "{} will run now",
         "promoted",
-        as_json,
-    )
-
-
-def retry_all(
-    ctx: typer.Context,
-    queue: str,
-    state: str,
-    since: str | None,
-    until: str | None,
-    limit: int | None,
-    reset: bool,
-    as_json: bool,
-) -> None:
-    """Runs ``oxcart retry`` for all jobs of a state."""
-    first = None if since is None else _moment(since, "since")
-    last = None if until is None else _moment(until, "until")
-    _operate(
-        ctx,
-        queue,
-        "retrying",
-        lambda source, progress: source.jobs.retry_all(
-            state, since=first, until=last, limit=limit, reset=reset, progress=progress
-        ),
-        "{} will run again",
-        "retried",
         as_json,
     )
 
@@ -348,7 +322,7 @@ def ask(question: str, yes: bool) -> None:
         raise CommandError("nothing was done", FAILED)
 
 
-def _moment(text: str, field: str, *, ahead: bool = False) -> datetime:
+def moment_of(text: str, field: str, *, ahead: bool = False) -> datetime:
     """Returns a time: ``02:30``, ``2026-11-15T12:00Z``, or ``2h`` before now; after now if ``ahead``."""
     from oxcart.model.duration import parse_ms
     from oxcart.model.errors import ValidationError

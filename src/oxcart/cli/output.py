@@ -184,6 +184,13 @@ def span(seconds: float) -> str:
     return f"{sign}{seconds:.0f}s" if seconds >= 10 else f"{sign}{seconds:.1f}s"
 
 
+def took(ms: int) -> str:
+    """Returns how long something took: to the ms below a second, then in seconds, then roughly."""
+    if ms < 1000:
+        return f"{ms} ms"
+    return f"{ms / 1000:.1f} s" if ms < 120_000 else span(ms / 1000)
+
+
 def _encode(value: Any) -> bytes:
     from oxcart.model import payload
     from oxcart.model.errors import PayloadError

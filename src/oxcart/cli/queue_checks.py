@@ -123,7 +123,11 @@ def judge(facts: QueueFacts, connected: int = 0) -> list[Finding]:
 def _waiting(facts: QueueFacts, connected: int) -> list[Finding]:
     if not facts.ready or facts.paused:
         return []
-    waits = f"{facts.ready:,} jobs wait, the oldest, {facts.oldest}, for {output.span(facts.waited)}"
+    since = output.span(facts.waited)
+    if facts.ready == 1:
+        waits = f"1 job waits, {facts.oldest}, for {since}"
+    else:
+        waits = f"{facts.ready:,} jobs wait, the oldest, {facts.oldest}, for {since}"
     if not facts.workers and not connected:
         level: Level = "problem" if facts.waited > UNATTENDED else "warning"
         return [

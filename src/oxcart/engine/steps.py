@@ -76,7 +76,7 @@ class RunSteps:
 
         Raises:
             StepError: The name is malformed, was used in this run, or an earlier run recorded something
-                else under it.
+                else under it, or the job has no room for it.
             JobCancelled: The attempt should stop.
         """
         check_step_name(name)
@@ -87,6 +87,7 @@ class RunSteps:
         self._used.add(name)
         raw = self._records.get(name)
         if raw is None:
+            self._check_room(0)  # before the step has an effect
             return None
         kind = _kind(name, raw)
         if kind not in kinds:

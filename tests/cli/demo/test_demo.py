@@ -51,7 +51,7 @@ def test_demo_runs_to_its_end(start: Start, stage: dict[str, str]) -> None:
     text = "\n".join(program.seen)
     assert "embedded Valkey at unix://" in text
     assert len(re.findall(r"worker process \d is \d+", text)) == 2
-    assert re.search(r"^ +\d+\.\d s  waiting \d", text, re.MULTILINE)
+    assert re.search(r"^ +\d+\.\d s  scheduled \d", text, re.MULTILINE)
     for words in ("jobs/s", "retries", "wait p50 / p99", "run p50 / p99"):
         assert words in text
     assert left_behind(stage) == []
@@ -78,7 +78,7 @@ def test_an_interruption_stops_everything(
 ) -> None:
     program = start("demo", "--no-report", "--jobs", "20000", **stage)  # it must not end by itself
     program.wait_for("worker process 1 is")
-    program.wait_for("active")
+    program.wait_for("running")
     assert program.end(number) == 130
     assert left_behind(stage) == []
     wait_until(lambda: processes_of(stage) == [], "no process left")
@@ -87,6 +87,6 @@ def test_an_interruption_stops_everything(
 def test_a_killed_demo_leaves_no_process(start: Start, stage: dict[str, str]) -> None:
     program = start("demo", "--no-report", "--jobs", "20000", **stage)  # it must not end by itself
     program.wait_for("worker process 1 is")
-    program.wait_for("active")
+    program.wait_for("running")
     program.kill()
     wait_until(lambda: processes_of(stage) == [], "no process left")

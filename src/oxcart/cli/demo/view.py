@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from oxcart.cli import output
+from oxcart.cli.options import LISTS
 
 if TYPE_CHECKING:
     from oxcart.cli.demo.story import Story
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 #: Seconds between lines without a terminal.
 EVERY = 1.0
 
-_STATES = ("waiting", "prioritized", "active", "delayed", "completed", "failed")
+#: The shop has no flows.
+_STATES = {name: lists for name, lists in LISTS.items() if name != "pending"}
 
 
 class View:
@@ -63,7 +65,7 @@ class View:
             self._live.update(self._drawing(counts, story, added, elapsed, rate))
         elif elapsed - self._last_line >= EVERY:
             self._last_line = elapsed
-            states = "  ".join(f"{state} {counts.get(state, 0):,}" for state in _STATES)
+            states = "  ".join(f"{state} {number:,}" for state, number in _numbers(counts).items())
             output.text(f"{elapsed:5.1f} s  {states}  {rate:,} jobs/s")
 
     def _drawing(self, counts: dict[str, int], story: Story, added: int, elapsed: float, rate: int) -> Any:
@@ -75,7 +77,7 @@ class View:
         states = Table(box=None, padding=(0, 2), header_style="bold")
         for state in _STATES:
             states.add_column(state, justify="right", min_width=9)
-        states.add_row(*(f"{counts.get(state, 0):,}" for state in _STATES))
+        states.add_row(*(f"{number:,}" for number in _numbers(counts).values()))
         workers = Table.grid(padding=(0, 2))
         for name, done in sorted(story.by_worker.items()):
             share = ProgressBar(total=max(1, story.completed), completed=done, width=30)
@@ -86,6 +88,10 @@ class View:
         )
         bar = ProgressBar(total=self._total, completed=story.ended, width=60)
         return Group(Text(head, style="bold"), bar, Text(""), states, Text(""), workers)
+
+
+def _numbers(counts: dict[str, int]) -> dict[str, int]:
+    return {state: sum(counts.get(one, 0) for one in lists) for state, lists in _STATES.items()}
 
 
 def show_summary(summary: dict[str, Any]) -> None:
